@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from attacks.figure import Figure, headline
     from attacks.frames import figures_to_frame
-    from attacks.graphs.options import GraphAttackOptions
     from attacks.laboratory import Laboratory
-    from attacks.reconstruction.options import AttackOptions, KgeAttackOptions
+    from attacks.options import THREAT_MODELS, AttackOptions, GraphAttackOptions, KgeAttackOptions, ThreatModel
     from attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
-    from attacks.view import THREAT_MODELS, ThreatModel, View
+    from attacks.view import View
 
 __all__ = [
     "ATTACKS",
@@ -41,14 +40,14 @@ __all__ = [
 _WHERE = {
     "ATTACKS": "attacks.registry",
     "Attack": "attacks.registry",
-    "AttackOptions": "attacks.reconstruction.options",
+    "AttackOptions": "attacks.options",
     "Figure": "attacks.figure",
-    "GraphAttackOptions": "attacks.graphs.options",
-    "KgeAttackOptions": "attacks.reconstruction.options",
+    "GraphAttackOptions": "attacks.options",
+    "KgeAttackOptions": "attacks.options",
     "Laboratory": "attacks.laboratory",
     "Needs": "attacks.registry",
-    "THREAT_MODELS": "attacks.view",
-    "ThreatModel": "attacks.view",
+    "THREAT_MODELS": "attacks.options",
+    "ThreatModel": "attacks.options",
     "Truth": "attacks.registry",
     "View": "attacks.view",
     "build_view": "attacks.registry",

@@ -1,20 +1,142 @@
-"""What can be set of the attacks on a run of any task; a task's own options extend it.
+"""Threat models, and the options of the attacks on a run: which, under what, and what single attacks can be set to.
 
-class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    task: ClassVar[str] = "graph"
-    shadows: int = 0
+    KgeAttackOptions(threat=("collusion",), leak=(0.3, 1.0), unlinked_heads=0)
+    GraphAttackOptions(attack=("graph-membership",), threat=("models",), shadows=4)
+
+An option stands here alone: specs, files, the command line and its help read these structs. Nothing here loads torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
+from msgspec import Meta
 
-from attacks.view import threat_models
 from fkgsec.arguments import Named, check_fields
 from fkgsec.errors import SpecError
+from fkgsec.kge.models import MOST
+
+Inference = Literal["cosine", "score", "names", "learned", "combined"]
+PAPER: Inference = "cosine"  # fedr.txt's own
+Metric = Literal["paper", "published"]
+ShadowKnowledge = Literal["same-graph", "similar-graph"]
+MIN_SHADOWS = 4
+KGE, GRAPH = "kge", "graph"
+RECONSTRUCTION, UPDATE_RECOVERY, MEMBERSHIP = "reconstruction", "update-recovery", "membership"
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """Who colludes and what is known beforehand.
+
+    Attributes:
+        lines: by task that it applies to, what tables say of it.
+        colluder: one client hands over what it has: of knowledge graphs its element-embedding pairs, at the leak ratio; of graph
+            classification its graphs and its model.
+        identifiers: the server uses the names that clients sent for alignment (it keeps the identifier table).
+        victim_entities: the victims' entity embeddings, without names, reached the server by another way.
+        models: the adversary holds the models that clients are left with, and saw nothing of the rounds.
+        server: the server is an adversary; else a colluder knows what it was sent, and no more.
+        auxiliary: the adversary has labelled data beside: of knowledge graphs some of each victim's training triples, of graph
+            classification graphs of the victims' data sets that nobody trains on: the validation graphs.
+    """
+
+    name: str
+    lines: Mapping[str, str] = field(hash=False)
+    colluder: bool = False
+    identifiers: bool = False
+    victim_entities: bool = False
+    models: bool = False
+    server: bool = True
+    auxiliary: bool = False
+
+    @property
+    def leaks(self) -> bool:
+        """Whether a share of a colluder's knowledge leaks to the server; a client that is alone has all of its own."""
+        return self.colluder and self.server
+
+    @property
+    def about(self) -> str:
+        """One line for tables; that of the first task where they differ."""
+        return next(iter(self.lines.values()))
+
+
+MODELS = "models"
+
+THREAT_MODELS = {
+    model.name: model
+    for model in (
+        ThreatModel(
+            "server",
+            {KGE: "an honest-but-curious server alone; it ignores names", GRAPH: "an honest-but-curious server alone"},
+        ),
+        ThreatModel(
+            "collusion",
+            {
+                KGE: "server and one client; names are hidden (fedr.txt 3.1)",
+                GRAPH: "server and one client, which hands over its graphs and its model",
+            },
+            colluder=True,
+        ),
+        ThreatModel(
+            "collusion+entities",
+            {KGE: "and it has the victims' entity rows without names (fedr.txt 4.2)"},
+            colluder=True,
+            victim_entities=True,
+        ),
+        ThreatModel(
+            "identifiers",
+            {KGE: "server and one client; the server uses the names it was told"},
+            colluder=True,
+            identifiers=True,
+        ),
+        ThreatModel(
+            MODELS,
+            dict.fromkeys((KGE, GRAPH), "whoever holds the models that clients are left with"),
+            models=True,
+            server=False,
+        ),
+        ThreatModel(
+            "models+graphs",
+            {GRAPH: "whoever holds the clients' models, and graphs of their data sets that nobody trains on"},
+            models=True,
+            server=False,
+            auxiliary=True,
+        ),
+        ThreatModel(
+            "server+graphs",
+            {GRAPH: "the server, with graphs of the clients' data sets that nobody trains on"},
+            auxiliary=True,
+        ),
+        ThreatModel(
+            "server+triples",
+            {KGE: "the server, which uses the names it was told, with some of each victim's triples"},
+            identifiers=True,
+            auxiliary=True,
+        ),
+        ThreatModel(
+            "client",
+            {
+                KGE: "one client alone: its triples, its model, and the broadcasts that it received",
+                GRAPH: "one client alone: its graphs, its model, and the broadcasts that it received",
+            },
+            colluder=True,
+            server=False,
+        ),
+    )
+}
+
+
+def threat_models(task: str) -> dict[str, ThreatModel]:
+    """Those that apply to a task, by name.
+
+    >>> list(threat_models("graph"))
+    ['server', 'collusion', 'models', 'models+graphs', 'server+graphs', 'client']
+    """
+    return {name: model for name, model in THREAT_MODELS.items() if task in model.lines}
 
 
 class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -32,10 +154,21 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
 
     task: ClassVar[str] = ""
 
-    threat: tuple[str, ...] = ()
-    colluder: tuple[str, ...] | str | None = None
+    threat: Annotated[
+        tuple[str, ...], Meta(description="what the adversary has; repeatable; without it those that fit")
+    ] = ()
+    colluder: Annotated[
+        tuple[str, ...] | str | None, Meta(description="name of the colluding client; repeatable; default: the first")
+    ] = None
     seed: int = 0
-    attack: tuple[str, ...] = ()
+    attack: Annotated[
+        tuple[str, ...],
+        Meta(
+            description="which to run, list says of each what it is on and needs, all takes every one; repeatable; "
+            "default: reconstruction and update-recovery, of a server alone also edges and degrees; of "
+            "graphs graph-membership"
+        ),
+    ] = ()
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -45,12 +178,158 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
         for name in self.threat:
             if name not in allowed:
                 raise SpecError(f"threat must be one of {', '.join(allowed)}; got {name!r}")
-        for field, value in msgspec.structs.asdict(self).items():
+        for name, value in msgspec.structs.asdict(self).items():
             if isinstance(value, tuple) and len(set(value)) < len(value):
-                raise SpecError(f"{field} names a value twice: {', '.join(map(str, value))}")
+                raise SpecError(f"{name} names a value twice: {', '.join(map(str, value))}")
 
     def colluders(self, clients: Sequence[Any]) -> tuple[str, ...]:
         """Names of the colluding clients of a federation, the one that acts first: of one that is active, it alone is."""
         if isinstance(self.colluder, tuple):
             return self.colluder
         return (self.colluder or clients[0].name,)
+
+
+class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of attacks on knowledge graphs; `inference`, `metric` and `unlinked_heads` are of reconstruction alone.
+
+    Attributes (beside those of `BaseAttackOptions`; each field has its line of help):
+        leak: leak ratios in (0, 1]; which share leaks follows from `seed`, as the sampled heads do.
+        inference: several of `attacks.reconstruction.leakage.INFERENCES`; one name may stand for a list of one.
+        metric: "paper" (the definitions above), "published" (the notebooks' counts).
+        probes: where these are most of its entities, nobody follows any one.
+        probe_round: None: so late that the answer crosses in the last of its rounds.
+        attack_rounds: None: all. Few are replayed in seconds, and say less (docs/poisoning.md).
+        shadow_knowledge: see `attacks.membership.shadows`.
+    """
+
+    task: ClassVar[str] = KGE
+
+    leak: Annotated[
+        tuple[float, ...], Meta(description="share of the colluder's element-embedding pairs that leak; repeatable")
+    ] = (0.5,)
+    inference: Annotated[
+        tuple[Inference, ...] | Inference,
+        Meta(description="how relations are inferred; cosine is the paper's; repeatable; without it all that fit"),
+    ] = ()
+    metric: Annotated[Metric, Meta(description="published: the counts of FedR's notebooks")] = "paper"
+    unlinked_heads: Annotated[int, Meta(description="heads sampled for the attack without linked pairs; 0: none")] = 200
+    auxiliary: Annotated[
+        float,
+        Meta(description="share of each victim's triples that the server has under the threat model server+triples"),
+    ] = 0.1
+    probes: Annotated[
+        int,
+        Meta(description="client-active: entities that it moves at once (300); take fewer than a third of a client's"),
+    ] = 300
+    probe_size: Annotated[float, Meta(description="client-active: how far, in each number of a row (3.0)")] = 3.0
+    probe_round: Annotated[
+        int | None, Meta(description="client-active: when; default: in the third of its last rounds")
+    ] = None
+    probe_rounds: Annotated[
+        int,
+        Meta(
+            description="client-active: in how many rounds it makes the same moves (1); more say more where changes "
+            "are clipped"
+        ),
+    ] = 1
+    guesses: Annotated[int, Meta(description="client-guess: names of each victim in its dictionary (100)")] = 100
+    poison_triples: Annotated[int, Meta(description="false triples that an active adversary plants")] = 40
+    poison_copies: Annotated[int, Meta(description="how often each of them stands in its training")] = 25
+    boost: Annotated[float, Meta(description="what a malicious client multiplies the change of their rows by")] = 5.0
+    attack_rounds: Annotated[
+        int | None,
+        Meta(
+            description="how many of the last rounds poisoning and attacks on many rounds take; few are replayed in "
+            "seconds (all)"
+        ),
+    ] = None
+    shadows: Annotated[
+        int,
+        Meta(
+            description="federations that the adversary trains for membership, each as long as the run: an even "
+            "number from 4 on, or 0 for none"
+        ),
+    ] = 0
+    shadow_knowledge: Annotated[
+        ShadowKnowledge,
+        Meta(
+            description="what shadow federations of triples are trained on: the clients' triples but those that are "
+            "asked about, or half of them linked anew"
+        ),
+    ] = "same-graph"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.inference, str):
+            msgspec.structs.force_setattr(self, "inference", (self.inference,))
+        super().__post_init__()
+        if self.metric == "published" and set(self.inference) - {PAPER}:
+            raise SpecError("inference must be cosine with metric published: the notebooks know no other")
+        for leak in self.leak:
+            if not 0 < leak <= 1:
+                raise SpecError(f"leak must lie in (0, 1]; got {leak}")
+        if not self.leak:
+            raise SpecError("leak needs at least one ratio")
+        if not 0 < self.auxiliary < 1:
+            raise SpecError(f"auxiliary must lie between 0 and 1, both excluded; got {self.auxiliary}")
+        for name, value in (
+            ("probes", self.probes),
+            ("probe_round", self.probe_round),
+            ("probe_rounds", self.probe_rounds),
+            ("attack_rounds", self.attack_rounds),
+        ):
+            if value is not None and value < 1:
+                raise SpecError(f"{name} must be at least 1; got {value}")
+        if self.guesses < 2:
+            raise SpecError(f"guesses must be at least 2; got {self.guesses}")
+        if not 0 < self.probe_size <= MOST:
+            raise SpecError(f"probe_size must be above 0 and at most {MOST:,.0f}; got {self.probe_size}")
+        for name in ("poison_triples", "poison_copies"):
+            if not 1 <= getattr(self, name) <= 10_000:
+                raise SpecError(f"{name} must lie in 1..10,000; got {getattr(self, name)}")
+        if not 1 <= self.boost <= MOST:
+            raise SpecError(f"boost must lie in 1..{MOST:,.0f}; got {self.boost:g}")
+        if self.shadows and (self.shadows < MIN_SHADOWS or self.shadows % 2):
+            raise SpecError(f"shadows must be 0 or an even number from {MIN_SHADOWS} on; got {self.shadows}")
+        if not self.shadows and self.shadow_knowledge != "same-graph":
+            raise SpecError(
+                "shadow_knowledge applies to shadow federations, of which there are none; give shadows, too"
+            )
+        if self.unlinked_heads < 0:
+            raise SpecError(f"unlinked_heads must be at least 0; got {self.unlinked_heads}")
+
+
+class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Options of attacks on graph classification; each field has its line of help.
+
+    Attributes (beside those of `BaseAttackOptions`):
+        shadows: federations that the adversary trains for membership, on random halves of the candidates; 0 or an even number.
+    """
+
+    task: ClassVar[str] = GRAPH
+
+    shadows: int = 0
+    malicious: Annotated[
+        int, Meta(description="clients that plant a backdoor: the colluder, and those that follow it")
+    ] = 1
+    poisoned: Annotated[float, Meta(description="share of training graphs that each of them poisons")] = 0.2
+    trigger_size: Annotated[
+        float, Meta(description="nodes of the trigger, as a share of the mean number of a graph")
+    ] = 0.2
+    trigger_density: Annotated[float, Meta(description="probability of its edges")] = 0.8
+    target_class: Annotated[int, Meta(description="what graphs with the trigger are to be classified as")] = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.colluder, tuple):
+            raise SpecError(f"colluder must be one client where graphs are classified; got {', '.join(self.colluder)}")
+        if self.shadows and (self.shadows < 4 or self.shadows % 2):
+            raise SpecError(f"shadows must be 0 or an even number from 4 on; got {self.shadows}")
+        for name, least in (("malicious", 1), ("target_class", 0)):
+            if getattr(self, name) < least:
+                raise SpecError(f"{name} must be at least {least}; got {getattr(self, name)}")
+        for name in ("poisoned", "trigger_size", "trigger_density"):
+            if not 0 < getattr(self, name) <= 1:
+                raise SpecError(f"{name} must lie in (0, 1]; got {getattr(self, name)}")
+
+
+AttackOptions = KgeAttackOptions  # as scripts call it that were written when there was one task

@@ -10,7 +10,7 @@
 
 or, from a package, an entry point of group `fkgsec.attacks`. A registered attack is run by `fkgsec attack --attack NAME`, and its
 figures stand in records, tables, reports and listings; each of its metrics is a measure that a policy can limit. The shipped
-attacks (`attacks.shipped`) are registered and run in the same way.
+attacks are run in the same way.
 """
 
 from __future__ import annotations
@@ -27,8 +27,15 @@ from attacks.frames import HEADS, figures_to_frame, summary_rows
 from attacks.kge.leak_draws import LEAK_DRAWS
 from attacks.laboratory import Laboratory
 from attacks.membership.figures import measure_membership
-from attacks.options import BaseAttackOptions
-from attacks.view import KGE, ThreatModel, Victim, View, check_attackable, threat_models
+from attacks.options import (
+    KGE,
+    RECONSTRUCTION,
+    UPDATE_RECOVERY,
+    BaseAttackOptions,
+    ThreatModel,
+    threat_models,
+)
+from attacks.view import Victim, View, check_attackable
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.loop import run_federation
@@ -281,8 +288,40 @@ class Attack:
         return tuple(name for name in asked if name in able) or tuple(asked) or self.threats or able[:1]
 
 
-ATTACKS: Registry[Attack] = Registry("attack", "fkgsec.attacks", shipped=("attacks.shipped",))
-RECONSTRUCTION, UPDATE_RECOVERY, MEMBERSHIP = "reconstruction", "update-recovery", "membership"
+ATTACKS: Registry[Attack] = Registry(
+    "attack",
+    "fkgsec.attacks",
+    {
+        "reconstruction": "attacks.reconstruction.evaluation:ATTACK",
+        "update-recovery": "attacks.update_recovery:ATTACK",
+        "membership": "attacks.membership.inference:ATTACK",
+        "edges": "attacks.uploads.edges:ATTACK",
+        "edges-rounds": "attacks.uploads.rounds:EDGES",
+        "degrees": "attacks.uploads.degrees:ATTACK",
+        "patterns": "attacks.uploads.patterns:ATTACK",
+        "server-aux": "attacks.uploads.auxiliary:ATTACK",
+        "server-aux-rounds": "attacks.uploads.rounds:TRIPLES",
+        "attributes": "attacks.uploads.attributes:ATTACK",
+        "structure": "attacks.uploads.structure:ATTACK",
+        "client-passive": "attacks.clients.passive:ATTACK",
+        "client-active": "attacks.clients.active:ATTACK",
+        "client-guess": "attacks.clients.guess:ATTACK",
+        "client-poison": "attacks.poisoning.client:ATTACK",
+        "server-poison": "attacks.poisoning.server:ATTACK",
+        "client-spoil": "attacks.poisoning.untargeted:ATTACK",
+        "server-active": "attacks.sums.inconsistent:ATTACK",
+        "disaggregation": "attacks.sums.disaggregation:ATTACK",
+        "server-order": "attacks.sums.misordered:ATTACK",
+        "dropout-difference": "attacks.sums.differences:DROPOUT",
+        "count-lies": "attacks.sums.differences:LIES",
+        "graph-membership": "attacks.graphs.membership:ATTACK",
+        "degree-support": "attacks.graphs.degree_support:ATTACK",
+        "property-inference": "attacks.graphs.properties:ATTACK",
+        "client-kinship": "attacks.graphs.kinship:ATTACK",
+        "gradient-inversion": "attacks.graphs.inversion.evaluation:ATTACK",
+        "backdoor": "attacks.graphs.backdoor:ATTACK",
+    },
+)
 DEFAULT = (RECONSTRUCTION, UPDATE_RECOVERY)  # on knowledge graphs
 Case = tuple[list[Figure], list[pd.DataFrame]]
 
@@ -308,7 +347,7 @@ class AttackedTask:
 
 
 ATTACKED: Registry[AttackedTask] = Registry(
-    "task", "fkgsec.attacked", shipped=("attacks.kge.task", "attacks.graphs.task")
+    "task", "fkgsec.attacked", {"kge": "attacks.kge.task:ATTACKED_TASK", "graph": "attacks.graphs.task:ATTACKED_TASK"}
 )
 
 

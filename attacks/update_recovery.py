@@ -43,14 +43,14 @@ import numpy as np
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import KgeView
 from attacks.laboratory import Laboratory
-from attacks.registry import UPDATE_RECOVERY, Attack, Needs, Truth
+from attacks.options import THREAT_MODELS, UPDATE_RECOVERY
+from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.ways import Measure, by_ways
-from attacks.view import THREAT_MODELS
 from fkgsec import estimate
 from fkgsec.estimate import Estimate, at_level, critical_value, exact
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 METRICS = {

@@ -9,126 +9,14 @@ these are depends on the task, which says it in a module of its own (`attacks.kg
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 from attacks.figure import ALL
+from attacks.options import ThreatModel
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.recipes import RECIPES
-
-KGE, GRAPH = "kge", "graph"
-
-
-@dataclass(frozen=True)
-class ThreatModel:
-    """Who colludes and what is known beforehand.
-
-    Attributes:
-        lines: by task that it applies to, what tables say of it.
-        colluder: one client hands over what it has: of knowledge graphs its element-embedding pairs, at the leak ratio; of graph
-            classification its graphs and its model.
-        identifiers: the server uses the names that clients sent for alignment (it keeps the identifier table).
-        victim_entities: the victims' entity embeddings, without names, reached the server by another way.
-        models: the adversary holds the models that clients are left with, and saw nothing of the rounds.
-        server: the server is an adversary; else a colluder knows what it was sent, and no more.
-        auxiliary: the adversary has labelled data beside: of knowledge graphs some of each victim's training triples, of graph
-            classification graphs of the victims' data sets that nobody trains on: the validation graphs.
-    """
-
-    name: str
-    lines: Mapping[str, str] = field(hash=False)
-    colluder: bool = False
-    identifiers: bool = False
-    victim_entities: bool = False
-    models: bool = False
-    server: bool = True
-    auxiliary: bool = False
-
-    @property
-    def leaks(self) -> bool:
-        """Whether a share of a colluder's knowledge leaks to the server; a client that is alone has all of its own."""
-        return self.colluder and self.server
-
-    @property
-    def about(self) -> str:
-        """One line for tables; that of the first task where they differ."""
-        return next(iter(self.lines.values()))
-
-
-MODELS = "models"
-
-THREAT_MODELS = {
-    model.name: model
-    for model in (
-        ThreatModel(
-            "server",
-            {KGE: "an honest-but-curious server alone; it ignores names", GRAPH: "an honest-but-curious server alone"},
-        ),
-        ThreatModel(
-            "collusion",
-            {
-                KGE: "server and one client; names are hidden (fedr.txt 3.1)",
-                GRAPH: "server and one client, which hands over its graphs and its model",
-            },
-            colluder=True,
-        ),
-        ThreatModel(
-            "collusion+entities",
-            {KGE: "and it has the victims' entity rows without names (fedr.txt 4.2)"},
-            colluder=True,
-            victim_entities=True,
-        ),
-        ThreatModel(
-            "identifiers",
-            {KGE: "server and one client; the server uses the names it was told"},
-            colluder=True,
-            identifiers=True,
-        ),
-        ThreatModel(
-            MODELS,
-            dict.fromkeys((KGE, GRAPH), "whoever holds the models that clients are left with"),
-            models=True,
-            server=False,
-        ),
-        ThreatModel(
-            "models+graphs",
-            {GRAPH: "whoever holds the clients' models, and graphs of their data sets that nobody trains on"},
-            models=True,
-            server=False,
-            auxiliary=True,
-        ),
-        ThreatModel(
-            "server+graphs",
-            {GRAPH: "the server, with graphs of the clients' data sets that nobody trains on"},
-            auxiliary=True,
-        ),
-        ThreatModel(
-            "server+triples",
-            {KGE: "the server, which uses the names it was told, with some of each victim's triples"},
-            identifiers=True,
-            auxiliary=True,
-        ),
-        ThreatModel(
-            "client",
-            {
-                KGE: "one client alone: its triples, its model, and the broadcasts that it received",
-                GRAPH: "one client alone: its graphs, its model, and the broadcasts that it received",
-            },
-            colluder=True,
-            server=False,
-        ),
-    )
-}
-
-
-def threat_models(task: str) -> dict[str, ThreatModel]:
-    """Those that apply to a task, by name.
-
-    >>> list(threat_models("graph"))
-    ['server', 'collusion', 'models', 'models+graphs', 'server+graphs', 'client']
-    """
-    return {name: model for name, model in THREAT_MODELS.items() if task in model.lines}
 
 
 @dataclass(frozen=True, eq=False)

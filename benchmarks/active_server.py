@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.registry import UPDATE_RECOVERY
+from attacks.options import UPDATE_RECOVERY
 from attacks.sums.inconsistent import FAR
 from defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts
 from defenses.broadcasts import BroadcastError

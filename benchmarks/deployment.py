@@ -33,7 +33,7 @@ from experiments.deploy.ray.workers import RayWorkers
 from experiments.runs.spec import make_spec
 from experiments.tasks.kge import Spec
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 PARTIES = ("one", "two", "three")
 KINDS = ("flower-superlink", "gate.py", "flower-supernode", "flower-superexec", "flwr-serverapp", "flwr-clientapp")

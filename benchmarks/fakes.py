@@ -29,7 +29,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.estimate import Estimate, critical_value
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ClientTables, KgeModel
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, retaining
 

@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 from attacks.figure import headline
-from attacks.reconstruction.options import AttackOptions
+from attacks.options import AttackOptions
 from attacks.registry import RECONSTRUCTION, run_attacks
 from attacks.view import ALL
 from defenses.transport import make_transport
@@ -22,7 +22,7 @@ from experiments.cli.console import expected_errors
 from experiments.runs.spec import CONSORTIUM, Spec
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 DRAWS = 20
 

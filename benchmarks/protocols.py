@@ -18,10 +18,10 @@ from rich.table import Table
 from benchmarks.rounds import bench_graph, best_of, time_round
 from defenses.transport import make_transport
 from fkgsec.federation.loop import Federation
-from fkgsec.federation.options import FederationOptions
-from protocols import psu, secagg
+from fkgsec.kge.options import KgeOptions
+from protocols import CipherName, psu, secagg
 from protocols.core.masking import mask_vector
-from protocols.core.prg import CipherName, Ring, keystream, seeded
+from protocols.core.prg import Ring, keystream, seeded
 from protocols.noise import DiscreteGaussian, Skellam, gaussian
 from protocols.secagg import Setting, Stage, Vector
 
@@ -157,7 +157,7 @@ def defense_table(repeats: int) -> Table:
         "psu,secagg,suppress:t=2",
         "psu,secagg,dp:unit=row,clip=0.1,epsilon=10",
     ):
-        options = FederationOptions(defense=defense, device="cpu")
+        options = KgeOptions(defense=defense, device="cpu")
         seconds = time_round(Federation(graph, options, make_transport), repeats)
         clear = clear or seconds
         table.add_row(defense or "none", f"{seconds:.2f}", f"{seconds - clear:+.2f} s")

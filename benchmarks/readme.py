@@ -25,7 +25,8 @@ import msgspec
 import typer
 
 from experiments.cli.console import expected_errors
-from experiments.runs.record import processor, write_atomically
+from experiments.runs.record import processor
+from experiments.runs.writing import write_atomically
 from fkgsec.errors import RunError
 
 SCHEMA = "fkgsec/readme-times/1"

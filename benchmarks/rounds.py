@@ -28,10 +28,10 @@ from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.data.partition import partition
 from fkgsec.federation.loop import Federation
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.models import MODELS, KgeModel
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
 # One batch element against one candidate, for each number of the row: subtract, magnitude, add; and for the gradient to the
@@ -117,7 +117,7 @@ def main(
     console = Console(width=None if Console().is_terminal else 120)
     bandwidth, peak = measure_floor()
     graph = bench_graph()
-    options = FederationOptions(negative_sides="tail", eval_sides="tail", device="cpu")
+    options = KgeOptions(negative_sides="tail", eval_sides="tail", device="cpu")
     console.print(
         f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads: copy {bandwidth / 1e9:.1f} GB/s, "
         f"matrix product {peak / 1e9:.0f} GFLOP/s"
@@ -176,7 +176,7 @@ def growth_table(
     what: str,
     sizes: Sequence[int],
     make: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
     bandwidth: float,
 ) -> Table:
     """Seconds of one local epoch of FedE with TransE and 3 clients.

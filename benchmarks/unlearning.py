@@ -14,8 +14,8 @@ from experiments.reporting.sheets import make_table
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
@@ -53,7 +53,7 @@ def main(
     """Seconds of each method, as a share of re-training."""
     console = Console()
     graph = generate_consortium(clients=3, size=size, seed=0)
-    options = FederationOptions(
+    options = KgeOptions(
         algorithm="fedlu",
         dim=dim,
         num_negatives=num_negatives,

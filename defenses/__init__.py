@@ -1,7 +1,12 @@
 """What a federation does to its uploads and its training to resist: protocols in front of the server, noise, suppression."""
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from defenses.options import KINDS, Defense, DefenseOptions, check_defense, parse_defense
-from defenses.transport import DefendedTransport, make_transport
+
+if TYPE_CHECKING:
+    from defenses.transport import DefendedTransport, make_transport
 
 __all__ = [
     "KINDS",
@@ -12,3 +17,10 @@ __all__ = [
     "make_transport",
     "parse_defense",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Load the transport when it is first asked for: it takes torch, and options do not."""
+    if name not in __all__:
+        raise AttributeError(f"module 'defenses' has no attribute {name!r}")
+    return getattr(importlib.import_module("defenses.transport"), name)

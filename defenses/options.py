@@ -13,19 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import NoneType
-from typing import ClassVar, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, ClassVar, Literal, get_args, get_type_hints
 
 import msgspec
-from torch import Tensor
 
 from fkgsec.errors import SpecError
-from fkgsec.exchange import Delivery, Screened, Upload, check_fit
-from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.registry import Registry
-from protocols.core.prg import CipherName, Randomness
-from protocols.noise.accounting import Accountant
-from protocols.psu import MAX_ATTEMPTS
+from protocols import MAX_ATTEMPTS, Accountant, CipherName
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fkgsec.exchange import Delivery, Screened, Upload
+    from fkgsec.federation.options import RunOptions
+    from protocols.core.prg import Randomness
 
 MOST = 1e6  # of norms, epsilons and multipliers: beyond, no figure means anything
 Unit = Literal["client", "row"]
@@ -56,6 +58,8 @@ class DefenseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         Args:
             uploads: by party, in the order of the parties. previous: the rows as they were last sent, `[N, width]`.
         """
+        from fkgsec.exchange import Screened  # which loads torch
+
         return Screened(uploads)
 
     def check(self, options: RunOptions, delivers: Delivery) -> None:
@@ -227,6 +231,8 @@ class Defense(msgspec.Struct, frozen=True):
 
     def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
         """What all of them make of single uploads, one after the other; a row that several cut counts once for each."""
+        from fkgsec.exchange import Screened  # which loads torch
+
         cut: dict[str, int] = {}
         for one in self.others.values():
             uploads, own = one.screen(round, table, uploads, previous)
@@ -243,10 +249,18 @@ class Defense(msgspec.Struct, frozen=True):
         return None if noise == "gaussian" else noise
 
 
-KINDS: Registry[type[DefenseOptions]] = Registry("defense", "fkgsec.defenses", shipped=("defenses.robust",))
-SHIPPED = {"psu": PsuOptions, "secagg": SecaggOptions, "suppress": SuppressOptions, "dp": DpOptions}
-for _name, _options in SHIPPED.items():
-    KINDS.register(_name, _options)
+KINDS: Registry[type[DefenseOptions]] = Registry(
+    "defense",
+    "fkgsec.defenses",
+    {
+        "psu": "defenses.options:PsuOptions",
+        "secagg": "defenses.options:SecaggOptions",
+        "suppress": "defenses.options:SuppressOptions",
+        "dp": "defenses.options:DpOptions",
+        "robust": "defenses.robust:RobustOptions",
+    },
+)
+_OF_PROTOCOLS = ("psu", "secagg", "suppress", "dp")
 
 
 def words_of(name: str) -> str:
@@ -299,9 +313,9 @@ def parse_defense(text: str) -> Defense:
             raise SpecError(f"defense: {name}: {f'{key}: ' if key else ''}{field[0]}{allowed}") from error
         except SpecError as error:
             raise SpecError(f"defense: {name}: {error}") from error
-    others = {name: options for name, options in made.items() if name not in SHIPPED}
+    others = {name: options for name, options in made.items() if name not in _OF_PROTOCOLS}
     try:
-        return Defense(**{name: options for name, options in made.items() if name in SHIPPED}, others=others)
+        return Defense(**{name: options for name, options in made.items() if name in _OF_PROTOCOLS}, others=others)
     except SpecError as error:
         raise SpecError(f"defense: {error}") from error
 
@@ -314,6 +328,8 @@ def check_defense(options: RunOptions) -> None:
         raise SpecError(f"defense: {options.algorithm} exchanges nothing that {options.defense!r} could protect")
     if not options.defense:
         return
+    from fkgsec.exchange import check_fit  # which loads torch
+
     defense = parse_defense(options.defense)
     check_fit(
         options.algorithm,

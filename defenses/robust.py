@@ -28,17 +28,18 @@ norm as in centred clipping with a bound that the data give (Karimireddy et al. 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
-import torch
-from torch import Tensor
-
-from defenses.options import KINDS, MOST, DefenseOptions
+from defenses.options import MOST, DefenseOptions
 from fkgsec.errors import SpecError
-from fkgsec.exchange import AGGREGATIONS, CODECS, Delivery, Screened, Upload
-from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, Table
-from protocols.core.prg import Randomness
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fkgsec.exchange import Delivery, Screened, Upload
+    from fkgsec.federation.options import RunOptions
+    from protocols.core.prg import Randomness
 
 Rule = Literal["clip", "median", "trim"]
 USUAL = 1.5  # at 1 half of all honest rows are cut, for 5 to 10 % of test MRR (results/attacks/matrix)
@@ -78,11 +79,10 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
             raise SpecError(
                 "the server learns sums alone, and cannot compare uploads; rule=clip,by=clients lets clients clip"
             )
-        recipe = RECIPES[options.algorithm]
-        if not CODECS[recipe.codec].whole or AGGREGATIONS[recipe.aggregation].answers != "rows":
+        if not _takes_whole_rows(options.algorithm):
             raise SpecError(
                 f"{options.algorithm} does not upload whole rows of which all get the same mean; allowed: "
-                + ", ".join(name for name in RECIPES if _is_mean(name))
+                + ", ".join(name for name, recipe in RECIPES.items() if recipe.shared and _takes_whole_rows(name))
             )
 
     def protect(self, round: int, table: Table, rows: Tensor, received: Tensor, randomness: Randomness) -> Tensor:
@@ -94,6 +94,8 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
 
     def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
         """The uploads that the server aggregates: with clipped changes, or each row the rule's value at all of its holders."""
+        from fkgsec.exchange import Screened
+
         if self.by == "clients":
             return Screened(uploads)
         if self.rule == "clip":
@@ -116,6 +118,8 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
 
 def clipped(changes: Tensor, bound: float) -> Tensor:
     """Rows `[n, width]`, those longer than the bound scaled to it."""
+    import torch  # the command line reads options without it
+
     norms = changes.norm(dim=1, keepdim=True)
     return torch.where(norms > bound, changes * (bound / norms.clamp_min(torch.finfo(changes.dtype).tiny)), changes)
 
@@ -128,6 +132,10 @@ def _usual(changes: Tensor) -> Tensor:
 
 
 def _clip(uploads: Mapping[str, Upload], previous: Tensor, c: float) -> Screened:
+    import torch
+
+    from fkgsec.exchange import Screened
+
     changes = {party: one.rows - previous[one.places] for party, one in uploads.items()}
     bound = c * float(torch.stack([_usual(one) for one in changes.values()]).median())  # of two the lower
     cut = {party: clipped(one, bound) for party, one in changes.items()}
@@ -142,6 +150,8 @@ def _clip(uploads: Mapping[str, Upload], previous: Tensor, c: float) -> Screened
 
 def _by_rank(uploads: Mapping[str, Upload], previous: Tensor, f: int, *, median: bool) -> Tensor:
     """Each number's median, or mean without f at either end, over the clients that uploaded its row, `[N, width]`."""
+    import torch
+
     num_rows, width = previous.shape
     value = previous.clone()
     at_once = max(1, CHUNK // max(1, len(uploads) * width))
@@ -164,10 +174,8 @@ def _by_rank(uploads: Mapping[str, Upload], previous: Tensor, f: int, *, median:
     return value
 
 
-def _is_mean(algorithm: str) -> bool:
+def _takes_whole_rows(algorithm: str) -> bool:
+    from fkgsec.exchange import AGGREGATIONS, CODECS
+
     recipe = RECIPES[algorithm]
-    whole = CODECS[recipe.codec].whole and AGGREGATIONS[recipe.aggregation].answers == "rows"
-    return bool(recipe.shared) and whole
-
-
-KINDS.register("robust", RobustOptions)
+    return CODECS[recipe.codec].whole and AGGREGATIONS[recipe.aggregation].answers == "rows"

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
     from fkgsec.federation.options import RunOptions
     from fkgsec.federation.result import RunResult
     from fkgsec.kge.models import KgeModel
-    from fkgsec.kge.options import KgeOptions, KgeResult
-
-    FederationOptions = KgeOptions  # its name when knowledge graphs were the only task
+    from fkgsec.kge.options import KgeOptions
+    from fkgsec.kge.result import KgeResult
 
 __version__ = "0.2.0"
 
@@ -40,7 +39,6 @@ __all__ = [
     "ClientGraph",
     "Estimate",
     "FederatedGraph",
-    "FederationOptions",
     "FkgsecError",
     "KgeModel",
     "KgeOptions",
@@ -63,7 +61,7 @@ _WHERE = {
     "FkgsecError": "fkgsec.errors",
     "KgeModel": "fkgsec.kge.models",
     "KgeOptions": "fkgsec.kge.options",
-    "KgeResult": "fkgsec.kge.options",
+    "KgeResult": "fkgsec.kge.result",
     "KnowledgeGraph": "fkgsec.data.graph",
     "RunOptions": "fkgsec.federation.options",
     "RunResult": "fkgsec.federation.result",
@@ -74,12 +72,10 @@ _WHERE = {
     "read_path": "fkgsec.data.formats.readers",
     "run_federation": "fkgsec.federation.loop",
 }
-_FORMERLY = {"FederationOptions": "KgeOptions"}
 
 
 def __getattr__(name: str) -> Any:
     """Load a name of the public surface when it is first asked for: torch takes seconds, and `fkgsec --help` needs none of it."""
-    name = _FORMERLY.get(name, name)
     if name not in _WHERE:
         raise AttributeError(f"module 'fkgsec' has no attribute {name!r}")
     return getattr(importlib.import_module(_WHERE[name]), name)

@@ -19,11 +19,11 @@ import difflib
 import functools
 import numbers
 import operator
+import sys
 from types import NoneType
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 import msgspec
-import numpy as np
 
 from fkgsec.errors import SpecError
 from fkgsec.text import shown
@@ -74,6 +74,7 @@ def check_values(kind: type[msgspec.Struct], values: dict[str, Any]) -> None:
 def checked(name: str, kind: Any, value: Any) -> Any:
     """A value as a type has it: int, float, bool, str, a `Literal`, a tuple of these, or a union; any other type takes all.
 
+    >>> import numpy as np
     >>> checked("dim", int, np.int64(64)), checked("leak", tuple[float, ...], [0.5, 1])
     (64, (0.5, 1))
     >>> checked("dim", int, "64")
@@ -86,7 +87,10 @@ def checked(name: str, kind: Any, value: Any) -> Any:
     kinds = _alternatives(kind)
     if type(value) in kinds and (type(value) in _NOTHING or type(value) in _WORDS):
         return value
-    listed = isinstance(value, list | tuple) or (isinstance(value, np.ndarray) and value.ndim == 1)
+    numpy = sys.modules.get("numpy")  # where it is not loaded, no value is of its types
+    if numpy and (isinstance(value, numpy.generic) or (isinstance(value, numpy.ndarray) and value.ndim == 1)):
+        value = value.tolist()
+    listed = isinstance(value, list | tuple)
     filled = [one for one in kinds if one not in _NOTHING]
     return _as(name, next((one for one in filled if (get_origin(one) is tuple) == listed), filled[0]), value)
 
@@ -97,9 +101,8 @@ def _as(name: str, kind: Any, value: Any) -> Any:
             return value
         raise SpecError(f"{name} must be one of {', '.join(map(str, get_args(kind)))}; got {shown(value)}")
     if get_origin(kind) is tuple:
-        if isinstance(value, list | tuple | np.ndarray):
-            parts = value.tolist() if isinstance(value, np.ndarray) else value
-            made = tuple(checked(name, get_args(kind)[0], part) for part in parts)
+        if isinstance(value, list | tuple):
+            made = tuple(checked(name, get_args(kind)[0], part) for part in value)
             same = isinstance(value, tuple) and all(one is other for one, other in zip(made, value, strict=True))
             return value if same else made
         raise SpecError(f"{name} must be a list{_of(get_args(kind)[0])}; got {shown(value)}")
@@ -114,9 +117,8 @@ def _as(name: str, kind: Any, value: Any) -> Any:
 def _plain(kind: type, value: Any) -> Any:
     """The value as Python's own of a kind, the same object where it is one; None where it is of another kind."""
     if kind in (bool, str):
-        wide = bool | np.bool_ if kind is bool else str
-        return (value if type(value) is kind else kind(value)) if isinstance(value, wide) else None
-    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        return (value if type(value) is kind else kind(value)) if isinstance(value, kind) else None
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     if isinstance(value, numbers.Integral):
         if kind is float and abs(operator.index(value)) > 2**1023:  # beyond any float

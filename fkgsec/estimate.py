@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
 import msgspec
-import numpy as np
+
+if TYPE_CHECKING:
+    import numpy as np
 
 _Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 FEW = 20  # items, see `mean_of_shares`
@@ -100,6 +103,8 @@ def proportion(successes: float, n: int, *, compared: int = 1, attainable: float
 
 def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resamples: int = 1000) -> Estimate:
     """Mean with a percentile bootstrap interval over the items; an empty sample gives 0 with interval [0, 1]."""
+    import numpy as np
+
     items = np.asarray(values, dtype=np.float64)
     n = len(items)
     if n == 0:
@@ -145,6 +150,8 @@ def over_draws(figure: Estimate, others: Sequence[float], drawn: str, attainable
     >>> str(over_draws(proportion(50, 100), [0.48, 0.52], "leaks"))
     '0.5000 [0.3961, 0.6039]'
     """
+    import numpy as np
+
     if not others:
         return figure
     half = _Z95 * float(np.std([figure.value, *others], ddof=1))

@@ -4,20 +4,26 @@
     [project.entry-points."fkgsec.aggregations"]           # or from a package, in its pyproject.toml
     trimmed-mean = "mypackage:TrimmedMean"
 
-Entry points are loaded when the registry is first read.
+Names are known at once; what a name stands for is imported when it is first used.
 """
 
 from __future__ import annotations
 
-import importlib
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Generic, TypeVar
 
 from fkgsec.errors import SpecError
 
 Part = TypeVar("Part")
+
+
+class _Later(Generic[Part]):
+    """A part that is imported when it is first used."""
+
+    def __init__(self, load: Callable[[], Part]) -> None:
+        self.load = load
 
 
 class Registry(Mapping[str, Part]):
@@ -25,28 +31,37 @@ class Registry(Mapping[str, Part]):
 
     Args:
         kind: what errors call a part, such as "aggregation". group: of the entry points.
-        shipped: the modules that register the shipped parts, imported when the registry is first read; none where importing the
-            registry has done so.
+        shipped: where the shipped parts are, as "module:attribute" by name.
         families: by prefix the function, as "module:name", that makes the part of a name that begins with it and a colon. It
             returns the same part whenever it is asked, None for the name of another registry's part, and raises `SpecError` for
             a name that means nothing. Such parts are not listed.
     """
 
     def __init__(
-        self, kind: str, group: str, *, shipped: Sequence[str] = (), families: Mapping[str, str] | None = None
+        self,
+        kind: str,
+        group: str,
+        shipped: Mapping[str, str] | None = None,
+        *,
+        families: Mapping[str, str] | None = None,
     ) -> None:
-        self.kind, self.group, self._shipped = kind, group, shipped
-        self._parts: dict[str, Part] = {}
+        self.kind, self.group = kind, group
+        self._parts: dict[str, Part | _Later[Part]] = {
+            name: _Later(EntryPoint(name, where, group).load) for name, where in (shipped or {}).items()
+        }
         self._families = families or {}
         self._loaded, self._changes = False, 0
 
     def register(self, name: str, part: Part) -> Part:
         """Add a part. Raises `SpecError` for a name that another one has."""
+        self._add(name, part)
+        return part
+
+    def _add(self, name: str, part: Part | _Later[Part]) -> None:
         if self._parts.get(name, part) is not part:
             raise SpecError(f"{self.kind} {name!r} is registered already")
         self._parts[name] = part
         self._changes += 1
-        return part
 
     @property
     def version(self) -> int:
@@ -70,12 +85,17 @@ class Registry(Mapping[str, Part]):
         self._changes += 1
 
     def __getitem__(self, name: str) -> Part:
-        """Raises `SpecError` for a name that no part has."""
+        """Raises `SpecError` for a name that no part has, and for a part of another package that cannot be imported."""
         if (made := self._of_family(name)) is not None:
             return made
         if name not in self._all():
             raise SpecError(f"{self.kind} {name!r} is unknown; allowed: {', '.join(self._parts)}")
-        return self._parts[name]
+        part = self._parts[name]
+        if not isinstance(part, _Later):
+            return part
+        loaded: Part = part.load()
+        self._parts[name] = loaded
+        return loaded
 
     def __contains__(self, name: object) -> bool:
         return self._of_family(name) is not None or name in self._all()
@@ -86,15 +106,15 @@ class Registry(Mapping[str, Part]):
     def __len__(self) -> int:
         return len(self._all())
 
-    def _all(self) -> dict[str, Part]:
+    def _all(self) -> dict[str, Part | _Later[Part]]:
         if not self._loaded:
             self._loaded = True
-            for module in self._shipped:
-                importlib.import_module(module)
             for point in entry_points(group=self.group):
-                try:
-                    part = point.load()
-                except Exception as error:  # whatever a foreign module does when it is imported
-                    raise SpecError(f"{self.kind} {point.name!r}: its package cannot be loaded ({error})") from error
-                self.register(point.name, part)
+                self._add(point.name, _Later(lambda point=point: self._load(point)))
         return self._parts
+
+    def _load(self, point: EntryPoint) -> Part:
+        try:
+            return point.load()
+        except Exception as error:  # whatever a foreign module does when it is imported
+            raise SpecError(f"{self.kind} {point.name!r}: its package cannot be loaded ({error})") from error

@@ -4,4 +4,14 @@ secagg    secure aggregation: the sum of the clients' vectors
 psu       private set union: the union of the clients' identifiers
 noise     for differential privacy: sampling, accounting, guarantees, audits
 core      what these stand on: errors, keys, rings, shares, masks, fixed point
+
+The words and limits below are those of options, which are read without loading a protocol.
 """
+
+from typing import Literal
+
+CipherName = Literal["aes-256-ctr", "chacha20"]
+Accountant = Literal["rdp", "prv"]
+MAX_ATTEMPTS = (
+    6  # tables of a private set union, each four times as large: up to a million items from `psu.plan.START_CAP`
+)

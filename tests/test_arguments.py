@@ -11,8 +11,8 @@ import pytest
 import typer
 
 from attacks import GraphAttackOptions, KgeAttackOptions
+from experiments.cli.console import usage_line
 from experiments.cli.main import app
-from experiments.cli.one_line import usage_line
 from experiments.runs.spec import make_spec
 from fkgsec import KgeModel, KgeOptions, KgeResult, generate_consortium, partition, run_federation
 from fkgsec.errors import DataError, RunError, SpecError

@@ -10,7 +10,6 @@ def test_exported_names_of_fkgsec() -> None:
         "ClientGraph",
         "Estimate",
         "FederatedGraph",
-        "FederationOptions",
         "FkgsecError",
         "KgeModel",
         "KgeOptions",

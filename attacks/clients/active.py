@@ -47,7 +47,7 @@ from attacks.clients.passive import row_scores
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.kge.view import ColluderKnowledge, KgeView, sent_before
 from attacks.laboratory import Laboratory
-from attacks.reconstruction.options import KgeAttackOptions
+from attacks.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
 from attacks.view import ALL
@@ -57,7 +57,7 @@ from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import SERVER, Rows, client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import KgeModel, Side
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 CLIENT_ACTIVE = "client-active"

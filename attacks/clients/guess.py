@@ -40,7 +40,7 @@ from attacks.figure import Figure
 from attacks.kge.view import ColluderKnowledge, KgeView
 from attacks.laboratory import Laboratory
 from attacks.membership.figures import estimate_auc, placements
-from attacks.reconstruction.options import KgeAttackOptions
+from attacks.options import KgeAttackOptions
 from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.ways import Measure, by_ways
 from fkgsec.errors import TrainingError

@@ -47,17 +47,16 @@ from attacks.membership.figures import (
     measure_membership,
     score_distance,
 )
-from attacks.reconstruction.leakage import PAPER, RECONSTRUCTION
-from attacks.reconstruction.options import AttackOptions
+from attacks.options import PAPER, RECONSTRUCTION, AttackOptions
 from attacks.registry import run_attacks
 from fkgsec import estimate
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.options import FederationOptions
 from fkgsec.frames import INTERVAL, interval, tidy
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import filtered_ranks, utility
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 
@@ -257,7 +256,7 @@ def _quality(
     audit: Audited,
     name: str,
     client: ClientGraph,
-    options: FederationOptions,
+    options: KgeOptions,
     seed: int,
 ) -> list[Quality]:
     known = known_triples(client, options)

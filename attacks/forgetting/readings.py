@@ -25,7 +25,7 @@ from attacks.membership.statistics import triple_losses
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.kge import kernels
 from fkgsec.kge.negatives import KnownTriples
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 RELATION_RANK = "relation's rank"

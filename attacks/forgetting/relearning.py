@@ -16,10 +16,10 @@ import torch
 from attacks.membership.audits import Audited, ClientModel, known_triples
 from attacks.membership.figures import RelearnTime, relearn_time
 from fkgsec.data.graph import ClientGraph
-from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.negatives import KnownTriples
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator
 
@@ -44,7 +44,7 @@ def measure_relearning(
     audit: Audited,
     name: str,
     client: ClientGraph,
-    options: FederationOptions,
+    options: KgeOptions,
     steps: int,
     seed: int,
 ) -> Relearning:

@@ -17,11 +17,11 @@ import numpy as np
 
 from attacks.membership.audits import Audited
 from attacks.membership.figures import MembershipResult, measure_membership
+from attacks.options import THREAT_MODELS
 from attacks.registry import build_view
-from attacks.view import THREAT_MODELS
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import ThreatModelError
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 MAX_DOUBLINGS = 1.0  # of a degree, between an entity and the one it is held against

@@ -28,13 +28,13 @@ import numpy as np
 
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.graphs.models import GraphModel
-from attacks.graphs.options import GraphAttackOptions
 from attacks.graphs.view import GraphView
 from attacks.laboratory import Laboratory, PublicSettings
+from attacks.options import GRAPH, GraphAttackOptions
 from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL, GRAPH
+from attacks.view import ALL
 from fkgsec.estimate import exact, mean, proportion
-from fkgsec.gnn.options import GnnResult
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator
 

@@ -31,8 +31,9 @@ from torch import Tensor
 from attacks.figure import Figure
 from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView
 from attacks.laboratory import Laboratory, PublicSettings
+from attacks.options import GRAPH
 from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL, GRAPH
+from attacks.view import ALL
 from fkgsec.algorithms.graphs.fedstar import STRUCTURE
 from fkgsec.estimate import Estimate, proportion
 from fkgsec.gnn.training import GraphRule
@@ -65,7 +66,7 @@ def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> 
 def _used(view: GraphView, victim: GraphVictim) -> np.ndarray | str:
     settings = view.settings
     name = input_layer(settings)
-    rule = (settings.recipe.local or GraphRule)(settings.options(seed=0))
+    rule = (settings.recipe.rule or GraphRule)(settings.options(seed=0))
     if name not in view.layout.shapes or not _columns(settings):
         return "no layer that reads degrees or labels crosses"
     if type(rule).train is not GraphRule.train or type(rule).correct is not GraphRule.correct:
@@ -142,7 +143,7 @@ def score(claims: Mapping[str, Told | str], truth: Truth) -> list[Figure]:
 
 def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
     """Which columns some node of the graphs has a number in, bool `[k]`: the truth."""
-    rule = (settings.recipe.local or GraphRule)(settings.options(seed=0))
+    rule = (settings.recipe.rule or GraphRule)(settings.options(seed=0))
     features = node_features(rule.prepare(graphs))
     if settings.algorithm == "fedstar":
         features = features[:, features.shape[1] - settings.settings.num_walks - settings.settings.num_degrees :]

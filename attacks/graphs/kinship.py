@@ -28,8 +28,9 @@ from attacks.graphs.properties import change
 from attacks.graphs.view import PARAMETERS, GraphView
 from attacks.laboratory import Laboratory
 from attacks.membership.figures import measure_membership
+from attacks.options import GRAPH
 from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL, GRAPH
+from attacks.view import ALL
 from fkgsec.estimate import exact
 
 NAME = "client-kinship"

@@ -33,15 +33,15 @@ import numpy as np
 from attacks.figure import NOT_ATTACKED, Figure
 from attacks.graphs.candidates import draw_candidates
 from attacks.graphs.models import GraphModel, parameter_names, train_layers
-from attacks.graphs.options import GraphAttackOptions
 from attacks.graphs.shadows import train_reference, train_shadows
 from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
 from attacks.laboratory import Laboratory
 from attacks.membership.evaluation import METRICS, measures
 from attacks.membership.figures import measure_membership
 from attacks.membership.statistics import Variance, calibrated, likelihood_ratio, loss_threshold
+from attacks.options import GRAPH, MODELS, GraphAttackOptions
 from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL, GRAPH, MODELS
+from attacks.view import ALL
 from fkgsec.estimate import exact
 from fkgsec.graphs.sets import GraphSet
 from fkgsec.randomness import generator
@@ -189,10 +189,10 @@ def _figures(
 def membership(options: GraphAttackOptions | None = None) -> Attack:
     """The attack under these options."""
     num_shadows = options.shadows if options else 0
-    return replace(_ATTACK, run=partial(claim, num_shadows=num_shadows))
+    return replace(ATTACK, run=partial(claim, num_shadows=num_shadows))
 
 
-_ATTACK = Attack(
+ATTACK = Attack(
     NAME,
     "tells the graphs that a client trained on from others like them",
     Needs(candidates=True),

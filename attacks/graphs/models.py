@@ -114,5 +114,5 @@ def own_client(settings: PublicSettings, graphs: GraphSet, seed: int, **changes:
     if settings.recipe.has("exchange"):
         changes["exchange"] = 1.0
     options = replace(settings.options(seed=seed), **changes)
-    rule = (settings.recipe.local or GraphRule)(options)
+    rule = (settings.recipe.rule or GraphRule)(options)
     return ClientTrainer(ClientGraphs("adversary", graphs, every, every[:0], every[:0]), options, rule, rule.shared)

@@ -35,8 +35,9 @@ from attacks.figure import Figure
 from attacks.graphs.models import own_client
 from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
 from attacks.laboratory import Laboratory, PublicSettings
+from attacks.options import GRAPH
 from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL, GRAPH
+from attacks.view import ALL
 from fkgsec.estimate import Estimate, exact
 from fkgsec.graphs.sets import GraphSet
 

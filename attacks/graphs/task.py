@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from attacks.graphs.options import GraphAttackOptions
 from attacks.graphs.view import graph_view
 from attacks.laboratory import Laboratory
-from attacks.registry import ATTACKED, Attack, AttackedTask, Case, attack_view
-from attacks.view import GRAPH, MODELS, THREAT_MODELS
+from attacks.options import MODELS, THREAT_MODELS, GraphAttackOptions
+from attacks.registry import Attack, AttackedTask, Case, attack_view
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.gnn.options import GnnResult
+from fkgsec.gnn.result import GnnResult
 
 KINSHIP = "client-kinship"
 
@@ -52,4 +51,4 @@ def cases(
     return found
 
 
-ATTACKED.register(GRAPH, AttackedTask(GraphAttackOptions, default_attacks, default_threats, graph_view, cases))
+ATTACKED_TASK = AttackedTask(GraphAttackOptions, default_attacks, default_threats, graph_view, cases)

@@ -24,14 +24,15 @@ from torch import Tensor
 from attacks.graphs.candidates import draw_candidates
 from attacks.graphs.models import GraphModel
 from attacks.laboratory import PublicSettings
-from attacks.view import ThreatModel, Victim, View
+from attacks.options import ThreatModel
+from attacks.view import Victim, View
 from fkgsec.exchange.tensors import factors
 from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.exchange.tensors.quantised import Quantised
 from fkgsec.exchange.tensors.truncated_svd import CORRECTION
 from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, Rows, client_party
 from fkgsec.gnn.layout import Layout
-from fkgsec.gnn.options import GnnResult
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator
 

@@ -17,7 +17,8 @@ from attacks.kge.view import KgeView
 from attacks.laboratory import Laboratory
 from attacks.membership.audits import contains, named_triples
 from attacks.membership.candidates import asked_candidates, draw_candidates
-from attacks.membership.shadows import ShadowKnowledge, shadow_federation, shadow_options
+from attacks.membership.shadows import shadow_federation, shadow_options
+from attacks.options import ShadowKnowledge
 
 
 class Shadow(NamedTuple):

@@ -16,13 +16,13 @@ from attacks.kge.laboratory import KgeLaboratory
 from attacks.kge.leak_draws import other_seeds, widen
 from attacks.kge.row_order import RowOrder
 from attacks.kge.view import KgeView, kge_view
-from attacks.reconstruction.options import KgeAttackOptions
-from attacks.registry import ATTACKED, DEFAULT, Attack, AttackedTask, Case, attack_view
-from attacks.view import KGE, THREAT_MODELS, ThreatModel
+from attacks.options import THREAT_MODELS, KgeAttackOptions, ThreatModel
+from attacks.registry import DEFAULT, Attack, AttackedTask, Case, attack_view
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation, run_identity
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.options import KgeOptions, KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
 ALONE = ("edges", "degrees")  # what a server learns that nobody helps
 
@@ -135,4 +135,4 @@ def attack_under(
     return attack_view(attack, view, laboratory, who, order.clients)
 
 
-ATTACKED.register(KGE, AttackedTask(KgeAttackOptions, default_attacks, default_threats, kge_view, cases))
+ATTACKED_TASK = AttackedTask(KgeAttackOptions, default_attacks, default_threats, kge_view, cases)

@@ -19,14 +19,15 @@ import torch
 from torch import Tensor
 
 from attacks.membership.models import ClientModel, client_models
+from attacks.options import ThreatModel
 from attacks.residual import Claims, Part, SecureTable, claim_rows
-from attacks.view import ThreatModel, Victim, View, named
+from attacks.view import Victim, View, named
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.messages import SERVER, Alignment, Rows, SparseRows, client_party
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.models import KgeModel
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 AUXILIARY = 0.1  # share of a victim's triples

@@ -23,10 +23,10 @@ from attacks.membership.statistics import calibrated, likelihood_ratio, loss_thr
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.negatives import KnownTriples
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import sides_of
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 
@@ -164,7 +164,7 @@ def contains(triples: np.ndarray, asked: np.ndarray) -> np.ndarray:
     return np.isin(codes[len(triples) :], codes[: len(triples)])
 
 
-def known_triples(client: ClientGraph, options: FederationOptions) -> list[KnownTriples]:
+def known_triples(client: ClientGraph, options: KgeOptions) -> list[KnownTriples]:
     """What a client's figures are filtered by: its train, valid and test triples."""
     return [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
 
@@ -190,11 +190,11 @@ def train_shadow(
     graph: FederatedGraph,
     retained: FederatedGraph,
     audits: Sequence[Audited],
-    options: FederationOptions,
+    options: KgeOptions,
     number: int,
     seed: int,
     unlearn: Callable[[KgeResult, Forget], KgeResult] | None = None,
-    train: Callable[[FederatedGraph, FederationOptions], KgeResult] = run_federation,
+    train: Callable[[FederatedGraph, KgeOptions], KgeResult] = run_federation,
 ) -> Shadow:
     """Train a federation on the retained triples and half of the audited ones; then let it forget that half.
 

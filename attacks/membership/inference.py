@@ -44,7 +44,6 @@ from attacks.membership.audits import Audited
 from attacks.membership.candidates import asked_candidates, data_scorers, draw_candidates
 from attacks.membership.evaluation import METRICS, OF_SHARED, Group, group_figures, item_table, together
 from attacks.membership.figures import placements
-from attacks.membership.shadows import ShadowKnowledge
 from attacks.membership.statistics import (
     calibrated,
     likelihood_ratio,
@@ -53,10 +52,9 @@ from attacks.membership.statistics import (
     rank_threshold,
     relative_probability,
 )
-from attacks.reconstruction.options import KgeAttackOptions
-from attacks.registry import MEMBERSHIP, Attack, Needs, Truth
+from attacks.options import MEMBERSHIP, MODELS, KgeAttackOptions, ShadowKnowledge
+from attacks.registry import Attack, Needs, Truth
 from attacks.uploads.questions import degrees_scorer, names_scorer
-from attacks.view import MODELS
 from fkgsec.errors import TrainingError
 
 TOO_FEW = "too few training triples with matched never-seen ones"

@@ -13,7 +13,7 @@ import numpy as np
 from attacks.membership.statistics import triple_scores
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import ClientTables, KgeModel
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 class ClientModel(NamedTuple):

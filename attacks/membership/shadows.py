@@ -21,19 +21,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
 
 import msgspec
 import numpy as np
 
 from attacks.membership.audits import Audited, contains, replace_train
+from attacks.options import ShadowKnowledge
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import retaining
 
-ShadowKnowledge = Literal["same-graph", "similar-graph"]
-MIN_SHADOWS = 4
 LINKED_ANEW = 0.5  # share of a client's triples that a similar graph does not have
 
 
@@ -71,6 +69,6 @@ def similar(client: ClientGraph, rng: np.random.Generator) -> ClientGraph:
     return replace_train(client, train)
 
 
-def shadow_options(options: FederationOptions, number: int, *, seed: int) -> FederationOptions:
+def shadow_options(options: KgeOptions, number: int, *, seed: int) -> KgeOptions:
     """Those of the attacked run with a training seed of this shadow's own."""
     return msgspec.structs.replace(options, seed=int(generator(seed, "shadow seed", number).integers(2**31)))

@@ -27,7 +27,7 @@ from fkgsec import estimate
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 MRR_DROP, ROWS_CUT = "mrr-drop", "rows-cut"

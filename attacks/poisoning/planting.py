@@ -32,8 +32,8 @@ from fkgsec.errors import TrainingError
 from fkgsec.estimate import Estimate, exact, mean_of_shares, proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.kge.negatives import KnownTriples
-from fkgsec.kge.options import KgeResult
 from fkgsec.kge.ranking import filtered_ranks
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 WITHIN = 10

@@ -30,9 +30,9 @@ from torch import Tensor
 
 from attacks.kge.view import KgeView
 from attacks.laboratory import Laboratory, PublicSettings
+from attacks.options import KgeAttackOptions
 from attacks.poisoning.false_triples import draw_false
 from attacks.poisoning.planting import ITEMS, METRICS, Planted, first_round, score_planted, train_with
-from attacks.reconstruction.options import KgeAttackOptions
 from attacks.registry import Attack, Needs
 from fkgsec.data.graph import ClientGraph
 from fkgsec.exchange import AGGREGATIONS, CODECS

@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 from attacks.kge.view import KgeView, VictimView
+from attacks.options import Inference
 from attacks.reconstruction.inference import (
     EntityGuesses,
-    Inference,
     PairRanking,
     infer_entities,
     infer_entities_nearest,

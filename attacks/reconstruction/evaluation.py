@@ -20,12 +20,12 @@ import pandas as pd
 from attacks.figure import Figure
 from attacks.kge.view import KgeView, VictimView
 from attacks.laboratory import Laboratory
+from attacks.options import PAPER, RECONSTRUCTION, AttackOptions, Inference
 from attacks.reconstruction import published
 from attacks.reconstruction.claims import Claims, Nothing, claim
-from attacks.reconstruction.inference import EntityGuesses, Inference, PairRanking
+from attacks.reconstruction.inference import EntityGuesses, PairRanking
 from attacks.reconstruction.knowledge import NO_NAME, chance_of_pair, why_no_triple
-from attacks.reconstruction.leakage import INFERENCES, PAPER, RECONSTRUCTION
-from attacks.reconstruction.options import AttackOptions
+from attacks.reconstruction.leakage import INFERENCES
 from attacks.reconstruction.relation_guesses import RelationGuesser
 from attacks.reconstruction.scoring import Counts, figures_of
 from attacks.reconstruction.unlinked import Unlinked, measure_unlinked, sample_heads
@@ -310,3 +310,6 @@ def _items(
         }
     )
     return pd.concat([entities, triples], ignore_index=True).assign(victim=victim.name)
+
+
+ATTACK = reconstruction()

@@ -18,7 +18,6 @@ from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from attacks.neighbours import nearest
 from fkgsec.kge.models import KgeModel
 
-Inference = Literal["cosine", "score", "names", "learned", "combined"]
 ByVector = Literal["cosine", "score"]
 PAIRS_AT_ONCE = 4096
 

@@ -14,13 +14,12 @@ from typing import get_args
 import pandas as pd
 
 from attacks.figure import STRONGEST, Figure
-from attacks.reconstruction.inference import Inference
+from attacks.options import PAPER, RECONSTRUCTION, Inference
 from attacks.view import ALL
 
 INFERENCES: tuple[Inference, ...] = get_args(Inference)
-RECONSTRUCTION, PUBLISHED = "reconstruction", "published"
+PUBLISHED = "published"
 UNLINKED = ("precision", "recall", "average_precision")
-PAPER: Inference = "cosine"  # fedr.txt's own
 
 
 def rebuilt(figures: Iterable[Figure]) -> list[Figure]:

@@ -20,7 +20,8 @@ import numpy as np
 import torch
 
 from attacks.kge.view import ColluderKnowledge, VictimView
-from attacks.reconstruction.inference import ByVector, Inference, infer_relations
+from attacks.options import Inference
+from attacks.reconstruction.inference import ByVector, infer_relations
 from attacks.reconstruction.learned import RelationLearner, learn_relations
 from attacks.reconstruction.prior import NamePosterior, fit_names
 from attacks.uploads.links import LinkLearner, learn_links

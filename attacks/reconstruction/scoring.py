@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 
 from attacks.figure import STRONGEST, Figure
-from attacks.reconstruction.inference import Inference
+from attacks.options import Inference
 from attacks.reconstruction.leakage import PUBLISHED, UNLINKED
 from attacks.reconstruction.unlinked import Unlinked
 from attacks.registry import Truth

@@ -39,7 +39,7 @@ from fkgsec.estimate import mean, proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import SERVER, client_party
 from fkgsec.federation.recipes import RECIPES, Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 DROPOUT_DIFFERENCE, COUNT_LIES = "dropout-difference", "count-lies"

@@ -41,7 +41,7 @@ from fkgsec.estimate import proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import SERVER, Opened, client_party
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 SERVER_ACTIVE, SUBTRACTION = "server-active", "subtraction"

@@ -36,7 +36,7 @@ from fkgsec.estimate import mean
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import SERVER, client_party
 from fkgsec.federation.recipes import RECIPES, Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 SERVER_ORDER = "server-order"

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from attacks.figure import Figure
 from attacks.frames import HEADS, figures_to_frame, summary_rows
-from attacks.reconstruction.options import AttackOptions
-from attacks.registry import RECONSTRUCTION, build_view, default_threats, run_attacks
-from attacks.view import THREAT_MODELS, check_attackable
+from attacks.options import RECONSTRUCTION, THREAT_MODELS, AttackOptions
+from attacks.registry import build_view, default_threats, run_attacks
+from attacks.view import check_attackable
 from experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
 from experiments.runs.record import DataRecord, Environment, describe_data, describe_environment
 from experiments.runs.spec import Spec
@@ -28,11 +28,11 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Observed
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.frames import block
 from fkgsec.kge.models import ClientTables, KgeModel, ModelName, function_of
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
 AUDIT_SCHEMA = "fkgsec/audit/2"
 
@@ -110,7 +110,7 @@ def _chosen(names: list[str], mask: Tensor) -> list[str]:
 def audit_tables(
     tables: Tables,
     graph: FederatedGraph,
-    options: FederationOptions,
+    options: KgeOptions,
     attack: AttackOptions,
     manifest: Manifest | None = None,
 ) -> tuple[Audit, pd.DataFrame]:
@@ -168,7 +168,7 @@ def _shared(tables: Tables, algorithm: str) -> dict[str, list[Table]]:
 def federation_of(
     tables: Tables,
     graph: FederatedGraph,
-    options: FederationOptions,
+    options: KgeOptions,
     colluders: Sequence[str],
     *,
     crossed: Mapping[str, Collection[Table]],

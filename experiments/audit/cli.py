@@ -5,30 +5,21 @@ from __future__ import annotations
 import io
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
 
-from experiments.audit.artefacts import (
-    Audit,
-    audit_tables,
-    collect_tables,
-    has_scaled_phases,
-    infer_dim,
-)
-from experiments.audit.table_files import Manifest, Tables, read_manifest, read_tables, write_tables
 from experiments.cli.console import make_console
 from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
-from experiments.reporting import words
-from experiments.reporting.sheets import print_sheets
-from experiments.reporting.tables import attack_sheets
-from experiments.reporting.verdict import SURE_TABLES, verdict_lines, verdict_of
-from experiments.runs.run import load_run, read_spec
 from experiments.runs.spec import Spec, make_spec, of_triples
 from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import SpecError
+
+if TYPE_CHECKING:
+    from experiments.audit.artefacts import Audit
+    from experiments.audit.table_files import Manifest, Tables
 
 EXPORT_EXAMPLES = (
     "Examples:\n\n  fkgsec export --run runs/mine --out tables\n\n"
@@ -47,6 +38,10 @@ def export(
     overwrite: Overwrite = False,
 ) -> None:
     """Write the tables of a finished run, as `fkgsec audit` and others read them: every client's, and what crossed."""
+    from experiments.audit.artefacts import collect_tables
+    from experiments.audit.table_files import write_tables
+    from experiments.runs.run import load_run, read_spec
+
     of_triples(read_spec(run), "export", "its parameters stand in checkpoint.safetensors")
     manifest, tables = collect_tables(*load_run(run))
     written = write_tables(manifest, tables, out, overwrite=overwrite)
@@ -68,6 +63,9 @@ def audit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no tables; errors only")] = False,
 ) -> None:
     """Attack embedding tables without training: those of `fkgsec export`, of PyKEEN, LibKGE or DGL-KE, or plain arrays."""
+    from experiments.audit.artefacts import audit_tables
+    from experiments.audit.table_files import read_manifest
+
     manifest = read_manifest(tables)
     spec, read = _read_exported(tables, manifest, given) if manifest else _read_foreign(tables, given)
     made, items = audit_tables(read, spec.load_graph(), spec.federation_options(), spec.attack_options(), manifest)
@@ -86,6 +84,8 @@ def audit(
 
 
 def _read_exported(path: Path, manifest: Manifest, given: dict[str, Any]) -> tuple[Spec, Tables]:
+    from experiments.audit.table_files import read_tables
+
     wrong = sorted(set(given) - {*ATTACK_FIELDS, "data"})
     if wrong:
         raise SpecError(f"{path}: its manifest says {', '.join(wrong)}; give attack options and --data only")
@@ -95,6 +95,9 @@ def _read_exported(path: Path, manifest: Manifest, given: dict[str, Any]) -> tup
 
 
 def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
+    from experiments.audit.artefacts import has_scaled_phases, infer_dim
+    from experiments.audit.table_files import read_tables
+
     if "model" not in given:
         raise SpecError(f"{path}: no manifest says which model trained these tables; give --model")
     spec: Spec = of_triples(make_spec(None, given), "audit")
@@ -107,6 +110,11 @@ def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
 
 
 def _print(made: Audit, console: Console) -> None:
+    from experiments.reporting import words
+    from experiments.reporting.sheets import print_sheets
+    from experiments.reporting.tables import attack_sheets
+    from experiments.reporting.verdict import SURE_TABLES, verdict_lines, verdict_of
+
     for line in (*verdict_lines(verdict_of(made.figures), SURE_TABLES), ""):
         console.print(line, soft_wrap=True, highlight=False)
     print_sheets(console, attack_sheets(made.figures))

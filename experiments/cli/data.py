@@ -7,23 +7,17 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 import typer
 
 from experiments.cli.console import expected_errors, make_console, say
 from experiments.cli.options import DATA_FIELDS, spec_options
-from experiments.reporting import tables
-from experiments.reporting.sheets import print_sheets
-from experiments.runs.federation_files import write_federation
-from experiments.runs.record import write_atomically
+from experiments.reporting.sheets import Column, Sheet, print_sheets
 from experiments.runs.spec import make_spec, of_triples
-from experiments.runs.writing import Overwrite, refused, write_new
+from experiments.runs.writing import Overwrite, refused, write_atomically, write_new
 from experiments.tasks.kge import TASK
-from experiments.tasks.task import task_of
+from experiments.tasks.task import Statistics, task_of
 from fkgsec.data.catalogue import datasets
-from fkgsec.data.consortium import generate_consortium
-from fkgsec.data.escrow import Escrow, split_escrow
-from fkgsec.data.formats.folders import read_client_folders
+from fkgsec.graphs.collection import GROUPS, KNOWN
 
 data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
 
@@ -35,9 +29,8 @@ Json = Annotated[str | None, typer.Option("--json", help="also write the record 
 @expected_errors
 def data_list() -> None:
     """The datasets that fkgsec knows: looked up under FKGSEC_DATA, else downloaded."""
-    from fkgsec.graphs.collection import GROUPS, KNOWN  # loads networkx, which other commands do without
 
-    print_sheets(make_console(), [tables.catalogue_sheet(datasets()), tables.collection_sheet(KNOWN, GROUPS)])
+    print_sheets(make_console(), [_catalogue_sheet(), _collection_sheet()])
 
 
 @data_app.command(
@@ -49,6 +42,7 @@ def data_stats(
     *, given: dict[str, Any], config: Config = None, json: Json = None, overwrite: Overwrite = False
 ) -> None:
     """Sizes of each client's data, what models read of them, and which test triples or graphs leak into train."""
+
     spec = make_spec(config, given)
     graph = spec.load_graph()
     statistics = task_of(spec).statistics(graph)
@@ -61,7 +55,7 @@ def data_stats(
             write_new(Path(json), content, overwrite=overwrite)
         return
     console = make_console()
-    print_sheets(console, tables.statistics_sheets(statistics))
+    print_sheets(console, _statistics_sheets(statistics))
     for warning in task_of(spec).warnings(graph):
         console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
 
@@ -80,12 +74,14 @@ def data_partition(
     overwrite: Overwrite = False,
 ) -> None:
     """Divide a graph among clients and write one folder of train/valid/test.txt for each."""
+    from experiments.runs.federation_files import write_federation
+
     graph = of_triples(
         make_spec(config, given), "data partition", "a set of these is divided by --clients where it is trained"
     ).load_graph()
     written = write_federation(graph, out, overwrite=overwrite)
     console = make_console()
-    print_sheets(console, tables.statistics_sheets(TASK.statistics(graph)))
+    print_sheets(console, _statistics_sheets(TASK.statistics(graph)))
     for warning in graph.warnings:
         console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     console.print(f"{'Written to' if written else 'The same is already in'} {out}", highlight=False)
@@ -101,9 +97,12 @@ def data_generate(
     overwrite: Overwrite = False,
 ) -> None:
     """Generate the embedded consortium of hospitals and write it as client folders."""
+    from experiments.runs.federation_files import write_federation
+    from fkgsec.data.consortium import generate_consortium
+
     graph = generate_consortium(clients=clients, size=size, seed=seed)
     written = write_federation(graph, out, overwrite=overwrite)
-    print_sheets(make_console(), tables.statistics_sheets(TASK.statistics(graph)))
+    print_sheets(make_console(), _statistics_sheets(TASK.statistics(graph)))
     for warning in graph.warnings:
         say(f"warning: {warning}")
     typer.echo(f"{'Written to' if written else 'The same is already in'} {out}")
@@ -126,6 +125,12 @@ def data_escrow(
     overwrite: Overwrite = False,
 ) -> None:
     """Keep triples out of every run, so that `fkgsec verify` has some that whoever unlearns cannot have trained on."""
+    import numpy as np
+
+    from experiments.runs.federation_files import write_federation
+    from fkgsec.data.escrow import Escrow, split_escrow
+    from fkgsec.data.formats.folders import read_client_folders
+
     if escrow.exists() and not overwrite:
         raise refused(escrow, "is there already, and another draw would differ")
     kept, escrowed = split_escrow(
@@ -136,3 +141,21 @@ def data_escrow(
     write_atomically(escrow, msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
     counts = ", ".join(f"{name} {len(triples):,}" for name, triples in escrowed.items())
     typer.echo(f"Escrowed: {counts} triples. Written to {out} and {escrow}\nCommitment {sealed.commitment}")
+
+
+def _statistics_sheets(statistics: Statistics) -> list[Sheet]:
+    return [Sheet(part.title, tuple(map(Column, part.heads)), part.rows) for part in statistics.tables]
+
+
+def _catalogue_sheet() -> Sheet:
+    """The known knowledge graphs."""
+    rows = tuple((dataset.name, dataset.layout, dataset.licence) for dataset in datasets())
+    heads = tuple(map(Column, ("name", "layout", "licence")))
+    return Sheet("Knowledge graphs, beside the embedded default 'consortium'", heads, rows)
+
+
+def _collection_sheet() -> Sheet:
+    """The known sets of graphs to classify, and the groups of each."""
+    rows = tuple((name, ", ".join(group for group, sets in GROUPS.items() if name in sets)) for name in KNOWN)
+    title = "Graphs to classify, beside the generated default 'motifs'"
+    return Sheet(title, (Column("set"), Column("in the groups")), rows)

@@ -5,23 +5,20 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from experiments.cli.surface import complete_from
+from experiments.cli.console import complete_from
+from experiments.deploy import TIMEOUT_S
 from experiments.deploy.cli import OWN_DATA, run_server
-from experiments.deploy.data import DIVIDED
-from experiments.deploy.flower.link import TIMEOUT_S
-from experiments.deploy.layout import ServerFolder
-from experiments.deploy.ray.spread import check_spread, spread_over
-from experiments.deploy.ray.workers import RayWorkers
 from experiments.runs.choices import spelled
-from experiments.runs.run import read_spec
 from experiments.runs.spec import make_spec, of_triples
 from experiments.tasks.spec import RunSpec
 from fkgsec.errors import SpecError
-from fkgsec.federation.task import MakeTask
+
+if TYPE_CHECKING:
+    from fkgsec.federation.task import MakeTask
 
 ENGINES = ("process", "ray", "flower")
 PANEL = "Engine"
@@ -72,6 +69,9 @@ class EngineChoice(NamedTuple):
     @contextlib.contextmanager
     def training(self, spec: RunSpec) -> Iterator[MakeTask | None]:
         """What `execute` takes as `make_task`; worker processes live as long. Raises `SpecError`, `RunError`."""
+        from experiments.deploy.ray.spread import check_spread, spread_over
+        from experiments.deploy.ray.workers import RayWorkers
+
         if self.workers is None:
             yield None
             return
@@ -98,6 +98,10 @@ def train_apart(
 
     Raises `SpecError` where the spec says something else than the agreement: parties train what they agreed on alone.
     """
+    from experiments.deploy.data import DIVIDED
+    from experiments.deploy.layout import ServerFolder
+    from experiments.runs.run import read_spec
+
     if wrong := [f"--{name}" for name, value in unused.items() if value]:
         raise SpecError(
             f"{', '.join(wrong)}: not with --engine flower, whose record lies in the server's folder; leave it out"

@@ -1,22 +1,27 @@
-"""The commands of `fkgsec`, with all that they run; `experiments.cli.start` is the program."""
+"""The program `fkgsec` and its commands.
+
+    fkgsec --help                                   # these three take a fraction of a second, without torch
+    fkgsec train --lerning-rate 0.1
+    fkgsec train --algorithm <TAB>
+
+Commands import what they run when they run: a module with commands loads options alone.
+"""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 from rich.console import Console
 
+import fkgsec
 from defenses.options import KINDS
 from experiments.audit import cli as audit_cli
-from experiments.cli.console import expected_errors, make_console, say
+from experiments.cli.console import OneLineErrors, complete_from, expected_errors, make_console, say
 from experiments.cli.data import Config, Json, data_app
 from experiments.cli.engines import ENGINES, Engine, EngineChoice, NumWorkers, Superlink, train_apart
 from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
-from experiments.cli.progress import RunProgress, observe_on
-from experiments.cli.root import make_root
-from experiments.cli.surface import complete_from
 from experiments.cli.training.dry_run import DryRun, Planned, print_plan
 from experiments.cli.training.presets import Preset, choose, longer
 from experiments.cli.training.printed import Output, print_comparison, print_finished, print_several
@@ -25,32 +30,51 @@ from experiments.gate import cli as check_cli
 from experiments.integrity import cli as integrity_cli
 from experiments.papers.cli import experiment_app
 from experiments.reporting import cli as results_cli
-from experiments.reporting import overview, plot_cli, words
+from experiments.reporting import overview, plot_cli
 from experiments.reporting.html import cli as report_cli
 from experiments.runs.choices import spelled, spelled_case
-from experiments.runs.compare import base_algorithm, case_spec, compare, folder_name
-from experiments.runs.compare import default_folder as default_comparison
-from experiments.runs.recovery import Unlearning
-from experiments.runs.run import check_run, default_folder, execute, read_spec, reuse, warnings_of
-from experiments.runs.seeds import train_seeds
 from experiments.runs.spec import make_spec, of_triples
 from experiments.runs.writing import Force, Overwrite
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import all_tasks, task_of
-from experiments.tracking import Tracked, check_trackers, observe_tracked
-from experiments.tracking import track as start_tracking
 from experiments.tuning import cli as tune_cli
 from experiments.unlearning import cli as unlearn_cli
 from fkgsec.errors import RunError, SpecError
-from fkgsec.federation.loop import CHECKPOINT_EVERY_S
+from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.unlearning.forget_sets import read_forget
-from fkgsec.unlearning.unlearning import UnlearnOptions
+from fkgsec.unlearning.options import UnlearnOptions
 
-app = make_root()
+if TYPE_CHECKING:
+    from experiments.runs.recovery import Unlearning
+
+app = typer.Typer(
+    name="fkgsec",
+    cls=OneLineErrors,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 app.add_typer(data_app, name="data")
 app.add_typer(experiment_app, name="experiment")
 app.add_typer(deploy_app, name="deploy")
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fkgsec {fkgsec.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
+    ] = False,
+) -> None:
+    """Train federations of knowledge-graph embedding or graph classification, attack them, and see what leaks, what it costs and
+    how good they are."""
+
 
 Out = Annotated[Path | None, typer.Option("--out", help="run folder (default: runs/<data>-<algorithm>-<model>-<hash>)")]
 CheckpointEvery = Annotated[
@@ -152,6 +176,8 @@ def attack(
 ) -> None:
     """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
     if given.get("attack") == ["list"]:
+        from experiments.reporting import words
+
         typer.echo("\n".join(words.attack_lines()))
         return
     chosen = EngineChoice.of(engine, workers, superlink)
@@ -171,6 +197,9 @@ def attack(
     wrong += [name for name, value in others if value is not None] + ["--dry-run"] * dry_run
     if wrong:
         raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong)}")
+    from experiments.cli.progress import RunProgress
+    from experiments.runs.run import read_spec, reuse, warnings_of
+
     asked = make_spec(
         None, given | {"algorithm": read_spec(run).algorithm}
     )  # the values are checked before any data are read
@@ -215,6 +244,12 @@ def compare_cases(
     dry_run: DryRun = False,
 ) -> None:
     """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
+    from experiments.cli.progress import observe_on
+    from experiments.reporting import words
+    from experiments.runs.compare import base_algorithm, case_spec, compare, folder_name
+    from experiments.runs.compare import default_folder as default_comparison
+    from experiments.tracking import check_trackers, observe_tracked
+
     if given.get("attack") == ["list"]:
         typer.echo("\n".join(words.attack_lines()))
         return
@@ -244,6 +279,8 @@ def compare_cases(
 
 def _load(spec: RunSpec, errors: Console) -> Any:
     """The clients' data, after what a user must know of them."""
+    from experiments.runs.run import warnings_of
+
     graph = spec.load_graph()
     for warning in warnings_of(spec, graph):
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
@@ -252,6 +289,9 @@ def _load(spec: RunSpec, errors: Console) -> Any:
 
 def _asked_to_forget(spec: RunSpec, graph: Any, forget: Path | None, method: str | None) -> Unlearning | None:
     """What every case of a comparison is to unlearn; None where nothing is."""
+    from experiments.runs.recovery import Unlearning
+    from fkgsec.unlearning.forget_sets import read_forget
+
     if method and not forget:
         raise SpecError(f"--method {method} is of unlearning; give --forget FILE too, or leave it out")
     if not forget:
@@ -310,9 +350,15 @@ def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted
         apart = wanted.engine.superlink, config, given, wanted.elsewhere(), wanted.json
         train_apart(*apart, attack=wanted.attack, quiet=wanted.quiet)
         return
-    check_trackers(wanted.track)
-    chosen = choose(config, given, wanted.preset)
+    chosen = choose(config, given, wanted.preset)  # a wrong option is refused before anything is loaded
     spec = chosen.spec
+    from experiments.cli.progress import RunProgress, observe_on
+    from experiments.runs.run import check_run, default_folder, execute
+    from experiments.runs.seeds import train_seeds
+    from experiments.tracking import Tracked, check_trackers, observe_tracked
+    from experiments.tracking import track as start_tracking
+
+    check_trackers(wanted.track)
     if wanted.json not in (None, "-") and not Path(wanted.json).parent.is_dir():
         raise RunError(f"{wanted.json}: its folder does not exist")
     errors = make_console(stderr=True)
@@ -368,8 +414,8 @@ app.command("audit", epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.
 
 
 def main() -> None:
-    """Run a command without looking at the surface first."""
-    app()
+    """Entry point of the console script."""
+    app(prog_name="fkgsec")
 
 
 if __name__ == "__main__":

@@ -20,9 +20,10 @@ import msgspec
 
 from defenses.options import check_defense, parse_defense
 from defenses.terms import SESSIONS, PartyEntropy, Terms
+from experiments.deploy import FEWEST_TRIPLES
 from experiments.deploy.core.audit import AUDITS, OF_MODELS
 from experiments.deploy.core.messages import LARGEST
-from experiments.runs.record import write_atomically
+from experiments.runs.writing import write_atomically
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import CODECS
 from fkgsec.federation.messages import client_party
@@ -49,7 +50,7 @@ DEFENSES = ("psu", "secagg", "suppress", "dp", "robust")
 """What is supported with parties apart; anything else is refused by name."""
 
 SECRET = "identity.key"
-FEWEST_TRIPLES, MOST_FEWEST = 10, 1_000_000
+MOST_FEWEST = 1_000_000
 Source = Literal["operating system", "laboratory"]
 
 

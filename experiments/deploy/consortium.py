@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from experiments.deploy import instructions
-from experiments.deploy.agreement import FEWEST_TRIPLES, Agreement, Source, new_identity, new_run
+from experiments.deploy import FEWEST_TRIPLES, instructions
+from experiments.deploy.agreement import Agreement, Source, new_identity, new_run
 from experiments.deploy.certificates import Authority, node_key
 from experiments.deploy.core.audit import check_settings
 from experiments.deploy.data import write_party_folders

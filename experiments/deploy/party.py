@@ -65,7 +65,7 @@ from fkgsec.federation.options import replace
 from fkgsec.federation.order import ClientOrder, Position
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.local.task import KgeTask
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from protocols.core.errors import ProtocolError, describe
 from protocols.core.prg import SEED_BYTES, derive
 from protocols.core.rounds import NOTHING, Silence

@@ -45,17 +45,17 @@ from experiments.runs.record import (
     encode_record,
     environment_of,
     sealed,
-    write_atomically,
 )
 from experiments.runs.run import RECORD_FILE
-from experiments.runs.writing import locked
+from experiments.runs.writing import locked, write_atomically
 from experiments.tasks.kge import TASK, Spec
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Uploaded
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.checkpoint import Progress
-from fkgsec.federation.loop import CHECKPOINT, CHECKPOINT_EVERY_S
+from fkgsec.federation.loop import CHECKPOINT
 from fkgsec.federation.messages import Channel, Transcript
+from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.federation.protection import Protection
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.steps import (

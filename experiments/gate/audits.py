@@ -18,18 +18,19 @@ import numpy as np
 
 from attacks.figure import Figure, headline
 from attacks.membership.inference import TOO_FEW
-from attacks.registry import MEMBERSHIP, run_attacks
-from attacks.view import ALL, MODELS
+from attacks.options import MEMBERSHIP, MODELS
+from attacks.registry import run_attacks
+from attacks.view import ALL
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe, unobserved
 from experiments.runs.run import Finished, load_run
+from experiments.unlearning.options import AuditOptions, Thresholds
 from experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_run
-from experiments.unlearning.verdict import Thresholds
-from experiments.unlearning.verification import AuditOptions, Verification, verify
+from experiments.unlearning.verification import Verification, verify
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import CHECKPOINT, run_federation
-from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.forget_sets import read_forget
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions
 
@@ -157,7 +158,7 @@ def _infer(folder: Path, num_shadows: int, threat: str, observe: Observe) -> lis
     spec, result = load_run(folder)
     numbers = itertools.count(1)
 
-    def train(graph: FederatedGraph, options: FederationOptions) -> KgeResult:
+    def train(graph: FederatedGraph, options: KgeOptions) -> KgeResult:
         """A shadow federation, watched."""
         with observe(options, f"membership on {folder}: shadow {next(numbers)} of {num_shadows}") as observer:
             return run_federation(graph, options, observer=observer, make_transport=make_transport)

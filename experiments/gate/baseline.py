@@ -22,13 +22,15 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from attacks.registry import ATTACKS, RECONSTRUCTION, attacked_task
+from attacks.options import RECONSTRUCTION
+from attacks.registry import ATTACKS, attacked_task
 from attacks.view import ALL
 from experiments.gate.measures import ADVANTAGE, ITEMISED, MEASURES, NotMeasured, Question, attacked_items, item_ends
 from experiments.gate.policy import Policy, figure_id, threats_of
 from experiments.runs.intervals import paired_difference
-from experiments.runs.record import Environment, write_atomically
+from experiments.runs.record import Environment
 from experiments.runs.run import Finished
+from experiments.runs.writing import write_atomically
 from experiments.tasks.task import task_of
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact

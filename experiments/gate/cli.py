@@ -7,44 +7,25 @@ fkgsec check policy.yaml --junit check.xml --sarif check.sarif
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
 from experiments.cli.console import make_console, print_tables
-from experiments.cli.progress import observe_on
-from experiments.gate.first_policy import write_first_policy
-from experiments.gate.judge import CHECK_FILE, SCHEMA, Checked, WhenInconclusive, check_policy
-from experiments.gate.policy import read_policy
-from experiments.gate.verdict_formats import (
-    detail_lines,
-    headline_lines,
-    to_json,
-    to_junit,
-    to_markdown,
-    to_sarif,
-    verdict_table,
-)
-from experiments.runs.record import write_atomically
+from experiments.gate import CHECK_FILE, SCHEMA, WhenInconclusive
 from experiments.runs.spec import CONSORTIUM
-from experiments.runs.writing import Force, Overwrite, refused
+from experiments.runs.writing import Force, Overwrite, refused, write_atomically
 from fkgsec.errors import RunError, SpecError
+
+if TYPE_CHECKING:
+    from experiments.gate.judge import Checked
 
 EPILOG = (
     "Examples:\n\n  fkgsec check --init\n\n  fkgsec check policy.yaml --junit check.xml --sarif check.sarif\n\n"
     "  fkgsec check policy.yaml --inconclusive fail --markdown check.md"
 )
-_FORMATS: dict[str, Callable[[Checked], bytes]] = {
-    "json": to_json,
-    "junit": to_junit,
-    "sarif": to_sarif,
-    "markdown": lambda checked: to_markdown(checked).encode(),
-}
-
-
 # What every report of a kind has in it.
 _MARKS = {"json": SCHEMA.encode(), "junit": b"<testsuite", "sarif": b'"fkgsec"', "markdown": b"## fkgsec check: "}
 
@@ -90,6 +71,11 @@ def check(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no table")] = False,
 ) -> None:
     """Judge what federations leak, cost and lose by a policy's limits. Exits 0 pass, 1 fail, 2 wrong input, 3 inconclusive."""
+    from experiments.cli.progress import observe_on
+    from experiments.gate.first_policy import write_first_policy
+    from experiments.gate.judge import check_policy
+    from experiments.gate.policy import read_policy
+
     errors = make_console(stderr=True)
     observe = observe_on(errors, enabled=not quiet)
     if init:
@@ -126,9 +112,12 @@ def check(
 
 
 def _report(checked: Checked, files: dict[str, Path | None], *, to_stdout: bool, quiet: bool) -> None:
+    from experiments.gate.verdict_formats import to_json, to_junit, to_markdown, to_sarif
+
+    formats = {"junit": to_junit, "sarif": to_sarif, "markdown": lambda one: to_markdown(one).encode()}
     for name, file in files.items():
         if file is not None:
-            write_atomically(file, _FORMATS.get(name, to_json)(checked))
+            write_atomically(file, formats.get(name, to_json)(checked))
     if to_stdout:
         sys.stdout.write(to_json(checked).decode())
     if not quiet:
@@ -160,6 +149,8 @@ def _make_way(files: dict[str, Path | None], *, overwrite: bool) -> None:
 
 
 def _show(checked: Checked, console: Console) -> None:
+    from experiments.gate.verdict_formats import detail_lines, headline_lines, verdict_table
+
     for line in (*headline_lines(checked), ""):
         console.print(line, soft_wrap=True, highlight=False)
     print_tables(console, [verdict_table(checked)])

@@ -19,10 +19,9 @@ from experiments.gate.policy import threats_of
 from experiments.gate.separation import WIDTHS, Separation, outward, separate
 from experiments.gate.verdicts import show_figure
 from experiments.runs.compare import folder_name
-from experiments.runs.record import write_atomically
 from experiments.runs.run import Finished, check_run, data_name, execute
 from experiments.runs.spec import CONSORTIUM, RunSpec, make_spec
-from experiments.runs.writing import refused
+from experiments.runs.writing import refused, write_atomically
 from experiments.tasks.graph import is_graph_data
 from experiments.tasks.kge import is_knowledge_graph
 from experiments.tasks.task import task_named, task_of

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from enum import IntEnum
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
@@ -24,6 +24,7 @@ import fkgsec
 import protocols
 from attacks.view import ALL
 from experiments.cli.progress import Observe
+from experiments.gate import SCHEMA, WhenInconclusive
 from experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
 from experiments.gate.measures import prepare
 from experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
@@ -36,10 +37,7 @@ from fkgsec.errors import DataError, SpecError
 from fkgsec.federation.loop import CHECKPOINT, run_identity
 from fkgsec.unlearning.forget_sets import read_forget
 
-SCHEMA = "fkgsec/check/1"
-CHECK_FILE = "check.json"
 """In the folder of the runs, where `fkgsec report` of one of them finds it."""
-WhenInconclusive = Literal["report", "pass", "fail"]
 Graphs = Mapping[str, Mapping[int, Any]]
 _NUMERIC = ("torch", "numpy", "numba")
 

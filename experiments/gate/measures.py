@@ -19,9 +19,10 @@ from attacks.figure import Figure, headline, over_victims
 from attacks.forgetting.figures import METRICS as UNLEARNING_METRICS
 from attacks.forgetting.figures import UNLEARNING
 from attacks.membership.evaluation import METRICS, OF_SHARED
+from attacks.options import MEMBERSHIP, THREAT_MODELS
 from attacks.reconstruction.leakage import items_behind
-from attacks.registry import ATTACKS, MEMBERSHIP, Attack
-from attacks.view import ALL, THREAT_MODELS
+from attacks.registry import ATTACKS, Attack
+from attacks.view import ALL
 from defenses.options import parse_defense
 from experiments.cli.progress import Observe
 from experiments.gate.audits import (

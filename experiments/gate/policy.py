@@ -21,15 +21,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from attacks.registry import ATTACKS, MEMBERSHIP, attacked_task, default_threats
-from attacks.view import ALL, MODELS, THREAT_MODELS, threat_models
+from attacks.options import MEMBERSHIP, MODELS, THREAT_MODELS, threat_models
+from attacks.registry import ATTACKS, attacked_task, default_threats
+from attacks.view import ALL
 from defenses.options import MOST
 from experiments.gate.measures import MEASURES, PAPERS_WORDS, Measure, Question
 from experiments.runs.choices import suggestion
 from experiments.runs.documents import Document, Where, read_document
-from experiments.runs.spec import RENAMED, RunSpec, make_spec, option_names
+from experiments.runs.spec import RunSpec, make_spec, option_names
 from experiments.tasks.task import task_named, task_of
-from experiments.unlearning.verification import MIN_SHADOWS
+from experiments.unlearning.options import MIN_SHADOWS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.unlearning.unlearning import Method
@@ -149,7 +150,7 @@ def threats_of(spec: RunSpec, attack: str | None = None) -> tuple[str, ...]:
 
 
 def _federation(document: Document, where: Where, value: Any) -> RunSpec:
-    fields = dict(document.mapping(where, value, ("spec", *option_names(), *RENAMED)))
+    fields = dict(document.mapping(where, value, ("spec", *option_names())))
     file = fields.pop("spec", None)
     if file is not None and not isinstance(file, str):
         document.wrong((*where, "spec"), f"a path is expected; got {file!r}")

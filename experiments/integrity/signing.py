@@ -20,7 +20,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from experiments.integrity.origin import digest_of, seal_of
-from experiments.runs.record import read_record, write_atomically
+from experiments.runs.record import read_record
+from experiments.runs.writing import write_atomically
 from fkgsec.errors import RunError
 from protocols.core.errors import BadSignature
 from protocols.core.keys import sign, verify

@@ -7,58 +7,25 @@ fkgsec experiment run --all --hours 8 --nice
 
 from __future__ import annotations
 
+import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 from experiments.cli.console import expected_errors, make_console, print_tables, say
-from experiments.cli.progress import observe_on
-from experiments.papers.judging.admission import admit
-from experiments.papers.judging.claims import judge_claims, read_claims
-from experiments.papers.judging.claims_page import page_lines, summary_sheet
-from experiments.papers.judging.scoreboard import (
-    all_records,
-    cells_sheet,
-    make_scoreboard,
-    read_experiments,
-    scoreboard_lines,
-    tables_sheet,
-    total_line,
-)
-from experiments.papers.plan import COMMITTED, costs_of, plan_claims, print_plan, run_everything
-from experiments.papers.reproduce import EXAMPLES as REPRODUCE_EXAMPLES
-from experiments.papers.reproduce import reproduce
-from experiments.papers.runner import (
-    MARKDOWN_FILE,
-    PICTURE_FILE,
-    TABLE_FILE,
-    Failure,
-    Results,
-    check_table,
-    find_results,
-    run_experiment,
-    table_of,
-    unfinished,
-    write_table,
-)
-from experiments.papers.spec import (
-    Cell,
-    Experiment,
-    find_experiment,
-    read_experiment,
-    select_cells,
-    shipped_experiments,
-)
-from experiments.papers.table import Made, PaperTable, reading_aid, remark_lines, terminal_tables
-from experiments.reporting.sheets import make_table, terminal_table
-from experiments.runs.seeds import MOST_SEEDS
 from experiments.runs.writing import Force, Overwrite, write_new
+from experiments.tasks.spec import MOST_SEEDS
 from fkgsec.errors import FkgsecError, SpecError
 from protocols.core.errors import ProtocolError
+
+if TYPE_CHECKING:
+    from experiments.papers.runner import Failure, Results
+    from experiments.papers.spec import Cell, Experiment
+    from experiments.papers.table import Made, PaperTable
 
 RUNS = Path("runs")
 A_CELL_FAILED = 1
@@ -111,7 +78,69 @@ DryRun = Annotated[
 ]
 
 
-experiment_app.command("reproduce", epilog=REPRODUCE_EXAMPLES)(expected_errors(reproduce))
+@experiment_app.command(
+    "reproduce",
+    epilog=(
+        "Examples:\n\n  fkgsec experiment reproduce zhang2022_fedr_table2 'TransE Local DDB14 C20'\n\n"
+        "  fkgsec experiment reproduce zhang2022_fedr_table2 'TransE FedE DDB14 C5' --rounds 5"
+    ),
+)
+@expected_errors
+def reproduce(
+    table: Annotated[
+        str, typer.Argument(metavar="TABLE", help="a shipped experiment (see `fkgsec experiment list`) or a file")
+    ],
+    name: Annotated[str, typer.Argument(metavar="CELL", help="its name, or words that one cell alone has")],
+    *,
+    records: Annotated[
+        Path | None, typer.Option("--records", help="a record, or a folder with records (default: the committed ones)")
+    ] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="of the record (default: the lowest)")] = None,
+    rounds: Annotated[
+        int | None, typer.Option("--rounds", help="compare only so many first rounds: loss, validation, bytes", min=1)
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="run folder, where a killed training goes on (default: none is kept)")
+    ] = None,
+    force: Force = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="the outcome only")] = False,
+) -> None:
+    """Train a cell again from its committed record and compare. Exits 0 if the two agree, 1 if they differ, 2 for wrong input."""
+    from experiments.papers.plan import COMMITTED
+    from experiments.papers.reproduce import DIFFERS, again, find_record
+    from experiments.papers.spec import find_experiment, read_experiment
+
+    if rounds is not None and out is not None:
+        raise SpecError("--out does not apply to --rounds, which keeps no run; leave it out")
+    experiment = read_experiment(find_experiment(table))
+    path, record = find_record(experiment, _cell(experiment, name), records or COMMITTED, seed)
+    if not quiet:
+        seconds = sum(entry.seconds for entry in record.rounds)
+        say(
+            f"{path}: {len(record.rounds) - 1} rounds in {seconds:.0f} s, commit {(record.environment.commit or '?')[:7]}"
+        )
+    began = time.perf_counter()
+    found = again(record, rounds=rounds, out=out, force=force, quiet=quiet)
+    make_console().print(
+        f"{path.stem}: {found.says} ({time.perf_counter() - began:.0f} s)", highlight=False, soft_wrap=True
+    )
+    if not found.agrees:
+        raise typer.Exit(DIFFERS)
+
+
+def _cell(experiment: Experiment, name: str) -> Cell:
+    """The cell of this name, else the one with these words. Raises `SpecError` where several have them."""
+    from experiments.papers.spec import select_cells
+
+    cells = [cell for cell in experiment.cells if cell.name.casefold() == name.casefold()]
+    cells = cells or select_cells(experiment.cells, name)
+    if len(cells) > 1:
+        named = ", ".join(repr(cell.name) for cell in cells[:5])
+        raise SpecError(f"CELL: {len(cells)} cells have {name!r}: {named}; name one")
+    if cells[0].asked:
+        raise SpecError(f"CELL: {cells[0].name} is a cell of unlearning; use `fkgsec experiment run` and `show`")
+    return cells[0]
+
 
 Places = Annotated[
     list[Path], typer.Argument(metavar="RESULTS...", help="record files, or folders with such at any depth")
@@ -147,6 +176,19 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run the cells that are not finished; a killed one goes on. Exit status 1 when a cell failed."""
+    from experiments.cli.progress import observe_on
+    from experiments.papers.judging.scoreboard import all_records
+    from experiments.papers.plan import COMMITTED, costs_of, print_plan, run_everything
+    from experiments.papers.runner import (
+        MARKDOWN_FILE,
+        PICTURE_FILE,
+        TABLE_FILE,
+        find_results,
+        run_experiment,
+        unfinished,
+    )
+    from experiments.papers.spec import find_experiment, read_experiment, select_cells
+
     if everything:
         _check_fits("--all", {"SPEC": spec is not None, "--jobs": jobs > 1, "--overwrite": overwrite})
         failed = run_everything(
@@ -203,6 +245,10 @@ def list_experiments(
     runs: Annotated[Path, typer.Option("--runs", help="where finished runs are looked for")] = RUNS,
 ) -> None:
     """The shipped experiments, or the cells of one, and how many runs are finished."""
+    from experiments.papers.runner import find_results
+    from experiments.papers.spec import find_experiment, read_experiment, shipped_experiments
+    from experiments.reporting.sheets import make_table
+
     paths = [find_experiment(spec)] if spec else list(shipped_experiments().values())
     experiments = [read_experiment(path) for path in paths]
     places = [runs] if runs.exists() else []
@@ -235,6 +281,17 @@ def show(
     overwrite: Overwrite = False,
 ) -> None:
     """The table from finished records alone; nothing is trained."""
+    from experiments.papers.runner import (
+        MARKDOWN_FILE,
+        PICTURE_FILE,
+        TABLE_FILE,
+        check_table,
+        find_results,
+        table_of,
+        write_table,
+    )
+    from experiments.papers.spec import find_experiment, read_experiment, select_cells
+
     experiment = read_experiment(find_experiment(spec))
     cells = select_cells(experiment.cells, only)
     results, unreadable = find_results(places, attack=experiment.attack)
@@ -261,6 +318,16 @@ def status(
     overwrite: Overwrite = False,
 ) -> None:
     """How many cells of all tables are done at the papers' own settings, and how they stand beside the papers' figures."""
+    from experiments.papers.judging.scoreboard import (
+        cells_sheet,
+        make_scoreboard,
+        read_experiments,
+        scoreboard_lines,
+        tables_sheet,
+        total_line,
+    )
+    from experiments.reporting.sheets import terminal_table
+
     records, left_out = _admitted(places)
     board = make_scoreboard(read_experiments(), records)
     console = make_console()
@@ -288,6 +355,12 @@ def claims(
     overwrite: Overwrite = False,
 ) -> None:
     """Whether the papers' headline claims hold, do not, or are open, by one rule."""
+    from experiments.papers.judging.claims import judge_claims, read_claims
+    from experiments.papers.judging.claims_page import page_lines, summary_sheet
+    from experiments.papers.judging.scoreboard import read_experiments
+    from experiments.papers.plan import plan_claims
+    from experiments.reporting.sheets import terminal_table
+
     records, left_out = _admitted(places)
     judged = judge_claims(read_claims(), read_experiments(), records)
     if power:
@@ -300,6 +373,9 @@ def claims(
 
 def _admitted(places: Sequence[Path]) -> tuple[list[Made], list[str]]:
     """The records that count, and a line for each other one, which is said as a warning."""
+    from experiments.papers.judging.admission import admit
+    from experiments.papers.judging.scoreboard import all_records
+
     records, unreadable = all_records(places)
     admitted = admit(records)
     for line in [*unreadable, *admitted.left_out]:
@@ -320,6 +396,8 @@ def _seeds(experiment: Experiment, count: int | None) -> Sequence[int]:
 
 
 def _print(table: PaperTable, cells: Sequence[Cell]) -> None:
+    from experiments.papers.table import reading_aid, remark_lines, terminal_tables
+
     names = [cell.name for cell in cells]
     console = make_console()
     console.print(f"{table.title}. {table.table} of {table.paper}.", highlight=False, soft_wrap=True)
@@ -332,6 +410,8 @@ def _print(table: PaperTable, cells: Sequence[Cell]) -> None:
 
 
 def _cells_table(experiment: Experiment, results: Results) -> Table:
+    from experiments.reporting.sheets import make_table
+
     shown = make_table(
         f"{experiment.table} of {experiment.paper}", "cell", "algorithm", "model", "data", "finished seeds"
     )

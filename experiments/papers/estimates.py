@@ -25,7 +25,8 @@ import numpy as np
 
 from experiments.papers.runner import run_key
 from experiments.papers.workers import data_of
-from experiments.runs.record import Record, write_atomically
+from experiments.runs.record import Record
+from experiments.runs.writing import write_atomically
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import task_of
 from fkgsec.data.catalogue import cache_folder

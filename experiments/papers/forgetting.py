@@ -22,11 +22,11 @@ from attacks.membership.models import client_models
 from defenses.transport import make_transport
 from experiments.integrity.origin import Origin, seal_of
 from experiments.papers.document import Asked, Triples
-from experiments.runs.record import Environment, Record, environment_of, make_record, read_if_of, write_atomically
+from experiments.runs.record import Environment, Record, environment_of, make_record, read_if_of
 from experiments.runs.run import execute, load_run
 from experiments.runs.spec import of_triples
 from experiments.runs.stored import encode_stored
-from experiments.runs.writing import locked, refused
+from experiments.runs.writing import locked, refused, write_atomically
 from experiments.tasks.kge import Spec
 from experiments.tasks.memory import check_memory
 from experiments.tasks.spec import RunSpec
@@ -35,9 +35,10 @@ from fkgsec.data.catalogue import locate
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
-from fkgsec.federation.loop import CHECKPOINT_EVERY_S, Observer, run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.federation.loop import Observer, run_federation
+from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.kge.ranking import filtered_ranks, utility
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.options import UnlearnOptions

@@ -1,4 +1,4 @@
-"""`fkgsec experiment reproduce`: train a cell of a paper's table again from its committed record, and compare.
+"""Train a cell of a paper's table again from its committed record, and compare.
 
 fkgsec experiment reproduce zhang2022_fedr_table2 'TransE Local DDB14 C20'
 fkgsec experiment reproduce zhang2022_fedr_table2 'TransE FedE DDB14 C5' --rounds 5
@@ -10,37 +10,30 @@ are rounded in another order, and the figures must lie in the record's 95 % inte
 from __future__ import annotations
 
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numba
 import torch
-import typer
 
 from defenses.transport import make_transport
-from experiments.cli.console import make_console, say
+from experiments.cli.console import make_console
 from experiments.cli.progress import observe_on
 from experiments.integrity.recompute import SAME
-from experiments.papers.plan import COMMITTED
 from experiments.papers.runner import run_key
-from experiments.papers.spec import Cell, Experiment, find_experiment, read_experiment, select_cells
+from experiments.papers.spec import Cell, Experiment
 from experiments.runs.record import Record, environment_of, is_record, read_record
 from experiments.runs.run import RECORD_FILE, execute
-from experiments.runs.writing import Force, refused
+from experiments.runs.writing import refused
 from experiments.tasks.memory import check_memory
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
 
-EXAMPLES = (
-    "Examples:\n\n  fkgsec experiment reproduce zhang2022_fedr_table2 'TransE Local DDB14 C20'\n\n"
-    "  fkgsec experiment reproduce zhang2022_fedr_table2 'TransE FedE DDB14 C5' --rounds 5"
-)
 DIFFERS = 1
 NEAR_LOSS, NEAR_VALID = 0.01, 0.01
 """On other hardware: relative tolerance of a round's loss, absolute tolerance of its validation."""
@@ -68,56 +61,6 @@ class _FirstRounds(Observer):
         self.rounds.append(entry)
         if entry.round >= self._count:
             raise _Enough
-
-
-def reproduce(
-    table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="a shipped experiment (see `fkgsec experiment list`) or a file")
-    ],
-    name: Annotated[str, typer.Argument(metavar="CELL", help="its name, or words that one cell alone has")],
-    *,
-    records: Annotated[
-        Path | None, typer.Option("--records", help="a record, or a folder with records (default: the committed ones)")
-    ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="of the record (default: the lowest)")] = None,
-    rounds: Annotated[
-        int | None, typer.Option("--rounds", help="compare only so many first rounds: loss, validation, bytes", min=1)
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option("--out", help="run folder, where a killed training goes on (default: none is kept)")
-    ] = None,
-    force: Force = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="the outcome only")] = False,
-) -> None:
-    """Train a cell again from its committed record and compare. Exits 0 if the two agree, 1 if they differ, 2 for wrong input."""
-    if rounds is not None and out is not None:
-        raise SpecError("--out does not apply to --rounds, which keeps no run; leave it out")
-    experiment = read_experiment(find_experiment(table))
-    path, record = find_record(experiment, _cell(experiment, name), records or COMMITTED, seed)
-    if not quiet:
-        seconds = sum(entry.seconds for entry in record.rounds)
-        say(
-            f"{path}: {len(record.rounds) - 1} rounds in {seconds:.0f} s, commit {(record.environment.commit or '?')[:7]}"
-        )
-    began = time.perf_counter()
-    found = again(record, rounds=rounds, out=out, force=force, quiet=quiet)
-    make_console().print(
-        f"{path.stem}: {found.says} ({time.perf_counter() - began:.0f} s)", highlight=False, soft_wrap=True
-    )
-    if not found.agrees:
-        raise typer.Exit(DIFFERS)
-
-
-def _cell(experiment: Experiment, name: str) -> Cell:
-    """The cell of this name, else the one with these words. Raises `SpecError` where several have them."""
-    cells = [cell for cell in experiment.cells if cell.name.casefold() == name.casefold()]
-    cells = cells or select_cells(experiment.cells, name)
-    if len(cells) > 1:
-        named = ", ".join(repr(cell.name) for cell in cells[:5])
-        raise SpecError(f"CELL: {len(cells)} cells have {name!r}: {named}; name one")
-    if cells[0].asked:
-        raise SpecError(f"CELL: {cells[0].name} is a cell of unlearning; use `fkgsec experiment run` and `show`")
-    return cells[0]
 
 
 def find_record(experiment: Experiment, cell: Cell, place: Path, seed: int | None = None) -> tuple[Path, Record]:

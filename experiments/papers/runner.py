@@ -24,10 +24,10 @@ from experiments.papers.forgetting import FORGOTTEN_FILE, Forgotten, read_forgot
 from experiments.papers.spec import Cell, Experiment, read_experiment, select_cells
 from experiments.papers.table import Made, PaperTable, draw_table, make_paper_table, table_lines
 from experiments.papers.workers import Job, data_of, make, run_with_bases
-from experiments.runs.record import Record, read_record, write_atomically
+from experiments.runs.record import Record, read_record
 from experiments.runs.run import RECORD_FILE
 from experiments.runs.spec import RunSpec
-from experiments.runs.writing import refused
+from experiments.runs.writing import refused, write_atomically
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import CHECKPOINT
 

@@ -39,8 +39,7 @@ from experiments.papers.document import (
     View,
 )
 from experiments.runs.documents import read_shared
-from experiments.runs.spec import RENAMED, RunSpec, make_spec, option_names
-from fkgsec.data.formats.folders import can_name_a_file
+from experiments.runs.spec import RunSpec, make_spec, option_names
 from fkgsec.errors import SpecError
 from fkgsec.text import shown
 from fkgsec.unlearning.options import UnlearnOptions
@@ -175,6 +174,8 @@ def read_experiment(path: Path) -> Experiment:
 
 def _base(path: Path, name: str) -> Document:
     """The document of another file of the same folder."""
+    from fkgsec.data.formats.folders import can_name_a_file
+
     if not can_name_a_file(name):
         raise SpecError(f"{path}: base: the name of a file beside it, without .yaml; got {shown(name)}")
     base = path.with_name(f"{name}.yaml")
@@ -355,7 +356,7 @@ def _cell(path: Path, row: Row, trained: Row, column: Column, around: tuple[Sett
             if option == "seed":
                 raise SpecError(f"{path}: {name}: seed: give seeds, a list, at the top of the file")
             if option not in known:
-                close = [RENAMED[option]] if option in RENAMED else difflib.get_close_matches(option, known, n=1)
+                close = difflib.get_close_matches(option, known, n=1)
                 raise SpecError(f"{path}: {name}: no option {option!r}{f'; did you mean {close[0]}?' if close else ''}")
         values |= level.paper_settings | {option: ours.value for option, ours in level.our_settings.items()}
         stated |= dict.fromkeys(level.paper_settings) | {

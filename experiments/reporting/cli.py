@@ -14,17 +14,6 @@ import typer
 
 from attacks.figure import over_victims
 from experiments.cli.console import make_console, say
-from experiments.reporting.frames import figures
-from experiments.reporting.listing import (
-    WIDE,
-    find_records,
-    listing_table,
-    log_mlflow,
-    log_tensorboard,
-    select,
-    sort,
-)
-from experiments.reporting.sheets import as_csv
 from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import RunError
 
@@ -59,6 +48,18 @@ def results(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no table; errors only")] = False,
 ) -> None:
     """List finished runs: settings, utility, leakage by threat model, bytes, seconds and commit."""
+    from experiments.reporting.frames import figures
+    from experiments.reporting.listing import (
+        WIDE,
+        find_records,
+        listing_table,
+        log_mlflow,
+        log_tensorboard,
+        select,
+        sort,
+    )
+    from experiments.reporting.sheets import as_csv
+
     found = find_records(paths or [Path("runs")])
     for line in found.damaged:
         say(f"fkgsec: left out: {line}")

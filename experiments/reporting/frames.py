@@ -16,9 +16,10 @@ import pandas as pd
 
 from attacks.figure import Figure, headline, leading, over_victims
 from attacks.frames import COLUMNS, figure_rows
+from attacks.options import THREAT_MODELS
 from attacks.registry import ATTACKS
 from attacks.residual import SOURCES
-from attacks.view import ALL, THREAT_MODELS
+from attacks.view import ALL
 from experiments.reporting.convergence import convergence, relative_cost
 from experiments.reporting.sheets import short
 from experiments.runs.record import Record

@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 
 from attacks.figure import Figure
+from attacks.options import RECONSTRUCTION
 from attacks.reconstruction.evaluation import NO_NAME
-from attacks.reconstruction.leakage import RECONSTRUCTION, items_behind
+from attacks.reconstruction.leakage import items_behind
 from experiments.reporting.frames import attack_name, over_all
 from experiments.reporting.membership import RISK_FILE, risk_table
 from experiments.reporting.sheets import Column, Sheet, interval, short

@@ -19,7 +19,8 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from attacks.reconstruction.leakage import RECONSTRUCTION, UNLINKED
+from attacks.options import RECONSTRUCTION
+from attacks.reconstruction.leakage import UNLINKED
 from experiments.reporting.frames import over_all
 from experiments.reporting.sheets import NONE, Sheet, rows_of, terminal_table, written_rows
 from experiments.runs.compare import COMPARISON_FILE, Case, read_comparison

@@ -21,7 +21,8 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from attacks.membership.evaluation import ITEM
 from attacks.membership.figures import MAX_FPR
-from attacks.view import ALL, THREAT_MODELS
+from attacks.options import THREAT_MODELS
+from attacks.view import ALL
 from experiments.reporting.frames import attack_name
 from experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, png
 from fkgsec.text import printable

@@ -13,7 +13,6 @@ from matplotlib.text import Text
 
 from fkgsec.text import printable
 
-FORMATS = ("png", "svg")
 # Okabe and Ito's colors: told apart by color-blind readers, and by gray level in print.
 MOST_LETTERS = 40  # of a name in a picture; longer ones would leave no room for what is drawn
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
@@ -25,7 +24,7 @@ def png(figure: Figure) -> bytes:
 
 
 def saved(figure: Figure, form: str) -> bytes:
-    """The file in one of `FORMATS`; the same figure gives the same bytes.
+    """The file in one of the formats of `fkgsec plot`; the same figure gives the same bytes.
 
     Texts stand as they are: names come from somebody's data, and a `$` in them would be read as a formula.
     """

@@ -8,8 +8,8 @@ Runs differ in color and in marker or dash, so that color-blind readers and prin
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -158,14 +158,6 @@ def _draw_figures(axes: Axes, places: list[int], cases: Sequence[Record], key: s
         if not found:
             axes.text(0.01, place, "nothing measured", va="center", fontsize=7, color=GREY)
     axes.set(xlabel=key.rpartition(".")[2], title=key.partition(".")[0] or "Attacks")
-
-
-class Picture(NamedTuple):
-    """A kind of picture: what it shows, whether it is of one run, and what draws it."""
-
-    about: str
-    each: bool
-    draw: Callable[[Sequence[Run]], Figure | None]
 
 
 def _style(number: int) -> dict[str, Any]:
@@ -331,13 +323,3 @@ def risk_by_relation(runs: Sequence[Run]) -> Figure | None:
     axes.set_title(f"Risk by relation: {printable(runs[0].name, MOST_LETTERS)}{more}", fontsize=11)
     axes.legend(fontsize=8, loc="lower right")
     return figure
-
-
-PICTURES = {
-    "utility-leakage": Picture("utility against leakage", False, utility_leakage),
-    "convergence": Picture("validation by round and by bytes", False, convergence),
-    "bytes": Picture("bytes exchanged", False, bytes_by_run),
-    "heat-map": Picture("configurations beside adversaries", False, heat_map),
-    "roc": Picture("ROC curves of membership, for each run", True, roc),
-    "risk": Picture("triples rebuilt by relation, for each run", True, risk_by_relation),
-}

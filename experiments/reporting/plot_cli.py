@@ -7,26 +7,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from experiments.cli.console import say
-from experiments.cli.surface import complete_from
-from experiments.reporting.html.cli import read_runs
-from experiments.reporting.items import Run
-from experiments.reporting.picture import FORMATS, saved
-from experiments.reporting.pictures import MOST_RUNS, PICTURES
+from experiments.cli.console import complete_from, say
 from experiments.runs.choices import spelled
-from experiments.runs.compare import COMPARISON_FILE, folder_name
-from experiments.runs.run import RECORD_FILE
 from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import RunError
+
+if TYPE_CHECKING:
+    from experiments.reporting.items import Run
 
 EPILOG = (
     "Examples:\n\n  fkgsec plot runs/mine\n\n  fkgsec plot runs --kind utility-leakage --kind bytes --format svg\n\n"
     "  fkgsec plot runs/defenses/comparison.json --out pictures"
 )
+
+FORMATS = ("png", "svg")
+
+
+class Picture(NamedTuple):
+    """A kind of picture: what it shows, whether it is of one run, and which function of `pictures` draws it."""
+
+    about: str
+    each: bool
+    draw: str
+
+
+PICTURES = {
+    "utility-leakage": Picture("utility against leakage", False, "utility_leakage"),
+    "convergence": Picture("validation by round and by bytes", False, "convergence"),
+    "bytes": Picture("bytes exchanged", False, "bytes_by_run"),
+    "heat-map": Picture("configurations beside adversaries", False, "heat_map"),
+    "roc": Picture("ROC curves of membership, for each run", True, "roc"),
+    "risk": Picture("triples rebuilt by relation, for each run", True, "risk_by_relation"),
+}
 
 
 def plot(
@@ -51,6 +67,11 @@ def plot(
     overwrite: Overwrite = False,
 ) -> None:
     """Draw finished runs: utility against leakage, convergence, bytes, heat map, ROC, risk by relation."""
+    from experiments.reporting import pictures
+    from experiments.reporting.html.cli import read_runs
+    from experiments.reporting.picture import saved
+    from experiments.reporting.pictures import MOST_RUNS
+
     kinds, formats = (
         spelled("kind", kind or list(PICTURES), PICTURES),
         spelled("format", form or list(FORMATS), FORMATS),
@@ -65,7 +86,7 @@ def plot(
     num_written = 0
     for name in kinds:
         for stem, shown in _groups(name, found):
-            figure = PICTURES[name].draw(shown)
+            figure = getattr(pictures, PICTURES[name].draw)(shown)
             if figure is None:
                 if kind:
                     say(f"fkgsec: left out: {stem}: {', '.join(run.name for run in shown)} has nothing to draw")
@@ -80,6 +101,8 @@ def plot(
 
 def _groups(kind: str, runs: Sequence[Run]) -> list[tuple[str, Sequence[Run]]]:
     """What is drawn together, and how its file is called."""
+    from experiments.runs.compare import folder_name
+
     if not PICTURES[kind].each:
         return [(kind, runs)]
     return [(kind if len(runs) == 1 else f"{kind}-{folder_name(run.name)}", [run]) for run in runs]
@@ -90,6 +113,9 @@ def places_of(path: Path) -> list[Path]:
 
     Raises `RunError` where there are none.
     """
+    from experiments.runs.compare import COMPARISON_FILE
+    from experiments.runs.run import RECORD_FILE
+
     if not path.is_dir() or any((path / name).exists() for name in (RECORD_FILE, COMPARISON_FILE)):
         return [path]
     compared = sorted(path.rglob(COMPARISON_FILE))

@@ -12,10 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
-import pandas as pd
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -23,6 +22,9 @@ from rich.table import Table
 from attacks.view import ALL
 from fkgsec.estimate import Estimate
 from fkgsec.text import printable
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Kind = Literal["text", "count", "number", "figure", "value", "MiB", "s", "ratio"]
 KINDS: dict[str, Kind] = {

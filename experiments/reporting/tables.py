@@ -23,8 +23,7 @@ from experiments.reporting.frames import (
 from experiments.reporting.sheets import Column, Kind, Sheet
 from experiments.runs.record import Record
 from experiments.runs.seeds import SeedsRecord
-from experiments.tasks.task import Statistics, task_of
-from fkgsec.data.catalogue import Dataset
+from experiments.tasks.task import task_of
 
 FIGURE = {"label": "metric", "value": "figure", "baseline": "base", "attainable": "max"}
 MOST_VICTIMS = 8  # in the terminal
@@ -184,22 +183,3 @@ def clients_sheet(record: Record) -> Sheet:
     columns = (Column("client"), *(Column(size, "count") for size in task.sizes))
     rows = tuple((name, *(sizes[size] for size in task.sizes)) for name, sizes in record.data.clients.items())
     return Sheet(f"Clients of {record.data.name}: {task.sizes_title}", columns, rows, notes=(marked,) if marked else ())
-
-
-def statistics_sheets(statistics: Statistics) -> list[Sheet]:
-    """Return the tables of statistics of data."""
-    return [Sheet(part.title, tuple(map(Column, part.heads)), part.rows) for part in statistics.tables]
-
-
-def catalogue_sheet(known: Iterable[Dataset]) -> Sheet:
-    """Return the known knowledge graphs."""
-    rows = tuple((dataset.name, dataset.layout, dataset.licence) for dataset in known)
-    heads = tuple(map(Column, ("name", "layout", "licence")))
-    return Sheet("Knowledge graphs, beside the embedded default 'consortium'", heads, rows)
-
-
-def collection_sheet(known: Iterable[str], groups: Mapping[str, Sequence[str]]) -> Sheet:
-    """Return the known sets of graphs to classify, and the groups of each."""
-    rows = tuple((name, ", ".join(group for group, sets in groups.items() if name in sets)) for name in known)
-    title = "Graphs to classify, beside the generated default 'motifs'"
-    return Sheet(title, (Column("set"), Column("in the groups")), rows)

@@ -15,19 +15,17 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from attacks.view import GRAPH, KGE, threat_models
+from attacks.options import GRAPH, KGE, threat_models
 from defenses.options import KINDS
-from fkgsec.data.partition import PARTITIONS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, algorithms_of
-from fkgsec.gnn.models import MODELS as CONVOLUTIONS
+from fkgsec.gnn.options import MODELS as CONVOLUTIONS
 from fkgsec.kge.models import ENCODERS, MODELS
 from fkgsec.text import shown
 
 _REGISTRIES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
     "kge": {
         "model": lambda: (*MODELS, *ENCODERS),
-        "partition": lambda: PARTITIONS,
         "threat": lambda: threat_models(KGE),
     },
     "graph": {"model": lambda: CONVOLUTIONS, "threat": lambda: threat_models(GRAPH)},

@@ -18,11 +18,11 @@ from defenses.transport import make_transport
 from experiments.cli.progress import Observe
 from experiments.reporting.matrix import draw_matrix, has_matrix, matrix
 from experiments.reporting.pictures import draw_comparison
-from experiments.runs.record import Record, read_if_of, write_atomically
+from experiments.runs.record import Record, read_if_of
 from experiments.runs.recovery import Unlearning, attacked_after_unlearning
 from experiments.runs.run import RECORD_FILE, check_run, data_name, execute
 from experiments.runs.stored import encode_stored
-from experiments.runs.writing import refused
+from experiments.runs.writing import refused, write_atomically
 from experiments.tasks.memory import check_memory
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import task_named, task_of

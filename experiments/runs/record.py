@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
@@ -23,9 +22,10 @@ import torch
 import fkgsec
 from attacks.figure import Figure
 from attacks.frames import COLUMNS, HEADS, figure_rows, summary_rows
+from attacks.options import threat_models
 from attacks.reconstruction.leakage import rebuilt
 from attacks.registry import ATTACKS
-from attacks.view import ALL, threat_models
+from attacks.view import ALL
 from experiments.integrity.origin import Origin, seal_of
 from experiments.runs.stored import decode_stored, encode_stored
 from experiments.tasks.items import TestItems
@@ -331,33 +331,6 @@ def vector_level() -> str:
     from llvmlite.binding import get_host_cpu_name
 
     return f"{torch.backends.cpu.get_cpu_capability()}, {os.environ.get('NUMBA_CPU_NAME') or get_host_cpu_name()}"
-
-
-def is_plain_place(path: Path) -> bool:
-    """Whether a path is free or a plain file. A device, a pipe or a link is neither: it would be replaced, not written to."""
-    return not path.is_symlink() and (path.is_file() or not path.exists())
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file and rename, so that a reader or a kill never sees half of it. Raises `RunError`.
-
-    What is there and no plain file (/dev/stdout, a named pipe, a link) is written to as it is.
-    """
-    part = path.with_name(path.name + ".part")
-    try:
-        if not is_plain_place(path):
-            path.write_bytes(content)
-            return
-        part.unlink(missing_ok=True)  # of a killed process; or a link, which would be written through
-        with part.open("xb") as handle:
-            handle.write(content)
-            handle.flush()
-            os.fsync(handle.fileno())
-        part.replace(path)
-    except OSError as error:
-        with contextlib.suppress(OSError):  # a file system that went read-only, a folder in the way
-            part.unlink(missing_ok=True)
-        raise RunError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def encode_record(record: Record) -> bytes:

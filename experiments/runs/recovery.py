@@ -14,7 +14,8 @@ import msgspec
 import numpy as np
 
 from attacks.figure import Figure
-from attacks.registry import ATTACKS, DEFAULT, RECONSTRUCTION, UPDATE_RECOVERY, run_attacks
+from attacks.options import RECONSTRUCTION, UPDATE_RECOVERY
+from attacks.registry import ATTACKS, DEFAULT, run_attacks
 from experiments.runs.run import load_run
 from experiments.tasks.spec import RunSpec
 from fkgsec.exchange import MakeTransport

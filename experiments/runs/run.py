@@ -29,9 +29,9 @@ from experiments.integrity.origin import Origin, check_checkpoint, check_scores,
 from experiments.reporting.membership import RISK_FILE, ROC_FILE, candidates_of, draw_roc, risk_table
 from experiments.reporting.pictures import draw_picture
 from experiments.reporting.sheets import as_csv
-from experiments.runs.record import Record, encode_record, make_record, read_record, sealed, write_atomically
+from experiments.runs.record import Record, encode_record, make_record, read_record, sealed
 from experiments.runs.stored import decode_stored, encode_stored
-from experiments.runs.writing import locked, refused
+from experiments.runs.writing import locked, refused, write_atomically
 from experiments.tasks.memory import check_memory
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import task_of
@@ -42,7 +42,6 @@ from fkgsec.federation import checkpoint
 from fkgsec.federation.loop import (
     BEFORE_END,
     CHECKPOINT,
-    CHECKPOINT_EVERY_S,
     Observer,
     load_federation,
     run_federation,
@@ -50,6 +49,7 @@ from fkgsec.federation.loop import (
     run_identity,
 )
 from fkgsec.federation.messages import Channel, client_party
+from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.task import MakeTask
 

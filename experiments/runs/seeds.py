@@ -21,21 +21,20 @@ import msgspec
 from attacks.figure import headline
 from experiments.cli.progress import Observe
 from experiments.runs.intervals import over_seeds
-from experiments.runs.record import DataRecord, Environment, Record, read_if_of, write_atomically
+from experiments.runs.record import DataRecord, Environment, Record, read_if_of
 from experiments.runs.run import execute
 from experiments.runs.stored import encode_stored
-from experiments.runs.writing import refused
-from experiments.tasks.spec import RunSpec
+from experiments.runs.writing import refused, write_atomically
+from experiments.tasks.spec import MOST_SEEDS, RunSpec
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate, exact
-from fkgsec.federation.loop import CHECKPOINT_EVERY_S
+from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.federation.task import MakeTask
 from protocols.noise.accounting import compose
 from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/seeds/1"
 SEEDS_FILE = "seeds.json"
-MOST_SEEDS = 10_000
 
 
 class OverSeeds(msgspec.Struct, frozen=True):

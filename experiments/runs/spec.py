@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import typer
 
-from attacks.registry import ATTACKS, attacks_of, check_attacks
 from experiments.runs.choices import allowed, spelled, spelled_defense
 from experiments.runs.documents import read_document
 from experiments.tasks.graph import GraphSpec, is_graph_data
@@ -24,7 +22,6 @@ from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import RunTask, all_tasks, task_named, task_of
 from fkgsec.arguments import check_values
 from fkgsec.errors import SpecError
-from fkgsec.federation.options import RENAMED as RENAMED_SETTINGS
 from fkgsec.federation.options import nested
 from fkgsec.federation.recipes import RECIPES, all_settings
 from fkgsec.kge.models import ENCODERS, MODELS
@@ -32,20 +29,16 @@ from fkgsec.text import shown
 
 __all__ = [
     "CONSORTIUM",
-    "RENAMED",
     "GraphSpec",
     "RunSpec",
     "Spec",
     "allowed_words",
-    "current_names",
     "make_spec",
     "of_triples",
     "option_names",
 ]
 
 ALL_ATTACKS = "all"
-RENAMED = {"epsilon": "init_epsilon", **RENAMED_SETTINGS}
-"""Options that have got another name, by the old one, which is accepted with a warning in this version alone."""
 
 
 def make_spec(config: Path | None, given: dict[str, Any]) -> Any:
@@ -59,20 +52,17 @@ def make_spec(config: Path | None, given: dict[str, Any]) -> Any:
     """
     given = {key: value for key, value in given.items() if value is not None}
     if config is None:
-        return _converted(current_names(given, "options"))
+        return _converted(given)
     document = read_document(config)
-    loaded = document.mapping((), document.content, (*option_names(), *RENAMED))
-    given = current_names(given, "options")
-    fields = current_names(loaded, str(config))
+    loaded = document.mapping((), document.content, option_names())
     try:
-        return _converted(fields | given)
+        return _converted(loaded | given)
     except SpecError as error:
         # Every message begins with the option's name; an option of the command line has no line in the file.
         name = re.split(r"\W", str(error), maxsplit=1)[0]
-        written = next((old for old, new in RENAMED.items() if new == name and old in loaded), name)
-        if written not in loaded or name in given:
+        if name not in loaded or name in given:
             raise
-        raise SpecError(f"{config}:{document.line((written,))}: {error}") from error
+        raise SpecError(f"{config}:{document.line((name,))}: {error}") from error
 
 
 def allowed_words(name: str, task: str | None = None) -> tuple[str, ...]:
@@ -133,6 +123,8 @@ def _of_family(model: str) -> str:
 
 def _every_attack(names: Any, task: RunTask) -> Any:
     """The names of attacks; all of the task in the place of `all`. Raises `SpecError` where others stand beside it."""
+    from attacks.registry import attacks_of
+
     if not isinstance(names, list | tuple) or ALL_ATTACKS not in names:
         return names
     if len(names) > 1:
@@ -140,8 +132,12 @@ def _every_attack(names: Any, task: RunTask) -> Any:
     return list(attacks_of(task.name))
 
 
-def _check_attacks(names: Iterable[str], algorithm: str, task: RunTask) -> None:
+def _check_attacks(names: Sequence[str], algorithm: str, task: RunTask) -> None:
     """Raises `SpecError` for an attack that there is not, or on runs of another task."""
+    if not names:
+        return
+    from attacks.registry import ATTACKS, attacks_of, check_attacks
+
     check_attacks(names)
     for name in names:
         if ATTACKS[name].task != task.name:
@@ -193,17 +189,6 @@ def of_triples(spec: RunSpec, command: str, instead: str = "") -> Any:
             f"fkgsec {command} is for knowledge-graph embedding, and {spec.algorithm} {task.does}{possible}"
         )
     return spec
-
-
-def current_names(fields: dict[str, Any], where: str) -> dict[str, Any]:
-    """Options under their present names, with a warning on standard error for each old one. Raises `SpecError` for both."""
-    for old in [name for name in fields if name in RENAMED]:
-        new = RENAMED[old]
-        if new in fields:
-            raise SpecError(f"{where}: {old} is the old name of {new}; give one of them")
-        typer.echo(f"warning: {where}: {old} is called {new} now; the old name is read in this version alone", err=True)
-        fields = {RENAMED.get(name, name) if name == old else name: value for name, value in fields.items()}
-    return fields
 
 
 def _plain(message: str, fields: dict[str, Any]) -> str:

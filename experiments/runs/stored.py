@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from experiments.runs.spec import RENAMED
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import task_named
 from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import with_current_names
-from fkgsec.federation.options import flat, nested
+from fkgsec.federation.options import RENAMED, flat, nested
 from fkgsec.federation.recipes import RECIPES
 
 Kind = TypeVar("Kind")
@@ -98,7 +97,7 @@ def _updated(spec: dict[str, Any]) -> dict[str, Any]:
     if "entity_scope" in spec:  # which said both where negatives are drawn and among which entities ranks are taken
         scope = spec.pop("entity_scope")
         spec |= {"negative_scope": scope, "rank_scope": "own" if scope == "own" else "all"}
-    spec = nested({RENAMED.get(name, name): value for name, value in spec.items()})
+    spec = nested({({"epsilon": "init_epsilon"} | RENAMED).get(name, name): value for name, value in spec.items()})
     name = str(spec.get("algorithm", "fede"))
     recipe = RECIPES[name] if name in RECIPES else None  # noqa: SIM401 (a registry raises for unknown names)
     settings = {name: value for name, value in spec.pop("settings", {}).items() if value is not None}

@@ -26,7 +26,6 @@ from typing import Annotated
 
 import typer
 
-from experiments.runs.record import is_plain_place, write_atomically
 from fkgsec.errors import RunError
 
 LOCK_FILE = ".lock"
@@ -35,6 +34,33 @@ _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="write over what is finished there and differs")]
 
 Force = Annotated[bool, typer.Option("--force", help="train although the estimate says that memory does not suffice")]
+
+
+def is_plain_place(path: Path) -> bool:
+    """Whether a path is free or a plain file. A device, a pipe or a link is neither: it would be replaced, not written to."""
+    return not path.is_symlink() and (path.is_file() or not path.exists())
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write beside the file and rename, so that a reader or a kill never sees half of it. Raises `RunError`.
+
+    What is there and no plain file (/dev/stdout, a named pipe, a link) is written to as it is.
+    """
+    part = path.with_name(path.name + ".part")
+    try:
+        if not is_plain_place(path):
+            path.write_bytes(content)
+            return
+        part.unlink(missing_ok=True)  # of a killed process; or a link, which would be written through
+        with part.open("xb") as handle:
+            handle.write(content)
+            handle.flush()
+            os.fsync(handle.fileno())
+        part.replace(path)
+    except OSError as error:
+        with contextlib.suppress(OSError):  # a file system that went read-only, a folder in the way
+            part.unlink(missing_ok=True)
+        raise RunError(f"{path}: cannot be written ({error.strerror})") from error
 
 
 def refused(path: Path, what: str = "is there already and differs") -> RunError:

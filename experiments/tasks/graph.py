@@ -4,29 +4,41 @@ from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import msgspec
-import numpy as np
-import torch
+from msgspec import Meta
 
-from attacks.graphs.options import GraphAttackOptions
-from experiments.tasks.items import TestItems
-from experiments.tasks.spec import RunSpec
+from attacks.options import GraphAttackOptions
+from experiments.tasks.spec import RunSpec, with_attacks
 from experiments.tasks.task import Figures, FirstPolicy, Listed, Reached, RunTask, Statistics, cpu_seconds
+from fkgsec.data.catalogue import tu_files
 from fkgsec.estimate import Estimate, proportion
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.options import GnnOptions
+from fkgsec.graphs.collection import GROUPS, KNOWN, load_federation
 
 if TYPE_CHECKING:
-    from fkgsec.gnn.options import GnnResult
+    import numpy as np
+
+    from experiments.tasks.items import TestItems
+    from fkgsec.gnn.result import GnnResult
     from fkgsec.graphs.sets import FederatedGraphs
     from fkgsec.graphs.twins import Twins
 
 MOTIFS = "motifs"
 
 
-class GraphSpec(GnnOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+if TYPE_CHECKING:
+
+    class _Options(GnnOptions, GraphAttackOptions, frozen=True, kw_only=True):
+        """The options of a run and those of attacks on it."""
+
+else:
+    _Options = with_attacks(GnnOptions, GraphAttackOptions)
+
+
+class GraphSpec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A federation of graph classifiers, its data and the attack on it.
 
     Attributes (beside those of `GnnOptions` and `GraphAttackOptions`):
@@ -43,17 +55,8 @@ class GraphSpec(GnnOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_f
     partition: Literal["random", "chunks"] | None = None  # of `fkgsec.graphs.split.GRAPH_PARTITIONS`, which loads more
     size: int | None = None
     split_seed: int = 0
-    clean: bool = False
-    threat: tuple[str, ...] = ()
-    colluder: tuple[str, ...] | str | None = None
+    clean: Annotated[bool, Meta(description="keep isomorphic graphs on one side of the split")] = False
     attack_seed: int | None = None
-    attack: tuple[str, ...] = ()
-    shadows: int = 0
-    malicious: int = 1
-    poisoned: float = 0.2
-    trigger_size: float = 0.2
-    trigger_density: float = 0.8
-    target_class: int = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -61,8 +64,6 @@ class GraphSpec(GnnOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_f
         self.check()
 
     def load_graph(self) -> FederatedGraphs:
-        from fkgsec.graphs.collection import load_federation  # loads networkx and more, which other commands do without
-
         return load_federation(
             self.data,
             seed=self.split_seed,
@@ -79,11 +80,8 @@ def is_graph_data(name: str) -> bool:
     >>> is_graph_data("CHEM"), is_graph_data("MUTAG,BZR"), is_graph_data("motifs"), is_graph_data("FB15k-237")
     (True, True, True, False)
     """
-    from fkgsec.graphs.collection import GROUPS, KNOWN
-    from fkgsec.graphs.tu import is_tu_folder
-
     known = {one.casefold() for one in (MOTIFS, *GROUPS, *KNOWN)}
-    return any(part.strip().casefold() in known for part in name.split(",")) or is_tu_folder(Path(name).expanduser())
+    return any(part.strip().casefold() in known for part in name.split(",")) or bool(tu_files(Path(name).expanduser()))
 
 
 @functools.lru_cache(maxsize=1)
@@ -120,6 +118,10 @@ def _reached(result: GnnResult) -> Reached:
 
 def _items(result: GnnResult) -> TestItems:
     """Whether each test graph is classified correctly, and where a twin of it stands in training."""
+    import numpy as np
+
+    from experiments.tasks.items import TestItems
+
     masks = twins_of(result.graph).masks
     seen = [
         np.where(masks[place, "test", "twin_own"], 2, masks[place, "test", "twin_other"])
@@ -154,11 +156,14 @@ def _warnings(graph: FederatedGraphs) -> list[str]:
 
 def _memory(spec: GraphSpec, graph: FederatedGraphs) -> dict[str, float]:
     """Of each client's network, counted without making it, and of its largest batches."""
+    import numpy as np
+    import torch
+
     from fkgsec.gnn.training import JUDGED_AT_ONCE, GraphRule
     from fkgsec.graphs.features import feature_width
 
     recipe = RECIPES[spec.algorithm]
-    rule: GraphRule = (recipe.local or GraphRule)(spec.federation_options())
+    rule: GraphRule = (recipe.rule or GraphRule)(spec.federation_options())
     networks, shared, widest = 0, 0, 0
     for client in graph.clients:
         with torch.device("meta"):

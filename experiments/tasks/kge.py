@@ -3,42 +3,26 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
-import numpy as np
+from msgspec import Meta
 
-from attacks.membership.shadows import ShadowKnowledge
-from attacks.reconstruction.inference import Inference
-from attacks.reconstruction.options import KgeAttackOptions, Metric
-from attacks.registry import MEMBERSHIP, RECONSTRUCTION
+from attacks.options import MEMBERSHIP, RECONSTRUCTION, KgeAttackOptions
 from defenses.options import parse_defense
-from experiments.tasks.items import TestItems
-from experiments.tasks.spec import RunSpec
+from experiments.tasks.spec import RunSpec, with_attacks
 from experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statistics, cpu_seconds
 from fkgsec.data.catalogue import datasets, load_dataset, shadowed
-from fkgsec.data.consortium import generate_consortium
-from fkgsec.data.graph import FederatedGraph
-from fkgsec.data.normalise import normalised
-from fkgsec.data.partition import PARTITIONS, partition
-from fkgsec.data.split_leaks import (
-    LEAKS,
-    NEW,
-    OTHER_TRAIN,
-    OWN_TRAIN,
-    SplitLeaks,
-    find_split_leaks,
-    seen_in_training,
-    split_leak_warning,
-)
-from fkgsec.data.statistics import graph_statistics
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES
-from fkgsec.kge.options import KgeOptions, KgeResult
-from fkgsec.kge.ranking import HITS, SCORE_BLOCK_BYTES, utility
+from fkgsec.kge.models import HITS
+from fkgsec.kge.options import KgeOptions
 
 if TYPE_CHECKING:
+    from fkgsec.data.graph import FederatedGraph
+    from fkgsec.data.split_leaks import SplitLeaks
     from fkgsec.kge.local.task import KgeTask
+    from fkgsec.kge.result import KgeResult
 
 CONSORTIUM = "consortium"
 DEFAULT_CLIENTS = 3
@@ -46,7 +30,16 @@ DEFAULT_SIZE = 13_500
 FEW_TESTS, MOST_NAMED = 2, 5
 
 
-class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
+if TYPE_CHECKING:
+
+    class _Options(KgeOptions, KgeAttackOptions, frozen=True, kw_only=True):
+        """The options of a run and those of attacks on it."""
+
+else:
+    _Options = with_attacks(KgeOptions, KgeAttackOptions)
+
+
+class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A federation of knowledge graphs, its data and the attack on it.
 
     Attributes (beside those of `KgeOptions` and `KgeAttackOptions`):
@@ -64,33 +57,39 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
     options_type: ClassVar[type[KgeOptions]] = KgeOptions
     attacks_type: ClassVar[type[KgeAttackOptions]] = KgeAttackOptions
 
-    data: str = CONSORTIUM
-    clients: int | None = None
-    partition: str | None = None
-    size: int | None = None
-    triple_columns: str | None = None
-    normalise: Literal["nfc"] | None = None
-    split_seed: int = 0
-    threat: tuple[str, ...] = ()
-    leak: tuple[float, ...] = (0.5,)
-    colluder: tuple[str, ...] | str | None = None
-    inference: tuple[Inference, ...] | Inference = ()
-    metric: Metric = "paper"
-    unlinked_heads: int = 200
-    auxiliary: float = 0.1
-    probes: int = 300
-    probe_size: float = 3.0
-    probe_round: int | None = None
-    probe_rounds: int = 1
-    guesses: int = 100
-    poison_triples: int = 40
-    poison_copies: int = 25
-    boost: float = 5.0
-    attack_rounds: int | None = None
-    shadows: int = 0
-    shadow_knowledge: ShadowKnowledge = "same-graph"
-    attack_seed: int | None = None
-    attack: tuple[str, ...] = ()
+    data: Annotated[
+        str,
+        Meta(
+            description="consortium (embedded), a catalogue name (see `fkgsec data list`), a folder or a file; or "
+            "graphs to classify: motifs (generated), sets of the TU collection (MUTAG,BZR), a group of "
+            "them (CHEM), a TU folder"
+        ),
+    ] = CONSORTIUM
+    clients: Annotated[
+        int | None, Meta(description="clients to divide a graph or a data set among, or to generate")
+    ] = None
+    partition: Annotated[Literal["triples", "relations", "clusters"] | None, Meta(description="how to divide it")] = (
+        None  # of `fkgsec.data.partition.PARTITIONS`
+    )
+    size: Annotated[int | None, Meta(description="triples of the embedded consortium, or generated graphs in all")] = (
+        None
+    )
+    triple_columns: Annotated[
+        str | None,
+        Meta(
+            description="of a .csv, .tsv or .parquet table: its columns of head, relation and tail, as in "
+            "subject,predicate,object (default: head,relation,tail); a column split or client is read, "
+            "too"
+        ),
+    ] = None
+    normalise: Annotated[
+        Literal["nfc"] | None,
+        Meta(description="Unicode form of names: as they stand (the default) or one spelling each"),
+    ] = None
+    split_seed: Annotated[int, Meta(description="of divisions and of generated data; --seed redraws neither")] = 0
+    attack_seed: Annotated[
+        int | None, Meta(description="of what the attack draws; default: the number given by --seed")
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,8 +105,6 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
             )
         if self.shadows and MEMBERSHIP not in self.attack:
             raise SpecError(f"shadows applies to the attack {MEMBERSHIP}, which attack leaves out; give it, too")
-        if self.partition is not None and self.partition not in PARTITIONS:
-            raise SpecError(f"partition must be one of {', '.join(PARTITIONS)}; got {self.partition!r}")
 
     def _column_names(self) -> tuple[str, str, str] | None:
         if self.triple_columns is None:
@@ -124,6 +121,11 @@ class Spec(KgeOptions, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields
         return self.replace(device="auto", temperature=self.sampling_temperature)
 
     def load_graph(self) -> FederatedGraph:
+        from fkgsec.data.consortium import generate_consortium
+        from fkgsec.data.graph import FederatedGraph
+        from fkgsec.data.normalise import normalised
+        from fkgsec.data.partition import partition
+
         if self.data == CONSORTIUM:
             if self.partition is not None:
                 raise SpecError(
@@ -161,6 +163,12 @@ def is_knowledge_graph(name: str) -> bool:
 
 def _reached(result: KgeResult) -> Reached:
     """Every client is weighted by its triples."""
+    import numpy as np
+
+    from experiments.tasks.items import TestItems
+    from fkgsec.data.split_leaks import NEW, OTHER_TRAIN, OWN_TRAIN, seen_in_training
+    from fkgsec.kge.ranking import utility
+
     graph, seed = result.graph, result.options.seed
     of_all, by_client = result.utility()
     ranks = np.concatenate(result.test_ranks)
@@ -191,6 +199,8 @@ def _describe(graph: FederatedGraph) -> dict[str, dict[str, int]]:
 
 
 def _warnings(graph: FederatedGraph) -> list[str]:
+    from fkgsec.data.split_leaks import split_leak_warning
+
     leak = split_leak_warning(graph)
     return [*graph.warnings, *_few_tests(graph), *([leak] if leak else [])]
 
@@ -211,6 +221,8 @@ def _few_tests(graph: FederatedGraph) -> list[str]:
 
 def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
     """Of each client's rows, taken for as many copies as are held at once."""
+    from fkgsec.kge.ranking import SCORE_BLOCK_BYTES
+
     recipe, model, wide = RECIPES[spec.algorithm], spec.kge_model(), spec.keeps_all_entities
     counts = {
         "entities": sum(len(graph.entities) if wide else client.num_entities for client in graph.clients),
@@ -264,7 +276,7 @@ _TIMED_TRIPLES = 64
 def _timed_by(spec: Spec) -> dict[str, Any]:
     """Algorithms that train alike, such as FedE, FedS and training alone, share a timing."""
     recipe, values = RECIPES[spec.algorithm], spec.document()
-    trained = {"private": recipe.private, "pooled": recipe.pooled, "local": recipe.local and recipe.local.__qualname__}
+    trained = {"private": recipe.private, "pooled": recipe.pooled, "local": recipe.rule and recipe.rule.__qualname__}
     width = spec.kge_model().entity_width  # FedEPL's is less than `dim` says
     return {name: values[name] for name in _TIMED_BY} | trained | {"width": width}
 
@@ -292,24 +304,24 @@ _LEAK_WORDS = {
 
 def _statistics(graph: FederatedGraph) -> Statistics:
     """Sizes of the clients, and the share of evaluation triples that leak from train; a column for each client."""
-    statistics, leaks = graph_statistics(graph), find_split_leaks(graph)
-    sizes = tuple(
-        (str(name).replace("_", " "), *map(_cell, statistics[name])) for name in statistics.columns.drop("client")
-    )
-    tables = [Listed(f"{graph.name}: clients", ("", *statistics["client"].astype(str)), sizes)]
-    for split, found in leaks.table.groupby("split", sort=False):
+    from fkgsec.data.split_leaks import EVALUATION_SPLITS, LEAKS, find_split_leaks
+    from fkgsec.data.statistics import statistics_rows
+
+    statistics, leaks = statistics_rows(graph), find_split_leaks(graph)
+    names = [name for name in statistics[0] if name != "client"]
+    sizes = tuple((name.replace("_", " "), *(_cell(row[name]) for row in statistics)) for name in names)
+    tables = [Listed(f"{graph.name}: clients", ("", *(str(row["client"]) for row in statistics)), sizes)]
+    for split in EVALUATION_SPLITS:
+        found = [row for row in leaks.rows if row["split"] == split]
         rows = []
         for leak in LEAKS:
             kind, _, where = leak.rpartition("_")
             whose = "in its own train" if where == "own" else "in another client's"
-            rows.append((f"{_LEAK_WORDS[kind]} {whose}", *(f"{share:.3f}" for share in found[f"{leak}_share"])))
-        rows.append(
-            ("in no client's train (new)", *(f"{share:.3f}" for share in _new_shares(graph, leaks, str(split))))
-        )
+            rows.append((f"{_LEAK_WORDS[kind]} {whose}", *(f"{row[f'{leak}_share']:.3f}" for row in found)))
+        rows.append(("in no client's train (new)", *(f"{share:.3f}" for share in _new_shares(graph, leaks, split))))
         title = f"Of the {split} triples of a client, in train (share)"
         tables.append(Listed(title, ("", *(client.name for client in graph.clients)), tuple(rows)))
-    document = {"statistics": statistics.to_dict("records"), "split_leaks": leaks.table.to_dict("records")}
-    return Statistics(tuple(tables), document)
+    return Statistics(tuple(tables), {"statistics": statistics, "split_leaks": list(leaks.rows)})
 
 
 def _new_shares(graph: FederatedGraph, leaks: SplitLeaks, split: str) -> list[float]:

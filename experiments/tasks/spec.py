@@ -16,6 +16,21 @@ from defenses.options import check_defense
 from fkgsec.errors import SpecError
 from fkgsec.federation.options import flat, replace
 
+MOST_SEEDS = 10_000  # that one command trains
+
+
+def with_attacks(options: type[Any], attacks: type[Any]) -> Any:
+    """The type of options of a run that has the options of attacks on it, too; `seed` is the run's.
+
+    Structs cannot have two bases with fields, so this adds the fields of the second one.
+    """
+    fields = [field for field in msgspec.structs.fields(attacks) if field.name not in options.__struct_fields__]
+    body = {"__module__": __name__, "__annotations__": {field.name: field.type for field in fields}}
+    defaults = {field.name: field.default for field in fields}
+    name = f"{options.__name__}And{attacks.__name__}"
+    make: Any = type(options)
+    return make(name, (options,), body | defaults, frozen=True, kw_only=True, forbid_unknown_fields=True)
+
 
 class RunSpec:
     """A federation, its data and the attack on it: a mixin for structs that extend the options of a task.

@@ -12,11 +12,13 @@ import importlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from experiments.tasks.items import TestItems
 from experiments.tasks.spec import RunSpec
 from fkgsec.estimate import Estimate
+
+if TYPE_CHECKING:
+    from experiments.tasks.items import TestItems
 
 Figures = dict[str, Estimate]
 

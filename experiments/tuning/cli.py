@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -12,16 +12,14 @@ import typer
 from experiments.cli.console import make_console
 from experiments.cli.data import Config
 from experiments.cli.options import TRAIN_FIELDS, spec_options
-from experiments.cli.progress import observe_on
 from experiments.cli.training.presets import Preset, choose
-from experiments.reporting.sheets import print_sheets
-from experiments.runs.run import data_name, warnings_of
 from experiments.runs.writing import Force, Overwrite
 from experiments.tasks.spec import RunSpec
 from experiments.tuning.search import read_searches
-from experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, lines, trials_sheet, write_tuning
-from experiments.tuning.study import TUNING_FILE, Tuning, tune
 from fkgsec.errors import SpecError
+
+if TYPE_CHECKING:
+    from experiments.tuning.study import Tuning
 
 EXAMPLES = (
     "Examples:\n\n  fkgsec tune --search learning_rate=log:1e-4:1e-2 --search gamma=5,9,12\n\n"
@@ -64,6 +62,11 @@ def tune_options(
     track: Annotated[list[str] | None, typer.Option("--track", hidden=True)] = None,
 ) -> None:
     """Find options by their validation alone; killed, it goes on when the same command is given again."""
+    from experiments.cli.progress import observe_on
+    from experiments.runs.run import warnings_of
+    from experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, write_tuning
+    from experiments.tuning.study import tune
+
     if track:
         raise SpecError(
             "track is of train, attack and compare, whose runs have a record; trials have none, since the test split is out of "
@@ -95,6 +98,10 @@ def tune_options(
 
 
 def _print(tuned: Tuning, folder: Path) -> None:
+    from experiments.reporting.sheets import print_sheets
+    from experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, lines, trials_sheet
+    from experiments.tuning.study import TUNING_FILE
+
     console = make_console()
     for line in (*lines(tuned), ""):
         console.print(line, soft_wrap=True, highlight=False)
@@ -104,5 +111,7 @@ def _print(tuned: Tuning, folder: Path) -> None:
 
 
 def _default_folder(spec: RunSpec, graph: Any, searched: dict[str, str]) -> Path:
+    from experiments.runs.run import data_name
+
     what = msgspec.json.encode([spec.document(), searched, graph.hash], order="sorted")
     return Path("runs") / f"tune-{data_name(graph)}-{spec.algorithm}-{hashlib.sha256(what).hexdigest()[:8]}"

@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator, NullFormatter
 
 from experiments.reporting.picture import BLUE, GREY, ORANGE, png
 from experiments.reporting.sheets import Column, Sheet
-from experiments.runs.record import write_atomically
+from experiments.runs.writing import write_atomically
 from experiments.tasks.task import task_of
 from experiments.tuning.search import with_values
 from experiments.tuning.study import Trial, Tuning

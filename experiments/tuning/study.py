@@ -31,10 +31,10 @@ import numpy as np
 from defenses.options import parse_defense
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe
-from experiments.runs.record import Environment, environment_of, guarantees_of, write_atomically
+from experiments.runs.record import Environment, environment_of, guarantees_of
 from experiments.runs.run import check_run
 from experiments.runs.stored import encode_stored
-from experiments.runs.writing import locked, refused
+from experiments.runs.writing import locked, refused, write_atomically
 from experiments.tasks.memory import check_memory
 from experiments.tasks.spec import RunSpec
 from experiments.tasks.task import task_of

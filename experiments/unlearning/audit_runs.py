@@ -22,9 +22,10 @@ from experiments.cli.progress import Observe
 from experiments.unlearning.unlearn import NO_TRACE, Unlearned
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
-from fkgsec.federation.loop import CHECKPOINT_EVERY_S, run_federation, run_identity
-from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.federation.loop import run_federation, run_identity
+from fkgsec.federation.options import CHECKPOINT_EVERY_S
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import unlearn
@@ -104,7 +105,7 @@ class Auditor(NamedTuple):
 
             def train(
                 graph: FederatedGraph,
-                options: FederationOptions,
+                options: KgeOptions,
                 number: int = number,
                 trained: list[KgeResult] = trained,
             ) -> KgeResult:
@@ -161,7 +162,7 @@ class Auditor(NamedTuple):
         options = msgspec.structs.replace(self.candidate.result.options, seed=own_seed)
         return self._run(graph, options, f"{kind} {number + 1} of {count}")
 
-    def _run(self, graph: FederatedGraph, options: FederationOptions, name: str) -> KgeResult:
+    def _run(self, graph: FederatedGraph, options: KgeOptions, name: str) -> KgeResult:
         folder = self.folder / AUDIT_FOLDER / run_identity(graph, options)[:16]
         try:
             folder.mkdir(parents=True, exist_ok=True)

@@ -5,35 +5,21 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 from rich.console import Console
 
-from experiments.cli.console import make_console
-from experiments.cli.progress import observe_on
-from experiments.cli.surface import complete_from
-from experiments.reporting.sheets import print_sheets
+from experiments.cli.console import complete_from, make_console
 from experiments.runs.choices import allowed, spelled
-from experiments.runs.record import write_atomically
-from experiments.runs.spec import current_names
-from experiments.runs.writing import Force, Overwrite, refused, write_new
-from experiments.unlearning.certificate import asked_lines, sheets, to_html, to_markdown
-from experiments.unlearning.summary import read_verification
-from experiments.unlearning.unlearn import unlearn_run
-from experiments.unlearning.verdict import Thresholds
-from experiments.unlearning.verification import (
-    MIN_REFERENCES,
-    MIN_SHADOWS,
-    AuditOptions,
-    Verification,
-    audit_folder,
-    encode,
-)
-from experiments.unlearning.verification import verify as verify_run
+from experiments.runs.writing import Force, Overwrite, refused, write_atomically, write_new
+from experiments.unlearning.options import MIN_REFERENCES, MIN_SHADOWS, AuditOptions, Thresholds
 from fkgsec.errors import RunError
-from fkgsec.unlearning.unlearning import UnlearnOptions
+from fkgsec.unlearning.options import UnlearnOptions
+
+if TYPE_CHECKING:
+    from experiments.unlearning.verification import Verification
 
 UNLEARN_EXAMPLES = (
     "Examples:\n\n  fkgsec unlearn --run runs/mine --forget forget.tsv --client hospital-1\n\n"
@@ -91,7 +77,6 @@ def unlearn(
     client: ClientName = None,
     method: MethodName = None,
     variant: VariantName = None,
-    form: Annotated[str | None, typer.Option("--form", hidden=True)] = None,
     hard: Annotated[bool | None, typer.Option("--hard/--no-hard", help="fedlu: hard confusion (Eq. 12)")] = None,
     soft: Annotated[bool | None, typer.Option("--soft/--no-soft", help="fedlu: soft confusion (Eq. 13)")] = None,
     mu_soft: Annotated[
@@ -112,8 +97,9 @@ def unlearn(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary; errors only")] = False,
 ) -> None:
     """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
-    if form is not None:
-        variant = current_names({"form": form} | ({"variant": variant} if variant else {}), "options")["variant"]
+    from experiments.cli.progress import observe_on
+    from experiments.unlearning.unlearn import unlearn_run
+
     given: dict[str, Any] = {
         "method": method, "variant": variant, "hard": hard, "soft": soft, "mu_soft": mu_soft, "epochs": epochs,
         "decay_epochs": decay_epochs, "learning_rate": learning_rate, "batch_size": batch_size, "colluders": colluders,
@@ -208,6 +194,10 @@ def verify(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables")] = False,
 ) -> None:
     """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
+    from experiments.cli.progress import observe_on
+    from experiments.unlearning.verification import audit_folder, encode
+    from experiments.unlearning.verification import verify as verify_run
+
     target = audit_folder(run, out, audit_seed)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
@@ -265,6 +255,9 @@ def _write(made: Verification, earlier: Verification | None, target: Path) -> Ve
     Raises:
         RunError: the folder has another verification, or cannot be made.
     """
+    from experiments.unlearning.certificate import to_html, to_markdown
+    from experiments.unlearning.verification import encode
+
     try:
         target.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
@@ -281,6 +274,8 @@ def _write(made: Verification, earlier: Verification | None, target: Path) -> Ve
 
 def _earlier(path: Path) -> Verification | None:
     """The verification in a file. Raises `RunError` for one that cannot be read."""
+    from experiments.unlearning.summary import read_verification
+
     if not path.exists():
         return None
     found = read_verification(path)
@@ -291,6 +286,8 @@ def _earlier(path: Path) -> Verification | None:
 
 def _says_the_same(made: Verification, earlier: Verification) -> bool:
     """Whether two verifications differ in nothing but where and when they were made."""
+    from experiments.unlearning.verification import Verification, encode
+
     # Once through JSON, as the earlier one was: 0 and 0.0 are one value there.
     again = msgspec.json.decode(encode(made), type=Verification)
     return encode(msgspec.structs.replace(again, environment=earlier.environment)) == encode(earlier)
@@ -298,6 +295,9 @@ def _says_the_same(made: Verification, earlier: Verification) -> bool:
 
 def _show(made: Verification, console: Console) -> None:
     """The verdict with its reasons, what was asked, tables, and what they rest on."""
+    from experiments.reporting.sheets import print_sheets
+    from experiments.unlearning.certificate import asked_lines, sheets
+
     console.print(
         f"Verdict: {made.verdict.outcome}; exit status {made.verdict.exit_status}", highlight=False, style="bold"
     )

@@ -18,11 +18,11 @@ from torch import Tensor
 
 from defenses.transport import make_transport
 from experiments.cli.progress import Observe, unobserved
-from experiments.runs.record import Environment, describe_environment, guarantees_of, write_atomically
+from experiments.runs.record import Environment, describe_environment, guarantees_of
 from experiments.runs.run import SPEC_FILE, check_fits, load_run, read_spec
 from experiments.runs.spec import RunSpec, Spec, of_triples
 from experiments.runs.stored import decode_stored, encode_stored
-from experiments.runs.writing import locked, must_write, put_in_place
+from experiments.runs.writing import locked, must_write, put_in_place, write_atomically
 from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
@@ -31,8 +31,8 @@ from fkgsec.federation.loop import run_identity
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
 from fkgsec.kge.ranking import utility
+from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 from protocols.noise.guarantee import Guarantee

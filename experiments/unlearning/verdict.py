@@ -51,46 +51,14 @@ from scipy.special import ndtri
 from attacks.forgetting.evaluation import Membership
 from attacks.forgetting.evidence import Evidence, ModelEvidence
 from attacks.forgetting.paired import Sensitivity
-from fkgsec.errors import SpecError
+from experiments.unlearning.options import Thresholds
 from fkgsec.estimate import Estimate
 
 Outcome = Literal["forgotten", "not forgotten", "inconclusive"]
 Reading = Literal["within", "told apart", "undecided", "not measured"]
 # Of the tolerated error: a single test below it certifies nothing, though among so many it tells nothing apart.
-DOUBTFUL = 0.1
 MUCH_BELOW = 0.1  # of the re-trained models' test MRR: a loss that damages what is audited
 EXIT_STATUS: dict[Outcome, int] = {"forgotten": 0, "not forgotten": 1, "inconclusive": 3}
-
-
-class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a user tolerates.
-
-    Attributes:
-        distinguishability: the largest max(AUC, 1 - AUC) that still passes, in (0.5, 1]. At the default an attacker who is
-            shown a forgotten triple and one that was never seen may pick the right one in two cases of three.
-        share: the largest share of the forget set, in (0, 1), that a client that asked may still remember, with 95 % confidence.
-        others_share: the same for the models of all other clients together.
-        error: chance in (0, 0.5) of calling "not forgotten" what re-training would not be told from, over all measures and tests.
-    """
-
-    distinguishability: float = 2 / 3
-    error: float = 0.05
-    share: float = 0.1
-    others_share: float = 0.25
-
-    @property
-    def alarm(self) -> float:
-        """p-value of a single test below which nothing is certified."""
-        return DOUBTFUL * self.error
-
-    def __post_init__(self) -> None:
-        if not 0.5 < self.distinguishability <= 1:
-            raise SpecError(f"distinguishability must lie in (0.5, 1]; got {self.distinguishability}")
-        if not 0 < self.error < 0.5:
-            raise SpecError(f"error must lie in (0, 0.5); got {self.error}")
-        for name in ("share", "others_share"):
-            if not 0 < getattr(self, name) < 1:
-                raise SpecError(f"{name} must lie in (0, 1); got {getattr(self, name)}")
 
 
 class Judgement(msgspec.Struct, frozen=True):

@@ -29,51 +29,21 @@ from experiments.cli.progress import Observe, unobserved
 from experiments.runs.record import Environment, describe_environment
 from experiments.runs.run import check_fits, load_run
 from experiments.unlearning.audit_runs import Auditor, OwnRuns
+from experiments.unlearning.options import AuditOptions, Thresholds
 from experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
-from experiments.unlearning.verdict import Thresholds, Verdict, judge
+from experiments.unlearning.verdict import Verdict, judge
 from fkgsec.data.escrow import read_escrow
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import run_identity
 from fkgsec.frames import block
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.forget_sets import read_forget
 
 SCHEMA = "fkgsec/verification/1"
-MIN_SHADOWS = 4  # each triple twice in, twice out: with fewer there is no spread to take a likelihood from
-MIN_REFERENCES = 3  # two to hold the third against
-DEFAULT_REFERENCES = 4
 REQUEST_UNKNOWN = (
     "the request itself was not given: the forget set is the one in the folder, from which whoever unlearned may have left out "
     "what is still remembered (--forget FILE, from whoever asked)"
 )
-
-
-class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an audit is made.
-
-    Attributes:
-        references: re-trainings of the audit's own; 0: none (the verdict is never "forgotten"), else at least `MIN_REFERENCES`.
-        shadows: federations trained with half of the forget set; 0, else even and at least `MIN_SHADOWS`.
-        plants: trainings with a share of the forget set left in: twice the tolerated share, then that itself, and so on by turns.
-        relearn_steps: of training on the forget set; 0: none.
-        audit_seed: of controls and of all trainings; None: drawn from the operating system.
-    """
-
-    references: int = DEFAULT_REFERENCES
-    shadows: int = MIN_SHADOWS
-    plants: int = 1
-    relearn_steps: int = 20
-    audit_seed: int | None = None
-
-    def __post_init__(self) -> None:
-        if self.shadows and (self.shadows < MIN_SHADOWS or self.shadows % 2):
-            raise SpecError(f"shadows must be 0 or an even number of at least {MIN_SHADOWS}; got {self.shadows}")
-        if self.references and self.references < MIN_REFERENCES:
-            raise SpecError(f"references must be 0 or at least {MIN_REFERENCES}; got {self.references}")
-        for name in ("plants", "relearn_steps", "audit_seed"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise SpecError(f"{name} must be at least 0; got {value}")
 
 
 class Verification(msgspec.Struct, frozen=True):

@@ -9,30 +9,23 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import msgspec
 
-from fkgsec.data.formats.folders import read_client_folders, read_tsv_folder
-from fkgsec.data.formats.pickles import read_fede_pickle
-from fkgsec.data.formats.readers import read_path
-from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError
+
+if TYPE_CHECKING:
+    from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 
 # The folder with datasets of one's own keeping, laid out as the paths in the catalogue say.
 DATA_VARIABLE = "FKGSEC_DATA"
 
 Layout = Literal["tsv-folder", "client-folders", "fede-pickle"]
-_READERS: Mapping[str, Callable[[Path], KnowledgeGraph | FederatedGraph]] = {
-    "tsv-folder": read_tsv_folder,
-    "client-folders": read_client_folders,
-    "fede-pickle": read_fede_pickle,
-}
 
 
 class DataFile(NamedTuple):
@@ -153,6 +146,10 @@ def load_dataset(
     Raises:
         DataError: neither a known name (the closest ones are given) nor a path, or what `locate` and the readers raise.
     """
+    from fkgsec.data.formats.folders import read_client_folders, read_tsv_folder
+    from fkgsec.data.formats.pickles import read_fede_pickle
+    from fkgsec.data.formats.readers import read_path
+
     if isinstance(name_or_path, Path):
         return read_path(name_or_path, columns)
     known = {dataset.name.casefold() for dataset in datasets()}
@@ -164,7 +161,8 @@ def load_dataset(
     if columns is not None:
         raise DataError(f"{dataset.name}: is of the catalogue and has no columns to name; leave them out")
     place = locate(dataset.name, data_dir, progress)
-    graph = _READERS[dataset.layout](place)
+    readers = {"tsv-folder": read_tsv_folder, "client-folders": read_client_folders, "fede-pickle": read_fede_pickle}
+    graph = readers[dataset.layout](place)
     return replace(graph, name=dataset.name, warnings=(*graph.warnings, *shadowed(str(name_or_path), place)))
 
 
@@ -231,3 +229,12 @@ def _is_cached(path: Path, file: DataFile, dataset: Dataset) -> bool:
             raise
         return False
     return True
+
+
+def tu_files(folder: Path) -> tuple[Path, str] | None:
+    """Where the files of a TU folder lie and what their names begin with; None where there are none, or of several data sets."""
+    for place in (folder, folder / "raw"):
+        found = sorted(place.glob("*_A.txt")) if place.is_dir() else []
+        if found:
+            return (place, found[0].name.removesuffix("_A.txt")) if len(found) == 1 else None
+    return None

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -33,22 +34,28 @@ class SplitLeaks:
     """What `find_split_leaks` found.
 
     Attributes:
-        table: one row per client and evaluation split; `triples` rows, for each of `LEAKS` its number and (`_share`)
+        rows: one per client and evaluation split; `triples` rows, for each of `LEAKS` its number and (`_share`)
             its share of the rows, NaN for an empty split; `repeated`, rows that repeat an earlier row of the same
             split.
         train_repeated: rows of each client's train split that repeat an earlier one.
         masks: bool `[n]` per (client index, split, one of `LEAKS`).
     """
 
-    table: pd.DataFrame
+    rows: tuple[dict[str, Any], ...]
     train_repeated: tuple[int, ...]
     masks: Mapping[tuple[int, str, str], np.ndarray]
 
     def share(self, leak: str, split: str = "test") -> float:
         """Share of the federation's triples of a split with a leak; NaN if the split is empty everywhere."""
-        chosen = (self.table["split"] == split).to_numpy()
-        leaked, triples = (int(self.table[column].to_numpy()[chosen].sum()) for column in (leak, "triples"))
+        leaked, triples = (sum(row[name] for row in self.rows if row["split"] == split) for name in (leak, "triples"))
         return leaked / triples if triples else float("nan")
+
+    @cached_property
+    def table(self) -> pd.DataFrame:
+        """`rows` as a frame."""
+        import pandas as pd  # which a machine that only trains need not have
+
+        return pd.DataFrame(self.rows)
 
 
 class _Keys(NamedTuple):
@@ -120,9 +127,7 @@ def find_split_leaks(federated: FederatedGraph) -> SplitLeaks:
                 {"client": client.name, "split": split, "triples": size, **counts, **shares, "repeated": repeated}
             )
     train_repeated = tuple(_count_repeated(client["train"].triple) for client in keys)
-    import pandas as pd  # which a machine that only trains need not have
-
-    return SplitLeaks(pd.DataFrame(rows), train_repeated, masks)
+    return SplitLeaks(tuple(rows), train_repeated, masks)
 
 
 def _count_repeated(triple_keys: np.ndarray) -> int:

@@ -5,16 +5,26 @@ Legend: `N` entities, `C` clients.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import numpy as np
-import pandas as pd
-from scipy import sparse
 
 from fkgsec.data.graph import SPLITS, FederatedGraph
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 UNION = "union"
 
 
 def graph_statistics(federated: FederatedGraph) -> pd.DataFrame:
+    """`statistics_rows` as a frame."""
+    import pandas as pd
+
+    return pd.DataFrame(statistics_rows(federated))
+
+
+def statistics_rows(federated: FederatedGraph) -> list[dict[str, Any]]:
     """One row per client, in their order, and last one for the union, named `union`.
 
     Columns, over all splits where nothing else is said:
@@ -32,30 +42,21 @@ def graph_statistics(federated: FederatedGraph) -> pd.DataFrame:
     for client in federated.clients:
         holders[client.entity_ids] += 1
     rows = [
-        {
-            "client": client.name,
-            "clients": 1,
-            **{split: len(getattr(client, split)) for split in SPLITS},
-            "shared_entities": int((holders[client.entity_ids] > 1).sum()),
-            **_describe(client.to_global(client.triples)),
-        }
+        {"client": client.name, "clients": 1}
+        | _describe(
+            client.to_global(client.triples),
+            sizes={split: len(getattr(client, split)) for split in SPLITS},
+            num_shared=int((holders[client.entity_ids] > 1).sum()),
+        )
         for client in federated.clients
     ]
     union = np.concatenate([client.to_global(client.triples) for client in federated.clients])
-    rows.append(
-        {
-            "client": UNION,
-            "clients": len(federated.clients),
-            **{split: sum(row[split] for row in rows) for split in SPLITS},
-            "shared_entities": int((holders > 1).sum()),
-            **_describe(union),
-        }
-    )
-    columns = ["client", "clients", "entities", "relations", *SPLITS, "distinct_triples", "shared_entities"]
-    return pd.DataFrame(rows, columns=[*columns, "mean_degree", "max_degree", "clustering"])
+    sizes = {split: sum(row[split] for row in rows) for split in SPLITS}
+    described = _describe(union, sizes=sizes, num_shared=int((holders > 1).sum()))
+    return [*rows, {"client": UNION, "clients": len(federated.clients)} | described]
 
 
-def _describe(triples: np.ndarray) -> dict[str, float]:
+def _describe(triples: np.ndarray, *, sizes: dict[str, int], num_shared: int) -> dict[str, Any]:
     distinct = np.unique(triples, axis=0)
     entities, ends = np.unique(distinct[:, [0, 2]], return_inverse=True)
     ends = ends.reshape(-1, 2)
@@ -63,7 +64,9 @@ def _describe(triples: np.ndarray) -> dict[str, float]:
     return {
         "entities": len(entities),
         "relations": len(np.unique(distinct[:, 1])),
+        **sizes,
         "distinct_triples": len(distinct),
+        "shared_entities": num_shared,
         "mean_degree": float(degrees.mean()),
         "max_degree": int(degrees.max()),
         "clustering": float(local_clustering(ends, len(entities)).mean()),
@@ -79,6 +82,8 @@ def local_clustering(edges: np.ndarray, num_entities: int) -> np.ndarray:
     Source: Watts and Strogatz 1998. Differs: none; triangles are counted once, over edges turned towards the larger
     degree, so that hubs do not make the sparse products dense.
     """
+    from scipy import sparse
+
     low, high = edges.min(axis=1), edges.max(axis=1)
     simple = np.unique((low * num_entities + high)[low != high])
     low, high = simple // num_entities, simple % num_entities

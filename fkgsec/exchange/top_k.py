@@ -291,7 +291,8 @@ class SumOfOthers(Aggregation):
         """Rows of the table; or sums `[n, W]` and, in a last column, counts."""
         if _schedule(self.options, round):
             return super().answer(round, party, held)
-        delivered = Delivered(tuple(self.shared.rows.shape))  # of a round in which no upload arrived
+        num_rows, width = self.shared.rows.shape
+        delivered = Delivered((num_rows, width))  # of a round in which no upload arrived
         if self._delivered is not None and self._delivered[0] == round:
             delivered = self._delivered[1]
         total, counts = delivered.sum(without=party)

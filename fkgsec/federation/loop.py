@@ -26,18 +26,16 @@ from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import Progress, RoundEntry, stands_at
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
-from fkgsec.federation.options import Result_co, RunOptions, run_identities, run_identity
+from fkgsec.federation.options import CHECKPOINT_EVERY_S, Result_co, RunOptions, run_identities, run_identity
 from fkgsec.federation.order import ClientOrders
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
 from fkgsec.federation.result import Kept
 from fkgsec.federation.steps import Observer, broadcast_and_check, judge, mean_loss, round_entry, train_and_upload
 from fkgsec.federation.task import TASKS, MakeTask, Task
-from fkgsec.renamed import renamed
 
 __all__ = [
     "CHECKPOINT",
-    "CHECKPOINT_EVERY_S",
     "Federation",
     "Observer",
     "load_federation",
@@ -48,7 +46,6 @@ __all__ = [
 
 CHECKPOINT = "checkpoint.safetensors"
 BEFORE_END, KEPT_BEFORE_END = "before-end.safetensors", 4  # a state beside it, of so many rounds before the last one
-CHECKPOINT_EVERY_S = 20.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -312,7 +309,6 @@ class Federation:
         return progress
 
 
-@renamed(make_exchange="make_transport")
 def run_federation(
     graph: Any,
     options: RunOptions[Result_co],
@@ -444,7 +440,6 @@ def _as_it_begins(
         setattr(progress, name, getattr(passed, name))
 
 
-@renamed(make_exchange="make_transport")
 def load_federation(
     path: Path,
     graph: Any,

@@ -14,10 +14,10 @@ import hashlib
 import itertools
 import math
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
 
 import msgspec
-import torch
+from msgspec import Meta
 
 from fkgsec.arguments import Named, check_fields
 from fkgsec.errors import SpecError
@@ -26,13 +26,13 @@ from fkgsec.federation.settings import fields_of, make_settings
 from fkgsec.randomness import generator
 
 if TYPE_CHECKING:
-    from fkgsec.federation.adversary import Adversary
-    from fkgsec.kge.options import KgeOptions as FederationOptions  # see `__getattr__` below
+    import torch
 
-__all__ = ["RENAMED", "FederationOptions", "RunOptions", "flat", "nested", "replace", "run_identities", "run_identity"]
 
 RENAMED = {"sync_every": "sparse_rounds", "wait": "warmup_rounds", "form": "variant", "low_share": "shared_dim_ratio"}
 """Settings of algorithms that have got another name, by the old one, which stored runs and their identities go by."""
+
+CHECKPOINT_EVERY_S = 20.0
 
 Result_co = TypeVar("Result_co", covariant=True)
 
@@ -61,19 +61,25 @@ class RunOptions(
 
     task: ClassVar[str] = ""
 
-    algorithm: str = "fede"
-    batch_size: int = 512
-    learning_rate: float = 0.001
-    local_epochs: int = 3
-    rounds: int = 300
-    eval_every: int = 5
-    patience: int = 5
-    participation: float = 1.0
+    algorithm: Annotated[str, Meta(description="how the federation learns, and what")] = "fede"
+    batch_size: Annotated[int, Meta(description="positives or graphs in a batch")] = 512
+    learning_rate: Annotated[float, Meta(description="of Adam, or another optimizer")] = 0.001
+    local_epochs: Annotated[int, Meta(description="epochs of a client in a round")] = 3
+    rounds: Annotated[int, Meta(description="at most so many rounds")] = 300
+    eval_every: Annotated[int, Meta(description="rounds between validations")] = 5
+    patience: Annotated[int, Meta(description="stop after so many validations without a better one; 0: never")] = 5
+    participation: Annotated[float, Meta(description="share of clients that train in a round")] = 1.0
     settings: Any = None
-    defense: str = ""
-    seed: int = 0
-    protocol_seed: int | None = None
-    device: str = "auto"
+    defense: Annotated[str, Meta(description="one or more, as in psu,secagg or dp:epsilon=8,clip=0.1")] = ""
+    seed: Annotated[int, Meta(description="everything random in training derives from it")] = 0
+    protocol_seed: Annotated[
+        int | None,
+        Meta(
+            description="for tests only: fixes keys, masks and noise of the defense, which otherwise come from the "
+            "operating system; without a defense there is nothing to fix"
+        ),
+    ] = None
+    device: Annotated[str, Meta(description="auto, cpu, cuda or cuda:N")] = "auto"
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -154,6 +160,8 @@ class RunOptions(
 
     def torch_device(self) -> torch.device:
         """The device that `device` names; raises `SpecError` when the machine does not have it."""
+        import torch  # the command line reads options without it
+
         if self.device == "auto":
             return torch.device("cuda" if torch.cuda.is_available() else "cpu")
         try:
@@ -170,6 +178,12 @@ class RunOptions(
 
 
 Options = TypeVar("Options", bound=RunOptions)
+
+
+class Identified(Protocol):
+    """What `run_identity` takes of an adversary (`fkgsec.federation.adversary.Adversary`)."""
+
+    def identity(self) -> Any: ...
 
 
 def replace(options: Options, **changes: Any) -> Options:
@@ -202,7 +216,7 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_identity(
-    graph: Any, options: RunOptions, adversary: Adversary | None = None, spelled: Collection[str] = ()
+    graph: Any, options: RunOptions, adversary: Identified | None = None, spelled: Collection[str] = ()
 ) -> str:
     """What a checkpoint must agree with: data, options except the device, and the adversary.
 
@@ -219,7 +233,7 @@ def run_identity(
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
-def run_identities(graph: Any, options: RunOptions, adversary: Adversary | None = None) -> tuple[str, ...]:
+def run_identities(graph: Any, options: RunOptions, adversary: Identified | None = None) -> tuple[str, ...]:
     """The run's identity, and those by which version 0.1 knew it where settings were given at their defaults.
 
     That version had knowledge graphs alone, whose algorithms have up to five settings; all ways to spell the 19 of `cefgl` would
@@ -230,12 +244,3 @@ def run_identities(graph: Any, options: RunOptions, adversary: Adversary | None 
     names = [one.name for one in fields_of(type(options.settings)) if old and one.name not in given]
     choices = itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(len(names) + 1))
     return tuple(run_identity(graph, options, adversary, spelled) for spelled in choices)
-
-
-def __getattr__(name: str) -> Any:
-    """`FederationOptions`, as `KgeOptions` is called by scripts that were written when there was one task."""
-    if name == "FederationOptions":
-        from fkgsec.kge.options import KgeOptions
-
-        return KgeOptions
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,12 +3,14 @@
     RECIPES["feds"].settings(sparsity=0.3)              # checked: SpecError names the setting and what is allowed
     register(Recipe("mine", ENTITIES, "this script"))   # a row of one's own; KgeOptions(algorithm="mine") runs it
 
-The shipped ones are in `fkgsec.algorithms`. A package adds its own by an entry point of group `fkgsec.recipes` whose object is
-a `Recipe`; they are loaded when the registry is first read.
+The shipped ones are in `fkgsec.algorithms.settings` and `fkgsec.algorithms.graphs.settings`. A package adds its own by an entry
+point of group `fkgsec.recipes` whose object is a `Recipe`. The command line reads all recipes, so a module with recipes should
+not load torch: name the local rule as "module:attribute".
 """
 
 from __future__ import annotations
 
+import pkgutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -46,7 +48,7 @@ class Recipe:
         evaluated: "global", each client's model after the broadcast, or before it where the settings say so; "local", as its own
             training left it: then a broadcast reaches only those who train next.
         local: what it adds to local training, made with the options: for knowledge graphs a `fkgsec.kge.local.rule.LocalRule`,
-            for graph classification a `fkgsec.gnn.training.GraphRule`.
+            for graph classification a `fkgsec.gnn.training.GraphRule`; or where it is, as "module:attribute", see `rule`.
         keeps_first: whether the messages of the first round of uploads are kept for attacks: optimisers are new in it.
     """
 
@@ -60,7 +62,7 @@ class Recipe:
     aggregation: str = "mean"
     private: Literal["none", "entities", "whole"] = "none"
     evaluated: Literal["global", "local"] = "global"
-    local: Callable[[Any], Any] | None = None
+    local: Callable[[Any], Any] | str | None = None
     task: str = "kge"
     keeps_first: bool = False
 
@@ -70,13 +72,46 @@ class Recipe:
             if (given := getattr(self, part)) not in allowed:
                 raise SpecError(f"recipe {self.name!r}: {part} must be one of {', '.join(allowed)}; got {given!r}")
 
+    @property
+    def rule(self) -> Callable[[Any], Any] | None:
+        """`local`, imported where it is named."""
+        return pkgutil.resolve_name(self.local) if isinstance(self.local, str) else self.local
+
     def has(self, name: str) -> bool:
         """Whether the algorithm has this setting."""
         return any(field.name == name for field in fields_of(self.settings))
 
 
 RECIPES: Registry[Recipe] = Registry(
-    "algorithm", ENTRY_POINTS, shipped=("fkgsec.algorithms", "fkgsec.algorithms.graphs")
+    "algorithm",
+    ENTRY_POINTS,
+    {
+        "single": "fkgsec.algorithms.settings:SINGLE",
+        "collective": "fkgsec.algorithms.settings:COLLECTIVE",
+        "fede": "fkgsec.algorithms.settings:FEDE",
+        "fedep": "fkgsec.algorithms.settings:FEDEP",
+        "fedepl": "fkgsec.algorithms.settings:FEDEPL",
+        "fedprox": "fkgsec.algorithms.settings:FEDPROX",
+        "fedec": "fkgsec.algorithms.settings:FEDEC",
+        "fedr": "fkgsec.algorithms.settings:FEDR",
+        "feds": "fkgsec.algorithms.settings:FEDS",
+        "fedlu": "fkgsec.algorithms.settings:FEDLU",
+        "pfedeg": "fkgsec.algorithms.settings:PFEDEG",
+        "fede-kd": "fkgsec.algorithms.settings:FEDE_KD",
+        "fede-svd": "fkgsec.algorithms.settings:FEDE_SVD",
+        "fede-svd+": "fkgsec.algorithms.settings:FEDE_SVD_PLUS",
+        "local-gc": "fkgsec.algorithms.graphs.settings:LOCAL",
+        "fedavg": "fkgsec.algorithms.graphs.settings:FEDAVG",
+        "fedper": "fkgsec.algorithms.graphs.settings:FEDPER",
+        "fedgcn": "fkgsec.algorithms.graphs.settings:FEDGCN",
+        "fedprox-gc": "fkgsec.algorithms.graphs.settings:FEDPROX",
+        "gcfl": "fkgsec.algorithms.graphs.settings:GCFL",
+        "gcfl+": "fkgsec.algorithms.graphs.settings:GCFL_PLUS",
+        "gcfl+dws": "fkgsec.algorithms.graphs.settings:GCFL_PLUS_DWS",
+        "fedstar": "fkgsec.algorithms.graphs.settings:FEDSTAR",
+        "spreadgnn": "fkgsec.algorithms.graphs.settings:SPREADGNN",
+        "cefgl": "fkgsec.algorithms.graphs.settings:CEFGL",
+    },
 )
 
 

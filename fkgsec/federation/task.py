@@ -107,7 +107,9 @@ class Task(Protocol):
         ...
 
 
-TASKS: Registry[type[Task]] = Registry("task", "fkgsec.tasks", shipped=("fkgsec.kge.local.task", "fkgsec.gnn.task"))
+TASKS: Registry[type[Task]] = Registry(
+    "task", "fkgsec.tasks", {"kge": "fkgsec.kge.local.task:KgeTask", "graph": "fkgsec.gnn.task:GraphTask"}
+)
 
 MakeTask = Callable[[Any, Any], Task]
 """(graph, options) -> the task of a run: one of `TASKS`, or one that trains elsewhere."""

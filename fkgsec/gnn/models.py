@@ -15,11 +15,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import re
 from collections.abc import Callable, Iterator
-from typing import Literal, get_args
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -28,38 +25,10 @@ from torch.nn import functional
 from fkgsec.errors import SpecError
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.geometric import layers
+from fkgsec.gnn.options import MODELS, Architecture, Readout
 
-Readout = Literal["sum", "mean", "max"]
 ENCODER = "convs."
-MODELS = ("gin", "gcn", "sage")
 _DIGITS = 16  # binary digits of a share of values that are dropped
-_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
-
-
-class Architecture(msgspec.Struct, frozen=True):
-    """What makes two classifiers alike, but for the widths of their data.
-
-    Attributes:
-        model: "gin", "gcn", "sage" or the dotted name of a convolution. layers: how many. width: of each.
-        dropout: share of values that are dropped, to 1 / 65,536. readout: how nodes become a graph.
-    """
-
-    model: str = "gin"
-    layers: int = 2
-    width: int = 64
-    dropout: float = 0.5
-    readout: Readout = "sum"
-
-    def __post_init__(self) -> None:
-        if self.model not in MODELS and not _DOTTED.fullmatch(self.model):
-            raise SpecError(f"model must be {', '.join(MODELS)} or a convolution's dotted name; got {self.model!r}")
-        for name in ("layers", "width"):
-            if getattr(self, name) < 1:
-                raise SpecError(f"{name} must be at least 1; got {getattr(self, name)}")
-        if not 0 <= self.dropout < 1:
-            raise SpecError(f"dropout must be at least 0 and below 1; got {self.dropout}")
-        if self.readout not in get_args(Readout):
-            raise SpecError(f"readout must be one of {', '.join(get_args(Readout))}; got {self.readout!r}")
 
 
 class GraphClassifier(nn.Module):

@@ -1,46 +1,67 @@
-"""The options and the result of a federation for graph classification.
+"""The options of a federation for graph classification: the network, its training, its evaluation.
 
     options = GnnOptions(algorithm="fedprox-gc", model="sage", layers=3, rounds=50, settings={"mu": 0.01})
-    result = run_federation(graphs, options)
-    print(result.accuracy())                       # mean over clients, with its interval
-    result.test[0].values                          # the first client's probabilities, `[n, C]`
+    options.architecture()
 
-Options are frozen, and checked when made. What every task has is `fkgsec.federation.options.RunOptions`.
+Frozen; checked when made. What every task has is `fkgsec.federation.options.RunOptions`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple
+import re
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, get_args
 
-import numpy as np
-import torch
+import msgspec
 from msgspec import Meta
-from torch import Tensor
 
 from fkgsec.errors import SpecError
-from fkgsec.estimate import Estimate, proportion
-from fkgsec.federation import packing
-from fkgsec.federation.checkpoint import quantization_lines
 from fkgsec.federation.options import RunOptions
-from fkgsec.federation.result import RunResult
 from fkgsec.federation.settings import AlgorithmSettings
-from fkgsec.gnn.models import Architecture, Readout
-from fkgsec.graphs.sets import FederatedGraphs
 from fkgsec.randomness import generator
 
+if TYPE_CHECKING:
+    from fkgsec.gnn.result import GnnResult  # noqa: F401 (the base below names it)
+
+Readout = Literal["sum", "mean", "max"]
+MODELS = ("gin", "gcn", "sage")
 Share = Literal["encoder", "all"]
 Select = Literal["validation", "test", "last"]
 Optimizer = Literal["adam", "sgd"]
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+class Architecture(msgspec.Struct, frozen=True):
+    """What makes two classifiers alike, but for the widths of their data.
+
+    Attributes:
+        model: "gin", "gcn", "sage" or the dotted name of a convolution. layers: how many. width: of each.
+        dropout: share of values that are dropped, to 1 / 65,536. readout: how nodes become a graph.
+    """
+
+    model: str = "gin"
+    layers: int = 2
+    width: int = 64
+    dropout: float = 0.5
+    readout: Readout = "sum"
+
+    def __post_init__(self) -> None:
+        if self.model not in MODELS and not _DOTTED.fullmatch(self.model):
+            raise SpecError(f"model must be {', '.join(MODELS)} or a convolution's dotted name; got {self.model!r}")
+        for name in ("layers", "width"):
+            if getattr(self, name) < 1:
+                raise SpecError(f"{name} must be at least 1; got {getattr(self, name)}")
+        if not 0 <= self.dropout < 1:
+            raise SpecError(f"dropout must be at least 0 and below 1; got {self.dropout}")
+        if self.readout not in get_args(Readout):
+            raise SpecError(f"readout must be one of {', '.join(get_args(Readout))}; got {self.readout!r}")
 
 
 class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of graph classification. Defaults are those of cefgl.txt 5.1, and of GCFL's code where it is silent.
 
     Attributes (beside those of `RunOptions`):
-        model, layers, width, dropout, readout: the network, see `fkgsec.gnn.models.Architecture`.
+        model, layers, width, dropout, readout: the network, see `Architecture`.
         optimizer: of local training: "adam", or plain "sgd", whose single step uploads a gradient.
         local_steps: batches of a client in each epoch; None: all. With `local_epochs=1`, `local_steps=1` and `optimizer="sgd"`
             clients share the gradient of one batch in a round (FedSGD), the setting of gradient inversion.
@@ -53,14 +74,19 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
 
     algorithm: str = "fedavg"
     model: str = "gin"
-    layers: int = 2
-    width: int = 64
+    layers: Annotated[int, Meta(description="convolutions")] = 2
+    width: Annotated[int, Meta(description="numbers of a node in each of them")] = 64
     dropout: float = 0.5
-    readout: Readout = "sum"
-    optimizer: Optimizer = "adam"
-    local_steps: int | None = None
-    weight_decay: float = 5e-4
-    select: Select = "validation"
+    readout: Annotated[Readout, Meta(description="how nodes become a graph")] = "sum"
+    optimizer: Annotated[Optimizer, Meta(description="of local training; sgd is plain")] = "adam"
+    local_steps: Annotated[
+        int | None,
+        Meta(description="batches of a client in each epoch (default: all); with sgd and 1, an upload is a gradient"),
+    ] = None
+    weight_decay: Annotated[float, Meta(description="of the optimizer")] = 5e-4
+    select: Annotated[
+        Select, Meta(description="round to keep: best validation or test (too high) accuracy, or the last round")
+    ] = "validation"
     batch_size: int = 128
     local_epochs: int = 1
     rounds: int = 200
@@ -132,109 +158,3 @@ class GnnSettings(DropoutSettings, frozen=True):
     @property
     def evaluates_before_broadcast(self) -> bool:
         return self.evaluate == "before"
-
-
-class Probabilities(NamedTuple):
-    """What a network says of graphs, float64 `[n, C]`, and their classes, int64 `[n]`."""
-
-    values: np.ndarray
-    classes: np.ndarray
-
-    @property
-    def correct(self) -> np.ndarray:
-        """Bool `[n]`; of equal classes the lowest is taken."""
-        return self.values.argmax(axis=1) == self.classes
-
-
-@dataclass(frozen=True, repr=False, kw_only=True)
-class GnnResult(RunResult):
-    """A finished run, at its best validation.
-
-    Attributes (beside those of `RunResult`):
-        models: each client's parameters by name after the broadcast of that round, and what it keeps beside them.
-        trained: each client's shared parameters before it.
-        test: what the models that the recipe judges say of each client's test graphs, in the order of the split.
-    """
-
-    graph: FederatedGraphs
-    options: GnnOptions
-    models: list[dict[str, Tensor]] = field(default_factory=list)
-    trained: list[dict[str, Tensor]] = field(default_factory=list)
-    test: list[Probabilities] = field(default_factory=list)
-
-    def accuracy(self, masks: Sequence[np.ndarray] | None = None) -> Estimate | None:
-        """Mean over clients of the share of test graphs that are classified right; None where no client has any.
-
-        Args:
-            masks: of each client's test graphs those that count, bool `[n]`, such as those without a twin in train.
-        """
-        correct = [one.correct for one in self.test]
-        if masks is not None:
-            correct = [one[mask] for one, mask in zip(correct, masks, strict=True)]
-        return mean_over_clients([proportion(int(one.sum()), len(one)) for one in correct if len(one)])
-
-    def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
-        """Accuracy on test graphs: the mean over clients, each of which counts alike as in the papers, and of each."""
-        clients = zip(self.graph.clients, self.test, strict=bool(self.test))
-        shares = {client.name: proportion(int(one.correct.sum()), len(one.classes)) for client, one in clients}
-        mean = self.accuracy()
-        return {} if mean is None else {"accuracy": mean}, {name: {"accuracy": one} for name, one in shares.items()}
-
-    def headline(self) -> str:
-        """Algorithm, network and its size."""
-        options = self.options
-        return f"{options.algorithm}, {options.model}, {options.layers} layers of {options.width}"
-
-    def reached(self) -> list[str]:
-        """Test accuracy with its interval, the mean and each client's; empty without test graphs."""
-        mean = self.accuracy()
-        if mean is None:
-            return []
-        lines = [f"test accuracy, mean over clients: {mean}"]
-        if self.options.select == "test":
-            lines.append("the round was selected by test accuracy, which is too high")
-        lines += quantization_lines(self.rounds)
-        for client, one in zip(self.graph.clients, self.test, strict=True):
-            if len(one.classes):
-                lines.append(f"test accuracy, {client.name}: {proportion(int(one.correct.sum()), len(one.classes))}")
-        return lines
-
-    def outcome_tree(self) -> dict[str, packing.Tree]:
-        """Parameters, probabilities and classes, by place."""
-        tree: dict[str, packing.Tree] = {
-            kind: {str(place): one for place, one in enumerate(getattr(self, kind))} for kind in ("models", "trained")
-        }
-        tree["test"] = {
-            str(place): {name: torch.from_numpy(array) for name, array in one._asdict().items()}
-            for place, one in enumerate(self.test)
-        }
-        return tree
-
-    @classmethod
-    def read_outcome(cls, tensors: Mapping[str, Tensor], num_clients: int) -> dict[str, Any]:
-        """Undo `outcome_tree`, packed."""
-        fields: dict[str, Any] = {
-            kind: [packing.below(f"{kind}.{place}.", tensors) for place in range(num_clients)]
-            for kind in ("models", "trained")
-        }
-        found = [packing.below(f"test.{place}.", tensors) for place in range(num_clients)]
-        return fields | {"test": [Probabilities(one["values"].numpy(), one["classes"].numpy()) for one in found if one]}
-
-
-def mean_over_clients(shares: Sequence[Estimate]) -> Estimate | None:
-    """The unweighted mean of shares of independent samples, with a 95 % interval; None of none.
-
-    The distances of each share to the ends of its interval are added as independent errors are.
-
-    Source: Zou and Donner 2008 (MOVER), from Wilson intervals. The papers report this mean, without its sampling error.
-
-    >>> print(mean_over_clients([proportion(15, 19), proportion(180, 200)]))
-    0.8447 [0.7306, 0.9098]
-    """
-    if not shares:
-        return None
-    count = len(shares)
-    value = sum(share.value for share in shares) / count
-    down = math.hypot(*(share.value - share.low for share in shares)) / count
-    up = math.hypot(*(share.high - share.value for share in shares)) / count
-    return Estimate(value, value - down, value + up, sum(share.n for share in shares), f"wilson, mean of {count}")

@@ -15,9 +15,9 @@ from fkgsec.federation.messages import SERVER
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
-from fkgsec.federation.task import TASKS
 from fkgsec.gnn.models import drawing_from
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.gnn.training import ClientTrainer, GraphRule
 from fkgsec.graphs.features import feature_width
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
@@ -42,7 +42,7 @@ class GraphTask:
                 "fkgsec.graphs.collection.load_federation"
             )
         self.graph, self.options, self.recipe = graph, options, RECIPES[options.algorithm]
-        rule: GraphRule = (self.recipe.local or GraphRule)(options)
+        rule: GraphRule = (self.recipe.rule or GraphRule)(options)
         if "" in rule.shared:
             _check_alike(graph)
         self.trainers = [ClientTrainer(client, options, rule, rule.shared) for client in graph.clients]
@@ -149,6 +149,3 @@ def _check_alike(graph: FederatedGraphs) -> None:
                 f"share: whole networks can be shared by clients of one data set alone; {first[0]} has {first[1][0]} features "
                 f"and {first[1][1]} classes, {name} {shape[0]} and {shape[1]}"
             )
-
-
-TASKS.register("graph", GraphTask)

@@ -31,7 +31,8 @@ from fkgsec.federation import packing
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.layout import Layout
 from fkgsec.gnn.models import ENCODER, GraphClassifier, drawing_from
-from fkgsec.gnn.options import GnnOptions, Probabilities
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import Probabilities
 from fkgsec.graphs.features import feature_width
 from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator

@@ -20,15 +20,13 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import requests
-
-from fkgsec.data.catalogue import DATA_VARIABLE, cache_folder
+from fkgsec.data.catalogue import DATA_VARIABLE, cache_folder, tu_files
 from fkgsec.errors import DataError, SpecError
-from fkgsec.graphs.generate import MOTIFS, generate_motifs
-from fkgsec.graphs.sets import FederatedGraphs, GraphSet
-from fkgsec.graphs.split import GRAPH_PARTITIONS, by_dataset, side_by_side
-from fkgsec.graphs.tu import is_tu_folder, read_tu_folder
+
+if TYPE_CHECKING:
+    from fkgsec.graphs.sets import FederatedGraphs, GraphSet
 
 COLLECTION = "TUDataset"
 ADDRESS = "https://www.chrsmrrs.com/graphkerneldatasets"  # where torch_geometric downloads them from
@@ -79,6 +77,9 @@ def load_federation(
     Raises:
         DataError: a set that is not there. SpecError: an option that does not apply.
     """
+    from fkgsec.graphs.generate import MOTIFS, generate_motifs
+    from fkgsec.graphs.split import GRAPH_PARTITIONS, by_dataset, side_by_side
+
     if partition is not None and partition not in GRAPH_PARTITIONS:
         raise SpecError(f"partition is {partition!r}, allowed for graphs: {', '.join(GRAPH_PARTITIONS)}")
     if name.casefold() == MOTIFS:
@@ -129,6 +130,8 @@ def load_graphs(name: str, data_dir: Path | str | None = None) -> GraphSet:
     Raises:
         DataError: it is not there, damaged, or cannot be downloaded.
     """
+    from fkgsec.graphs.tu import read_tu_folder
+
     folder = _folder_of(name, data_dir)
     graphs = read_tu_folder(folder)
     return graphs if _is_path(name) else replace(graphs, name=folder.name)
@@ -140,13 +143,15 @@ def _is_path(name: str) -> bool:
 
 def _folder_of(name: str, data_dir: Path | str | None) -> Path:
     """Where a set lies, once it is downloaded. Raises `DataError`."""
+    from fkgsec.graphs.generate import MOTIFS
+
     if _is_path(name):
         return Path(name).expanduser()
     known = {one.casefold(): one for one in KNOWN}
     name = known.get(name.casefold(), name)
     kept = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
     for root in (Path(kept).expanduser() if kept else None, cache_folder()):
-        if root is not None and is_tu_folder(root / COLLECTION / name):
+        if root is not None and tu_files(root / COLLECTION / name):
             return root / COLLECTION / name
     if name not in known.values():
         close = difflib.get_close_matches(name, (*KNOWN, *GROUPS, MOTIFS), n=3)
@@ -173,6 +178,10 @@ def _load_all(name: str, names: Sequence[str], data_dir: Path | str | None) -> l
 
 def _download(name: str, folder: Path) -> None:
     """Fetch a set's archive and unpack what is read of it, whole or not at all."""
+    import requests
+
+    from fkgsec.graphs.tu import read_tu_folder
+
     address = f"{ADDRESS}/{name}.zip"
     advice = f"place its files under the folder that {DATA_VARIABLE} names, as {COLLECTION}/{name}"
     if name == "DHFR-cleaned":

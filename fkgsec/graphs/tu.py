@@ -23,16 +23,12 @@ from typing import NoReturn
 import numpy as np
 import pandas as pd
 
+from fkgsec.data.catalogue import tu_files
 from fkgsec.errors import DataError
 from fkgsec.graphs.sets import GraphSet
 
 _INTEGER = re.compile(r"[+-]?\d{1,18}")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
-
-
-def is_tu_folder(folder: Path) -> bool:
-    """Whether a folder holds such files."""
-    return _files(folder) is not None
 
 
 def read_tu_folder(folder: Path) -> GraphSet:
@@ -41,7 +37,7 @@ def read_tu_folder(folder: Path) -> GraphSet:
     Raises:
         DataError: a file that is missing, empty or damaged; the message gives file and line.
     """
-    found = _files(folder)
+    found = tu_files(folder)
     if found is None:
         raise DataError(f"{folder}: no TU folder, it needs one file *_A.txt (here or in raw/)")
     place, prefix = found
@@ -62,15 +58,6 @@ def read_tu_folder(folder: Path) -> GraphSet:
     classes = np.unique(raw_classes, return_inverse=True)[1]
     name = folder.resolve().name
     return GraphSet.from_edges(name, sizes, edges, classes, labels, attributes, warnings=warnings)
-
-
-def _files(folder: Path) -> tuple[Path, str] | None:
-    """Where the files lie and what their names begin with; None where there are none, or of several data sets."""
-    for place in (folder, folder / "raw"):
-        found = sorted(place.glob("*_A.txt")) if place.is_dir() else []
-        if found:
-            return (place, found[0].name.removesuffix("_A.txt")) if len(found) == 1 else None
-    return None
 
 
 def _sizes(graph_of: np.ndarray, num_graphs: int, path: Callable[[str], Path]) -> np.ndarray:

@@ -15,6 +15,8 @@ entity is a similarity between query and candidate:
 Complex rows hold all real parts first, then all imaginary parts. So loss, gradient, ranking and attack need one
 implementation for each of three similarities, whatever the model and the side that is replaced.
 
+Options are checked against these models, and the command line reads options without torch: only functions here load it.
+
 Source: TransE (Bordes et al. 2013), DistMult (Yang et al. 2015), ComplEx (Trouillon et al. 2016), RotatE (Sun et al. 2019),
 as set in fedr.txt appendix B.2 and B.3. Differs: TransE takes the L1 norm and no normalisation, and relations of RotatE
 are phases scaled by pi / initial range, both as in the published codes.
@@ -25,18 +27,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
-
-import numpy as np
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from fkgsec.arguments import checked
 from fkgsec.errors import SpecError
-from fkgsec.kge import kernels, kinds
+from fkgsec.kge import kinds
 from fkgsec.registry import Registry
 
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from fkgsec.kge import kernels
+
 Side = Literal["tail", "head"]
+Sides = Literal["tail", "both"]
+HITS = (1, 3, 5, 10)  # the k of hits@k in utility
 MOST = 1e6  # of what scores are made of: far beyond, values in float32 are no longer finite
 
 ModelName: TypeAlias = str
@@ -127,7 +133,7 @@ MODELS: Registry[ScoringFunction] = Registry(
 ENCODERS: Registry[EncoderModel] = Registry(
     "model",
     "fkgsec.encoders",
-    shipped=("fkgsec.kge.encoders.shipped",),
+    {"noge": "fkgsec.kge.encoders.noge:NOGE", "kb-gat": "fkgsec.kge.encoders.kb_gat:KB_GAT"},
     families={"pykeen": "fkgsec.kge.interactions.network:encoder_model"},
 )
 
@@ -144,11 +150,15 @@ def _split(x: Tensor) -> tuple[Tensor, Tensor]:
 
 def _multiply(x: Tensor, y: Tensor) -> Tensor:
     """Complex product of rows held as (real, imaginary)."""
+    import torch
+
     (a, b), (c, d) = _split(x), _split(y)
     return torch.cat([a * c - b * d, a * d + b * c], dim=-1)
 
 
 def _conjugate(x: Tensor) -> Tensor:
+    import torch
+
     real, imaginary = _split(x)
     return torch.cat([real, -imaginary], dim=-1)
 
@@ -219,9 +229,11 @@ class KgeModel:
 
     def initial_rows(self, rows: int, width: int, rng: np.random.Generator, *, table: str = "relations") -> Tensor:
         """float32 `[rows, width]`, uniform in +-`initial_range`, or for entities in the range that `entities_by_width` says."""
+        import torch
+
         by_width = self.entities_by_width and table == "entities"
         half = (self.gamma + self.init_epsilon) / self.entity_width if by_width else self.initial_range
-        return torch.from_numpy(rng.uniform(-half, half, size=(rows, width)).astype(np.float32))
+        return torch.from_numpy(rng.uniform(-half, half, size=(rows, width)).astype("float32"))
 
     def relation_vectors(self, relations: Tensor) -> Tensor:
         """Relation rows `[..., V]` in the space in which they act and are compared: RotatE's phases as unit complex numbers."""
@@ -234,6 +246,8 @@ class KgeModel:
 
     def pair_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Scores of queries against candidates row by row, both `[..., W]`, broadcast; differentiable."""
+        from fkgsec.kge import kernels
+
         return self.margin + kernels.similarity(self.similarity, queries, candidates)
 
     def score(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
@@ -242,6 +256,8 @@ class KgeModel:
 
     def score_all(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Scores `[B, N]` of every query `[B, W]` against every candidate `[N, W]`."""
+        from fkgsec.kge import kernels
+
         return self.margin + kernels.similarity_matrix(self.similarity, queries, candidates)
 
     def score_relations(self, heads: Tensor, tails: Tensor, relations: Tensor) -> Tensor:
@@ -249,6 +265,10 @@ class KgeModel:
 
         TransE, DistMult and ComplEx compare the relation with `best_relation` by the similarity that they compare entities by.
         """
+        import torch
+
+        from fkgsec.kge import kernels
+
         if not self.function.scores_by_best_relation:
             return torch.stack([self.score(heads, row.expand(len(heads), -1), tails) for row in relations], dim=1)
         return self.margin + kernels.similarity_matrix(self.similarity, self.best_relation(heads, tails), relations)
@@ -276,6 +296,8 @@ def _turn_between(heads: Tensor, tails: Tensor) -> Tensor:
 
 
 def _unit_turn_between(heads: Tensor, tails: Tensor) -> Tensor:
+    import torch
+
     real, imaginary = _split(_turn_between(heads, tails))
     modulus = torch.hypot(real, imaginary).clamp_min(torch.finfo(real.dtype).tiny)
     return torch.cat([real / modulus, imaginary / modulus], dim=-1)
@@ -283,6 +305,8 @@ def _unit_turn_between(heads: Tensor, tails: Tensor) -> Tensor:
 
 def phase_vectors(relations: Tensor, initial_range: float) -> Tensor:
     """Phases in units of the initial range as complex numbers of length 1, real parts first."""
+    import torch
+
     phase = relations * (math.pi / initial_range)
     return torch.cat([torch.cos(phase), torch.sin(phase)], dim=-1)
 

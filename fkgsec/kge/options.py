@@ -1,35 +1,28 @@
-"""The options and the result of a federation of knowledge graphs.
+"""The options of a federation of knowledge graphs: the scoring function, its training and its evaluation.
 
     options = KgeOptions(algorithm="feds", model="rotate", dim=64, rounds=20, settings={"sparsity": 0.3})
     options.kge_model()                            # the model whose rows are shared
-    result = run_federation(graph, options)
-    (1 / result.test_ranks[0]).mean()              # the first client's test MRR
-    result.tables[0].entities                      # its entity rows, `[n, W]`
 
-Options are frozen, and checked when made. What every task has is `fkgsec.federation.options.RunOptions`.
+Frozen; checked when made. What every task has is `fkgsec.federation.options.RunOptions`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
-import numpy as np
-import torch
-from torch import Tensor
+from msgspec import Meta
 
-from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import RunError, SpecError
-from fkgsec.estimate import Estimate
-from fkgsec.federation import packing
+from fkgsec.errors import SpecError
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, algorithms_of
-from fkgsec.federation.result import RunResult
-from fkgsec.kge.models import ENCODERS, MODELS, MOST, ClientTables, KgeModel, ModelName
-from fkgsec.kge.ranking import Sides, sampled_mrr, utility
+from fkgsec.kge.models import ENCODERS, MODELS, MOST, KgeModel, ModelName, Sides
 from fkgsec.kge.settings import KgeSettings
+
+if TYPE_CHECKING:
+    from fkgsec.kge.models import ClientTables
+    from fkgsec.kge.result import KgeResult  # noqa: F401 (the base below names it)
 
 NegativeScope = Literal["own", "all", "published"]
 RankScope = Literal["own", "all"]
@@ -41,8 +34,6 @@ Redraw = Literal["epoch", "never"]
 EntityRange = Literal["dim", "width"]
 BestRound = Literal["federation", "client"]
 TRAINING = {"triple_weights": "uniform", "redraw": "epoch", "entity_range": "dim", "best_round": "federation"}
-STORED_TABLES = ("tables", "trained", "private", "encoded", "trained_encoded")
-STORED_RANKS = ("test_ranks", "shared_test_ranks", "valid_ranks")
 NUM_NEGATIVES = 256
 ENCODER_SETTINGS = ("dropout", "label_smoothing", "decoder_epochs", "decoder_negatives")
 
@@ -99,28 +90,65 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
 
     task: ClassVar[str] = "kge"
 
-    model: ModelName = "transe"
-    dim: int = 128
-    gamma: float = 10.0
-    init_epsilon: float = 2.0
-    num_negatives: int = NUM_NEGATIVES
-    temperature: float | None = None
-    negative_sides: NegativeSides = "both"
-    eval_sides: Sides = "both"
-    eval_sample: int | None = None
-    eval_candidates: int | None = None
-    negative_scope: NegativeScope = "own"
-    rank_scope: RankScope = "own"
-    draws: Draws = "numpy"
-    triple_weights: TripleWeights | None = None
-    redraw: Redraw | None = None
-    entity_range: EntityRange | None = None
-    best_round: BestRound | None = None
-    dropout: float | None = None
-    label_smoothing: float | None = None
-    decoder_epochs: int | None = None
-    decoder_negatives: int | None = None
-    trains_from: TrainsFrom | None = None
+    model: Annotated[
+        ModelName, Meta(description="scoring function, encoder, or convolution (or the dotted name of one)")
+    ] = "transe"
+    dim: Annotated[int, Meta(description="embedding dimension")] = 128
+    gamma: Annotated[float, Meta(description="margin of the distance models")] = 10.0
+    init_epsilon: Annotated[float, Meta(description="initial values are uniform in +-(gamma + this) / dim")] = 2.0
+    num_negatives: Annotated[int, Meta(description="negatives of each positive")] = NUM_NEGATIVES
+    temperature: Annotated[
+        float | None, Meta(description="of the self-adversarial weights (default: 1; fedlu: 0, which weighs alike)")
+    ] = None
+    negative_sides: Annotated[
+        NegativeSides, Meta(description="sides to corrupt; both in turn, or each batch on both (twice the steps)")
+    ] = "both"
+    eval_sides: Annotated[Sides, Meta(description="sides to rank")] = "both"
+    eval_sample: Annotated[
+        int | None,
+        Meta(description="validation triples of each client, drawn once (default: all); test figures stay full"),
+    ] = None
+    eval_candidates: Annotated[
+        int | None, Meta(description="drawn entities that these are ranked among (default: all)")
+    ] = None
+    negative_scope: Annotated[NegativeScope, Meta(description="entities that negatives are drawn from")] = "own"
+    rank_scope: Annotated[RankScope, Meta(description="entities that test answers compete with")] = "own"
+    draws: Annotated[
+        Draws,
+        Meta(
+            description="where the order of triples and the negatives come from: a numpy generator per epoch, or "
+            "counters (philox)"
+        ),
+    ] = "numpy"
+    triple_weights: Annotated[
+        TripleWeights | None, Meta(description="weights of positives: uniform, or less for frequent pairs")
+    ] = None
+    redraw: Annotated[
+        Redraw | None, Meta(description="when batches and negatives are drawn: in each epoch, or once for all")
+    ] = None
+    entity_range: Annotated[
+        EntityRange | None, Meta(description="divisor of the initial range of entities: dim, or the width of a row")
+    ] = None
+    best_round: Annotated[
+        BestRound | None, Meta(description="round to keep: the best of the federation, or of each client")
+    ] = None
+    dropout: Annotated[
+        float | None, Meta(description="share of values dropped in training (noge: 0.5, kb-gat: 0.3)")
+    ] = None
+    label_smoothing: Annotated[float | None, Meta(description="of noge's labels (0.1)")] = None
+    decoder_epochs: Annotated[int | None, Meta(description="epochs of kb-gat's decoder before each validation (5)")] = (
+        None
+    )
+    decoder_negatives: Annotated[int | None, Meta(description="negatives of each triple in kb-gat's decoder (10)")] = (
+        None
+    )
+    trains_from: Annotated[
+        TrainsFrom | None,
+        Meta(
+            description="rows that clients of noge and kb-gat train on from: received (the default), at checks alone,"
+            " or own"
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -270,108 +298,3 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         if self.has_encoder and not self._samples_negatives:
             return 0.0
         return self.kge_settings.sampling_temperature(self.temperature, self.model)
-
-
-@dataclass(frozen=True, repr=False, kw_only=True)
-class KgeResult(RunResult):
-    """A finished run, at its best validation.
-
-    Attributes (beside those of `RunResult`):
-        tables: each client's embeddings after the broadcast of that round.
-        trained: each client's embeddings before it (what a colluder would hand over): as its own training left them, or for a
-            client that sat the round out as the last broadcast did.
-        test_ranks: ranks of each client's test triples, float64 `[n, sides]`, by `trained` or by `tables`, as the recipe's
-            models are judged.
-        private: each client's embeddings of the model that it keeps to itself, where the recipe has one; `test_ranks` are
-            its ranks, and `shared_test_ranks` those of the shared model.
-        valid_ranks: of the drawn validation triples by the kept models, where validation is sampled; see `validation`.
-        encoded, trained_encoded: what each client's encoder makes of `tables` and of `trained`, where the model has one.
-    """
-
-    graph: FederatedGraph
-    options: KgeOptions
-    tables: list[ClientTables]
-    trained: list[ClientTables]
-    test_ranks: list[np.ndarray]
-    private: list[ClientTables] = field(default_factory=list)
-    shared_test_ranks: list[np.ndarray] = field(default_factory=list)
-    valid_ranks: list[np.ndarray] = field(default_factory=list)
-    encoded: list[ClientTables] = field(default_factory=list)
-    trained_encoded: list[ClientTables] = field(default_factory=list)
-
-    def predictor(self, kind: Literal["tables", "trained", "private"], place: int) -> tuple[KgeModel, ClientTables]:
-        """The model that a client predicts with, and its rows: those of this kind, or what its encoder makes of them.
-
-        Raises `RunError` for tables that were trained elsewhere with an encoder, which is not at hand.
-        """
-        if kind == "private":
-            return self.options.private_model(), self.private[place]
-        if not self.options.has_encoder:
-            return self.options.kge_model(), getattr(self, kind)[place]
-        if not self.encoded:
-            raise RunError(
-                f"{self.options.model}: input rows alone say nothing of what a client predicts; its network is missing"
-            )
-        encoded = self.encoded[place] if kind == "tables" else self.trained_encoded[place]
-        return self.options.decoder(encoded), encoded
-
-    @property
-    def validation(self) -> Estimate | None:
-        """What the kept models' sampled validation estimates, and how; None where validation is full."""
-        if not self.valid_ranks:
-            return None
-        sizes = [len(client.valid) for client in self.graph.clients]
-        return sampled_mrr(self.valid_ranks, sizes, self.options.eval_candidates)
-
-    def headline(self) -> str:
-        """Algorithm, model and dimension."""
-        return f"{self.options.algorithm}, {self.options.model}, dimension {self.options.dim}"
-
-    def reached(self) -> list[str]:
-        """Test MRR and Hits@k with their intervals; empty without test triples."""
-        if not any(len(ranks) for ranks in self.test_ranks):
-            return []
-        sampled = self.validation
-        lines = [f"validation mrr: {sampled} ({sampled.method})"] if sampled else []
-        return [*lines, *(f"test {name}: {figure}" for name, figure in self.utility()[0].items())]
-
-    def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
-        """Filtered MRR and Hits@k on test triples: over all clients, where each counts by its triples, and of each."""
-        seed, clients = self.options.seed, zip(self.graph.clients, self.test_ranks, strict=bool(self.test_ranks))
-        by_client = {client.name: utility(ranks, seed) for client, ranks in clients}
-        return utility(np.concatenate(self.test_ranks), seed) if self.test_ranks else {}, by_client
-
-    def outcome_tree(self) -> dict[str, packing.Tree]:
-        """Embeddings and ranks, by place."""
-        tree: dict[str, packing.Tree] = {
-            kind: {
-                str(place): {"entities": one.entities, "relations": one.relations, "decoder": one.decoder}
-                for place, one in enumerate(getattr(self, kind))
-            }
-            for kind in STORED_TABLES
-        }
-        for kind in STORED_RANKS:
-            tree[kind] = {str(place): torch.from_numpy(ranks) for place, ranks in enumerate(getattr(self, kind))}
-        return tree
-
-    @classmethod
-    def read_outcome(cls, tensors: Mapping[str, Tensor], num_clients: int) -> dict[str, Any]:
-        """Undo `outcome_tree`, packed."""
-
-        def tables(kind: str) -> list[ClientTables]:
-            found = packing.below(f"{kind}.", tensors)
-            return [
-                ClientTables(
-                    found[f"{place}.entities"],
-                    found[f"{place}.relations"],
-                    packing.below(f"{place}.decoder.", found),
-                )
-                for place in range(num_clients)
-                if f"{place}.entities" in found and f"{place}.relations" in found
-            ]
-
-        def ranks(kind: str) -> list[np.ndarray]:
-            names = [f"{kind}.{place}" for place in range(num_clients)]
-            return [tensors[name].numpy() for name in names if name in tensors]
-
-        return {kind: tables(kind) for kind in STORED_TABLES} | {kind: ranks(kind) for kind in STORED_RANKS}

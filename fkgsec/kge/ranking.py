@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 import torch
@@ -18,12 +17,10 @@ from torch import Tensor
 from fkgsec import estimate
 from fkgsec.estimate import Estimate, critical_value
 from fkgsec.kge import kernels
-from fkgsec.kge.models import KgeModel, Side
+from fkgsec.kge.models import HITS, KgeModel, Side, Sides
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.randomness import generator
 
-Sides = Literal["tail", "both"]
-HITS = (1, 3, 5, 10)
 SCORE_BLOCK_BYTES = 16 * 2**20  # scores held at once; small enough to stay in the cache
 TRUE_BLOCK = 256  # triples at a time where candidates are drawn: the true entities' scores are a square of so many
 

@@ -16,7 +16,7 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from fkgsec.algorithms.fedlu import fedlu_temperature
+from fkgsec.algorithms.settings import fedlu_temperature
 from fkgsec.errors import DataError, TrainingError
 from fkgsec.federation.loop import Observer
 from fkgsec.federation.recipes import Table

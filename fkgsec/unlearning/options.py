@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from fkgsec.algorithms.alone import Variant
+from fkgsec.algorithms.settings import Variant
 from fkgsec.arguments import Named, check_fields
 from fkgsec.errors import SpecError
 

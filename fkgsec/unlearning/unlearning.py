@@ -32,9 +32,8 @@ from fkgsec.federation.loop import (
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.steps import round_entry
 from fkgsec.kge.local.task import KgeTask
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
-from fkgsec.renamed import renamed
 from fkgsec.unlearning.forget_sets import Forget, forgotten_rows, retaining
 from fkgsec.unlearning.methods import METHODS, Work
 from fkgsec.unlearning.options import Method, UnlearnOptions
@@ -50,7 +49,6 @@ from fkgsec.unlearning.unlearning_round import (
 __all__ = ["Method", "UnlearnOptions", "unlearn"]
 
 
-@renamed(make_exchange="make_transport")
 def unlearn(
     result: KgeResult,
     forget: Forget,

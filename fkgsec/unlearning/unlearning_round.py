@@ -27,7 +27,7 @@ from fkgsec.federation.packing import ByParty
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.local.training import LocalTrainer
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 ROUND = 1  # of the transcript: round 0 aligns and sends what clients have, this one unlearns
 

@@ -14,19 +14,19 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from protocols import CipherName
 from protocols.core.errors import OutOfRing, RandomnessError, SettingError, WrongLength, WrongType
 
 Randomness = Callable[[int], bytes]
 """n -> n random bytes: `secrets.token_bytes` in production, `seeded(...)` in simulations and tests."""
 
-CipherName = Literal["aes-256-ctr", "chacha20"]
 SEED_BYTES = 32
 _VERSION = b"fkgsec/protocols/v1"
 

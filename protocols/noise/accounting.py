@@ -21,10 +21,10 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from protocols import Accountant
 from protocols.noise import sampling_delta
 from protocols.noise.guarantee import AccountingError, Guarantee, Releases
 
-Accountant = Literal["rdp", "prv"]
 Neighbouring = Literal["replace", "add-remove"]
 
 # Orders of Renyi divergence. Sampled Gaussians cost time and binomial coefficients at each; closed forms cost nothing.

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
+from protocols import MAX_ATTEMPTS
 from protocols.core.errors import ProtocolError, SettingError
 from protocols.core.prg import Ring, digest
 from protocols.psu.table import MAX_CELLS, SALT_BYTES, Parameters, cells_for
@@ -16,7 +17,6 @@ from protocols.secagg.setting import Setting, Vector
 
 START_CAP = 1024
 GROWTH = 4
-MAX_ATTEMPTS = 6  # up to a million items from `START_CAP`
 MAX_CAP_GROWTHS = 1  # beyond a stated cap: up to about four times as many items
 MAX_REPEATS = 1  # attempts at a size that was tried before; by chance one or two tables in a hundred fail
 MIN_GROUP = 2  # clients that a retry leaves out together

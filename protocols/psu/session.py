@@ -13,13 +13,13 @@ from types import MappingProxyType
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols import secagg
+from protocols import MAX_ATTEMPTS, secagg
 from protocols.core.errors import SettingError
 from protocols.core.prg import Randomness
 from protocols.core.rounds import SERVER, run
 from protocols.psu.client import join
 from protocols.psu.messages import decode_message
-from protocols.psu.plan import MAX_ATTEMPTS, Plan
+from protocols.psu.plan import Plan
 from protocols.psu.rounds import Union, client_round, server_round
 from protocols.psu.server import CohortChanged
 from protocols.secagg import Stage

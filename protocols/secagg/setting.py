@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
 
+from protocols import CipherName
 from protocols.core.errors import SettingError
-from protocols.core.prg import CipherName, Ring, digest
+from protocols.core.prg import Ring, digest
 from protocols.core.rounds import SERVER
 from protocols.secagg.graph import Graph, complete_graph, regular_graph
 

@@ -18,8 +18,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+from attacks.options import THREAT_MODELS, threat_models
 from attacks.registry import attacks_of
-from attacks.view import THREAT_MODELS, threat_models
 from defenses import transport
 from defenses.options import KINDS, check_defense
 from experiments.gate import policy

@@ -17,13 +17,13 @@ from attacks import AttackOptions, Figure, run_attacks
 from attacks.figure import headline
 from attacks.view import View
 from defenses import make_transport
-from fkgsec import ClientGraph, FederatedGraph, FederationOptions, KgeModel, generate_consortium
+from fkgsec import ClientGraph, FederatedGraph, KgeModel, KgeOptions, generate_consortium
 from fkgsec.data.graph import SPLITS
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import ClientTables, ModelName
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 BEST_ROUND, LAST_ROUND = 2, 3
 NUM_RELATIONS = 5
@@ -38,7 +38,7 @@ Flatten = Callable[[View], dict[str, np.ndarray]]
 def trained_runs() -> Runs:
     """Three hospitals, two rounds of FedE and of FedR."""
     graph = generate_consortium(clients=3, size=400, seed=5)
-    options = FederationOptions(
+    options = KgeOptions(
         dim=16, gamma=4, rounds=2, local_epochs=1, eval_every=1, patience=0, batch_size=64, num_negatives=8,
         learning_rate=0.05, device="cpu",
     )  # fmt: skip
@@ -61,7 +61,7 @@ def make_result(
         trained, shared: every client's tables before and after the broadcast of the best round, in its local ids.
         participants: clients that upload; all if not given.
     """
-    options = FederationOptions(algorithm=algorithm, model=model, dim=dim, rounds=LAST_ROUND, device="cpu")
+    options = KgeOptions(algorithm=algorithm, model=model, dim=dim, rounds=LAST_ROUND, device="cpu")
     channel = Channel()
     noise = torch.Generator().manual_seed(99)
     for table in RECIPES[algorithm].shared:
@@ -198,7 +198,7 @@ Attacked = Callable[..., dict[tuple[str, str, str], Figure]]
 @functools.cache
 def _federate(defense: str = "", algorithm: str = "fede", rounds: int = 8, size: int = 700) -> KgeResult:
     graph = generate_consortium(clients=3, size=size, seed=5)
-    options = FederationOptions(
+    options = KgeOptions(
         algorithm=algorithm, defense=defense, dim=16, rounds=rounds, eval_every=rounds, patience=0, batch_size=64,
         num_negatives=8, learning_rate=0.02, device="cpu", protocol_seed=3 if defense else None,
     )  # fmt: skip

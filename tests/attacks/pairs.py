@@ -11,8 +11,8 @@ import pandas as pd
 
 from attacks import run_attacks
 from attacks.figure import STRONGEST, Figure
+from attacks.options import AttackOptions
 from attacks.reconstruction.leakage import RECONSTRUCTION, UNLINKED, rebuilt
-from attacks.reconstruction.options import AttackOptions
 from fkgsec.kge.options import KgeResult
 
 

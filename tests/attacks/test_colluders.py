@@ -11,13 +11,13 @@ import torch
 from attacks import AttackOptions, GraphAttackOptions, build_view, run_attacks
 from attacks.figure import headline
 from attacks.kge.view import pool
-from attacks.view import THREAT_MODELS
+from attacks.options import THREAT_MODELS
 from defenses import make_transport
 from experiments.tasks.kge import Spec
-from fkgsec import FederationOptions, generate_consortium
+from fkgsec import KgeOptions, generate_consortium
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 BOTH = ("hospital-1", "hospital-2")
 trained = functools.partial(run_federation, make_transport=make_transport)
@@ -26,7 +26,7 @@ trained = functools.partial(run_federation, make_transport=make_transport)
 @functools.cache
 def federation(defense: str = "", clients: int = 4) -> KgeResult:
     graph = generate_consortium(clients=clients, size=700, seed=5)
-    options = FederationOptions(
+    options = KgeOptions(
         defense=defense, dim=16, rounds=4, eval_every=4, patience=0, batch_size=64, num_negatives=8,
         learning_rate=0.02, device="cpu", protocol_seed=3 if defense else None,
     )  # fmt: skip

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attacks.reconstruction.options import KgeAttackOptions
+from attacks.options import THREAT_MODELS, KgeAttackOptions
 from attacks.registry import build_view, run_attacks
-from attacks.view import THREAT_MODELS
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeOptions, KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
 MODELS = ("noge", "kb-gat")
 SMALL: dict[str, Any] = {

@@ -12,19 +12,19 @@ import pandas as pd
 import pytest
 import torch
 
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction.evaluation import NO_NAME
-from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
 from attacks.residual import SOURCES, Claims, SecureTable, attribute_holders
-from attacks.view import ALL, THREAT_MODELS, View
+from attacks.view import ALL, View
 from defenses.transport import make_transport
-from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
+from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened, Transcript, client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from tests.attacks.pairs import Pair, reconstruct
 
 COLLUDER = "hospital-1"
@@ -42,7 +42,7 @@ def federate(
 
 
 def train(graph: FederatedGraph, defense: str, algorithm: str, *, rounds: int = 2, seed: int = 0) -> KgeResult:
-    options = FederationOptions(
+    options = KgeOptions(
         algorithm=algorithm, dim=8, gamma=4, rounds=rounds, local_epochs=1, eval_every=rounds, patience=0,
         batch_size=256, num_negatives=4, learning_rate=0.05, device="cpu", defense=defense, seed=seed,
     )  # fmt: skip

@@ -14,10 +14,10 @@ from defenses.transport import make_transport
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
-OPTIONS = FederationOptions(
+OPTIONS = KgeOptions(
     dim=8, batch_size=128, num_negatives=7, local_epochs=1, rounds=2, eval_every=2, patience=0, seed=5, device="cpu"
 )
 

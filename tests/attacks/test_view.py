@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attacks.kge.view import ColluderKnowledge
+from attacks.options import KGE, THREAT_MODELS, threat_models
 from attacks.reconstruction.inference import (
     infer_entities,
     infer_entities_nearest,
@@ -17,12 +18,12 @@ from attacks.reconstruction.inference import (
     rank_pairs,
 )
 from attacks.registry import build_view
-from attacks.view import KGE, THREAT_MODELS, View, threat_models
+from attacks.view import View
 from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.messages import SERVER, Rows, client_party
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 def view_of(result: KgeResult, threat: str, *, leak: float = 1.0, seed: int = 0) -> View:

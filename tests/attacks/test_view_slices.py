@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.options import KGE, THREAT_MODELS, threat_models
 from attacks.registry import build_view
-from attacks.view import KGE, THREAT_MODELS, View, threat_models
+from attacks.view import View
 from defenses import make_transport
-from fkgsec import FederationOptions, generate_consortium
+from fkgsec import KgeOptions, generate_consortium
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 LEAK = 0.3
 
@@ -52,7 +53,7 @@ def walk(value: Any, path: str = "view") -> Iterator[tuple[str, Any]]:
 @functools.cache
 def federate(algorithm: str, defense: str) -> KgeResult:
     graph = generate_consortium(clients=3, size=400, seed=5)
-    options = FederationOptions(
+    options = KgeOptions(
         algorithm=algorithm, defense=defense, dim=8, rounds=2, local_epochs=1, eval_every=1, patience=0, batch_size=64,
         num_negatives=4, learning_rate=0.05, device="cpu", seed=12345, protocol_seed=3 if defense else None,
     )  # fmt: skip

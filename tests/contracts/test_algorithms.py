@@ -22,7 +22,7 @@ from fkgsec.errors import FkgsecError, SpecError, TrainingError
 from fkgsec.exchange import AGGREGATIONS, CODECS
 from fkgsec.federation.loop import CHECKPOINT, Observer, load_federation, run_federation
 from fkgsec.federation.messages import SERVER, Rows
-from fkgsec.federation.options import FederationOptions, RunOptions, flat, nested, replace, run_identity
+from fkgsec.federation.options import KgeOptions, RunOptions, flat, nested, replace, run_identity
 from fkgsec.federation.recipes import RECIPES, all_settings
 from fkgsec.federation.result import RunResult
 from fkgsec.federation.settings import SettingField, fields_of
@@ -36,7 +36,7 @@ from tests.contracts.test_defenses import ALONE
 
 ROUNDS = 5
 OPTIONS: dict[str, RunOptions[Any]] = {
-    "kge": FederationOptions(
+    "kge": KgeOptions(
         dim=8, batch_size=32, num_negatives=7, local_epochs=1, learning_rate=0.05, eval_every=2, patience=0, seed=5,
         device="cpu",
     ),

@@ -12,14 +12,13 @@ import numpy as np
 import pytest
 
 from attacks import ATTACKS, Attack, Figure, registry, update_recovery
-from attacks.graphs.options import GraphAttackOptions
 from attacks.kge.task import cases as kge_cases
 from attacks.laboratory import Laboratory
-from attacks.reconstruction.options import KgeAttackOptions
+from attacks.options import GRAPH, GraphAttackOptions, KgeAttackOptions
 from attacks.registry import ATTACKED, Truth
-from attacks.view import GRAPH, View
+from attacks.view import View
 from defenses import make_transport
-from fkgsec import FederationOptions, generate_consortium
+from fkgsec import KgeOptions, generate_consortium
 from fkgsec.estimate import exact
 from fkgsec.federation.loop import run_federation
 from fkgsec.gnn.options import GnnOptions
@@ -65,7 +64,7 @@ def federation(task: str, rate: float, settings: tuple[tuple[str, Any], ...]) ->
         changes = {"width": 8, "rounds": 3, "batch_size": 16, "device": "cpu", "algorithm": algorithm, **given}
         return train(whole, GnnOptions(**changes, learning_rate=rate))
     graph = generate_consortium(clients=given.pop("clients", 3), size=900, seed=5)
-    options = FederationOptions(
+    options = KgeOptions(
         dim=8, rounds=6, eval_every=6, patience=0, batch_size=64, num_negatives=8, device="cpu", learning_rate=rate,
         protocol_seed=3 if given.get("defense") else None, **given,
     )  # fmt: skip

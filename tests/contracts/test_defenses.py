@@ -20,7 +20,7 @@ from defenses.options import words_of
 from fkgsec.errors import FkgsecError, SpecError
 from fkgsec.exchange import Holding, Transport
 from fkgsec.federation.messages import Channel
-from fkgsec.federation.options import FederationOptions
+from fkgsec.federation.options import KgeOptions
 from protocols.core.errors import ProtocolError
 
 ALONE = {
@@ -36,7 +36,7 @@ every_defense = pytest.mark.parametrize("kind", KINDS)
 
 def transport_of(kind: str) -> Transport:
     """Aligned, after the first broadcast."""
-    options = FederationOptions(dim=4, defense=ALONE.get(kind, kind), protocol_seed=0, device="cpu")
+    options = KgeOptions(dim=4, defense=ALONE.get(kind, kind), protocol_seed=0, device="cpu")
     transport = make_transport(Channel(), options, list(HELD), ["entities"], "laws")
     transport.align("entities", {party: Holding(names, len(names)) for party, names in HELD.items()})
     transport.initialise("entities", torch.ones(3, 4))

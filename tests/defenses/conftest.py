@@ -18,9 +18,9 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.exchange import Holding, Uploaded
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel, Opened
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
 
 class Upload(NamedTuple):
@@ -55,8 +55,8 @@ class Run(NamedTuple):
 
 
 @pytest.fixture
-def options() -> FederationOptions:
-    return FederationOptions(
+def options() -> KgeOptions:
+    return KgeOptions(
         dim=8,
         batch_size=128,
         num_negatives=7,
@@ -80,7 +80,7 @@ def graph() -> Callable[[int], FederatedGraph]:
 def remembered() -> Callable[..., Run]:
     """Run a federation; returns its result, and its exchange with all uploads."""
 
-    def run(graph: FederatedGraph, options: FederationOptions, **arguments: object) -> Run:
+    def run(graph: FederatedGraph, options: KgeOptions, **arguments: object) -> Run:
         made: list[RememberingTransport] = []
 
         def make(*parts: Any) -> RememberingTransport:
@@ -93,7 +93,7 @@ def remembered() -> Callable[..., Run]:
 
 
 @pytest.fixture
-def by_hand(options: FederationOptions) -> Callable[..., RememberingTransport]:
+def by_hand(options: KgeOptions) -> Callable[..., RememberingTransport]:
     """An aligned exchange of entities between parties that hold given names, after the first broadcast."""
 
     def build(

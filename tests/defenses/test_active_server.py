@@ -24,9 +24,10 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Federation, Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, ProtocolMessage, Rows
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES, Table, algorithms_of
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from protocols.core.errors import ProtocolError
 
 # Every recipe that runs under secagg; FedS is aligned in clear alone. `sparse_rounds=1`: all rows are sent after even rounds.
@@ -49,7 +50,7 @@ def target_of(graph: FederatedGraph) -> str:
 
 def attacked(
     graph: FederatedGraph,
-    options: FederationOptions,
+    options: KgeOptions,
     *,
     unprotected: bool = False,
     value: float = 1e9,
@@ -79,7 +80,7 @@ QUICK = [("fede", "psu,secagg"), ("fedr", "secagg"), ("feds", "secagg,suppress:t
     [pytest.param(*case, marks=[] if case in QUICK else [pytest.mark.slow]) for case in CASES],
 )
 def test_a_split_broadcast_ends_the_run_or_gives_the_upload_away(
-    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = replace(options, algorithm=algorithm, defense=defense, **SETTINGS.get(algorithm, {}))
     with pytest.raises(BroadcastError, match=r"refuses the broadcast of .* in round 2: the server sent 1e.09 in row"):
@@ -110,7 +111,7 @@ QUICK_BARE = [("complex", "fede", "psu,secagg"), ("rotate", "fede", "psu,secagg,
     [pytest.param(*case, marks=[] if case in QUICK_BARE else [pytest.mark.slow]) for case in BARE],
 )
 def test_a_client_that_was_sent_no_rows_takes_part_in_no_sum(
-    model: Any, algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    model: Any, algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """The others got zeros, at which no entity has a gradient; the target was told the commitment to these, as all were."""
     options = replace(options, algorithm=algorithm, model=model, defense=defense)
@@ -126,7 +127,7 @@ def test_a_client_that_was_sent_no_rows_takes_part_in_no_sum(
 
 
 def test_the_same_run_of_an_honest_server_gives_nothing_away(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = replace(options, defense="psu,secagg", rounds=3, eval_every=3)
     result = run_federation(graph(5), options, make_transport=make_transport)
@@ -139,7 +140,7 @@ def test_the_same_run_of_an_honest_server_gives_nothing_away(
 @pytest.mark.parametrize("model", ["transe", "rotate", pytest.param("complex", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("clients", [2, pytest.param(20, marks=pytest.mark.slow)])
 def test_models_and_sizes(
-    model: Any, clients: int, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    model: Any, clients: int, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = replace(options, model=model, defense="psu,secagg")
     with pytest.raises(BroadcastError, match="refuses the broadcast"):
@@ -163,7 +164,7 @@ class Withholding(Channel):
 
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg", "secagg,suppress:t=2", "secagg:neighbours=4,threshold=3"])
 def test_without_claims_nothing_opens(
-    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """The clients' sessions differ: masks and signatures of one mean nothing to another."""
     options = replace(options, defense=defense, rounds=3, eval_every=3)
@@ -200,7 +201,7 @@ class Tampering(Channel):
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
 @pytest.mark.parametrize("value", [0.5, float("nan"), float("inf"), -16.1])
 def test_one_changed_value(
-    value: float, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    value: float, defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = replace(options, defense=defense)
     receiver = f"client/{graph(3).clients[1].name}"
@@ -226,7 +227,7 @@ class SplitForSitters(DefendedTransport):
 
 
 def test_a_client_that_sat_a_round_out_is_bound_to_what_it_was_sent_before(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """What it received after round 1 is replaced after round 2; its history keeps it out of the sums that follow."""
     options = replace(options, defense="psu,secagg", participation=0.6, rounds=4, eval_every=4)
@@ -247,7 +248,7 @@ def test_a_client_that_sat_a_round_out_is_bound_to_what_it_was_sent_before(
     run_federation(graph(5), options, make_transport=make_transport)  # and of an honest server none ends
 
 
-def drawn(graph: FederatedGraph, options: FederationOptions, round: int) -> set[str]:
+def drawn(graph: FederatedGraph, options: KgeOptions, round: int) -> set[str]:
     """The participants of a round."""
     federation = Federation(graph, options, make_transport)
     return {federation.parties[place] for place in federation.participants(round)}
@@ -260,7 +261,7 @@ def histories(transport: DefendedTransport) -> set[bytes]:
 
 @pytest.mark.parametrize("algorithm", ["fede", "feds", "fedep"])
 def test_clients_that_receive_nothing_are_told_the_commitment(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:
     """All histories are one after honest rounds, however few took part; what tells them is counted."""
     options = replace(options, algorithm=algorithm, defense="secagg", participation=0.6, rounds=3, eval_every=3)
@@ -280,7 +281,7 @@ def test_clients_that_receive_nothing_are_told_the_commitment(
 
 @pytest.mark.parametrize("defense", ["psu,secagg", "secagg:dropout=0.3,suppress:t=2"])
 def test_a_resumed_run_goes_on_with_its_history(
-    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, tmp_path: Path
+    defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, tmp_path: Path
 ) -> None:
     options = replace(options, defense=defense, rounds=3, eval_every=3)
     made: list[Any] = []
@@ -306,15 +307,13 @@ def test_a_resumed_run_goes_on_with_its_history(
     assert histories(made[1]) != histories(made[0])
 
 
-def test_first_rows_beyond_the_clip_are_refused(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
-) -> None:
+def test_first_rows_beyond_the_clip_are_refused(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     with pytest.raises(SpecError, match=r"secagg: clip must be at least 1\.5, which the first rows of entities reach"):
         run_federation(graph(3), replace(options, defense="secagg:clip=1"), make_transport=make_transport)
 
 
 def test_unchecked_clients_are_what_the_defense_adds(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """The hook takes the defense away and nothing else: the same figures come out of an honest run."""
     options = replace(options, defense="secagg")

@@ -22,8 +22,9 @@ from fkgsec.exchange import AGGREGATIONS, CODECS, Holding, Received, SharedTable
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.server import TableServer
 from fkgsec.federation.messages import SERVER, Channel, decode, encode
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.options import KgeOptions
 from protocols.core.rounds import NOTHING, Party, Silence
 
 HELD = {"client/a": ["x", "p", "y"], "client/b": ["y", "x"], "client/c": ["z", "y", "x", "q"]}
@@ -54,7 +55,7 @@ def of_bytes(frame: bytes) -> Any:
 class Machine:
     """One client with its own rows, key and randomness; what it knows of the others it was told as a participant of the run."""
 
-    def __init__(self, party: str, options: FederationOptions) -> None:
+    def __init__(self, party: str, options: KgeOptions) -> None:
         recipe = RECIPES[options.algorithm]
         codec, aggregation = CODECS[recipe.codec], AGGREGATIONS[recipe.aggregation]
         names = HELD[party]
@@ -99,7 +100,7 @@ def over_bytes(server: Any, machines: Mapping[str, Machine], crossed: list[bytes
 class Apart:
     """A federation of one table on four machines."""
 
-    def __init__(self, options: FederationOptions) -> None:
+    def __init__(self, options: KgeOptions) -> None:
         recipe = RECIPES[options.algorithm]
         codec, aggregation = CODECS[recipe.codec], AGGREGATIONS[recipe.aggregation]
         self.options, self.crossed = options, list[bytes]()
@@ -176,7 +177,7 @@ class Apart:
     ],
 )
 def test_four_machines_give_the_table_and_the_bytes_of_one_process(
-    algorithm: str, defense: str, options: FederationOptions
+    algorithm: str, defense: str, options: KgeOptions
 ) -> None:
     options = replace(options, algorithm=algorithm, defense=defense, rounds=3)
     apart, channel = Apart(options), Channel()
@@ -202,7 +203,7 @@ def test_four_machines_give_the_table_and_the_bytes_of_one_process(
 @pytest.mark.parametrize("count", [0, 2])
 @pytest.mark.parametrize("stage", ["broadcast-claim", "share", "mask"])
 def test_a_client_that_sends_no_message_or_two_in_a_frame_is_left_out(
-    stage: str, count: int, options: FederationOptions
+    stage: str, count: int, options: KgeOptions
 ) -> None:
     transport: Any = make_transport(Channel(), replace(options, defense="secagg:threshold=2"), PARTIES, (TABLE,), RUN)
     transport.align(TABLE, {party: Holding(names, len(names)) for party, names in HELD.items()})
@@ -224,7 +225,7 @@ def test_a_client_that_sends_no_message_or_two_in_a_frame_is_left_out(
 
 
 @pytest.mark.parametrize("defense", ["", "secagg", "psu,secagg,suppress:t=2"])
-def test_a_client_refuses_a_broadcast_of_no_message(defense: str, options: FederationOptions) -> None:
+def test_a_client_refuses_a_broadcast_of_no_message(defense: str, options: KgeOptions) -> None:
     apart = Apart(replace(options, defense=defense, rounds=1))
     apart.align()
     machine = apart.machines["client/a"]

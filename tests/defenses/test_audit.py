@@ -22,7 +22,7 @@ from defenses.privacy import RingNoise, clip_changes
 from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import Federation
-from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeOptions
 from protocols.noise.audit import AuditBound, audit_lower_bound
 
 DELTA = 0.05
@@ -31,7 +31,7 @@ NUM_TAILS = 20
 HEAD, RELATION = NUM_TAILS, 0
 
 
-def federation_of(tail: int, options: FederationOptions) -> FederatedGraph:
+def federation_of(tail: int, options: KgeOptions) -> FederatedGraph:
     """Three clients over the same entities; the first holds the canary (HEAD, RELATION, tail), which is its only use of HEAD."""
     nothing = np.zeros((0, 3), dtype=np.int64)
     ring = np.array([[i, RELATION, (i + 1) % NUM_TAILS] for i in range(NUM_TAILS)])
@@ -50,7 +50,7 @@ class Trained(NamedTuple):
     head: int
 
 
-def train(tail: int, options: FederationOptions) -> Trained:
+def train(tail: int, options: KgeOptions) -> Trained:
     federation = Federation(federation_of(tail, options), options, make_transport)
     federation.align()
     federation.task.trainer.train_round(1, range(3))
@@ -78,7 +78,7 @@ def clipped_head(world: Trained) -> np.ndarray:
     return clip_changes(world.rows["client/victim"].numpy(), received, world.exchange.defense.dp)[HEAD]
 
 
-def furthest_worlds(options: FederationOptions) -> Worlds:
+def furthest_worlds(options: KgeOptions) -> Worlds:
     """Of all pairs of tails, the one whose clipped changes are furthest apart: an auditor may choose its canaries."""
     trained = [train(tail, options) for tail in range(2, NUM_TAILS)]
     heads = [clipped_head(world) for world in trained]
@@ -128,7 +128,7 @@ MECHANISMS = {
 }
 
 
-def audited(mechanism: str, num_trials: int, options: FederationOptions) -> tuple[float, float, float]:
+def audited(mechanism: str, num_trials: int, options: KgeOptions) -> tuple[float, float, float]:
     """The claim, the audited bound, and that with half the noise."""
     defense, score = MECHANISMS[mechanism]
     options = msgspec.structs.replace(
@@ -150,7 +150,7 @@ def audited(mechanism: str, num_trials: int, options: FederationOptions) -> tupl
     "mechanism", ["local gaussian", pytest.param("distributed discrete", marks=pytest.mark.slow), "distributed skellam"]
 )
 def test_the_audited_bound_is_below_the_claim_and_above_it_with_half_the_noise(
-    mechanism: str, options: FederationOptions
+    mechanism: str, options: KgeOptions
 ) -> None:
     claim, honest, halved = audited(mechanism, 3000, options)
     assert 0.3 * claim < honest < claim < halved
@@ -158,9 +158,7 @@ def test_the_audited_bound_is_below_the_claim_and_above_it_with_half_the_noise(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mechanism", MECHANISMS)
-def test_with_many_trials_the_audited_bound_comes_close_to_the_claim(
-    mechanism: str, options: FederationOptions
-) -> None:
+def test_with_many_trials_the_audited_bound_comes_close_to_the_claim(mechanism: str, options: KgeOptions) -> None:
     claim, honest, halved = audited(mechanism, 40_000, options)
     print(f"\n{mechanism}: claim {claim:.3f}, audited {honest:.3f}, with half the noise {halved:.3f}")
     assert 0.5 * claim < honest < claim < halved

@@ -12,7 +12,7 @@ from defenses.transport import DefendedTransport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.messages import Channel, ProtocolMessage, client_party
-from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeOptions
 
 PARTIES = [f"client {number}" for number in range(7)]
 BAD = PARTIES[3]
@@ -102,7 +102,7 @@ def test_where_half_say_otherwise_nobody_is_singled_out(by_hand: Callable) -> No
 
 
 def test_the_record_names_the_client_and_a_round_of_too_few_goes_on(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable, monkeypatch
+    graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable, monkeypatch
 ) -> None:
     """Of five clients with a threshold of four one may stray in round 1; in round 2 two of them leave too few."""
     made = graph(5)
@@ -132,7 +132,7 @@ def test_the_record_names_the_client_and_a_round_of_too_few_goes_on(
 # The k-regular graph.
 
 
-def exchange_of(num_clients: int, defense: str, options: FederationOptions) -> DefendedTransport:
+def exchange_of(num_clients: int, defense: str, options: KgeOptions) -> DefendedTransport:
     parties = [f"client {number}" for number in range(num_clients)]
     return DefendedTransport(Channel(), msgspec.structs.replace(options, defense=defense), parties, ["entities"], "run")
 

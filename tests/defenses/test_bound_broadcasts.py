@@ -15,9 +15,10 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, SparseRows
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 from protocols import psu, secagg
 
@@ -33,7 +34,7 @@ class Changing(Channel):
         return self.change(super().send(message))
 
 
-def federated(graph: FederatedGraph, options: FederationOptions, change: Callable[[Any], AnyMessage]) -> KgeResult:
+def federated(graph: FederatedGraph, options: KgeOptions, change: Callable[[Any], AnyMessage]) -> KgeResult:
     def make(channel: Channel, *others: Any) -> Any:
         return make_transport(Changing(channel.transcript, change), *others)
 
@@ -70,7 +71,7 @@ def test_a_malformed_broadcast_is_refused(
     says: str,
     defense: str,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
 ) -> None:
     with pytest.raises(BroadcastError, match=f"client/hospital-2 .*{says}"):
         federated(graph(3), replace(options, defense=defense, rounds=1), to_second(Rows, change))
@@ -95,7 +96,7 @@ def test_a_malformed_sparse_broadcast_is_refused(
     at: int,
     change: Callable[[Any], AnyMessage],
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
 ) -> None:
     """With `sparse_rounds=1` all rows are sent after round 2, and the client knows which these are."""
     options = replace(options, algorithm="feds", defense="secagg", sparse_rounds=1)
@@ -120,7 +121,7 @@ def test_a_commitment_of_another_length_is_refused(by_hand: Callable) -> None:
 
 
 def test_a_client_that_was_sent_another_list_of_names_is_in_no_sum(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """A list of the same length, with one name that it does not hold replaced by one that stands first: its rows move."""
     made = graph(5)
@@ -183,7 +184,7 @@ def test_a_row_that_a_sum_leaves_out_is_local_for_all_until_enough_holders_are_i
 @pytest.mark.parametrize("algorithm", ["fedep", "feds"])
 @pytest.mark.parametrize("defense", ["secagg:dropout=0.2", "secagg:dropout=0.2,suppress:t=2"])
 def test_honest_rounds_send_every_participant_rows(
-    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """With few participants, dropouts and failed rounds nobody refuses."""
     options = replace(options, algorithm=algorithm, defense=defense, participation=0.6, rounds=5, eval_every=5)
@@ -194,7 +195,7 @@ def test_honest_rounds_send_every_participant_rows(
 
 @pytest.mark.parametrize("defense", ["psu,secagg", "secagg,suppress:t=2"])
 def test_unlearning_begins_from_what_was_sent_last(
-    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """Who sat the last rounds out takes over the table that the others have, and it can be no other one."""
     options = replace(options, algorithm="fedep", defense=defense, participation=0.6, rounds=2, eval_every=2)

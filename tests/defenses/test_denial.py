@@ -15,8 +15,9 @@ from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import client_party
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.steps import Observer
+from fkgsec.kge.options import KgeOptions
 from protocols.secagg import client as secagg_client
 
 PARTIES = [f"client {number}" for number in range(10)]
@@ -89,7 +90,7 @@ def test_a_dealer_of_wrong_shares_costs_one_round(
 
 def test_a_run_that_is_resumed_keeps_the_dealer_out(
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
     wrong_dealer: Callable[[str], None],
     tmp_path: Path,
 ) -> None:
@@ -159,7 +160,7 @@ def test_rows_beyond_what_clients_can_give_keep_their_old_value(
 
 
 def test_a_federation_goes_on_beside_a_client_that_overflows(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions, overflowing: Callable[[str], None]
+    graph: Callable[[int], FederatedGraph], options: KgeOptions, overflowing: Callable[[str], None]
 ) -> None:
     options = replace(options, defense="psu,secagg", rounds=3, eval_every=1)
     overflowing(client_party(graph(5).clients[1].name))

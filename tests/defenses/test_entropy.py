@@ -17,8 +17,8 @@ import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from attacks.options import KGE, threat_models
 from attacks.registry import build_view
-from attacks.view import KGE, threat_models
 from defenses.terms import Entropy, PartyEntropy
 from defenses.transport import make_transport
 from experiments.runs.record import encode_record
@@ -31,8 +31,8 @@ from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import CHECKPOINT, Observer, run_federation, run_identity
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, encode
-from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from protocols import psu
 from protocols.core.keys import generate
@@ -231,7 +231,7 @@ def test_a_record_says_when_the_protocols_randomness_was_fixed(tmp_path: Path) -
 
 @pytest.mark.parametrize("defense", ["psu,secagg", "secagg,suppress:t=2", "dp:clip=0.1,epsilon=8"])
 def test_values_do_not_depend_on_what_protocols_draw_but_for_noise(
-    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = msgspec.structs.replace(options, defense=defense, protocol_seed=None)
     one, other = (run_federation(graph(3), options, make_transport=make_transport) for _ in range(2))
@@ -289,7 +289,7 @@ class Tapped:
 @pytest.mark.parametrize("every_s", [0.0, 1e9], ids=["after a checkpoint", "before any but the first"])
 @pytest.mark.parametrize("defense", ["psu,secagg", "secagg,dp:clip=0.1,epsilon=8", "dp:clip=0.1,epsilon=8"])
 def test_a_round_that_is_done_again_after_a_kill_has_the_same_noise_under_fresh_masks(
-    defense: str, every_s: float, graph: Callable[[int], FederatedGraph], options: FederationOptions, tmp_path: Path
+    defense: str, every_s: float, graph: Callable[[int], FederatedGraph], options: KgeOptions, tmp_path: Path
 ) -> None:
     """Else the server gets both kinds of share of one secret, or two draws of noise over one upload."""
     options = msgspec.structs.replace(options, defense=defense, protocol_seed=None, rounds=2, patience=0)
@@ -310,7 +310,7 @@ def test_a_round_that_is_done_again_after_a_kill_has_the_same_noise_under_fresh_
 def test_a_run_that_goes_on_gives_what_it_would_have_given(
     defense: str,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -330,9 +330,7 @@ def test_a_run_that_goes_on_gives_what_it_would_have_given(
     ]
 
 
-def test_a_checkpoint_without_entropy_is_refused(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
-) -> None:
+def test_a_checkpoint_without_entropy_is_refused(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     exchange = make_transport(
         Channel(), msgspec.structs.replace(options, defense="secagg"), ["client/a", "client/b"], ("entities",), "run"
     )
@@ -342,4 +340,4 @@ def test_a_checkpoint_without_entropy_is_refused(
 
 def test_a_negative_protocol_seed_is_refused() -> None:
     with pytest.raises(SpecError, match=r"protocol_seed must .*got -1"):
-        FederationOptions(protocol_seed=-1)
+        KgeOptions(protocol_seed=-1)

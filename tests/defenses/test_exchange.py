@@ -18,9 +18,9 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.exchange import Holding, Transport, Uploaded
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, Opened, ProtocolMessage, Rows, Transcript
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES, Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from protocols import psu
 from protocols.secagg.messages import MaskedUpload
 
@@ -124,7 +124,7 @@ def test_a_protected_run_is_the_run_of_the_same_integers_bit_for_bit(
     clients: int,
     defense: str,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
 ) -> None:
     options = replace(options, algorithm=algorithm)
     reference = run_federation(graph(clients), options, make_transport=SumsInClear)
@@ -140,7 +140,7 @@ def test_the_table_is_the_clear_mean_up_to_rounding(
     clients: int,
     defense: str,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
     remembered: Callable,
 ) -> None:
     result, exchange = remembered(graph(clients), replace(options, algorithm=algorithm, defense=defense))
@@ -165,7 +165,7 @@ def test_the_table_is_the_clear_mean_up_to_rounding(
 
 
 def test_inputs_of_the_survivors_add_up_to_what_was_opened(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+    graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:
     """Exactly, noise and suppression included: `KgeResult.inputs` is what an attack with a colluder subtracts."""
     for defense in ("psu,secagg", "secagg,suppress:t=2", "secagg,dp:clip=0.5,epsilon=5", "secagg:dropout=0.1"):
@@ -201,7 +201,7 @@ def crossing(result: KgeResult, direction: str, round: int) -> list[bytes]:
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_no_name_crosses_before_the_union_is_told(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """With private set union. With secure aggregation alone the alignment says everything in clear."""
     (table,) = RECIPES[algorithm].shared
@@ -247,7 +247,7 @@ def test_no_row_goes_up_in_clear(
     algorithm: str,
     defense: str,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
     remembered: Callable,
 ) -> None:
     result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense or "secagg"))
@@ -279,7 +279,7 @@ def test_no_row_goes_up_in_clear(
     [("fede", "psu,secagg"), ("fedr", "secagg:dropout=0.3,suppress:t=2"), ("fede", "secagg,dp:clip=1,epsilon=5")],
 )
 def test_bytes_are_those_of_the_messages(
-    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """Keys, shares, masks and all; and what is counted can be read again."""
     result = run_federation(
@@ -310,7 +310,7 @@ def test_bytes_are_those_of_the_messages(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_seed_decides_everything_and_another_one_other_masks(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     defense = "psu,secagg:dropout=0.2,suppress:t=2,dp:clip=1,epsilon=5"
     options = replace(options, algorithm=algorithm, defense=defense)
@@ -413,7 +413,7 @@ def test_the_sum_is_that_of_the_survivors_and_a_round_of_too_few_changes_nothing
 
 
 def test_the_schedule_of_dropouts_comes_from_the_seed(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = replace(options, defense="secagg:dropout=0.2", rounds=6, eval_every=6, local_epochs=1)
 
@@ -427,7 +427,7 @@ def test_the_schedule_of_dropouts_comes_from_the_seed(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_run_with_dropouts_is_the_run_of_its_survivors_in_clear(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:
     """Rounds that too few survived included."""
     options = replace(options, algorithm=algorithm, rounds=6, seed=3)
@@ -470,7 +470,7 @@ def test_clients_keep_what_was_suppressed_and_take_the_rest(
     algorithm: str,
     defense: str,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
     remembered: Callable,
 ) -> None:
     result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense))
@@ -558,7 +558,7 @@ class StopAfter(Observer):
 
 
 def test_a_round_of_too_few_after_a_resume_is_the_same_round(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions, tmp_path: Path
+    graph: Callable[[int], FederatedGraph], options: KgeOptions, tmp_path: Path
 ) -> None:
     """With suppression, what clients take over depends on the round alone, not on one before the stop."""
     options = replace(options, defense="secagg:dropout=0.25,suppress:t=2", rounds=4, eval_every=4)
@@ -579,7 +579,7 @@ def test_a_round_of_too_few_after_a_resume_is_the_same_round(
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_local_noise_goes_up_in_clear_and_leaves_nobody_as_it_was(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: FederationOptions, remembered: Callable
+    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:
     """Without secure aggregation: what crosses is the last broadcast, the clipped change, and the claimed noise."""
     defense = "dp:clip=0.01,noise_multiplier=2,unit=row"

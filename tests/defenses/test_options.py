@@ -24,7 +24,7 @@ from fkgsec.errors import SpecError
 from fkgsec.exchange import Transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel
-from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeOptions
 
 replace = msgspec.structs.replace
 
@@ -190,7 +190,7 @@ def test_which_noise_goes_where() -> None:
 
 @pytest.mark.parametrize("algorithm", ["single", "collective"])
 def test_an_algorithm_that_exchanges_nothing_has_nothing_to_defend(
-    algorithm: str, options: FederationOptions, graph: Callable[[int], FederatedGraph]
+    algorithm: str, options: KgeOptions, graph: Callable[[int], FederatedGraph]
 ) -> None:
     defended = replace(options, algorithm=algorithm, defense="secagg")
     with pytest.raises(SpecError, match=f"^defense: {algorithm} exchanges nothing that 'secagg' could protect"):
@@ -201,21 +201,19 @@ def test_an_algorithm_that_exchanges_nothing_has_nothing_to_defend(
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedr"])
-def test_a_spec_is_checked_without_a_graph(algorithm: str, options: FederationOptions) -> None:
+def test_a_spec_is_checked_without_a_graph(algorithm: str, options: KgeOptions) -> None:
     check_defense(replace(options, algorithm=algorithm, defense="psu,secagg,suppress:t=2,dp:clip=1,epsilon=1"))
     with pytest.raises(SpecError, match="psu needs secagg"):
         check_defense(replace(options, algorithm=algorithm, defense="psu"))
 
 
-def test_a_sum_of_one_participant_is_refused(
-    options: FederationOptions, graph: Callable[[int], FederatedGraph]
-) -> None:
+def test_a_sum_of_one_participant_is_refused(options: KgeOptions, graph: Callable[[int], FederatedGraph]) -> None:
     lonely = replace(options, defense="secagg", participation=0.34)
     with pytest.raises(SpecError, match="secagg needs at least 2 participants in a round"):
         run_federation(graph(3), lonely, make_transport=make_transport)
 
 
-def test_the_exchange_is_the_one_that_was_asked_for(options: FederationOptions) -> None:
+def test_the_exchange_is_the_one_that_was_asked_for(options: KgeOptions) -> None:
     parts = ["client/a", "client/b"], ["entities"], "a run"
     assert type(make_transport(Channel(), options, *parts)) is Transport
     assert type(make_transport(Channel(), replace(options, defense="secagg"), *parts)) is DefendedTransport
@@ -243,6 +241,6 @@ def test_blanks_around_names_and_values_do_not_matter() -> None:
     assert parse_defense(" psu , secagg : clip = 8 , dropout=0.1 ") == parse_defense("psu,secagg:clip=8,dropout=0.1")
 
 
-def test_blanks_are_no_defense(options: FederationOptions) -> None:
+def test_blanks_are_no_defense(options: KgeOptions) -> None:
     with pytest.raises(SpecError, match="names none"):
         check_defense(replace(options, defense="  "))

@@ -19,7 +19,7 @@ from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeOptions
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions, unlearn
 from protocols.core.fixed_point import FixedPoint
 from protocols.core.prg import Randomness, Ring, seeded
@@ -289,12 +289,12 @@ def test_skellam_takes_coarser_bits(secagg: str, text: str) -> None:
 # What a run states.
 
 
-def statement(graph: FederatedGraph, options: FederationOptions) -> Sequence[str]:
+def statement(graph: FederatedGraph, options: KgeOptions) -> Sequence[str]:
     return run_federation(graph, options, make_transport=make_transport).protection.lines()
 
 
 def test_a_run_states_the_guarantee_of_all_its_rounds(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     lines = statement(graph(3), replace(options, defense="dp:clip=0.1,epsilon=3,unit=row"))
     assert lines[-1] == f"dp, entities: {local_noise(dp(epsilon=3.0, unit='row'), releases=2).guarantee.describe()}"
@@ -317,9 +317,7 @@ def test_a_run_states_the_guarantee_of_all_its_rounds(
     assert "2 releases, 3 or more clients, accountant KLS21" in lines[-1]  # 4 survive at least, 1 may collude
 
 
-def test_fewer_participants_are_a_smaller_cohort(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
-) -> None:
+def test_fewer_participants_are_a_smaller_cohort(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     options = replace(options, participation=0.6)
     *_, line = statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
     assert "2 or more clients" in line  # 3 take part, all must survive, 1 may collude
@@ -330,9 +328,7 @@ def test_fewer_participants_are_a_smaller_cohort(
         statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3,colluders=3"))
 
 
-def test_a_guarantee_that_promises_little_says_so(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
-) -> None:
+def test_a_guarantee_that_promises_little_says_so(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     lines = statement(graph(3), replace(options, defense="secagg,dp:clip=0.1,epsilon=50,colluders=0"))
     assert "dp: an epsilon above 20 promises next to nothing" in lines
     assert "dp: with colluders=0 the guarantee does not hold where a client colludes with the server" in lines
@@ -348,7 +344,7 @@ def test_an_unlearned_run_states_the_epsilon_of_all_that_its_clients_released(
     releases: int,
     epsilon: float,
     graph: Callable[[int], FederatedGraph],
-    options: FederationOptions,
+    options: KgeOptions,
 ) -> None:
     """The run's three rounds and the unlearning's: what a reader of either record is told is what crossed until then."""
     options = replace(options, rounds=3, defense="dp:clip=0.1,epsilon=8")
@@ -366,7 +362,7 @@ def test_an_unlearned_run_states_the_epsilon_of_all_that_its_clients_released(
     assert f"{releases + 1} releases" in again.protection.guarantees["entities"].describe()
 
 
-def test_the_releases_of_every_table_of_a_client_compose(options: FederationOptions) -> None:
+def test_the_releases_of_every_table_of_a_client_compose(options: KgeOptions) -> None:
     """Entities and relations are both a client's; a row is in one table only."""
     for unit, covered in (("client", ["entities and relations"]), ("row", ["entities", "relations"])):
         noise = local_noise(dp(noise_multiplier=2.0, unit=unit), releases=6).guarantee

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from defenses import make_transport, parse_defense
 from defenses.robust import RobustOptions
-from fkgsec import FederationOptions, generate_consortium, run_federation
+from fkgsec import KgeOptions, generate_consortium, run_federation
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Upload
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import Rows
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 def screened(options: RobustOptions, uploads: Mapping[str, Upload], previous: Tensor) -> Mapping[str, Tensor]:
@@ -181,7 +181,7 @@ def trained(defense: str, adversary: Adversary | None = None, **changes: object)
         "device": "cpu",
         "defense": defense,
     } | changes
-    return run_federation(graph, FederationOptions(**options), make_transport=make_transport, adversary=adversary)
+    return run_federation(graph, KgeOptions(**options), make_transport=make_transport, adversary=adversary)
 
 
 def off(result: KgeResult, honest: KgeResult) -> float:

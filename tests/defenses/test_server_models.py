@@ -16,9 +16,9 @@ from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.exchange import Uploaded
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.protection import Withstands
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.options import KgeOptions
 from fkgsec.unlearning.forget_sets import retaining
 from protocols.secagg import safe_threshold
 
@@ -58,7 +58,7 @@ def test_no_sum_is_said_to_withstand_a_server_that_chooses_the_table(defense: st
     ],
 )
 def test_it_is_said_that_many_sums_tell_what_one_does_not(
-    participation: float, says: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    participation: float, says: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = msgspec.structs.replace(options, rounds=1, defense="psu,secagg", participation=participation)
     protection = run_federation(graph(5), options, make_transport=make_transport).protection
@@ -66,7 +66,7 @@ def test_it_is_said_that_many_sums_tell_what_one_does_not(
 
 
 def test_it_is_said_that_two_runs_of_one_seed_tell_how_one_client_s_data_changed(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """The others' parts of the first sum are the same to the last bit, and cancel."""
     options, sums = msgspec.structs.replace(options, rounds=1, defense="psu,secagg"), []
@@ -87,7 +87,7 @@ def test_it_is_said_that_two_runs_of_one_seed_tell_how_one_client_s_data_changed
 
 
 @pytest.mark.slow
-def test_many_sums_tell_what_one_does_not(graph: Callable[[int], FederatedGraph], options: FederationOptions) -> None:
+def test_many_sums_tell_what_one_does_not(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     """Least squares of what each sum changed, on who was in it, against the mean change of each client, whom alone the server
     does not see; beside it what the mean of the sums gives."""
     seen: list[tuple[list[str], np.ndarray, np.ndarray, dict[str, np.ndarray]]] = []
@@ -152,9 +152,7 @@ def test_each_part_is_said_by_itself() -> None:
     assert by_part("") == {}
 
 
-def test_a_run_says_it_in_its_result_and_its_lines(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
-) -> None:
+def test_a_run_says_it_in_its_result_and_its_lines(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     """With three clients one of whom must not be told apart from another, one may collude: not two, as was said once."""
     options = msgspec.structs.replace(options, rounds=1, defense="psu,secagg")
     protection = run_federation(graph(3), options, make_transport=make_transport).protection
@@ -166,7 +164,7 @@ def test_a_run_says_it_in_its_result_and_its_lines(
 
 
 def test_feds_says_that_its_clients_cannot_tell_which_rows_they_were_not_sent(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = msgspec.structs.replace(options, algorithm="feds", rounds=1, defense="secagg")
     protection = run_federation(graph(3), options, make_transport=make_transport).protection

@@ -11,18 +11,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.reconstruction.options import AttackOptions
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.registry import build_view
 from attacks.residual import Claims
-from attacks.view import THREAT_MODELS, View
+from attacks.view import View
 from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows, SparseRows, Transcript
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import Table
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 from protocols import psu
 from protocols.secagg.messages import MaskedUpload
@@ -129,7 +130,7 @@ def aligned(
     kind: type[Transport], held: Mapping[str, Sequence[str]], first: Mapping[str, Tensor], **settings: Any
 ) -> Any:
     """An exchange of FedS between parties that hold given names, after the first broadcast of given rows."""
-    plain = FederationOptions(algorithm="feds", dim=len(next(iter(first.values()))), device="cpu")
+    plain = KgeOptions(algorithm="feds", dim=len(next(iter(first.values()))), device="cpu")
     options = replace(plain, **settings)
     exchange = kind(Channel(), options, list(held), [TABLE], "by hand")
     exchange.align(TABLE, {party: Holding(list(names), len(names)) for party, names in held.items()})
@@ -208,7 +209,7 @@ def test_ranking_by_the_others_is_another_run() -> None:
 
 @pytest.mark.parametrize("participation", [1.0, 0.67])
 def test_a_federation_equals_the_naive_simulation(
-    participation: float, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    participation: float, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """Through the loop, with training."""
     options = replace(
@@ -486,7 +487,7 @@ def test_the_message_says_which_rows_are_to_be_taken_over(kind: type[Transport],
 
 @pytest.mark.parametrize("defense", ["secagg", "secagg,suppress:t=2"])
 def test_nothing_but_the_protocols_messages_leaves_a_client(
-    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = replace(options, algorithm="feds", rounds=3, eval_every=3, sparse_rounds=1)
     secure = run_federation(graph(3), replace(options, defense=defense), make_transport=make_transport)
@@ -584,7 +585,7 @@ BY_VALUES = "chooses rows by their values; the noise of defense '{}' covers valu
     [("psu,secagg", HIDES), ("dp:clip=1,epsilon=5", BY_VALUES), ("secagg,dp:clip=1,epsilon=5", BY_VALUES)],
 )
 def test_feds_takes_sums_and_suppression_only(
-    defense: str, why: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    defense: str, why: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     options = replace(options, algorithm="feds", defense=defense)
     with pytest.raises(SpecError) as error:
@@ -598,7 +599,7 @@ def test_feds_takes_sums_and_suppression_only(
 class Attacked:
     """A finished run, what each client chose in each round, and the view of the first client's accomplice."""
 
-    def __init__(self, graph: FederatedGraph, options: FederationOptions) -> None:
+    def __init__(self, graph: FederatedGraph, options: KgeOptions) -> None:
         self.chose: dict[int, dict[str, set[str]]] = {}
         chose = self.chose
 
@@ -645,7 +646,7 @@ def attacked(graph: Callable[[int], FederatedGraph]) -> Callable[..., Attacked]:
     """A run of three clients with steps large enough that their rows differ."""
 
     def run(defense: str = "secagg", **changes: Any) -> Attacked:
-        options = FederationOptions(
+        options = KgeOptions(
             algorithm="feds", dim=8, batch_size=128, num_negatives=7, local_epochs=1, rounds=3, eval_every=3, patience=0,
             learning_rate=0.05, settings={"sparsity": 0.3, "sparse_rounds": 0}, seed=5, device="cpu", defense=defense,
         )  # fmt: skip

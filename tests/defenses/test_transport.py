@@ -17,8 +17,9 @@ from fkgsec.exchange import AGGREGATIONS, CODECS, Holding, Transport
 from fkgsec.federation.disk import frames
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel, LowRankRows
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import algorithms_of
+from fkgsec.kge.options import KgeOptions
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 PARTIES = ("client/a", "client/b", "client/c")
@@ -34,7 +35,7 @@ def test_every_shipped_recipe_runs_where_its_parts_fit() -> None:
     assert {name for name, recipe in algorithms_of("kge").items() if CODECS[recipe.codec].chooses_rows} == {"feds"}
 
 
-def weighted(defense: str, options: FederationOptions, rows: dict[str, Tensor], algorithm: str = "fede") -> Transport:
+def weighted(defense: str, options: KgeOptions, rows: dict[str, Tensor], algorithm: str = "fede") -> Transport:
     """A transport after one round of clients of different weights."""
     given = replace(options, defense=defense, algorithm=algorithm)
     transport = make_transport(Channel(), given, PARTIES, ["entities"], "weights")
@@ -51,7 +52,7 @@ def by_name(transport: Transport) -> dict[str, list[float]]:
 
 
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg", "secagg:bits=64", "secagg,suppress:t=2"])
-def test_weighted_sums_are_the_weighted_means_in_clear(defense: str, options: FederationOptions) -> None:
+def test_weighted_sums_are_the_weighted_means_in_clear(defense: str, options: KgeOptions) -> None:
     rows = {party: torch.from_numpy(np.random.default_rng(len(names)).normal(size=(len(names), 4)).astype(np.float32))
             for party, names in HELD.items()}  # fmt: skip
     clear, secure = weighted("", options, rows), weighted(defense, options, rows)
@@ -73,21 +74,21 @@ def test_weighted_sums_are_the_weighted_means_in_clear(defense: str, options: Fe
     assert np.array_equal(added, opened.sums()[0])
 
 
-def weighted_alike(defense: str, options: FederationOptions) -> Transport:
+def weighted_alike(defense: str, options: KgeOptions) -> Transport:
     transport = make_transport(Channel(), replace(options, defense=defense), PARTIES, ["entities"], "weights")
     transport.align("entities", {party: Holding(names, len(names)) for party, names in HELD.items()})
     transport.initialise("entities", torch.zeros(3, 4))
     return transport
 
 
-def test_noise_in_the_ring_is_for_weights_of_one(options: FederationOptions) -> None:
+def test_noise_in_the_ring_is_for_weights_of_one(options: KgeOptions) -> None:
     rows = {party: torch.zeros(len(names), 4) for party, names in HELD.items()}
     with pytest.raises(SpecError, match=r"noise discrete is for weights of 1"):
         weighted("secagg,dp:clip=1,epsilon=8", options, rows)
     weighted("secagg,dp:clip=1,epsilon=8,noise=gaussian", options, rows)
 
 
-def test_feds_combines_with_weights_in_clear_and_under_sums(options: FederationOptions) -> None:
+def test_feds_combines_with_weights_in_clear_and_under_sums(options: KgeOptions) -> None:
     """x of b: own 5 times, a's 3 times, c's 11 times, over 19; whichever side leaves its own part out."""
     options = replace(options, algorithm="feds", sparsity=1.0, sparse_rounds=0)
     rows = {party: torch.rand(len(names), 4, generator=torch.Generator().manual_seed(3)) + place
@@ -101,7 +102,7 @@ def test_feds_combines_with_weights_in_clear_and_under_sums(options: FederationO
 
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg", "secagg:dropout=0.25", "psu,secagg,suppress:t=2"])
 def test_factorised_changes_under_sums(
-    defense: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """FedE-SVD: the same tables as in clear up to the encoding; factors come down, and nothing of one client goes up."""
     options = replace(options, algorithm="fede-svd", rank=1, columns=2, rounds=3, eval_every=3, learning_rate=0.01)
@@ -126,7 +127,7 @@ HELD_BY_MANY["client/0"] = [f"row {number}" for number in range(4000)]
 TABLE_BYTES = 4 * 4000 * 16  # of elements or of float32
 
 
-def with_large_table(options: FederationOptions) -> Transport:
+def with_large_table(options: KgeOptions) -> Transport:
     """A transport of twelve clients, whose table has 4,000 rows; each uploads eight of them."""
     parties = list(HELD_BY_MANY)
     transport = make_transport(Channel(), replace(options, defense="psu,secagg"), parties, ["entities"], "bytes")
@@ -146,7 +147,7 @@ def traced_bytes(work: Callable[[], object]) -> tuple[int, int]:
         tracemalloc.stop()
 
 
-def test_clients_hold_what_they_sent_and_no_tables(options: FederationOptions) -> None:
+def test_clients_hold_what_they_sent_and_no_tables(options: KgeOptions) -> None:
     """Of a table of 4,000 rows each sends eight, and between rounds has these as ring elements and as numbers."""
     transport = with_large_table(options)
 
@@ -164,7 +165,7 @@ def test_clients_hold_what_they_sent_and_no_tables(options: FederationOptions) -
 
 
 def test_no_more_than_a_few_long_messages_are_in_memory_at_once(
-    options: FederationOptions, monkeypatch: pytest.MonkeyPatch
+    options: KgeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of twelve that are sent, each as long as a table; the transcript keeps them in a file."""
     monkeypatch.setattr(frames, "HELD_BYTES", 0)
@@ -177,7 +178,7 @@ def test_no_more_than_a_few_long_messages_are_in_memory_at_once(
     assert sum(len(frame) > TABLE_BYTES for frame in transport.channel.transcript.frames[1]) == 24
 
 
-def test_a_personal_mean_under_local_noise(graph: Callable[[int], FederatedGraph], options: FederationOptions) -> None:
+def test_a_personal_mean_under_local_noise(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     """PFedEG needs single uploads, which noise leaves; the guarantee is that of FedE, which releases as much."""
     noisy = replace(options, defense="dp:clip=0.5,epsilon=5", algorithm="pfedeg")
     result = run_federation(graph(3), noisy, make_transport=make_transport)

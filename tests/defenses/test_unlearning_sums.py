@@ -19,8 +19,8 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel
-from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
@@ -65,7 +65,7 @@ CASES = [
 def runs(graph: Callable[[int], FederatedGraph]) -> Callable[..., KgeResult]:
     """A finished run of five clients, trained once for each algorithm and defense."""
     made: dict[tuple[str, str], KgeResult] = {}
-    options = FederationOptions(
+    options = KgeOptions(
         dim=8, batch_size=128, num_negatives=7, local_epochs=1, rounds=2, eval_every=1, patience=0, seed=5, device="cpu"
     )
 
@@ -148,7 +148,7 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
     ],
 )
 def test_a_sum_that_hides_nothing_is_refused_before_anything_is_trained(
-    clients: int, colluders: int | None, says: str, graph: Callable[[int], FederatedGraph], options: FederationOptions
+    clients: int, colluders: int | None, says: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     run = run_federation(graph(clients), replace(options, defense="psu,secagg"), make_transport=make_transport)
     made: list[Any] = []
@@ -168,7 +168,7 @@ def test_a_sum_that_hides_nothing_is_refused_before_anything_is_trained(
 
 
 def test_not_the_same_clients_train_along_whoever_asks(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """With the others filled from the first place on, the one that stands apart would be the one that asked."""
     given = replace(options, defense="psu,secagg", participation=0.6)
@@ -180,7 +180,7 @@ def test_not_the_same_clients_train_along_whoever_asks(
     assert {place for sent in senders.values() for place in sent} == set(range(5))
 
 
-def test_colluders_are_of_a_defended_run(graph: Callable[[int], FederatedGraph], options: FederationOptions) -> None:
+def test_colluders_are_of_a_defended_run(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     run = run_federation(graph(3), options)
     with pytest.raises(SpecError, match="colluders=1 does not apply to a run without a defense"):
         unlearn(run, asked(graph(3), 0), UnlearnOptions(method="finetune", colluders=1))
@@ -218,7 +218,7 @@ def test_retraining_shares_no_upload_with_the_run(runs: Callable[..., KgeResult]
 
 
 def test_round_0_sends_what_the_server_has_and_no_more(
-    graph: Callable[[int], FederatedGraph], options: FederationOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     """Rows that were suppressed stay with their clients: the server sends the first rows for them, which it has."""
     run = run_federation(graph(5), replace(options, defense="secagg,suppress:t=3"), make_transport=make_transport)

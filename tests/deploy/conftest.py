@@ -20,7 +20,7 @@ from experiments.runs.record import Record
 from experiments.runs.spec import make_spec
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.steps import Observer
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from protocols.core.rounds import Silence
 
 TINY = {

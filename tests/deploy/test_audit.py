@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from attacks.figure import Figure
-from attacks.reconstruction.options import KgeAttackOptions
+from attacks.options import KgeAttackOptions
 from attacks.registry import run_attacks
 from experiments.deploy.agreement import Agreement
 from experiments.deploy.core.audit import AUDITS, Audited, check_audited
@@ -102,8 +102,8 @@ def test_figures_that_were_not_asked_for_are_refused(consortium: Callable[..., A
 
 
 def test_every_audit_is_an_attack_that_fits_its_adversary() -> None:
+    from attacks.options import THREAT_MODELS
     from attacks.registry import ATTACKS
-    from attacks.view import THREAT_MODELS
 
     for name, model in AUDITS.items():
         assert ATTACKS[name].needs.fit(THREAT_MODELS[model])

@@ -10,7 +10,7 @@ import pytest
 from defenses.transport import make_transport
 from experiments.runs.record import Record, make_record, read_record
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 CASES = [
     *[(name, "") for name in ("fede", "fedr", "feds", "fedlu")],

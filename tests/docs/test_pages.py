@@ -13,8 +13,8 @@ import typer
 from typer.testing import CliRunner
 
 from attacks.figure import STATUSES
+from attacks.options import THREAT_MODELS
 from attacks.registry import ATTACKS
-from attacks.view import THREAT_MODELS
 from experiments.cli.main import app
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 import typer
 
+from attacks.options import THREAT_MODELS
 from attacks.registry import ATTACKS
-from attacks.view import THREAT_MODELS
 from defenses.options import KINDS
 from experiments.cli.main import app
 from experiments.gate.measures import MEASURES

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.algorithms.pfedeg import Affinity
+from fkgsec.algorithms.settings import Affinity
 from fkgsec.exchange import Holding, Transport
 from fkgsec.exchange.affinity import (
     embedding_affinity,
@@ -17,8 +17,8 @@ from fkgsec.exchange.affinity import (
     supplementary,
 )
 from fkgsec.federation.messages import Channel
-from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.local.objectives import OBJECTIVES
+from fkgsec.kge.options import KgeOptions
 
 # Rows of the five entities that three clients hold, in each client's own order.
 HOLDINGS = [torch.tensor([0, 1, 2, 3]), torch.tensor([4, 3]), torch.tensor([2, 0, 4])]
@@ -148,9 +148,7 @@ PARTIES = ("client/a", "client/b", "client/c")
 
 def federation(affinity: Affinity, mixing: float = 0.75) -> Transport:
     """a holds v, w, x, y; b holds z, y; c holds x, v, z: the holdings above by name. All begin as (9, 9)."""
-    options = FederationOptions(
-        algorithm="pfedeg", dim=2, settings={"affinity": affinity, "mixing": mixing}, device="cpu"
-    )
+    options = KgeOptions(algorithm="pfedeg", dim=2, settings={"affinity": affinity, "mixing": mixing}, device="cpu")
     exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
     names = ("vwxy", "zy", "xvz")
     exchange.align("entities", {party: Holding(list(own), len(own)) for party, own in zip(PARTIES, names, strict=True)})

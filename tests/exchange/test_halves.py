@@ -25,8 +25,8 @@ from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.codec import ClientCodec, ServerCodec
 from fkgsec.exchange.server import TableServer
 from fkgsec.federation.messages import Channel
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.options import KgeOptions
 
 CLIENTS = (TableClient, ClientCodec, DefendedClient, ReceivedBroadcasts, PartyEntropy, Entropy, Ed25519PrivateKey)
 SERVERS = (TableServer, ServerCodec, DefendedServer, Aggregation, SharedTable)
@@ -54,7 +54,7 @@ def reachable(*starts: object) -> Iterator[object]:
 
 def after_two_rounds(algorithm: str, defense: str) -> Transport:
     """A transport that has aligned, sent and summed."""
-    options = FederationOptions(algorithm=algorithm, dim=8, defense=defense, protocol_seed=0, device="cpu")
+    options = KgeOptions(algorithm=algorithm, dim=8, defense=defense, protocol_seed=0, device="cpu")
     (table,) = RECIPES[algorithm].shared
     transport = make_transport(Channel(), options, PARTIES, (table,), "a run")
     transport.align(table, {party: Holding([party, "x", "y"], 3) for party in PARTIES})

@@ -10,7 +10,7 @@ from torch import Tensor
 from fkgsec.exchange import Holding, Transport
 from fkgsec.exchange.low_rank import factorise, orthogonality
 from fkgsec.federation.messages import SERVER, Channel, LowRankRows
-from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeOptions
 
 PARTIES = ("client/a", "client/b", "client/c")
 A, B, C = PARTIES
@@ -115,7 +115,7 @@ class TestOrthogonality:
 
 def federation() -> Transport:
     """a holds v, w, x, y; b holds z, y; c holds x, v, z. Updates are 3 x 2 matrices, of which one singular value crosses."""
-    options = FederationOptions(algorithm="fede-svd", dim=6, settings={"rank": 1, "columns": 2}, device="cpu")
+    options = KgeOptions(algorithm="fede-svd", dim=6, settings={"rank": 1, "columns": 2}, device="cpu")
     exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
     names = dict(zip(PARTIES, ("vwxy", "zy", "xvz"), strict=True))
     exchange.align("entities", {party: Holding(list(own), len(own)) for party, own in names.items()})

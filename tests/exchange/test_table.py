@@ -11,9 +11,9 @@ from fkgsec.errors import RunError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Delivered, Holding, SharedTable, Transport, Upload
 from fkgsec.exchange.server import TableServer
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, encode
-from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeOptions
 
-OPTIONS = FederationOptions(device="cpu")
+OPTIONS = KgeOptions(device="cpu")
 
 
 def mean(previous: Tensor, uploads: dict[str, Upload]) -> Tensor:

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.algorithms.costs import equal_cost_dim, transmitted_ratio
+from fkgsec.algorithms.settings import equal_cost_dim, transmitted_ratio
 from fkgsec.exchange import Delivered, Holding, Transport, Upload
 from fkgsec.exchange.top_k import (
     changes,
@@ -19,7 +19,7 @@ from fkgsec.exchange.top_k import (
     num_selected,
 )
 from fkgsec.federation.messages import SERVER, Channel, Rows, SparseRows
-from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeOptions
 
 PARTIES = ("client/a", "client/b", "client/c")
 A, B, C = PARTIES
@@ -211,7 +211,7 @@ def federation(seed: int = 0) -> Transport:
 
     With p = 0.7 each sends two: of 3 shared rows, 2.1; of 4, 2.8. Two sparse rounds lie between two synchronisations.
     """
-    options = FederationOptions(
+    options = KgeOptions(
         algorithm="feds", dim=2, settings={"sparsity": 0.7, "sparse_rounds": 2}, seed=seed, device="cpu"
     )
     exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
@@ -351,7 +351,7 @@ class TestExchange:
 
 def test_what_crosses_in_a_cycle_is_eq_5() -> None:
     """Three clients that hold the same ten entities, p = 0.4, s = 2, D = 8; a sign is a bit and a priority two bytes."""
-    options = FederationOptions(algorithm="feds", dim=8, settings={"sparsity": 0.4, "sparse_rounds": 2}, device="cpu")
+    options = KgeOptions(algorithm="feds", dim=8, settings={"sparsity": 0.4, "sparse_rounds": 2}, device="cpu")
     exchange = Transport(Channel(), options, PARTIES, ("entities",), "a run")
     exchange.align("entities", {party: Holding(list("abcdefghij"), 10) for party in PARTIES})
     rng = np.random.default_rng(6)

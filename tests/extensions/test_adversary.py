@@ -5,7 +5,7 @@ from collections.abc import Collection
 import torch
 from torch import Tensor
 
-from fkgsec import FederationOptions, generate_consortium, run_federation
+from fkgsec import KgeOptions, generate_consortium, run_federation
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.messages import Rows
@@ -22,7 +22,7 @@ class Flipper(Adversary):
 
 def test_it_flips_its_uploads_and_nothing_else() -> None:
     graph = generate_consortium(clients=3, size=300, seed=0)
-    options = FederationOptions(dim=8, rounds=4, eval_every=4, batch_size=64, num_negatives=8, device="cpu")
+    options = KgeOptions(dim=8, rounds=4, eval_every=4, batch_size=64, num_negatives=8, device="cpu")
     honest, flipped = run_federation(graph, options), run_federation(graph, options, adversary=Flipper("hospital-2"))
     assert run_identity(graph, options) != run_identity(graph, options, Flipper("hospital-2"))
     assert 2 in flipped.transcript.frames

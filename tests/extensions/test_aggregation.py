@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from defenses import make_transport
-from fkgsec import FederationOptions, generate_consortium, run_federation
+from fkgsec import KgeOptions, generate_consortium, run_federation
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import AGGREGATIONS, Aggregation, Delivered, SharedTable, Upload
 from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
@@ -32,7 +32,7 @@ def test_a_trimmed_mean(request: pytest.FixtureRequest) -> None:
     AGGREGATIONS.register("trimmed mean", TrimmedMean)
     register(Recipe("trimmed", ENTITIES, "here", aggregation="trimmed mean"))
     request.addfinalizer(lambda: RECIPES.remove("trimmed"))
-    clear, secure = (FederationOptions(algorithm="trimmed", rounds=1, defense=defense) for defense in ("", "secagg"))
+    clear, secure = (KgeOptions(algorithm="trimmed", rounds=1, defense=defense) for defense in ("", "secagg"))
     uploads = {str(value): Upload(torch.tensor([0]), torch.tensor([[value]])) for value in (1.0, 3.0, 1e6)}
     trimmed = TrimmedMean(SharedTable("entities"), clear)
     assert trimmed.aggregate(1, torch.zeros(2, 1), Delivered((2, 1), uploads)).tolist() == [[3.0], [0.0]]
@@ -61,6 +61,6 @@ def test_what_sums_would_change_is_refused(declared: dict[str, Any], says: str, 
     AGGREGATIONS.register("own", type("Own", (Aggregation,), {"aggregate": aggregate, **declared}))
     register(Recipe("own-aggregation", ENTITIES, "here", aggregation="own"))
     request.addfinalizer(lambda: (RECIPES.remove("own-aggregation"), AGGREGATIONS.remove("own")))
-    options = FederationOptions(algorithm="own-aggregation", dim=8, rounds=1, local_epochs=1, defense="secagg")
+    options = KgeOptions(algorithm="own-aggregation", dim=8, rounds=1, local_epochs=1, defense="secagg")
     with pytest.raises((SpecError, RunError), match=says):
         run_federation(generate_consortium(clients=3, size=300, seed=1), options, make_transport=make_transport)

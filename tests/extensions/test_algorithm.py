@@ -6,7 +6,7 @@ import pytest
 from msgspec import Meta
 
 from experiments.runs.spec import make_spec
-from fkgsec import FederationOptions, generate_consortium, run_federation
+from fkgsec import KgeOptions, generate_consortium, run_federation
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
 from fkgsec.federation.settings import AlgorithmSettings
@@ -34,7 +34,7 @@ def test_it_trains_by_its_settings_and_a_spec_reads_them(request: pytest.Fixture
     for leash in (0.0, 50.0):
         spec = make_spec(None, {"algorithm": "leash", "leash": leash, "dim": 8, "rounds": 2, "device": "cpu"})
         runs[leash] = run_federation(graph, spec.federation_options()).rounds[-1].loss
-    plain = FederationOptions(algorithm="fede", dim=8, rounds=2, device="cpu")
+    plain = KgeOptions(algorithm="fede", dim=8, rounds=2, device="cpu")
     assert run_federation(graph, plain).rounds[-1].loss == runs[0.0] != runs[50.0]
     with pytest.raises(SpecError, match=r"decay must .*got 0"):
         make_spec(None, {"algorithm": "leash", "decay": 0})

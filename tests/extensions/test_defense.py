@@ -6,7 +6,7 @@ import torch
 from defenses import KINDS, DefenseOptions, make_transport, parse_defense
 from experiments.cli.options import words_of
 from experiments.runs.spec import make_spec
-from fkgsec import FederationOptions, generate_consortium, run_federation
+from fkgsec import KgeOptions, generate_consortium, run_federation
 from fkgsec.errors import SpecError
 from fkgsec.federation.messages import SERVER
 
@@ -23,7 +23,7 @@ def test_it_guards_each_upload_and_its_setting_is_read(request: pytest.FixtureRe
     graph, _ = generate_consortium(clients=3, size=300, seed=0), KINDS.register("rounded", Rounded)
     request.addfinalizer(lambda: KINDS.remove("rounded"))
     for defense in ("rounded:step=0.5", "secagg,rounded:step=0.5"):
-        options = FederationOptions(dim=8, rounds=1, local_epochs=1, device="cpu", defense=defense)
+        options = KgeOptions(dim=8, rounds=1, local_epochs=1, device="cpu", defense=defense)
         result = run_federation(graph, options, make_transport=make_transport)
         uploads = [
             one.unpack() for one in result.transcript.messages(1) if (one.receiver, one.label) == (SERVER, "rows")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fkgsec import FederationOptions, generate_consortium, run_federation
+from fkgsec import KgeOptions, generate_consortium, run_federation
 from fkgsec.errors import SpecError
 from fkgsec.kge.encoders.client import ClientEncoder, Rows
 from fkgsec.kge.models import ENCODERS, MODELS, ClientTables, EncoderModel
@@ -48,11 +48,11 @@ def linear() -> Iterator[str]:
 
 def test_it_trains_and_its_network_stays(linear: str) -> None:
     graph = generate_consortium(clients=2, size=400, seed=0)
-    options = FederationOptions(model=linear, dim=16, rounds=30, eval_every=30, learning_rate=0.05, device="cpu")
+    options = KgeOptions(model=linear, dim=16, rounds=30, eval_every=30, learning_rate=0.05, device="cpu")
     result = run_federation(graph, options)
     assert result.rounds[-1].loss < 0.7 * result.rounds[1].loss
     assert {message.table for message in result.transcript.messages(30)} == {"entities"}
     weights = [torch.linalg.lstsq(result.tables[k].entities, result.encoded[k].entities).solution for k in (0, 1)]
     assert not torch.allclose(*weights, atol=1e-3)  # each client's rows went through a layer of its own
     with pytest.raises(SpecError, match="dropout does not apply to the model linear"):
-        FederationOptions(model=linear, dropout=0.1)
+        KgeOptions(model=linear, dropout=0.1)

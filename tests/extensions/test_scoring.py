@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec import FederationOptions, KgeModel, generate_consortium, run_federation
+from fkgsec import KgeModel, KgeOptions, generate_consortium, run_federation
 from fkgsec.kge.models import MODELS, ScoringFunction, Side
 
 
@@ -28,7 +28,7 @@ def transe_l2() -> Iterator[str]:
 def test_it_trains_and_is_evaluated(transe_l2: str) -> None:
     small = {"rounds": 8, "eval_every": 8, "batch_size": 64, "num_negatives": 8, "learning_rate": 0.02, "device": "cpu"}
     graph = generate_consortium(clients=2, size=400, seed=0)
-    result = run_federation(graph, FederationOptions(model=transe_l2, dim=16, gamma=4, **small))
+    result = run_federation(graph, KgeOptions(model=transe_l2, dim=16, gamma=4, **small))
     assert result.rounds[-1].loss < 0.7 * result.rounds[1].loss
     client, own, model = graph.clients[0], result.tables[0], KgeModel(transe_l2, 16, 4)
     head, relation, tail = client.test[0].tolist()

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs.record import write_atomically
 from experiments.runs.run import execute
 from experiments.runs.spec import make_spec
-from experiments.runs.writing import LOCK_FILE, locked
+from experiments.runs.writing import LOCK_FILE, locked, write_atomically
 from fkgsec.errors import RunError
 from fkgsec.federation.checkpoint import Progress, load, save
 

@@ -5,7 +5,7 @@ import pytest
 
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.federation.options import FederationOptions
+from fkgsec.kge.options import KgeOptions
 
 
 @pytest.fixture(scope="session")
@@ -30,7 +30,7 @@ def consortium() -> FederatedGraph:
 
 
 @pytest.fixture
-def options() -> FederationOptions:
-    return FederationOptions(
+def options() -> KgeOptions:
+    return KgeOptions(
         dim=8, batch_size=32, num_negatives=7, local_epochs=2, rounds=2, eval_every=1, patience=0, seed=5, device="cpu"
     )

@@ -15,10 +15,11 @@ from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, Rows
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.training import TrainingSubset
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
 
 class Stop(Exception):
@@ -39,7 +40,7 @@ def equal(one: KgeResult, other: KgeResult) -> bool:
     return all(torch.equal(*pair) for pair in zip(tables(one), tables(other), strict=True))
 
 
-def test_an_honest_one_changes_no_bit(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_an_honest_one_changes_no_bit(uneven: FederatedGraph, options: KgeOptions) -> None:
     for party in ("large", SERVER):
         honest = run_federation(uneven, options, adversary=Adversary(party))
         assert equal(honest, run_federation(uneven, options))
@@ -48,7 +49,7 @@ def test_an_honest_one_changes_no_bit(uneven: FederatedGraph, options: Federatio
     assert equal(honest, run_federation(uneven, secure, make_transport=make_transport))
 
 
-def test_a_party_that_is_not_there_is_refused(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_a_party_that_is_not_there_is_refused(uneven: FederatedGraph, options: KgeOptions) -> None:
     with pytest.raises(SpecError, match="adversary: 'nobody' is no party; allowed: server, small, large, middle"):
         run_federation(uneven, options, adversary=Adversary("nobody"))
 
@@ -61,7 +62,7 @@ class Forgetful(Adversary):
         return TrainingSubset(own.train, np.arange(1))
 
 
-def test_a_client_trains_on_what_it_chooses_of_its_own(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_a_client_trains_on_what_it_chooses_of_its_own(uneven: FederatedGraph, options: KgeOptions) -> None:
     adversary = Forgetful("large")
     chosen = run_federation(uneven, options, adversary=adversary)
     assert adversary.shown.name == "large"
@@ -77,7 +78,7 @@ class Shouting(Adversary):
         return 2 * rows if receiver == "client/small" and round else rows
 
 
-def test_the_server_sends_what_it_likes(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_the_server_sends_what_it_likes(uneven: FederatedGraph, options: KgeOptions) -> None:
     options = replace(options, rounds=1)
     honest, shouted = run_federation(uneven, options), run_federation(uneven, options, adversary=Shouting(SERVER))
     assert torch.equal(shouted.tables[0].entities, 2 * honest.tables[0].entities)
@@ -93,7 +94,7 @@ class Shrinking(Adversary):
 
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
 def test_under_secure_sums_a_server_that_treats_all_alike_is_followed_and_one_that_does_not_opens_nothing(
-    uneven: FederatedGraph, options: FederationOptions, defense: str
+    uneven: FederatedGraph, options: KgeOptions, defense: str
 ) -> None:
     secure = replace(options, defense=defense, rounds=2, eval_every=2)
     honest = run_federation(uneven, secure, make_transport=make_transport)
@@ -132,7 +133,7 @@ class Slowing(Adversary):
         self.share = tensors["share"]
 
 
-def test_its_state_outlives_a_kill(uneven: FederatedGraph, options: FederationOptions, tmp_path: Path) -> None:
+def test_its_state_outlives_a_kill(uneven: FederatedGraph, options: KgeOptions, tmp_path: Path) -> None:
     options = replace(options, rounds=3)
     whole = run_federation(uneven, options, adversary=Slowing("large"))
     with pytest.raises(Stop):
@@ -148,7 +149,7 @@ class Patient(Adversary):
 
 
 def test_the_transcript_keeps_what_is_named_and_the_broadcasts_before(
-    uneven: FederatedGraph, options: FederationOptions
+    uneven: FederatedGraph, options: KgeOptions
 ) -> None:
     options = replace(options, rounds=6, eval_every=6)
     plain = run_federation(uneven, options).transcript
@@ -161,7 +162,7 @@ def test_the_transcript_keeps_what_is_named_and_the_broadcasts_before(
 
 
 def test_rounds_that_an_attack_needs_are_kept_beside_those_of_the_adversary(
-    uneven: FederatedGraph, options: FederationOptions
+    uneven: FederatedGraph, options: KgeOptions
 ) -> None:
     options = replace(options, rounds=6, eval_every=6)
     named = run_federation(uneven, options, adversary=Patient("large"), rounds_needed=(4,)).transcript

@@ -17,9 +17,10 @@ from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import Progress, save, stands_at
 from fkgsec.federation.loop import BEFORE_END, CHECKPOINT, KEPT_BEFORE_END, run_federation
 from fkgsec.federation.messages import SERVER
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
 ROUNDS = 7
 SUMS, CLIP = "psu,secagg", "robust:rule=clip"
@@ -46,7 +47,7 @@ class Loud(Adversary):
         return [self.begins]
 
 
-def of_rounds(options: FederationOptions, defense: str = "") -> FederationOptions:
+def of_rounds(options: KgeOptions, defense: str = "") -> KgeOptions:
     return replace(options, rounds=ROUNDS, eval_every=2, patience=0, defense=defense)
 
 
@@ -63,9 +64,7 @@ def same(one: KgeResult, other: KgeResult) -> bool:
 @pytest.mark.parametrize(
     "defense", ["", pytest.param(CLIP, marks=pytest.mark.slow), pytest.param(SUMS, marks=pytest.mark.slow)]
 )
-def test_before_it_begins_the_run_is_that_without_it(
-    uneven: FederatedGraph, options: FederationOptions, defense: str
-) -> None:
+def test_before_it_begins_the_run_is_that_without_it(uneven: FederatedGraph, options: KgeOptions, defense: str) -> None:
     asked = of_rounds(options, defense)
     adversary = Loud("large", 5)
     late = run_federation(uneven, asked, make_transport=make_transport, adversary=adversary)
@@ -91,7 +90,7 @@ def test_before_it_begins_the_run_is_that_without_it(
     ],
 )
 def test_a_replay_from_the_state_before_the_end_has_the_bits_of_a_whole_one(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path, defense: str, party: str, begins: int,
+    uneven: FederatedGraph, options: KgeOptions, tmp_path: Path, defense: str, party: str, begins: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     asked = of_rounds(options, defense)
@@ -113,7 +112,7 @@ def test_a_replay_from_the_state_before_the_end_has_the_bits_of_a_whole_one(
 
 
 def test_messages_of_last_rounds_are_had_from_the_state_too(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+    uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
     asked = of_rounds(options)
     run_federation(uneven, asked, tmp_path)
@@ -125,7 +124,7 @@ def test_messages_of_last_rounds_are_had_from_the_state_too(
 
 
 def test_a_state_of_another_run_is_left_alone_and_a_damaged_one_named(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+    uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
     asked = of_rounds(options)
     run_federation(uneven, replace(asked, seed=asked.seed + 1), tmp_path)
@@ -137,9 +136,7 @@ def test_a_state_of_another_run_is_left_alone_and_a_damaged_one_named(
         run_federation(uneven, asked, adversary=Loud("large", 5), start=start)
 
 
-def test_a_run_that_stops_early_has_the_state_too(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
-) -> None:
+def test_a_run_that_stops_early_has_the_state_too(uneven: FederatedGraph, options: KgeOptions, tmp_path: Path) -> None:
     """Validated every fifth round, and no better after the first: it ends in round 10, and the state is of round 6."""
     asked = replace(options, rounds=40, eval_every=5, patience=1, learning_rate=1e-9)
     found = run_federation(uneven, asked, tmp_path)
@@ -155,9 +152,7 @@ class Ruinous(Loud):
         return -50 * super().upload(round, table, received, trained)
 
 
-def test_what_it_left_is_kept_though_an_earlier_round_was_better(
-    uneven: FederatedGraph, options: FederationOptions
-) -> None:
+def test_what_it_left_is_kept_though_an_earlier_round_was_better(uneven: FederatedGraph, options: KgeOptions) -> None:
     asked = replace(of_rounds(options), eval_every=1)
     late = run_federation(uneven, asked, adversary=Ruinous("large", 5))
     valid = {entry.round: entry.valid or 0.0 for entry in late.rounds[1:]}
@@ -165,7 +160,7 @@ def test_what_it_left_is_kept_though_an_earlier_round_was_better(
     assert valid[late.best_round] == max(valid[number] for number in (5, 6, 7))
 
 
-def test_it_goes_on_after_a_kill(uneven: FederatedGraph, options: FederationOptions, tmp_path: Path) -> None:
+def test_it_goes_on_after_a_kill(uneven: FederatedGraph, options: KgeOptions, tmp_path: Path) -> None:
     asked, first, again = of_rounds(options), tmp_path / "whole", tmp_path / "again"
     whole = run_federation(uneven, asked, first, checkpoint_every_s=0, adversary=Loud("large", 4))
     assert not (first / BEFORE_END).exists()  # which is of runs without an adversary

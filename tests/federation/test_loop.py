@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.options import THREAT_MODELS
 from attacks.registry import build_view
-from attacks.view import THREAT_MODELS
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
 from fkgsec.federation.loop import CHECKPOINT, run_federation, run_identity
 from fkgsec.federation.messages import SERVER, Alignment, Rows, encode
-from fkgsec.federation.options import FederationOptions, replace
-from fkgsec.kge.options import KgeResult
+from fkgsec.federation.options import replace
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
 
 def figures(result: KgeResult) -> tuple[object, ...]:
@@ -29,7 +30,7 @@ def figures(result: KgeResult) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("algorithm", ["single", "collective", "fede", "fedr"])
-def test_same_seed_same_result(algorithm: str, uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_same_seed_same_result(algorithm: str, uneven: FederatedGraph, options: KgeOptions) -> None:
     options = replace(options, algorithm=algorithm)
     first, second = run_federation(uneven, options), run_federation(uneven, options)
     assert figures(first) == figures(second)
@@ -39,7 +40,7 @@ def test_same_seed_same_result(algorithm: str, uneven: FederatedGraph, options: 
 @pytest.mark.parametrize("algorithm", ["fede", "fedr"])
 @pytest.mark.parametrize("model", ["transe", "rotate", "distmult", "complex"])
 def test_bytes_equal_the_messages_and_the_closed_form(
-    algorithm: str, model: str, uneven: FederatedGraph, options: FederationOptions
+    algorithm: str, model: str, uneven: FederatedGraph, options: KgeOptions
 ) -> None:
     options = replace(options, algorithm=algorithm, model=model)
     result = run_federation(uneven, options)
@@ -72,16 +73,14 @@ def test_bytes_equal_the_messages_and_the_closed_form(
     assert (result.rounds[2].bytes_up, result.rounds[2].bytes_down) == (up, down)
 
 
-def test_single_and_collective_exchange_nothing(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_single_and_collective_exchange_nothing(uneven: FederatedGraph, options: KgeOptions) -> None:
     for algorithm in ("single", "collective"):
         result = run_federation(uneven, replace(options, algorithm=algorithm))
         assert result.transcript.entries == []
         assert all(entry.bytes_up == entry.bytes_down == 0 for entry in result.rounds)
 
 
-def test_all_clients_hold_the_same_shared_rows_after_a_broadcast(
-    uneven: FederatedGraph, options: FederationOptions
-) -> None:
+def test_all_clients_hold_the_same_shared_rows_after_a_broadcast(uneven: FederatedGraph, options: KgeOptions) -> None:
     result = run_federation(uneven, options)
     seen: dict[int, torch.Tensor] = {}
     for client, tables in zip(uneven.clients, result.tables, strict=True):
@@ -91,14 +90,14 @@ def test_all_clients_hold_the_same_shared_rows_after_a_broadcast(
     assert not torch.equal(relations[0][0], relations[1][0])  # FedE keeps relations at home
 
 
-def test_uploads_in_the_transcript_are_the_trained_rows(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_uploads_in_the_transcript_are_the_trained_rows(uneven: FederatedGraph, options: KgeOptions) -> None:
     result = run_federation(uneven, options)
     uploads = [m for m in result.transcript.messages(result.best_round) if isinstance(m, Rows) and m.receiver == SERVER]
     for client, message, tables in zip(uneven.clients, uploads, result.trained, strict=True):
         assert torch.equal(message.unpack(), tables.entities[: client.num_trained_entities])
 
 
-def test_alignment_names_every_entity_once(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_alignment_names_every_entity_once(uneven: FederatedGraph, options: KgeOptions) -> None:
     result = run_federation(uneven, options)
     messages = [m for m in result.transcript.messages(0) if isinstance(m, Alignment)]
     for client, message in zip(uneven.clients, messages, strict=True):
@@ -106,7 +105,7 @@ def test_alignment_names_every_entity_once(uneven: FederatedGraph, options: Fede
         assert message.num_uploaded == client.num_trained_entities
 
 
-def test_participation_averages_participants_only(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_participation_averages_participants_only(uneven: FederatedGraph, options: KgeOptions) -> None:
     options = replace(options, participation=0.34, rounds=4)
     result = run_federation(uneven, options)
     for number in range(1, 5):
@@ -125,7 +124,7 @@ def test_participation_averages_participants_only(uneven: FederatedGraph, option
         assert torch.equal(result.tables[place].entities[: client.num_trained_entities], upload.unpack())
 
 
-def test_the_last_upload_of_every_client_is_kept(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_the_last_upload_of_every_client_is_kept(uneven: FederatedGraph, options: KgeOptions) -> None:
     """With partial participation the server still holds what a client sent earlier, and an attack must see it."""
     result = run_federation(uneven, replace(options, participation=0.34, rounds=8, eval_every=8))
     last = {
@@ -140,7 +139,7 @@ def test_the_last_upload_of_every_client_is_kept(uneven: FederatedGraph, options
         assert (victim.entities is not None) == (f"client/{victim.name}" in last)
 
 
-def test_early_stopping_keeps_the_best_round(consortium: FederatedGraph, options: FederationOptions) -> None:
+def test_early_stopping_keeps_the_best_round(consortium: FederatedGraph, options: KgeOptions) -> None:
     options = replace(options, algorithm="single", rounds=60, patience=2, learning_rate=0.05, batch_size=256)
     result = run_federation(consortium, options)
     checked = [entry.valid for entry in result.rounds if entry.valid is not None]
@@ -149,9 +148,7 @@ def test_early_stopping_keeps_the_best_round(consortium: FederatedGraph, options
     assert len(checked) == result.best_round + 2
 
 
-def test_a_checkpoint_of_another_run_is_refused(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
-) -> None:
+def test_a_checkpoint_of_another_run_is_refused(uneven: FederatedGraph, options: KgeOptions, tmp_path: Path) -> None:
     run_federation(uneven, options, tmp_path)
     with pytest.raises(RunError, match="belongs to a run with other options or data"):
         run_federation(uneven, replace(options, gamma=9.0), tmp_path)
@@ -159,7 +156,7 @@ def test_a_checkpoint_of_another_run_is_refused(
 
 @pytest.mark.parametrize("keep", [0, 100, 0.5])
 def test_a_truncated_checkpoint_is_refused(
-    keep: float, uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+    keep: float, uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
     run_federation(uneven, options, tmp_path)
     path = tmp_path / CHECKPOINT
@@ -188,14 +185,14 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_old_one(
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_one_client_has_nobody_to_federate_with(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_one_client_has_nobody_to_federate_with(uneven: FederatedGraph, options: KgeOptions) -> None:
     alone = FederatedGraph("alone", uneven.entities, uneven.relations, uneven.clients[:1])
     with pytest.raises(DataError, match="alone: fede needs at least 2 clients"):
         run_federation(alone, options)
     assert run_federation(alone, replace(options, algorithm="single")).best_round >= 1
 
 
-def test_clients_without_valid_or_test_triples(options: FederationOptions) -> None:
+def test_clients_without_valid_or_test_triples(options: KgeOptions) -> None:
     empty = np.zeros((0, 3), dtype=np.int64)
     clients = tuple(ClientGraph.from_global(name, np.array([[0, 0, 1], [1, 0, 2]]), empty, empty) for name in "ab")
     graph = FederatedGraph("bare", ("x", "y", "z"), ("r",), clients)
@@ -204,7 +201,7 @@ def test_clients_without_valid_or_test_triples(options: FederationOptions) -> No
     assert [entry.valid for entry in result.rounds] == [None] * 3
 
 
-def test_entities_that_only_stand_in_test_are_received_but_not_uploaded(options: FederationOptions) -> None:
+def test_entities_that_only_stand_in_test_are_received_but_not_uploaded(options: KgeOptions) -> None:
     empty = np.zeros((0, 3), dtype=np.int64)
     train, test = np.array([[0, 0, 1], [1, 0, 2]]), np.array([[0, 0, 3]])
     clients = (
@@ -244,28 +241,28 @@ def test_entities_that_only_stand_in_test_are_received_but_not_uploaded(options:
         ("participation", 1.5, r"participation must lie in \(0, 1\]; got 1.5"),
     ],
 )
-def test_options_out_of_range(field: str, value: object, message: str, options: FederationOptions) -> None:
+def test_options_out_of_range(field: str, value: object, message: str, options: KgeOptions) -> None:
     with pytest.raises(SpecError, match=message):
         replace(options, **{field: value})
 
 
 @pytest.mark.parametrize("device", ["tpu", "cuda:99", "meta", ""])
-def test_devices_that_are_not_there(device: str, options: FederationOptions) -> None:
+def test_devices_that_are_not_there(device: str, options: KgeOptions) -> None:
     with pytest.raises(SpecError, match="device"):
         replace(options, device=device).torch_device()
 
 
-def test_halves_of_participants_round_up(options: FederationOptions) -> None:
+def test_halves_of_participants_round_up(options: KgeOptions) -> None:
     shares = {0.01: 1, 0.2: 1, 0.5: 3, 0.7: 4, 1.0: 5}
     assert {share: replace(options, participation=share).num_participants(5) for share in shares} == shares
 
 
-def test_a_defense_is_never_left_out(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_a_defense_is_never_left_out(uneven: FederatedGraph, options: KgeOptions) -> None:
     with pytest.raises(SpecError, match="in clear"):
         run_federation(uneven, replace(options, defense="secagg"))
 
 
-def test_the_identity_of_a_run_is_that_of_its_values(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_the_identity_of_a_run_is_that_of_its_values(uneven: FederatedGraph, options: KgeOptions) -> None:
     """A margin given as 4 is 4.0; a setting left open is the same run; the device is no part; anything else is."""
     base = run_identity(uneven, replace(options, gamma=4.0))
     assert run_identity(uneven, replace(options, gamma=4)) == base

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from fkgsec.algorithms.fedlu import FedLURule, FedLUSettings
+from fkgsec.algorithms.fedlu import FedLURule
+from fkgsec.algorithms.settings import FedLUSettings
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions
 from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
+from fkgsec.kge.options import KgeOptions
 
 
 class MadeUp(FedLUSettings, frozen=True):
@@ -32,7 +33,7 @@ def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, request: pytest.Fixt
     )
     register(made_up)
     request.addfinalizer(lambda: RECIPES.remove(made_up.name))
-    options = FederationOptions(
+    options = KgeOptions(
         algorithm="made-up",
         dim=8,
         batch_size=32,

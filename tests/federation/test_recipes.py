@@ -7,10 +7,11 @@ from msgspec.structs import asdict
 
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
 WHEN = ("before", "after")
 
@@ -32,7 +33,7 @@ def figures(result: KgeResult) -> tuple[object, ...]:
     )
 
 
-def naive_ranks(tables: ClientTables, client: ClientGraph, split: str, options: FederationOptions) -> np.ndarray:
+def naive_ranks(tables: ClientTables, client: ClientGraph, split: str, options: KgeOptions) -> np.ndarray:
     """Filtered realistic ranks `[n, 2]`, tails then heads: one triple, one candidate at a time."""
     model, known = options.kge_model(), {tuple(triple) for triple in client.triples.tolist()}
     ranks = []
@@ -53,15 +54,15 @@ def naive_ranks(tables: ClientTables, client: ClientGraph, split: str, options: 
     return np.array(ranks)
 
 
-def naive_mrr(tables: list[ClientTables], graph: FederatedGraph, split: str, options: FederationOptions) -> float:
+def naive_mrr(tables: list[ClientTables], graph: FederatedGraph, split: str, options: KgeOptions) -> float:
     pairs = zip(tables, graph.clients, strict=True)
     return float(np.mean(1 / np.concatenate([naive_ranks(own, client, split, options) for own, client in pairs])))
 
 
 @pytest.fixture(scope="module")
-def learning() -> FederationOptions:
+def learning() -> KgeOptions:
     """Steps large enough that validation goes up and down, and that training and broadcast differ in it."""
-    return FederationOptions(
+    return KgeOptions(
         algorithm="fedep",
         dim=8,
         batch_size=32,
@@ -77,13 +78,13 @@ def learning() -> FederationOptions:
 
 
 @pytest.fixture(scope="module")
-def round_by_round(uneven: FederatedGraph, learning: FederationOptions) -> list[KgeResult]:
+def round_by_round(uneven: FederatedGraph, learning: KgeOptions) -> list[KgeResult]:
     """FedE, whose recipe is not in question, kept after 1, 2, 3 and 4 rounds."""
     fede = replace(learning, algorithm="fede")
     return [run_federation(uneven, replace(fede, rounds=number, eval_every=number)) for number in range(1, 5)]
 
 
-def test_fedep_trains_as_fede_does(uneven: FederatedGraph, learning: FederationOptions) -> None:
+def test_fedep_trains_as_fede_does(uneven: FederatedGraph, learning: KgeOptions) -> None:
     """Kept at the same round, all that was trained and sent is FedE's; the figures alone differ."""
     fedep = run_federation(uneven, replace(learning, eval_every=4))
     fede = run_federation(uneven, replace(learning, eval_every=4, algorithm="fede"))
@@ -98,7 +99,7 @@ def test_fedep_trains_as_fede_does(uneven: FederatedGraph, learning: FederationO
 
 
 def test_fedep_validates_and_tests_what_training_left(
-    uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[KgeResult]
+    uneven: FederatedGraph, learning: KgeOptions, round_by_round: list[KgeResult]
 ) -> None:
     result = run_federation(uneven, learning)
     local = [naive_mrr(kept.trained, uneven, "valid", learning) for kept in round_by_round]
@@ -114,7 +115,7 @@ def test_fedep_validates_and_tests_what_training_left(
         assert np.array_equal(result.test_ranks[place], naive_ranks(best.trained[place], client, "test", learning))
 
 
-def test_fede_before_the_broadcast_is_fedep(uneven: FederatedGraph, learning: FederationOptions) -> None:
+def test_fede_before_the_broadcast_is_fedep(uneven: FederatedGraph, learning: KgeOptions) -> None:
     """FedLU's code validates, keeps and tests FedE as local training left it: the best round is another than after."""
     fedep = run_federation(uneven, learning)
     before, after = (run_federation(uneven, replace(learning, algorithm="fede", evaluate=when)) for when in WHEN)
@@ -125,7 +126,7 @@ def test_fede_before_the_broadcast_is_fedep(uneven: FederatedGraph, learning: Fe
 
 @pytest.mark.parametrize("algorithm", ["fedprox", "fedec"])
 def test_others_of_fedlus_code_are_judged_before_the_broadcast_too(
-    algorithm: str, uneven: FederatedGraph, learning: FederationOptions
+    algorithm: str, uneven: FederatedGraph, learning: KgeOptions
 ) -> None:
     options = replace(learning, algorithm=algorithm, rounds=2, eval_every=2)
     runs = [run_federation(uneven, replace(options, evaluate=when)) for when in WHEN]
@@ -138,7 +139,7 @@ def test_others_of_fedlus_code_are_judged_before_the_broadcast_too(
 
 
 def test_who_sits_out_receives_although_what_training_left_is_judged(
-    uneven: FederatedGraph, learning: FederationOptions
+    uneven: FederatedGraph, learning: KgeOptions
 ) -> None:
     """FedLU's code sends to all clients; FedEP to those alone that train next."""
     options = replace(learning, participation=0.34, rounds=3, eval_every=3)
@@ -151,7 +152,7 @@ def test_who_sits_out_receives_although_what_training_left_is_judged(
 
 
 def test_patience_of_fedep_counts_local_figures(
-    uneven: FederatedGraph, learning: FederationOptions, round_by_round: list[KgeResult]
+    uneven: FederatedGraph, learning: KgeOptions, round_by_round: list[KgeResult]
 ) -> None:
     def last_round(figures: list[float]) -> int:
         """The first round that is no better than an earlier one; patience 1."""
@@ -168,7 +169,7 @@ def test_patience_of_fedep_counts_local_figures(
     assert stopped == [last_round(local), last_round(shared)]
 
 
-def test_who_sat_out_is_evaluated_by_the_last_broadcast(uneven: FederatedGraph, learning: FederationOptions) -> None:
+def test_who_sat_out_is_evaluated_by_the_last_broadcast(uneven: FederatedGraph, learning: KgeOptions) -> None:
     options = replace(learning, participation=0.34, rounds=2, eval_every=2)
     result, before = run_federation(uneven, options), run_federation(uneven, replace(options, rounds=1, eval_every=1))
     (sender,) = {
@@ -181,7 +182,7 @@ def test_who_sat_out_is_evaluated_by_the_last_broadcast(uneven: FederatedGraph, 
         assert np.array_equal(result.test_ranks[place], naive_ranks(result.trained[place], client, "test", options))
 
 
-def test_defaults_are_those_of_the_paper(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_defaults_are_those_of_the_paper(uneven: FederatedGraph, options: KgeOptions) -> None:
     """fedlu.txt 5.2: mu 0.1 for FedProx, half its squared distance as its code has it; tau 0.2 and mu 0.3 for FedEC."""
     options = replace(options, eval_every=2)
     assert asdict(RECIPES["fedprox"].settings()) == {

@@ -9,15 +9,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, RunError
-from fkgsec.exchange import Transport
 from fkgsec.federation import checkpoint, loop
 from fkgsec.federation.loop import CHECKPOINT, load_federation, run_federation, run_identity
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.kge.local.task import KgeTask
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
 
 def same(one: KgeResult, other: KgeResult) -> bool:
@@ -29,7 +28,7 @@ def same(one: KgeResult, other: KgeResult) -> bool:
 
 
 def test_a_finished_run_is_read_without_the_loop(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    uneven: FederatedGraph, options: KgeOptions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run_federation(uneven, options, tmp_path)
     monkeypatch.delattr(loop, "train_and_upload")
@@ -42,9 +41,7 @@ def test_a_finished_run_is_read_without_the_loop(
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedlu", "collective"])
-def test_ranking_leaves_live_models_as_they_are(
-    algorithm: str, uneven: FederatedGraph, options: FederationOptions
-) -> None:
+def test_ranking_leaves_live_models_as_they_are(algorithm: str, uneven: FederatedGraph, options: KgeOptions) -> None:
     task = KgeTask(uneven, replace(options, algorithm=algorithm))
     first = task.snapshot()
     task.train(1, range(len(task.names)), lambda: None)
@@ -54,20 +51,9 @@ def test_ranking_leaves_live_models_as_they_are(
     assert all(torch.equal(rows, live[name]) for name, rows in task.snapshot().items())
 
 
-def test_the_keyword_of_before_is_accepted_with_a_warning(uneven: FederatedGraph, options: FederationOptions) -> None:
-    secure = replace(options, defense="secagg", rounds=1)
-    with pytest.warns(DeprecationWarning, match="make_exchange is called make_transport now"):
-        old = run_federation(uneven, secure, make_exchange=make_transport)  # type: ignore[call-arg]
-    new = run_federation(uneven, secure, make_transport=make_transport)
-    for one, other in zip(old.tables, new.tables, strict=True):  # messages and seconds are another run's
-        assert torch.equal(one.entities, other.entities)
-    with pytest.raises(TypeError, match="make_exchange is the old name of make_transport"):
-        run_federation(uneven, secure, make_exchange=Transport, make_transport=make_transport)  # type: ignore[call-arg]
-
-
 @pytest.mark.parametrize("algorithm", ["fede", "fedlu"])
 def test_a_checkpoint_of_schema_1_is_read(
-    algorithm: str, uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+    algorithm: str, uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
     """By the names that its tensors had, and by the identity that a setting given at its default made."""
     chosen = replace(options, algorithm=algorithm)
@@ -91,7 +77,7 @@ def test_a_checkpoint_of_schema_1_is_read(
     assert same(load_federation(tmp_path / CHECKPOINT, uneven, chosen), result)
 
 
-def test_what_it_says_of_itself(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_what_it_says_of_itself(uneven: FederatedGraph, options: KgeOptions) -> None:
     result = run_federation(uneven, options)
     assert len(repr(result)) < 200
     assert repr(result).startswith("KgeResult(fede, transe, dimension 8, 3 clients of uneven: round ")
@@ -105,7 +91,7 @@ def test_what_it_says_of_itself(uneven: FederatedGraph, options: FederationOptio
 
 
 def test_a_damaged_file_and_a_foreign_tensor_are_refused(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
+    uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
     result = run_federation(uneven, options)
     (tmp_path / "bad").write_bytes(b"nothing")
@@ -118,15 +104,13 @@ def test_a_damaged_file_and_a_foreign_tensor_are_refused(
         KgeResult.load(tmp_path / "extra", smaller, options)
 
 
-def test_a_graph_without_clients_is_to_be_divided(options: FederationOptions) -> None:
+def test_a_graph_without_clients_is_to_be_divided(options: KgeOptions) -> None:
     graph = KnowledgeGraph.__new__(KnowledgeGraph)
     with pytest.raises(DataError, match=r"KnowledgeGraph has no clients"):
         run_federation(graph, options)  # type: ignore[arg-type]
 
 
-def test_files_of_when_there_was_one_task_are_read(
-    uneven: FederatedGraph, options: FederationOptions, tmp_path: Path
-) -> None:
+def test_files_of_when_there_was_one_task_are_read(uneven: FederatedGraph, options: KgeOptions, tmp_path: Path) -> None:
     result = run_federation(uneven, options, tmp_path)
     result.save(tmp_path / "run")
     for path, key in ((tmp_path / "run", "result"), (tmp_path / CHECKPOINT, "progress")):

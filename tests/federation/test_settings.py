@@ -7,9 +7,10 @@ import pytest
 from msgspec import Meta
 
 from fkgsec.errors import SpecError
-from fkgsec.federation.options import FederationOptions, RunOptions, flat, nested, replace, run_identities, run_identity
+from fkgsec.federation.options import RunOptions, flat, nested, replace, run_identities, run_identity
 from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
 from fkgsec.federation.settings import AlgorithmSettings, fields_of
+from fkgsec.kge.options import KgeOptions
 
 
 class Made(AlgorithmSettings, frozen=True):
@@ -69,7 +70,7 @@ def test_two_recipes_of_one_name_are_refused() -> None:
 def test_documents_are_flat_and_options_nested() -> None:
     assert nested({"algorithm": "feds", "sparsity": 0.2}) == {"algorithm": "feds", "settings": {"sparsity": 0.2}}
     assert flat({"algorithm": "feds", "settings": {"sparsity": 0.2}}) == {"algorithm": "feds", "sparsity": 0.2}
-    options = replace(FederationOptions(algorithm="feds", settings={"sparse_rounds": 1}), sparsity=0.2)
+    options = replace(KgeOptions(algorithm="feds", settings={"sparse_rounds": 1}), sparsity=0.2)
     assert (options.settings.sparsity, options.settings.sparse_rounds) == (0.2, 1)
     assert replace(options, sparsity=None).settings.sparsity == 0.4
     assert replace(options, algorithm="fedepl").settings.sparsity == 0.2

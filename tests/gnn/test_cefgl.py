@@ -4,7 +4,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from fkgsec.algorithms.graphs.cefgl import SPARSE, CEFGLRule, CEFGLSettings
+from fkgsec.algorithms.graphs.cefgl import SPARSE, CEFGLRule
+from fkgsec.algorithms.graphs.settings import CEFGLSettings
 from fkgsec.errors import SpecError
 from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.exchange.tensors.quantised import quantise
@@ -14,7 +15,8 @@ from fkgsec.federation.messages import SERVER, QuantisedRows, Rows
 from fkgsec.federation.options import replace
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.models import ENCODER
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.gnn.task import GraphTask
 from fkgsec.gnn.training import ClientTrainer
 from fkgsec.graphs.sets import FederatedGraphs

@@ -9,7 +9,8 @@ from fkgsec.exchange.tensors.quantised import Quantised
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, Rows
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.sets import FederatedGraphs
 
 SMALL = GnnOptions(width=8, rounds=1, batch_size=16, device="cpu", seed=6)

@@ -9,7 +9,8 @@ import torch
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import algorithms_of
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.sets import FederatedGraphs
 from fkgsec.graphs.split import by_chance

@@ -12,7 +12,8 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.geometric import layers
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.gnn.task import GraphTask
 from fkgsec.gnn.training import ClientTrainer
 from fkgsec.graphs.sets import FederatedGraphs

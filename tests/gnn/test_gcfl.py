@@ -10,7 +10,8 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import replace
 from fkgsec.gnn.models import ENCODER
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.gnn.task import GraphTask
 from fkgsec.graphs.sets import FederatedGraphs
 

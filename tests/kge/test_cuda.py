@@ -9,9 +9,10 @@ import torch
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import algorithms_of
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 
 pytestmark = pytest.mark.gpu
 MODELS = ("transe", "rotate", "distmult", "complex")
@@ -23,9 +24,9 @@ def consortium() -> FederatedGraph:
 
 
 @pytest.fixture
-def options() -> FederationOptions:
+def options() -> KgeOptions:
     sizes = {"dim": 16, "batch_size": 64, "num_negatives": 15, "local_epochs": 3, "rounds": 2}
-    return FederationOptions(**sizes, eval_every=1, patience=0, seed=5, device="cpu")
+    return KgeOptions(**sizes, eval_every=1, patience=0, seed=5, device="cpu")
 
 
 def assert_same_figures(cpu: KgeResult, cuda: KgeResult, tolerance: float = 2e-3) -> None:
@@ -45,7 +46,7 @@ def assert_same_figures(cpu: KgeResult, cuda: KgeResult, tolerance: float = 2e-3
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("algorithm", algorithms_of("kge"))
 def test_every_algorithm_gives_the_figures_of_the_cpu(
-    algorithm: str, model: str, consortium: FederatedGraph, options: FederationOptions
+    algorithm: str, model: str, consortium: FederatedGraph, options: KgeOptions
 ) -> None:
     sized = {"rank": 2, "columns": 2} if "svd" in algorithm else {}
     options = replace(options, algorithm=algorithm, model=model, **sized)
@@ -54,7 +55,7 @@ def test_every_algorithm_gives_the_figures_of_the_cpu(
     )
 
 
-def test_wide_rows_and_many_negatives(consortium: FederatedGraph, options: FederationOptions) -> None:
+def test_wide_rows_and_many_negatives(consortium: FederatedGraph, options: KgeOptions) -> None:
     """The papers' sizes: 256 complex dimensions, 256 negatives, batches of 512. Two runs give the same bits."""
     options = replace(options, model="rotate", dim=256, num_negatives=256, batch_size=512, local_epochs=2, rounds=1)
     first, second = (run_federation(consortium, replace(options, device="cuda")) for _ in range(2))

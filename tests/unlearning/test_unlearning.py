@@ -14,18 +14,19 @@ import torch
 from torch import Tensor
 
 from defenses.transport import make_transport
-from fkgsec.algorithms.alone import Variant
+from fkgsec.algorithms.settings import Variant
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import Transport
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, Rows
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import LocalTrainer, TrainingSubset
 from fkgsec.kge.models import ClientTables, KgeModel
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.interference import (
@@ -41,7 +42,7 @@ from fkgsec.unlearning.interference import (
 from fkgsec.unlearning.methods import with_random_tails
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions, unlearn
 
-OPTIONS = FederationOptions(
+OPTIONS = KgeOptions(
     algorithm="fedlu",
     dim=8,
     batch_size=32,

@@ -32,10 +32,11 @@ from attacks.graphs.inversion.inference import Inverted, Step, invert
 from attacks.graphs.inversion.similarity import LabelledGraph, similarity
 from attacks.graphs.view import GraphVictim, GraphView
 from attacks.laboratory import Laboratory, PublicSettings
+from attacks.options import GRAPH
 from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL, GRAPH
+from attacks.view import ALL
 from fkgsec.estimate import exact, proportion
-from fkgsec.gnn.options import GnnResult
+from fkgsec.gnn.result import GnnResult
 from fkgsec.gnn.training import batch_order
 from fkgsec.graphs.features import feature_kind
 from fkgsec.graphs.sets import GraphSet

@@ -10,19 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 import typer
 from rich.console import Console
 
 from experiments.cli.training.presets import Chosen
-from experiments.papers.estimates import Costs
-from experiments.reporting.listing import find_records
-from experiments.reporting.sheets import Column, Sheet, print_sheets
-from experiments.runs.run import RECORD_FILE
 from experiments.tasks.memory import GIB, available, needed
 from experiments.tasks.spec import RunSpec
+
+if TYPE_CHECKING:
+    from experiments.reporting.sheets import Sheet
 
 DryRun = Annotated[
     bool,
@@ -53,6 +52,8 @@ def print_plan(
     Args:
         runs: by name, at least one. attack: whether they would be attacked. records: a folder of finished runs, for rounds.
     """
+    from experiments.reporting.sheets import print_sheets
+
     console.print("Nothing is trained or written (--dry-run).", highlight=False)
     print_sheets(console, [_settings(chosen), _runs(graph, runs, records)])
     for line in (_defaults(chosen), *(_attacked(chosen.spec) if attack else ())):
@@ -61,6 +62,8 @@ def print_plan(
 
 def _settings(chosen: Chosen) -> Sheet:
     """What is not left at its default, and whose it is."""
+    from experiments.reporting.sheets import Column, Sheet
+
     values = chosen.spec.document()
     rows = tuple((name, _written(values.get(name)), whose) for name, whose in chosen.whose.items())
     return Sheet("Settings, and whose they are", (Column("option"), Column("value"), Column("whose")), rows)
@@ -84,6 +87,11 @@ def _written(value: Any) -> str:
 
 def _runs(graph: Any, runs: Mapping[str, Planned], records: Path) -> Sheet:
     """A row for each run with its estimates."""
+    from experiments.papers.estimates import Costs
+    from experiments.reporting.listing import find_records
+    from experiments.reporting.sheets import Column, Sheet
+    from experiments.runs.run import RECORD_FILE
+
     known = find_records([records]).records.values() if any(records.rglob(RECORD_FILE)) else ()
     costs = Costs(known, papers_rounds={})
     rows, notes, seconds, most = [], [], 0.0, 0.0

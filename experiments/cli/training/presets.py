@@ -16,11 +16,10 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from experiments.cli.surface import complete_from
-from experiments.papers.spec import find_experiment
+from experiments.cli.console import complete_from
 from experiments.runs.choices import spelled
 from experiments.runs.documents import read_document
-from experiments.runs.spec import RENAMED, allowed_words, make_spec
+from experiments.runs.spec import allowed_words, make_spec
 from experiments.tasks.task import task_of
 
 TABLES = {
@@ -64,8 +63,8 @@ def choose(config: Path | None, given: Mapping[str, Any], preset: str | None = N
     given = {name: value for name, value in given.items() if value is not None}
     content = {} if config is None else read_document(config).content
     in_file = content if isinstance(content, dict) else {}  # `make_spec` says what is wrong with it
-    whose = {RENAMED.get(name, str(name)): str(config) for name in in_file}
-    whose |= {RENAMED.get(name, name): GIVEN for name in given}
+    whose = {str(name): str(config) for name in in_file}
+    whose |= dict.fromkeys(given, GIVEN)
     stated: dict[str, Any] = {}
     if preset is not None:
         own = {
@@ -88,6 +87,8 @@ def preset_values(preset: str, stated: Mapping[str, Any], *, rows: bool = True) 
     Args:
         stated: what else is said of the run; its algorithm and model tell the row.
     """
+    from experiments.papers.spec import find_experiment
+
     name = spelled("preset", preset, TABLES)
     document = read_document(find_experiment(TABLES[name])).content
     algorithm = spelled("algorithm", stated.get("algorithm", name), allowed_words("algorithm"))

@@ -5,23 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from attacks.registry import ATTACKS, UPDATE_RECOVERY
+from attacks.options import UPDATE_RECOVERY
 from experiments.cli.console import make_console, say
-from experiments.reporting import tables, words
-from experiments.reporting.matrix import has_matrix, matrix, sheet
-from experiments.reporting.sheets import print_sheets
-from experiments.reporting.verdict import SURE, SURE_OVER, comparison_lines, verdict_lines, verdict_of, verdict_over
-from experiments.runs.compare import Comparison
-from experiments.runs.record import Record, encode_record
-from experiments.runs.recovery import AID as UPDATE_AID
-from experiments.runs.run import Finished
-from experiments.runs.seeds import SEEDS_FILE, SeedsRecord
-from experiments.runs.stored import encode_stored
 from experiments.runs.writing import write_new
+
+if TYPE_CHECKING:
+    from experiments.runs.compare import Comparison
+    from experiments.runs.record import Record
+    from experiments.runs.run import Finished
+    from experiments.runs.seeds import SeedsRecord
 
 
 class Output(NamedTuple):
@@ -34,6 +30,8 @@ class Output(NamedTuple):
 
 def not_asked(record: Record) -> list[str]:
     """The threat models of named attacks that a record has no figure of, a line for each attack."""
+    from attacks.registry import ATTACKS
+
     lines = []
     for name in record.spec.attack:
         asked = {one.threat_model for one in record.figures if one.attack == name}
@@ -54,6 +52,12 @@ def print_comparison(comparison: Comparison, folder: Path, remarks: Iterable[str
     Args:
         remarks: lines about how it was trained.
     """
+    from experiments.reporting import tables, words
+    from experiments.reporting.matrix import has_matrix, matrix, sheet
+    from experiments.reporting.sheets import print_sheets
+    from experiments.reporting.verdict import comparison_lines
+    from experiments.runs.recovery import AID as UPDATE_AID
+
     console = make_console()
     records = {case.name: case.record for case in comparison.cases}
     _print_lines(console, [*comparison_lines(records), *remarks, ""])
@@ -83,6 +87,12 @@ def print_several(
     several: SeedsRecord, records: Sequence[Record], folder: Path, output: Output, remarks: Iterable[str] = ()
 ) -> None:
     """The verdict over the seeds, their figures, and where they lie."""
+    from experiments.reporting import tables
+    from experiments.reporting.sheets import print_sheets
+    from experiments.reporting.verdict import SURE_OVER, verdict_lines, verdict_over
+    from experiments.runs.seeds import SEEDS_FILE
+    from experiments.runs.stored import encode_stored
+
     if not output.quiet:
         console = make_console(stderr=output.json == "-")
         title = f"Verdict over {len(records)} trainings"
@@ -111,6 +121,11 @@ def print_finished(
     Args:
         warnings: on standard error. remarks: lines about how it was trained.
     """
+    from experiments.reporting import tables, words
+    from experiments.reporting.sheets import print_sheets
+    from experiments.reporting.verdict import SURE, verdict_lines, verdict_of
+    from experiments.runs.record import encode_record
+
     for warning in warnings:
         say(f"warning: {warning}")
     if not output.quiet:

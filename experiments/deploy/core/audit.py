@@ -20,12 +20,12 @@ import msgspec
 
 from attacks.figure import Figure
 from attacks.kge.task import attack_under
-from attacks.reconstruction.options import KgeAttackOptions
+from attacks.options import THREAT_MODELS, KgeAttackOptions
 from attacks.registry import ATTACKS
-from attacks.view import ALL, THREAT_MODELS
+from attacks.view import ALL
 from experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.errors import RunError, SpecError
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 AUDITS = {"membership": "models", "edges": "server", "degrees": "server", "server-aux": "server+triples"}
 """The attacks that parties can score, and the adversary that each is of."""

@@ -30,8 +30,7 @@ from fkgsec.data.split_leaks import leaked_test_mask
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.federation.checkpoint import save_tensors
-from fkgsec.kge.models import ClientTables
-from fkgsec.kge.ranking import HITS
+from fkgsec.kge.models import HITS, ClientTables
 from fkgsec.randomness import generator
 
 DECIMALS = 3

@@ -15,7 +15,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.runs.record import write_atomically
+from experiments.runs.writing import write_atomically
 from fkgsec.errors import RunError
 
 VERSION = "1.41.0"

@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
+from experiments.deploy import TIMEOUT_S
 from experiments.deploy.flower.inside.fkgsec_relay import wire
 from experiments.deploy.flower.installed import command, complaint, environment
 from experiments.deploy.flower.local import Door
@@ -31,7 +32,6 @@ from fkgsec.errors import RunError
 from fkgsec.federation.messages import client_party
 from protocols.core.rounds import NOTHING, Silence
 
-TIMEOUT_S = 600.0
 """How long a party may take for one reply before it counts as silent."""
 _START_S, _AGAIN_S, _LOOK_S, _RETURN_S = 120.0, 2.0, 1.0, 120.0
 

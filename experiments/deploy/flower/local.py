@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from experiments.deploy.flower.inside.fkgsec_relay import wire
-from experiments.runs.record import write_atomically
+from experiments.runs.writing import write_atomically
 from fkgsec.errors import RunError
 
 _LONGEST_SOCKET = 100

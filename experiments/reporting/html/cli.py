@@ -8,23 +8,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
-import pandas as pd
 import typer
 
 from experiments.cli.console import expected_errors
-from experiments.integrity.checks import check_shares, require_whole
-from experiments.reporting.html.page import assemble, render
-from experiments.reporting.html.verdicts import judged_beside, read_judged
-from experiments.reporting.items import Run
-from experiments.reporting.membership import candidates_of
-from experiments.reporting.sheets import count
-from experiments.runs.compare import COMPARISON_FILE, folder_name, read_comparison
-from experiments.runs.record import Record, read_record
-from experiments.runs.run import RECORD_FILE, SCORES_FILE, read_scores
 from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import RunError, SpecError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from experiments.reporting.items import Run
+    from experiments.runs.record import Record
 
 EPILOG = (
     "Examples:\n\n  fkgsec report runs/mine\n\n  fkgsec report runs/defenses/comparison.json --out defenses.html\n\n"
@@ -50,6 +46,10 @@ def report(
     overwrite: Overwrite = False,
 ) -> None:
     """Write one HTML page on finished runs: what leaked to whom, what the defense promises, utility, bytes, provenance."""
+    from experiments.reporting.html.page import assemble, render
+    from experiments.reporting.html.verdicts import judged_beside, read_judged
+    from experiments.reporting.sheets import count
+
     if out.suffix not in (".html", ".htm"):
         raise SpecError(f"out must end with .html, so that no record is written over; got {out}")
     given = {path: made for path in runs if (made := read_judged(path)) is not None}
@@ -71,6 +71,8 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     Raises:
         RunError: something is missing, damaged, or scores that are not those of their record.
     """
+    from experiments.reporting.items import Run
+
     runs: list[Run] = []
     seen: Counter[str] = Counter()
     for path in paths:
@@ -83,16 +85,24 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 def _name(path: Path) -> str:
     """The folder's name, or the file's where files of their own stand side by side."""
+    from experiments.runs.compare import COMPARISON_FILE
+    from experiments.runs.run import RECORD_FILE
+
     if path.is_file() and path.name not in (RECORD_FILE, COMPARISON_FILE):
         return path.stem
     return (path.parent if path.is_file() else path).resolve().name
 
 
-Read = tuple[str, Record, pd.DataFrame | None, pd.DataFrame | None]
+Read: TypeAlias = "tuple[str, Record, pd.DataFrame | None, pd.DataFrame | None]"
 
 
 def _read(path: Path) -> list[Read]:
     """The records at one place, with the case's name where it is a comparison's, and the scores that stand beside them."""
+    from experiments.integrity.checks import require_whole
+    from experiments.runs.compare import COMPARISON_FILE, folder_name, read_comparison
+    from experiments.runs.record import read_record
+    from experiments.runs.run import RECORD_FILE, SCORES_FILE
+
     if path.is_dir():
         inside = next((path / name for name in (RECORD_FILE, COMPARISON_FILE) if (path / name).exists()), None)
         if inside is None:
@@ -122,6 +132,10 @@ def _read_scores(path: Path, record: Record) -> tuple[pd.DataFrame | None, pd.Da
     Raises:
         RunError: the file is damaged, is not the record's, or gives other figures than it.
     """
+    from experiments.integrity.checks import check_shares
+    from experiments.reporting.membership import candidates_of
+    from experiments.runs.run import read_scores
+
     scores = read_scores(path, record)
     if scores is None or not len(scores):
         return None, None

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from attacks.view import ALL, THREAT_MODELS
+from attacks.options import THREAT_MODELS
+from attacks.view import ALL
 from experiments.reporting.frames import figure_frame, over_all
 from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
 from experiments.reporting.items import Run

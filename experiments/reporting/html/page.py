@@ -14,8 +14,8 @@ import msgspec
 import pandas as pd
 
 import fkgsec
-from attacks.registry import ATTACKS, RECONSTRUCTION
-from attacks.view import threat_models
+from attacks.options import RECONSTRUCTION, threat_models
+from attacks.registry import ATTACKS
 from experiments.gate.judge import Checked
 from experiments.reporting.frames import each_victim, figure_frame, over_all
 from experiments.reporting.html.figures import Chart, convergence_charts, cost_charts, figure_charts, roc_charts

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.gate.judge import CHECK_FILE, Checked
-from experiments.gate.judge import SCHEMA as CHECK_SCHEMA
+from experiments.gate import CHECK_FILE
+from experiments.gate import SCHEMA as CHECK_SCHEMA
+from experiments.gate.judge import Checked
 from experiments.gate.verdict_formats import headline_lines
 from experiments.gate.verdicts import show, show_figure
 from experiments.reporting.items import Run

@@ -14,103 +14,21 @@ What is judged is Theta + S.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from msgspec import Meta
 from torch import Tensor
 from torch.nn import functional
 
-from fkgsec.algorithms.graphs.fedavg import PARAMETERS
-from fkgsec.errors import SpecError
-from fkgsec.exchange.tensors.quantised import Rounding, Scale, check_bits
-from fkgsec.exchange.tensors.truncated_svd import CORRECTION, Shrink
-from fkgsec.federation.recipes import Recipe
+from fkgsec.exchange.tensors.truncated_svd import CORRECTION
 from fkgsec.gnn.batches import Batch
-from fkgsec.gnn.options import DropoutSettings
 from fkgsec.gnn.training import GraphRule, pulled
-from fkgsec.randomness import generator
 
 if TYPE_CHECKING:
     from fkgsec.gnn.training import ClientTrainer
 
 SPARSE, OWN = "sparse.", "own."
-
-
-class CEFGLSettings(DropoutSettings, frozen=True):
-    """The parts of the decomposition, and what crosses.
-
-    Attributes:
-        components: "both"; or one alone (cefgl.txt Table 5): "shared" has no sparse part, "sparse" no shared one, so that nothing
-            that crosses is used.
-        correction: "dual", h grows by alpha (Theta - W) and the server takes mean h / alpha off, as in FedSLR, so that the h of a
-            client that has converged is its gradient (the paper's Remark 2); "printed", by (Theta - W) / learning rate, of which
-            the server takes the learning rate's share (Eq. 7 and 9 as they stand); "off", there is none.
-        alpha: weight of the distance to Theta.
-        finetune_epochs: epochs of the sparse part in a round.
-        l1: soft shrinkage of the sparse part in each step, times the learning rate.
-        sparsify: what makes it sparse after its epochs: zeros below `sparse_threshold` ("threshold"), or but for the share
-            `sparse_share` of its numbers that is largest ("top-k").
-        singular_threshold: of the shared matrices, smaller singular values are dropped. shrink: the others stay ("hard"), or are
-            made smaller by the threshold over alpha ("soft", FedSLR).
-        bits: of a number that crosses, up to 20; 32: as it is. scale, rounding: see `fkgsec.exchange.tensors.quantised`.
-        exchange: probability that rows cross after a round; one draw for all clients.
-        upload: "combined", W - h / alpha, which is all that the server needs; "both", W and h, quantised each, as the paper has
-            it, in twice as many bytes: the server then sees an h that tends to the client's gradient.
-        start: W starts a round at what was "received" (FedSLR), or where the client's "own" training left it, as Eq. 6 reads.
-        factors: a matrix is sent as its two factors where they are "smaller" than it, or "never".
-    """
-
-    components: Annotated[
-        Literal["both", "shared", "sparse"], Meta(description="parts of the model: both, or one alone")
-    ] = "both"
-    correction: Annotated[
-        Literal["dual", "printed", "off"], Meta(description="of local gradients by how far earlier rounds went")
-    ] = "dual"
-    alpha: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the distance to the rows received")] = 0.6
-    finetune_epochs: Annotated[int, Meta(ge=1, le=1_000_000, description="epochs of the sparse part in a round")] = 1
-    l1: Annotated[float, Meta(ge=0, le=1_000_000, description="soft shrinkage of the sparse part, a learning rate")] = (
-        1e-4
-    )
-    sparsify: Annotated[Literal["threshold", "top-k"], Meta(description="how the sparse part is made sparse")] = (
-        "threshold"
-    )
-    sparse_threshold: Annotated[float, Meta(ge=0, le=1_000_000, description="smaller numbers are zero")] = 1e-4
-    sparse_share: Annotated[float, Meta(ge=0, le=1, description="share of numbers that top-k keeps")] = 0.1
-    singular_threshold: Annotated[
-        float, Meta(ge=0, le=1_000_000, description="smaller singular values are dropped")
-    ] = 1e-3
-    shrink: Annotated[Shrink, Meta(description="whether the other singular values stay or are made smaller")] = "hard"
-    bits: Annotated[int, Meta(ge=2, le=32, description="of a number that crosses, up to 20; 32: as it is")] = 4
-    scale: Annotated[Scale, Meta(description="what a step of the numbers that cross is measured by")] = "max"
-    rounding: Annotated[Rounding, Meta(description="of the numbers that cross")] = "nearest"
-    exchange: Annotated[float, Meta(ge=0, le=1, description="probability that rows cross after a round")] = 0.5
-    upload: Annotated[Literal["combined", "both"], Meta(description="parameters less corrections, or both apart")] = (
-        "combined"
-    )
-    start: Annotated[Literal["received", "own"], Meta(description="where a client's shared part starts a round")] = (
-        "received"
-    )
-    factors: Annotated[Literal["smaller", "never"], Meta(description="when matrices are sent as two factors")] = (
-        "smaller"
-    )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_bits(self.bits)
-        if self.alpha == 0 and (self.correction == "dual" or self.shrink == "soft"):
-            raise SpecError("alpha must be above 0 with correction=dual or shrink=soft, which divide by it; got 0")
-        if self.upload == "both" and self.correction == "off":
-            raise SpecError("upload=both sends corrections, and correction=off has none; leave one of them out")
-
-    def taken(self, learning_rate: float) -> float:
-        """The share of h that is taken from W in the mean."""
-        return 1 / self.alpha if self.correction == "dual" else learning_rate
-
-    def exchanges(self, round: int, seed: int) -> bool:
-        """The coin of Algorithm 1 line 3."""
-        return bool(generator(seed, "exchange", round).random() < self.exchange)
 
 
 class CEFGLRule(GraphRule):
@@ -222,17 +140,3 @@ class CEFGLRule(GraphRule):
         own = {name: one for name, one in parameters.items() if not name.startswith(SPARSE)}
         alone = self.settings.components == "sparse"
         return own | {name: one if alone else own[name] + one for name, one in sparse.items()}
-
-
-CEFGL = Recipe(
-    "cefgl",
-    PARAMETERS,
-    "cefgl.txt Algorithm 1",
-    CEFGLSettings,
-    task="graph",
-    keep_optimizer=True,
-    keeps_first=True,
-    codec="quantised",
-    aggregation="truncated-svd",
-    local=CEFGLRule,
-)

@@ -9,42 +9,19 @@ Leakage: columns of `structure.embedding.weight` of degrees that a client never 
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import numpy as np
 import torch
-from msgspec import Meta
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fkgsec.algorithms.graphs.fedavg import PARAMETERS
-from fkgsec.errors import SpecError
-from fkgsec.federation.recipes import Recipe
+from fkgsec.algorithms.graphs.settings import FedStarSettings
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.models import Architecture, convolution_of, dropout, edges_for, read_out
-from fkgsec.gnn.options import GnnSettings
 from fkgsec.gnn.training import GraphRule
 from fkgsec.graphs.sets import GraphSet
 from fkgsec.graphs.structure import structure_features, with_structure
 
 STRUCTURE = "structure."
-
-
-class FedStarSettings(GnnSettings, frozen=True):
-    """How long the structure features are.
-
-    Attributes:
-        num_walks, num_degrees: of random-walk return probabilities, and of columns of the one-hot degree; one of them may be 0
-            (in FedStar's code the types "dg" and "rw").
-    """
-
-    num_walks: Annotated[int, Meta(ge=0, le=1_000, description="steps of the longest random walk")] = 16
-    num_degrees: Annotated[int, Meta(ge=0, le=1_000, description="largest degree that is told from larger ones")] = 16
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.num_walks + self.num_degrees == 0:
-            raise SpecError("num_walks and num_degrees are both 0; FedStar's shared channel would read nothing")
 
 
 class StructureChannel(nn.Module):
@@ -109,15 +86,3 @@ class FedStarRule(GraphRule):
 
     def prepare(self, graphs: GraphSet) -> GraphSet:
         return with_structure(graphs, num_walks=self.settings.num_walks, num_degrees=self.settings.num_degrees)
-
-
-FEDSTAR = Recipe(
-    "fedstar",
-    PARAMETERS,
-    "Tan et al. 2023: the structure channel is shared; its code has 3 layers (--layers 3), cefgl.txt 5.1 two",
-    FedStarSettings,
-    task="graph",
-    keep_optimizer=True,
-    local=FedStarRule,
-    keeps_first=True,
-)

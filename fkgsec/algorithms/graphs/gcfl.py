@@ -8,49 +8,15 @@ round with the best validation is kept, as everywhere; `select=test` is the near
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import torch
-from msgspec import Meta
 
-from fkgsec.algorithms.graphs.fedavg import PARAMETERS
 from fkgsec.exchange.tensors.clusters import GRADIENT_NORM
-from fkgsec.federation.recipes import Recipe
-from fkgsec.gnn.options import GnnSettings
 from fkgsec.gnn.training import GraphRule
 
 if TYPE_CHECKING:
     from fkgsec.gnn.training import ClientTrainer
-
-
-class GCFLSettings(GnnSettings, frozen=True):
-    """When a cluster is cut. Thresholds go with the network and the data; these are the code's for molecules, with three layers.
-
-    Attributes:
-        epsilon1: the mean update of a cluster is shorter. epsilon2: the longest one is longer. Euclidean norms.
-        first_cut: in this round and before, none is cut.
-    """
-
-    epsilon1: Annotated[
-        float, Meta(ge=0, le=1_000_000, description="a cluster is cut if its mean update is shorter")
-    ] = 0.07
-    epsilon2: Annotated[
-        float, Meta(ge=0, le=1_000_000, description="a cluster is cut if its longest update is longer")
-    ] = 0.28
-    first_cut: Annotated[int, Meta(ge=0, le=1_000_000, description="round after which clusters may be cut")] = 20
-
-
-class GCFLPlusSettings(GCFLSettings, frozen=True):
-    """GCFL's, and the series by which clients are compared.
-
-    Attributes:
-        seq_length: norms of a series. standardize: whether each series is divided by its standard deviation.
-    """
-
-    seq_length: Annotated[
-        int, Meta(ge=1, le=10_000, description="norms in the series that clients are compared by")
-    ] = 5
-    standardize: Annotated[bool, Meta(description="divide each series by its standard deviation")] = False
 
 
 class GradientNormRule(GraphRule):
@@ -71,36 +37,3 @@ class GradientNormRule(GraphRule):
         squares = sum(float(gradient.double().square().sum()) for gradient in gradients)
         trainer.memory[GRADIENT_NORM] = torch.tensor(squares**0.5, dtype=torch.float32)
         return loss
-
-
-GCFL = Recipe(
-    "gcfl",
-    PARAMETERS,
-    "Xie et al. 2021: clusters by the cosines of updates",
-    GCFLSettings,
-    task="graph",
-    keep_optimizer=True,
-    keeps_first=True,
-    aggregation="clusters",
-)
-GCFL_PLUS = Recipe(
-    "gcfl+",
-    PARAMETERS,
-    "Xie et al. 2021, as in its code: clusters by series of gradient norms",
-    GCFLPlusSettings,
-    task="graph",
-    keep_optimizer=True,
-    keeps_first=True,
-    aggregation="clusters-by-gradient-norms",
-    local=GradientNormRule,
-)
-GCFL_PLUS_DWS = Recipe(
-    "gcfl+dws",
-    PARAMETERS,
-    "Xie et al. 2021: clusters by series of update norms, as the paper has GCFL+ and its code GCFL+dWs",
-    GCFLPlusSettings,
-    task="graph",
-    keep_optimizer=True,
-    keeps_first=True,
-    aggregation="clusters-by-update-norms",
-)

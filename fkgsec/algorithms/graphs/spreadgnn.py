@@ -20,18 +20,14 @@ cefgl.txt, which has it as a baseline, does not say how it was adapted.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import torch
-from msgspec import Meta
 from torch import Tensor
 
-from fkgsec.algorithms.graphs.fedavg import PARAMETERS
 from fkgsec.exchange import Holding, Received
-from fkgsec.federation.recipes import Recipe
 from fkgsec.gnn.layout import Layout
 from fkgsec.gnn.models import ENCODER
-from fkgsec.gnn.options import GnnSettings
 from fkgsec.gnn.training import Crossing, GraphRule
 
 if TYPE_CHECKING:
@@ -39,23 +35,6 @@ if TYPE_CHECKING:
 
 HEAD = "head.weight"
 NEIGHBOUR = "neighbour."
-
-
-class SpreadGNNSettings(GnnSettings, frozen=True):
-    """Who is whose neighbour, when they exchange, and how much tasks lean on each other.
-
-    Attributes:
-        neighbours: clients on either side in the ring. period: rounds from one exchange to the next.
-        task_reg: weight of the multi-task term; 0.01 is the code's.
-    """
-
-    neighbours: Annotated[int, Meta(ge=1, le=1_000_000, description="neighbours on either side in the ring")] = 1
-    period: Annotated[int, Meta(ge=1, le=1_000_000, description="rounds from one exchange to the next")] = 1
-    task_reg: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the multi-task term")] = 0.01
-
-    def exchanges(self, round: int, seed: int) -> bool:
-        """After every `period` rounds."""
-        return round % self.period == 0
 
 
 def neighbours_of(place: int, count: int, either_side: int) -> list[int]:
@@ -160,16 +139,3 @@ def multi_task_term(phi: Tensor) -> tuple[float, Tensor]:
     some = values > values[0] * 1e-9
     norm = values.sum()
     return float(norm.square() / 2), (norm * left[:, some] @ right[some]).to(phi.dtype)
-
-
-SPREADGNN = Recipe(
-    "spreadgnn",
-    PARAMETERS,
-    "He et al. 2022: averages with neighbours in a ring, and a multi-task term; neighbours' rows cross a relay",
-    SpreadGNNSettings,
-    task="graph",
-    keep_optimizer=True,
-    codec="peers",
-    aggregation="relay",
-    local=SpreadGNNRule,
-)

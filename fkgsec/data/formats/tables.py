@@ -6,16 +6,16 @@ import csv
 import io
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
-
-import pyarrow as pa
-import pyarrow.parquet as pq
+from typing import TYPE_CHECKING, NamedTuple
 
 from fkgsec.data.assembly import NamedTriples, build_federation, build_graph, natural_order
 from fkgsec.data.formats.folders import read_text
 from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError
 from fkgsec.text import printable, shown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # What tools call the splits, in lower case.
 SPLIT_NAMES = {
@@ -178,6 +178,9 @@ def _read_text_table(path: Path, wanted: Iterable[str], optional: Iterable[str],
 
 
 def _read_parquet(path: Path, wanted: Iterable[str], optional: Iterable[str]) -> _Table:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             chosen = [column for column, _ in _select(path, file.schema_arrow.names, wanted, optional)]
@@ -194,6 +197,8 @@ def _read_parquet(path: Path, wanted: Iterable[str], optional: Iterable[str]) ->
 
 
 def _as_text(path: Path, column: str, values: pa.ChunkedArray) -> list[str]:
+    import pyarrow as pa
+
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     if not (text or pa.types.is_integer(kind)):

@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-import torch
-from torch import Tensor
-from torch.nn.functional import logsigmoid
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from fkgsec.kge.kernels import ordered_sum
 
 LEAST_NORM = 1e-8  # of a row whose cosine is taken; a shorter one is taken to be so long
 ObjectiveName = Literal["distance", "squared", "contrastive"]
@@ -37,6 +35,8 @@ class Objective(NamedTuple):
 
     def of_client(self, row_losses: Tensor) -> tuple[float, float]:
         """A client's loss of its rows' losses `[n]`, and its derivative by each of them (0 for a root of 0)."""
+        from fkgsec.kge.kernels import ordered_sum
+
         total = ordered_sum(row_losses)
         if self.reduction == "mean":
             return total / len(row_losses), 1 / len(row_losses)
@@ -65,6 +65,9 @@ def contrastive(rows: Tensor, received: Tensor, previous: Tensor, tau: float) ->
     Differs: FedEC's own text is not at hand; all shared rows of a client enter every step, not those of the batch alone.
     FedLU's code takes the mean cosine over all rows first and one log-ratio of the means.
     """
+    import torch
+    from torch.nn.functional import logsigmoid
+
     apart = torch.nn.functional.normalize(previous) - torch.nn.functional.normalize(received)
     norms = rows.norm(dim=1).clamp_min(LEAST_NORM)
     difference = (rows * apart).sum(dim=1) / norms  # s_p - s_g

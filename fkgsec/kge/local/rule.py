@@ -15,13 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
-
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.local.objectives import Objective
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
+    from fkgsec.kge.local.objectives import Objective
     from fkgsec.kge.local.stack import ClientStack
     from fkgsec.kge.options import KgeOptions
 

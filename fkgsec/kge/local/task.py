@@ -25,13 +25,13 @@ from fkgsec.federation.messages import SERVER
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.result import RunResult
-from fkgsec.federation.task import TASKS
 from fkgsec.kge.encoders.trainer import NETWORK, EncoderTrainer
 from fkgsec.kge.local.evaluation import Evaluator, mean_reciprocal
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
 from fkgsec.kge.models import ClientTables, KgeModel
-from fkgsec.kge.options import KgeOptions, KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 POOLED_KEY = -1
@@ -229,9 +229,6 @@ class KgeTask:
             if self.options.samples_validation:
                 fields["valid_ranks"] = self.evaluator.sampled_ranks(own)
         return fields
-
-
-TASKS.register("kge", KgeTask)
 
 
 @functools.cache

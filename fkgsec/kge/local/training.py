@@ -73,7 +73,7 @@ class LocalTrainer:
         own_tables: tuple[Table, ...] = ("entities",) if self._recipe.private == "entities" else TABLES
         self._learner = Learner(stack, own_tables, options.learning_rate)
         self._private = Learner(private, TABLES, options.learning_rate) if private else None
-        self.rule: LocalRule = (self._recipe.local or LocalRule)(options)
+        self.rule: LocalRule = (self._recipe.rule or LocalRule)(options)
         pull = self.rule.objective()
         pulled = self._recipe.shared if pull or self.rule.keeps_received else ()
         # Shared rows as a client last received them, and as its last training left them (before the first: as received).

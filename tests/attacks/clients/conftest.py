@@ -10,7 +10,7 @@ import torch
 
 from fkgsec import ClientGraph, FederatedGraph, KgeModel
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 NONE = np.zeros((0, 3), dtype=np.int64)
 

@@ -21,9 +21,9 @@ from attacks.clients.asking import askable, numbers, places
 from attacks.kge.view import KgeView, kge_view
 from attacks.laboratory import Laboratory
 from attacks.membership.figures import placements
+from attacks.options import THREAT_MODELS
 from attacks.registry import Truth
 from attacks.uploads.questions import Questions, draw_questions, named
-from attacks.view import THREAT_MODELS
 from defenses import make_transport
 from experiments.runs.record import Record
 from fkgsec import run_federation

@@ -21,7 +21,7 @@ from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Rows
 from fkgsec.kge.models import MODELS, KgeModel, Side
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 PARTY = "client/hospital-1"
 trained = functools.partial(run_federation, make_transport=make_transport)

@@ -13,13 +13,14 @@ import torch
 from attacks import AttackOptions, Figure, run_attacks
 from attacks.clients.guess import Guesser
 from attacks.laboratory import Laboratory
-from attacks.view import THREAT_MODELS, View
+from attacks.options import THREAT_MODELS
+from attacks.view import View
 from defenses import make_transport
 from fkgsec import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 trained = functools.partial(run_federation, make_transport=make_transport)
 VICTIMS = ("hospital-2", "hospital-3")

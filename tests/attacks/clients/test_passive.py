@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from attacks import ATTACKS, AttackOptions, Figure, run_attacks
+from attacks.options import THREAT_MODELS
 from attacks.registry import build_view
-from attacks.view import THREAT_MODELS
 from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.kge.models import ClientTables
 

@@ -14,16 +14,16 @@ from attacks.forgetting.evaluation import OTHERS, Forgetting, measure_forgetting
 from attacks.forgetting.relearning import relearn_curve
 from attacks.forgetting.update_difference import degree_matched, moved_rows
 from attacks.membership.audits import ClientModel, Shadow, audited_triples, client_models, to_local, train_shadow
-from fkgsec import ClientGraph, FederatedGraph, FederationOptions, KgeModel, generate_consortium
+from fkgsec import ClientGraph, FederatedGraph, KgeModel, KgeOptions, generate_consortium
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.negatives import KnownTriples
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, retaining
 
 MakeResult = Callable[..., KgeResult]
-OPTIONS = FederationOptions(
+OPTIONS = KgeOptions(
     algorithm="fedlu", dim=16, gamma=4, rounds=12, local_epochs=2, eval_every=12, batch_size=64, num_negatives=16,
     learning_rate=0.02, device="cpu",
 )  # fmt: skip
@@ -189,11 +189,11 @@ def test_quality_is_ranked_among_the_same_candidates_for_all(case: Case) -> None
 def test_shadows_come_in_halves_and_their_runs_have_what_their_members_say(case: Case) -> None:
     retained = retaining(case.graph, case.forget)
     audits = audited_triples(case.graph, retained, case.forget, seed=0)
-    options = FederationOptions(algorithm="fede", dim=4, rounds=1, local_epochs=1, num_negatives=4, device="cpu")
+    options = KgeOptions(algorithm="fede", dim=4, rounds=1, local_epochs=1, num_negatives=4, device="cpu")
     asked = case.graph.clients[0]
     trained_on, forgotten = [], []
 
-    def train(graph: FederatedGraph, options: FederationOptions) -> KgeResult:
+    def train(graph: FederatedGraph, options: KgeOptions) -> KgeResult:
         trained_on.append(rows(graph.clients[0].train))
         return run_federation(graph, options)
 
@@ -238,11 +238,11 @@ def test_models_of_a_client(case: Case) -> None:
     models = client_models(case.raw, 0)
     assert models["local"].tables is case.raw.private[0]
     assert models["global"].tables is case.raw.tables[0]
-    single = replace(case.raw, options=FederationOptions(algorithm="single", dim=16))
+    single = replace(case.raw, options=KgeOptions(algorithm="single", dim=16))
     assert set(client_models(single, 0)) == {"local"}
-    collective = replace(case.raw, options=FederationOptions(algorithm="collective", dim=16))
+    collective = replace(case.raw, options=KgeOptions(algorithm="collective", dim=16))
     assert set(client_models(collective, 0)) == {"global"}
-    fede = replace(case.raw, options=FederationOptions(algorithm="fede", dim=16), private=[])
+    fede = replace(case.raw, options=KgeOptions(algorithm="fede", dim=16), private=[])
     assert client_models(fede, 0)["local"].tables is case.raw.trained[0]
 
 

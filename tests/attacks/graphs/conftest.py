@@ -5,7 +5,8 @@ import pytest
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.sets import FederatedGraphs
 from fkgsec.graphs.split import by_chance, by_dataset

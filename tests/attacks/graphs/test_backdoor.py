@@ -8,13 +8,14 @@ import pytest
 
 from attacks.figure import Figure
 from attacks.graphs.backdoor import MALICIOUS, METRICS, NAME, Plan, Trigger, poisoned
-from attacks.graphs.options import GraphAttackOptions
+from attacks.options import GraphAttackOptions
 from attacks.registry import run_attacks
 from attacks.view import ALL
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.collection import load_federation
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
 

@@ -10,7 +10,8 @@ from attacks.laboratory import PublicSettings
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.sets import FederatedGraphs
 
 

@@ -17,12 +17,13 @@ from attacks.graphs.membership import claim
 from attacks.graphs.models import GraphModel, own_client, parameter_names, train_layers
 from attacks.graphs.shadows import train_shadows
 from attacks.laboratory import Laboratory, PublicSettings
+from attacks.options import THREAT_MODELS
 from attacks.registry import build_view
-from attacks.view import THREAT_MODELS
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.sets import FederatedGraphs
 from fkgsec.graphs.split import by_dataset

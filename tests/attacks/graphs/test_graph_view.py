@@ -13,13 +13,14 @@ import torch
 from attacks import AttackOptions, GraphAttackOptions, run_attacks
 from attacks.graphs.candidates import draw_candidates
 from attacks.graphs.view import GraphView, joined_sets
+from attacks.options import THREAT_MODELS, threat_models
 from attacks.registry import attacked_task, build_view
-from attacks.view import THREAT_MODELS, threat_models
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, QuantisedRows, client_party
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.sets import FederatedGraphs, GraphSet
 from fkgsec.graphs.split import by_dataset

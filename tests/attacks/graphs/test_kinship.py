@@ -11,12 +11,13 @@ from attacks.graphs import kinship
 from attacks.graphs.kinship import claim
 from attacks.graphs.view import GraphVictim, GraphView
 from attacks.laboratory import PublicSettings
-from attacks.view import THREAT_MODELS
+from attacks.options import THREAT_MODELS
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.layout import Layout
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
 from fkgsec.graphs.split import by_chance

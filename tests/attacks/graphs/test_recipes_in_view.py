@@ -5,8 +5,8 @@ import torch
 
 from attacks import GraphAttackOptions, run_attacks
 from attacks.graphs.view import GraphView
+from attacks.options import THREAT_MODELS
 from attacks.registry import build_view
-from attacks.view import THREAT_MODELS
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.options import replace

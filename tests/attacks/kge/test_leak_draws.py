@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 from attacks.kge.leak_draws import LEAK_DRAWS, other_seeds
-from attacks.reconstruction.options import AttackOptions
+from attacks.options import AttackOptions
 from attacks.view import ALL
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from tests.attacks.pairs import reconstruct
 
 Runs = dict[str, KgeResult]
@@ -63,7 +63,7 @@ def test_draws_have_seeds_of_their_own() -> None:
 def test_wilson_alone_misses_the_mean_on_the_embedded_hospitals() -> None:
     """Patients have many triples each: of twenty intervals that take triples as independent, fewer than 17 hold the mean."""
     graph = generate_consortium(clients=3, size=13_500, seed=0)
-    options = FederationOptions(
+    options = KgeOptions(
         rounds=6, dim=32, batch_size=512, num_negatives=32, learning_rate=0.02, eval_every=3, device="cpu"
     )
     result = run_federation(graph, options)

@@ -9,11 +9,11 @@ import torch
 from attacks.figure import Figure
 from attacks.kge.row_order import RowOrder
 from attacks.laboratory import Laboratory
-from attacks.reconstruction.options import AttackOptions
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
-from attacks.view import THREAT_MODELS, View
+from attacks.view import View
 from fkgsec.estimate import proportion
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 @pytest.mark.parametrize(("algorithm", "threat"), [("fede", "identifiers"), ("fedr", "collusion+entities")])

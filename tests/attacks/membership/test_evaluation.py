@@ -19,15 +19,15 @@ from attacks.membership.audits import contains, to_local
 from attacks.membership.evaluation import Group, group_figures
 from attacks.membership.figures import placements
 from attacks.membership.intervals import dyadic_auc, dyadic_tpr
+from attacks.options import THREAT_MODELS
 from attacks.registry import Truth
-from attacks.view import THREAT_MODELS
-from fkgsec import FederatedGraph, FederationOptions, KgeModel, generate_consortium
+from fkgsec import FederatedGraph, KgeModel, KgeOptions, generate_consortium
 from fkgsec.estimate import critical_value
 
 
 def truth_of(graph: FederatedGraph | None = None) -> Truth:
     """Of a run that needs no training: a model's holder attacks every client."""
-    result = SimpleNamespace(options=FederationOptions(), graph=graph)
+    result = SimpleNamespace(options=KgeOptions(), graph=graph)
     victims = [client.name for client in graph.clients] if graph else []
     return Truth(inference.ATTACK, THREAT_MODELS["models"], 0, 0.0, [result], victims, "", 0, np.random.default_rng(0))
 
@@ -132,7 +132,7 @@ def whole() -> list[Figure]:
     victims = tuple(VictimView(client.name, None, None, None, "") for client in graph.clients)
     view = KgeView(threat_model=truth.threat_model, round=0, victims=victims, model=KgeModel("transe", 8))
     result = SimpleNamespace(
-        options=FederationOptions(),
+        options=KgeOptions(),
         graph=graph,
         rounds=[SimpleNamespace(round=1)],
         protection=SimpleNamespace(guarantees={}),

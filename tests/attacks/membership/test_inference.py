@@ -17,16 +17,16 @@ from attacks.membership.inference import TOO_FEW
 from attacks.registry import Attacked
 from attacks.view import ALL
 from defenses import make_transport
-from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
+from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
-MEMORISED = FederationOptions(
+MEMORISED = KgeOptions(
     algorithm="fedlu", dim=24, gamma=4, rounds=30, local_epochs=2, eval_every=30, batch_size=64, num_negatives=16,
     learning_rate=0.02, device="cpu",
 )  # fmt: skip
-SMALL = FederationOptions(
+SMALL = KgeOptions(
     algorithm="fede", dim=16, gamma=4, rounds=8, local_epochs=2, eval_every=8, patience=0, batch_size=64,
     num_negatives=8, learning_rate=0.02, device="cpu",
 )  # fmt: skip
@@ -194,7 +194,7 @@ def test_shadow_federations_sharpen_it_under_a_defense_too() -> None:
         for knowledge in ("same-graph", "similar-graph"):
             made: list[str] = []
 
-            def counting(graph: FederatedGraph, options: FederationOptions, **how: object) -> KgeResult:
+            def counting(graph: FederatedGraph, options: KgeOptions, **how: object) -> KgeResult:
                 made.append(graph.hash)  # noqa: B023
                 return train(graph, options, **how)  # type: ignore[arg-type]
 

@@ -9,8 +9,9 @@ import pytest
 
 from attacks.membership.audits import contains
 from attacks.membership.candidates import draw_candidates
-from attacks.membership.shadows import ShadowKnowledge, shadow_federation, shadow_options, similar
-from fkgsec import FederatedGraph, FederationOptions, generate_consortium
+from attacks.membership.shadows import shadow_federation, shadow_options, similar
+from attacks.options import ShadowKnowledge
+from fkgsec import FederatedGraph, KgeOptions, generate_consortium
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_members_are_trained_on_and_controls_by_nobody(graph: FederatedGraph) ->
 
 
 def test_seeds_are_their_own() -> None:
-    options = FederationOptions(rounds=3)
+    options = KgeOptions(rounds=3)
     seeds = [shadow_options(options, number, seed=attack).seed for attack in (0, 1) for number in range(4)]
     assert len({options.seed, *seeds}) == 9
     assert all(one != other for one, other in pairwise(seeds))

@@ -9,7 +9,7 @@ from attacks import AttackOptions, Figure, run_attacks
 from attacks.figure import STRONGEST
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 train = functools.partial(run_federation, make_transport=make_transport)
 Found = dict[tuple[str, str], Figure]

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from attacks.figure import STRONGEST, Figure
+from attacks.options import THREAT_MODELS
 from attacks.poisoning.damage import damage
 from attacks.poisoning.untargeted import ATTACK, RandomRows, ShuffledIdentities, SignFlip
 from attacks.registry import Truth
-from attacks.view import THREAT_MODELS
 from fkgsec.estimate import mean
 
 RANKS = {"bad": [[10, 10]] * 40, "one": [[1, 1], [2, 2]] * 20, "two": [[1, 2]] * 40}

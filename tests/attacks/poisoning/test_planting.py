@@ -11,7 +11,7 @@ from attacks.poisoning.planting import tail_ranks
 from attacks.registry import ATTACKS, attacks_of
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 def test_ranks_are_those_of_a_naive_loop(federate) -> None:

@@ -10,13 +10,13 @@ from attacks import AttackOptions, run_attacks
 from attacks.figure import headline
 from attacks.poisoning.server import ShadowHolder, ShadowModel
 from defenses import make_transport
-from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
+from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
 from fkgsec.data.graph import SPLITS
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER
 from fkgsec.federation.options import replace
 
-OPTIONS = FederationOptions(dim=4, batch_size=4, num_negatives=2, local_epochs=1, learning_rate=0.1, device="cpu")
+OPTIONS = KgeOptions(dim=4, batch_size=4, num_negatives=2, local_epochs=1, learning_rate=0.1, device="cpu")
 KNOWN, PLANTED = np.array([(0, 0, 1), (1, 1, 3)]), np.array([(0, 1, 3)])
 
 

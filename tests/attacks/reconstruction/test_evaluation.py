@@ -12,15 +12,15 @@ import torch
 from sklearn.metrics import average_precision_score
 
 from attacks.kge.view import VictimView
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction import unlinked
-from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view, default_threats
-from attacks.view import ALL, THREAT_MODELS, View
+from attacks.view import ALL, View
 from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from tests.attacks.pairs import Pair, reconstruct
 

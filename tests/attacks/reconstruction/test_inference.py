@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction.inference import (
     best_relations,
     expected_pairs,
@@ -19,9 +20,8 @@ from attacks.reconstruction.inference import (
     nothing_to_attack,
     rank_pairs,
 )
-from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
-from attacks.view import ALL, THREAT_MODELS, View
+from attacks.view import ALL, View
 from fkgsec import KgeModel
 from fkgsec.kge.models import MODELS, ModelName
 from tests.attacks.pairs import reconstruct

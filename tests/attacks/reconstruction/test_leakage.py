@@ -11,13 +11,13 @@ import pytest
 
 from attacks import run_attacks
 from attacks.figure import Figure, headline, over_victims
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction.leakage import items_behind
-from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.scoring import strongest
 from attacks.registry import build_view
-from attacks.view import ALL, THREAT_MODELS
+from attacks.view import ALL
 from defenses import make_transport
-from fkgsec import ClientGraph, FederatedGraph, FederationOptions, generate_consortium
+from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
 from fkgsec.estimate import exact, proportion
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ModelName
@@ -115,7 +115,7 @@ class TestZeroWithAReason:
             triples = client.to_global(client.train)
             clients.append(ClientGraph.from_global(client.name, triples[triples[:, 1] % 2 == place], NONE, NONE))
         divided = FederatedGraph("divided", graph.entities, graph.relations, tuple(clients))
-        options = FederationOptions(
+        options = KgeOptions(
             dim=8, rounds=1, local_epochs=1, eval_every=1, patience=0, num_negatives=4, learning_rate=0.05, device="cpu"
         )
         rows, _ = reconstruct(run_federation(divided, options), AttackOptions(leak=(1.0,), unlinked_heads=0))
@@ -216,7 +216,7 @@ class TestOnRuns:
                 assert row.trr.estimate.value > row.trr.guesses["prior"].value
 
 
-NULL = FederationOptions(
+NULL = KgeOptions(
     dim=16, gamma=4, rounds=2, local_epochs=1, eval_every=2, patience=0, batch_size=128, num_negatives=8,
     learning_rate=1e-6, device="cpu", protocol_seed=3,
 )  # fmt: skip

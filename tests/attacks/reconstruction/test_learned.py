@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction import learned
 from attacks.reconstruction.leakage import INFERENCES
 from attacks.reconstruction.learned import learn_relations
-from attacks.reconstruction.options import AttackOptions
 from attacks.reconstruction.relation_guesses import RelationGuesser
 from attacks.registry import build_view
-from attacks.view import ALL, THREAT_MODELS
-from fkgsec import FederationOptions, KgeModel, generate_consortium, load_dataset, partition
+from attacks.view import ALL
+from fkgsec import KgeModel, KgeOptions, generate_consortium, load_dataset, partition
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ModelName
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from tests.attacks.pairs import Pair, reconstruct
 
 MODELS: tuple[ModelName, ...] = ("transe", "rotate", "distmult", "complex")
@@ -227,9 +227,7 @@ FOUND_BY_AN_AUDIT = {"transe": 0.5935, "rotate": 0.5645, "distmult": 0.5755, "co
 @pytest.mark.parametrize("model", MODELS)
 def test_umls_is_rebuilt_as_well_as_by_an_independent_attack(model: ModelName) -> None:
     graph = partition(load_dataset("UMLS"), "triples", 3, 0)
-    options = FederationOptions(
-        model=model, dim=32, rounds=30, num_negatives=32, learning_rate=0.01, patience=0, device="cpu"
-    )
+    options = KgeOptions(model=model, dim=32, rounds=30, num_negatives=32, learning_rate=0.01, patience=0, device="cpu")
     rows, _ = reconstruct(
         run_federation(graph, options),
         AttackOptions(threat=("collusion", "identifiers"), leak=(1.0,), unlinked_heads=0),
@@ -246,7 +244,7 @@ def test_umls_is_rebuilt_as_well_as_by_an_independent_attack(model: ModelName) -
 
 @pytest.mark.slow
 def test_on_the_embedded_hospitals_rows_and_names_together_beat_either() -> None:
-    options = FederationOptions(dim=32, rounds=20, num_negatives=32, learning_rate=0.01, patience=0, device="cpu")
+    options = KgeOptions(dim=32, rounds=20, num_negatives=32, learning_rate=0.01, patience=0, device="cpu")
     result = run_federation(generate_consortium(clients=3, size=3000, seed=0), options)
     rows, _ = reconstruct(result, AttackOptions(threat=("identifiers",), leak=(1.0,), unlinked_heads=0))
     found = of_all(rows)

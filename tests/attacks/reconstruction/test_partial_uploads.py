@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.reconstruction.evaluation import NO_NAME
 from attacks.reconstruction.inference import rank_pairs
-from attacks.reconstruction.options import AttackOptions
 from attacks.registry import build_view
-from attacks.view import ALL, THREAT_MODELS, View
-from fkgsec import ClientGraph, FederationOptions, generate_consortium
+from attacks.view import ALL, View
+from fkgsec import ClientGraph, KgeOptions, generate_consortium
 from fkgsec.exchange import Transport
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
@@ -35,7 +35,7 @@ from fkgsec.federation.messages import (
     decode,
 )
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from tests.attacks.pairs import Pair, reconstruct
 
 ROUNDS = 6
@@ -62,7 +62,7 @@ class Hoard(Observer):
 @functools.cache
 def federate(sparse_rounds: int, participation: float = 1.0, seed: int = 0) -> tuple[KgeResult, Hoard]:
     """Three hospitals; in the first case the best round comes before the last."""
-    options = FederationOptions(
+    options = KgeOptions(
         algorithm="feds", dim=16, gamma=4, rounds=ROUNDS, local_epochs=1, eval_every=1, patience=0, batch_size=64,
         num_negatives=8, learning_rate=0.05, settings={"sparsity": 0.2, "sparse_rounds": sparse_rounds},
         participation=participation, seed=seed, device="cpu",

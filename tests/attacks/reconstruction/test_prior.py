@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from attacks.kge.view import ColluderKnowledge
-from attacks.reconstruction.options import AttackOptions
+from attacks.options import AttackOptions
 from attacks.reconstruction.prior import SMOOTHINGS, fit_names
 from tests.attacks.pairs import reconstruct
 

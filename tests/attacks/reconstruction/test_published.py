@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attacks.reconstruction.options import AttackOptions
+from attacks.options import THREAT_MODELS, AttackOptions
 from attacks.registry import build_view
-from attacks.view import ALL, THREAT_MODELS
-from fkgsec.kge.options import KgeResult
+from attacks.view import ALL
+from fkgsec.kge.result import KgeResult
 from tests.attacks.pairs import Pair, reconstruct
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from attacks import update_recovery
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 from attacks import AttackOptions, Figure, run_attacks
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 train = functools.partial(run_federation, make_transport=make_transport)
 VICTIMS = ("hospital-2", "hospital-3")

@@ -11,10 +11,10 @@ import pytest
 from attacks import AttackOptions, Figure, run_attacks
 from attacks.sums.disaggregation import disaggregate
 from defenses import make_transport
-from fkgsec import FederationOptions, generate_consortium
+from fkgsec import KgeOptions, generate_consortium
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 trained = functools.partial(run_federation, make_transport=make_transport)
 PARTIES = [f"client/{letter}" for letter in "abcde"]
@@ -69,7 +69,7 @@ def vars_of(one: Opened, survivors: list[str]) -> tuple[object, ...]:
 @functools.cache
 def federation(participation: float, defense: str) -> KgeResult:
     graph = generate_consortium(clients=5, size=500, seed=5)
-    options = FederationOptions(
+    options = KgeOptions(
         defense=defense, participation=participation, dim=8, rounds=10, eval_every=10, patience=0, batch_size=64,
         num_negatives=8, learning_rate=0.02, device="cpu", protocol_seed=3,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from benchmarks.active_server import UnprotectedTransport
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 checking, trusting = (
     functools.partial(run_federation, make_transport=one) for one in (make_transport, UnprotectedTransport)

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from attacks import AttackOptions
+from attacks.options import THREAT_MODELS
 from attacks.registry import build_view
 from attacks.uploads.auxiliary import FILLED_UP, UNSEEN, fit, fit_relations
-from attacks.view import THREAT_MODELS
 from fkgsec import KgeModel
 from fkgsec.errors import SpecError
 

@@ -8,10 +8,10 @@ import torch
 
 from attacks import ATTACKS, AttackOptions, run_attacks
 from attacks.kge.task import default_attacks
-from attacks.view import THREAT_MODELS
+from attacks.options import THREAT_MODELS
 from fkgsec import ClientGraph, FederatedGraph
-from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeOptions
 
 NONE = np.zeros((0, 3), dtype=np.int64)
 SERVER, VICTIM = "server", "victim"
@@ -86,4 +86,4 @@ def test_where_no_entities_cross_it_says_so(federate, attacked) -> None:
     assert {one.reason for one in found.values()} == {"no entity embedding of it crossed"}
     needs = ATTACKS["edges"].needs
     assert needs.never("fedr", THREAT_MODELS[SERVER]) == "no entity embedding crosses in fedr"
-    assert needs.never(FederationOptions().algorithm, THREAT_MODELS[SERVER]) is None
+    assert needs.never(KgeOptions().algorithm, THREAT_MODELS[SERVER]) is None

@@ -8,8 +8,8 @@ import torch
 
 from attacks.figure import Figure, headline
 from attacks.kge.view import ColluderKnowledge
+from attacks.options import AttackOptions
 from attacks.reconstruction.learned import learn_relations
-from attacks.reconstruction.options import AttackOptions
 from attacks.registry import run_attacks
 from attacks.uploads.links import MAX_LINKED, LinkLearner, learn_links
 from fkgsec import KgeModel

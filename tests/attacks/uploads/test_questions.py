@@ -9,8 +9,8 @@ from attacks import ATTACKS, Truth
 from attacks.membership.audits import contains
 from attacks.membership.figures import estimate_auc, placements
 from attacks.membership.intervals import dyadic_tpr
+from attacks.options import THREAT_MODELS
 from attacks.uploads.questions import TPR, draw_questions, named, question_figures
-from attacks.view import THREAT_MODELS
 from fkgsec.estimate import proportion
 
 

@@ -18,10 +18,10 @@ from attacks.uploads.edges import Ranked
 from attacks.uploads.pairs import HeldRows, candidate_pairs, closeness, linked_pairs
 from attacks.uploads.rounds import pairs_over_rounds, triples_over_rounds
 from defenses import make_transport
-from fkgsec import FederatedGraph, FederationOptions, KgeModel
+from fkgsec import FederatedGraph, KgeModel, KgeOptions
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 COUNT, ROUNDS, DIM = 60, 12, 16
 MODEL = KgeModel("transe", DIM)
@@ -220,7 +220,7 @@ def test_nothing_counts_that_the_server_does_not_see(federate, attack: str, defe
     """Models of clients, their relation rows, what they put into a sum: drawn at random in the run that is trained again."""
     options = AttackOptions(attack=(attack,), auxiliary=0.2)
 
-    def train(graph: FederatedGraph, asked: FederationOptions, **how: object) -> KgeResult:
+    def train(graph: FederatedGraph, asked: KgeOptions, **how: object) -> KgeResult:
         found = run_federation(graph, asked, make_transport=make_transport, **how)
         rng = torch.Generator().manual_seed(0)
 
@@ -248,7 +248,7 @@ def test_nothing_counts_that_the_server_does_not_see(federate, attack: str, defe
 def test_of_few_last_rounds_it_looks_at_these(federate, attack: str) -> None:
     needed = []
 
-    def train(graph: FederatedGraph, asked: FederationOptions, rounds_needed: list[int]) -> KgeResult:
+    def train(graph: FederatedGraph, asked: KgeOptions, rounds_needed: list[int]) -> KgeResult:
         needed.append(rounds_needed)
         return run_federation(graph, asked, rounds_needed=rounds_needed)
 

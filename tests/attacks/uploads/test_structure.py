@@ -14,7 +14,7 @@ from attacks.uploads.pairs import HeldRows
 from attacks.uploads.structure import NEAREST, profiles
 from fkgsec import ClientGraph, FederatedGraph, KgeModel
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 THREAT, COUNT, DIM = "collusion+entities", 60, 16
 

@@ -17,7 +17,7 @@ from experiments.tasks.kge import Spec
 from fkgsec.errors import SpecError, TrainingError
 from fkgsec.federation.loop import Federation, Observer, load_federation, run_federation
 from fkgsec.kge.local.training import TrainingSubset
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 TINY = {
     "size": 300,

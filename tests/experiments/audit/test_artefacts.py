@@ -17,8 +17,8 @@ from torch import Tensor
 from typer.testing import CliRunner
 
 from attacks.figure import Figure
+from attacks.options import AttackOptions
 from attacks.reconstruction.leakage import rebuilt
-from attacks.reconstruction.options import AttackOptions
 from experiments.audit.artefacts import audit_tables, collect_tables, infer_dim
 from experiments.audit.cli import audit, export
 from experiments.audit.table_files import (
@@ -33,11 +33,11 @@ from experiments.audit.table_files import (
 from experiments.cli.console import expected_errors
 from experiments.runs.run import execute, load_run
 from experiments.runs.spec import Spec
-from fkgsec import FederatedGraph, FederationOptions
+from fkgsec import FederatedGraph, KgeOptions
 from fkgsec.errors import FkgsecError, RunError, SpecError, ThreatModelError
 from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.models import ModelName
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 SPEC = Spec(
     size=300, dim=8, gamma=4.0, rounds=2, local_epochs=1, eval_every=1, patience=0, batch_size=64, num_negatives=8,
@@ -327,7 +327,7 @@ def test_rows_of_pykeen_mean_what_they_mean_there(model: ModelName, tmp_path: Pa
     factory.to_path_binary(tmp_path / "a" / "training_triples")
     torch.save(there.state_dict(), tmp_path / "a" / "model.pt")
     tables = read_tables(tmp_path, model)["a"]
-    kge = FederationOptions(model=model, dim=infer_dim({"a": tables}, model), gamma=5).kge_model()
+    kge = KgeOptions(model=model, dim=infer_dim({"a": tables}, model), gamma=5).kge_model()
     assert kge.dim == 6
     entities = pick_rows(tables["entities"], list(factory.entity_to_id), kge, "entities", "")
     relations = pick_rows(tables["relations"], list(factory.relation_to_id), kge, "relations", "")

@@ -15,14 +15,15 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from attacks.figure import Figure, headline
-from attacks.reconstruction.options import KgeAttackOptions
+from attacks.options import KgeAttackOptions
 from attacks.registry import run_attacks
 from attacks.view import ALL
 from experiments.cli.main import app
+from experiments.gate import CHECK_FILE, SCHEMA
 from experiments.gate import judge as gate
 from experiments.gate.baseline import BaselineRun, read_baseline, worse_by
 from experiments.gate.evidence import evidence_lines
-from experiments.gate.judge import CHECK_FILE, SCHEMA, exit_status
+from experiments.gate.judge import exit_status
 from experiments.gate.measures import MEASURES, NotMeasured, Question
 from experiments.gate.policy import Limit
 from experiments.gate.verdicts import Runs, judge, judge_limit, overall, what_would_settle

@@ -11,7 +11,8 @@ import pytest
 from lxml import etree
 from rich.console import Console
 
-from experiments.gate.judge import SCHEMA, Checked, WhenInconclusive, exit_status
+from experiments.gate import SCHEMA, WhenInconclusive
+from experiments.gate.judge import Checked, exit_status
 from experiments.gate.measures import MEASURES
 from experiments.gate.verdict_formats import (
     detail_lines,

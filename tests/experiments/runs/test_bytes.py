@@ -7,7 +7,7 @@ import pytest
 
 from experiments.runs.record import make_record
 from experiments.runs.spec import Spec
-from fkgsec.algorithms.costs import transmitted_ratio
+from fkgsec.algorithms.settings import transmitted_ratio
 from fkgsec.federation.loop import run_federation
 
 HEADER = 160  # what names a message: parties, round, sizes

@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.gate.policy import read_policy
 from experiments.papers.spec import read_experiment, shipped_experiments
 from experiments.reporting.frames import mixed_temperatures
 from experiments.runs.compare import read_comparison
@@ -22,7 +21,8 @@ from experiments.runs.stored import decode_stored
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_identity
-from fkgsec.federation.options import FederationOptions, nested
+from fkgsec.federation.options import nested
+from fkgsec.kge.options import KgeOptions
 
 RESULTS = Path(__file__).parents[3] / "results"
 SMALL = ["--size", "400", "--clients", "2", "--dim", "8", "--rounds", "1", "--num-negatives", "4", "--device", "cpu"]
@@ -61,7 +61,7 @@ class TestTemperature:
         ],
     )
     def test_that_is_used(self, settings: dict[str, object], used: float) -> None:
-        assert FederationOptions(**nested(settings)).sampling_temperature == used
+        assert KgeOptions(**nested(settings)).sampling_temperature == used
 
     @pytest.mark.parametrize("settings", [{}, {"variant": "published"}, {"variant": "published", "model": "complex"}])
     def test_that_would_be_ignored_is_refused(self, settings: dict[str, str]) -> None:
@@ -112,7 +112,7 @@ class TestEarlierVersions:
     )
     def test_their_runs_keep_their_identity(self, settings: dict[str, object], identity: str) -> None:
         """The digests are those that 0.1 printed for these options, `init_epsilon` by its old name."""
-        options = FederationOptions(**settings)  # type: ignore[arg-type]
+        options = KgeOptions(**settings)  # type: ignore[arg-type]
         assert run_identity(generate_consortium(clients=2, size=200, seed=0), options).startswith(identity)
 
     @pytest.mark.parametrize("algorithm", ["fede", "fedlu"])
@@ -158,43 +158,6 @@ class TestEarlierVersions:
         text = (folder / "recipes/README.md").read_text()
         assert "| ddb14-clean5-recipes fedlu | 0 |" in text
         assert "| ddb14-clean5-recipes fede | 1 |" in text
-
-
-class TestOldName:
-    def test_on_the_command_line(self, tmp_path: Path) -> None:
-        status, _, err = fkgsec("train", *SMALL, "--epsilon", "3", "--out", tmp_path / "run")
-        assert status == 0
-        assert "warning: options: epsilon is called init_epsilon now" in err
-        assert read_record(tmp_path / "run" / RECORD_FILE).spec.init_epsilon == 3
-        status, _, err = fkgsec("train", *SMALL, "--epsilon", "3", "--init-epsilon", "3", "--out", tmp_path / "both")
-        assert (status, "epsilon is the old name of init_epsilon; give one of them" in err) == (2, True)
-        status, out, _ = fkgsec("train", "--help")
-        assert "--init-epsilon" in out
-        assert " --epsilon " not in out
-
-    def test_in_a_spec(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        path = tmp_path / "spec.yaml"
-        path.write_text("epsilon: 3\n")
-        assert make_spec(path, {}).init_epsilon == 3
-        assert capsys.readouterr().err == (
-            f"warning: {path}: epsilon is called init_epsilon now; the old name is read in this version alone\n"
-        )
-        path.write_text("init_epsilon: 3\n")
-        assert make_spec(path, {}).init_epsilon == 3
-        assert capsys.readouterr().err == ""
-
-    def test_in_a_policy(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        path = tmp_path / "policy.yaml"
-        path.write_text("federations: {one: {epsilon: 3}}\nlimits: {utility.mrr: {min: 0.1}}\n")
-        assert read_policy(path).federations["one"].init_epsilon == 3
-        assert "epsilon is called init_epsilon now" in capsys.readouterr().err
-
-    def test_in_a_papers_table(self, tmp_path: Path) -> None:
-        text = shipped_experiments()["zhang2024_feds_table2"].read_text()
-        path = tmp_path / "table.yaml"
-        path.write_text(text.replace("  init_epsilon: 2", "  epsilon: 2"))
-        with pytest.raises(SpecError, match=r"no option 'epsilon'; did you mean init_epsilon\?"):
-            read_experiment(path)
 
 
 def test_data_of_earlier_runs_were_divided_by_their_seed() -> None:

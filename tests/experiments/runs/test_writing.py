@@ -11,10 +11,10 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.cli.main import app
-from experiments.runs.record import read_record, write_atomically
+from experiments.runs.record import read_record
 from experiments.runs.run import ATTACKS, RECORD_FILE, attack_folder, execute, reuse
 from experiments.runs.spec import Spec
-from experiments.runs.writing import must_write, put_in_place, write_new
+from experiments.runs.writing import must_write, put_in_place, write_atomically, write_new
 from fkgsec.errors import RunError
 
 SPEC = Spec(size=400, clients=2, dim=8, rounds=1, num_negatives=4, batch_size=64, unlinked_heads=0, device="cpu")

@@ -10,10 +10,10 @@ import torch
 
 from defenses import make_transport
 from experiments.tasks.trainings import Trainings
-from fkgsec import FederationOptions, generate_consortium
+from fkgsec import KgeOptions, generate_consortium
 from fkgsec.federation.loop import Observer, run_federation
 
-OPTIONS = FederationOptions(
+OPTIONS = KgeOptions(
     dim=8, rounds=2, local_epochs=1, eval_every=2, batch_size=64, num_negatives=4, device="cpu"
 )  # fmt: skip
 

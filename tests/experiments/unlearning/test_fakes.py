@@ -27,13 +27,13 @@ from experiments.runs.run import execute, load_run
 from experiments.runs.spec import Spec
 from experiments.unlearning.audit_runs import Auditor, OwnRuns
 from experiments.unlearning.certificate import to_markdown
+from experiments.unlearning.options import AuditOptions, Thresholds
 from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
-from experiments.unlearning.verdict import Thresholds
-from experiments.unlearning.verification import REQUEST_UNKNOWN, AuditOptions, Verification, verify
+from experiments.unlearning.verification import REQUEST_UNKNOWN, Verification, verify
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.errors import DataError, RunError
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
 DATA = Path(os.environ.get("FKGSEC_DATA", "data"))

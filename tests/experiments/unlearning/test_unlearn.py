@@ -30,15 +30,16 @@ from experiments.runs.spec import Spec
 from experiments.unlearning import unlearn as storage
 from experiments.unlearning.certificate import sheets, to_html, to_markdown
 from experiments.unlearning.cli import unlearn, verify
+from experiments.unlearning.options import Thresholds
 from experiments.unlearning.unlearn import UNLEARNED_FILE, Unlearning, read_unlearned, unlearn_run
-from experiments.unlearning.verdict import Thresholds, judge, widened
+from experiments.unlearning.verdict import judge, widened
 from experiments.unlearning.verification import Verification
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.federation import result as results
 from fkgsec.federation.messages import Rows, Transcript, encode
 from fkgsec.kge.models import ClientTables
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
 SPEC = Spec(

@@ -20,8 +20,8 @@ from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.encoders.trainer import LOCAL
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.negatives import KnownTriples
-from fkgsec.kge.options import KgeResult
 from fkgsec.kge.ranking import filtered_ranks, sides_of
+from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.options import UnlearnOptions
 from fkgsec.unlearning.unlearning import unlearn
 from tests.kge.encoders.conftest import MODELS, tiny

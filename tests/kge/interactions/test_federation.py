@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.reconstruction.options import KgeAttackOptions
+from attacks.options import KgeAttackOptions
 from attacks.registry import run_attacks
 from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
@@ -17,7 +17,8 @@ from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import Rows
 from fkgsec.federation.options import replace
 from fkgsec.kge.local.task import KgeTask, _remark_once
-from fkgsec.kge.options import KgeOptions, KgeResult
+from fkgsec.kge.options import KgeOptions
+from fkgsec.kge.result import KgeResult
 from tests.kge.interactions.conftest import needs_pykeen, small
 
 pytestmark = [needs_pykeen, pytest.mark.filterwarnings("ignore")]

@@ -12,12 +12,13 @@ import torch
 from torch import Tensor
 
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.kge.local import training
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer, TrainingSubset
 from fkgsec.kge.models import MODELS
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 from fkgsec.unlearning.interference import INTERFERENCE, AlternatingTrainer, interference
 
@@ -42,7 +43,7 @@ class Party(NamedTuple):
         }
 
 
-def party(graphs: Sequence[ClientGraph], keys: Sequence[int], options: FederationOptions) -> Party:
+def party(graphs: Sequence[ClientGraph], keys: Sequence[int], options: KgeOptions) -> Party:
     recipe, relations, private = RECIPES[options.algorithm], None, None
     if recipe.private != "none":
         private = ClientStack(graphs, keys, options.private_model(), options.seed, CPU, purpose="initial private rows")
@@ -81,7 +82,7 @@ def train(party: Party, keys: Sequence[int], rounds: Sequence[Sequence[int]], se
     ],
 )
 def test_alone_and_stacked_give_the_same_bits(
-    algorithm: str, model: str, draws: str, uneven: FederatedGraph, options: FederationOptions
+    algorithm: str, model: str, draws: str, uneven: FederatedGraph, options: KgeOptions
 ) -> None:
     """Three unequal clients; one of them sits out the second round of three."""
     settings = {"dim": 15, "draws": draws, **SETTINGS.get(algorithm, {})}
@@ -103,7 +104,7 @@ def test_alone_and_stacked_give_the_same_bits(
     [("fede", "rotate"), ("fedprox", "transe"), ("fedec", "complex"), ("fedlu", "transe"), ("fede-svd+", "distmult")],
 )
 def test_clients_divided_among_caches_get_the_same_bits(
-    algorithm: str, model: str, uneven: FederatedGraph, options: FederationOptions, monkeypatch: pytest.MonkeyPatch
+    algorithm: str, model: str, uneven: FederatedGraph, options: KgeOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The two largest of three clients take their steps together, the third by itself; the largest sits out the second round."""
     options = replace(options, model=model, algorithm=algorithm, **{"dim": 15, **SETTINGS.get(algorithm, {})})
@@ -125,9 +126,7 @@ def test_clients_divided_among_caches_get_the_same_bits(
 
 
 @pytest.mark.parametrize("variant", INTERFERENCE)
-def test_a_client_unlearns_alone_as_in_a_stack(
-    variant: str, uneven: FederatedGraph, options: FederationOptions
-) -> None:
+def test_a_client_unlearns_alone_as_in_a_stack(variant: str, uneven: FederatedGraph, options: KgeOptions) -> None:
     """The forget sets have 3, 8 and 13 triples."""
     options = replace(options, algorithm="fedlu", dim=15)
     together, losses = unlearned(uneven.clients, [0, 1, 2], options, variant)
@@ -139,7 +138,7 @@ def test_a_client_unlearns_alone_as_in_a_stack(
 
 
 def unlearned(
-    graphs: Sequence[ClientGraph], keys: Sequence[int], options: FederationOptions, variant: str
+    graphs: Sequence[ClientGraph], keys: Sequence[int], options: KgeOptions, variant: str
 ) -> tuple[Party, list[dict[int, float]]]:
     """The clients after an epoch of retroactive interference, and the losses of its passes."""
     made = party(graphs, keys, options)
@@ -158,7 +157,7 @@ def unlearned(
     [("fede", "rotate"), ("fedprox", "transe"), ("fedec", "complex"), ("fedlu", "transe"), ("fede-svd+", "distmult")],
 )
 def test_the_number_of_threads_changes_no_bit(
-    algorithm: str, model: str, threads: Callable[[int], None], consortium: FederatedGraph, options: FederationOptions
+    algorithm: str, model: str, threads: Callable[[int], None], consortium: FederatedGraph, options: KgeOptions
 ) -> None:
     """Tables and scores of more than the 32,768 numbers from which on torch divides its work among threads."""
     options = replace(

@@ -16,11 +16,12 @@ from torch.nn.functional import logsigmoid
 from fkgsec.algorithms.factored import FactoredRows
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer
 from fkgsec.kge.models import MODELS, Side
 from fkgsec.kge.negatives import NegativeSampler
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
 CPU = torch.device("cpu")
@@ -68,7 +69,7 @@ class TestSteps:
     ALPHA, RATE, COLUMNS = 0.05, 0.02, 2
 
     @pytest.fixture
-    def stack(self, uneven: FederatedGraph, options: FederationOptions) -> ClientStack:
+    def stack(self, uneven: FederatedGraph, options: KgeOptions) -> ClientStack:
         return ClientStack(uneven.clients, ALL, options.kge_model(), options.seed, CPU)
 
     @pytest.fixture
@@ -154,7 +155,7 @@ def moves(stack: ClientStack, number: int) -> Tensor:
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_whole_rounds_equal_the_naive_loop(model: str, uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_whole_rounds_equal_the_naive_loop(model: str, uneven: FederatedGraph, options: KgeOptions) -> None:
     """Two rounds of four epochs, the last one of factors; between them every client receives other rows."""
     options = replace(
         options, algorithm="fede-svd+", model=model, local_epochs=4, learning_rate=0.005, rank=2, columns=2, mu=0.5
@@ -177,9 +178,7 @@ def test_whole_rounds_equal_the_naive_loop(model: str, uneven: FederatedGraph, o
                 torch.testing.assert_close(stack.rows(table, client), naive[client][table], atol=3e-5, rtol=0)
 
 
-def naive_round(
-    client: ClientGraph, key: int, tables: dict[str, Tensor], number: int, options: FederationOptions
-) -> float:
+def naive_round(client: ClientGraph, key: int, tables: dict[str, Tensor], number: int, options: KgeOptions) -> float:
     """One client's epochs, in place; returns its mean loss. Relations keep their Adam through the last epoch."""
     received = tables["entities"].clone()
     entities, relations = (tables[name].clone().requires_grad_() for name in TABLES)
@@ -215,7 +214,7 @@ def naive_round(
 
 
 def triple_loss(
-    entities: Tensor, relations: Tensor, positives: np.ndarray, wrong: Tensor, side: Side, options: FederationOptions
+    entities: Tensor, relations: Tensor, positives: np.ndarray, wrong: Tensor, side: Side, options: KgeOptions
 ) -> Tensor:
     """FedE's loss of a batch, mean over its positives."""
     triples = torch.from_numpy(positives)[:, None].repeat(1, 1 + wrong.shape[1], 1)
@@ -229,7 +228,7 @@ def triple_loss(
     return (-logsigmoid(scores[:, 0]) - (weights * logsigmoid(-scores[:, 1:])).sum(1)).mean() / 2
 
 
-def test_the_term_counts_in_the_federation(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_the_term_counts_in_the_federation(uneven: FederatedGraph, options: KgeOptions) -> None:
     """Without the last epoch of factors it would be FedE-SVD; without alpha, other rows."""
     options = replace(options, algorithm="fede-svd+", eval_every=2, rank=1, columns=2)
     plus, strong = (run_federation(uneven, replace(options, mu=mu)) for mu in (0.05, 50.0))
@@ -242,7 +241,7 @@ def test_the_term_counts_in_the_federation(uneven: FederatedGraph, options: Fede
         assert min(away) > 1e-4
 
 
-def test_relations_are_trained_in_the_last_epoch_too(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_relations_are_trained_in_the_last_epoch_too(uneven: FederatedGraph, options: KgeOptions) -> None:
     """And by the Adam that they had: a round of one epoch moves both tables of every client."""
     options = replace(options, algorithm="fede-svd+", local_epochs=1, rank=2, columns=2)
     stack = ClientStack(uneven.clients, ALL, options.kge_model(), options.seed, CPU)

@@ -9,9 +9,9 @@ import pytest
 
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import Federation, run_federation
-from fkgsec.federation.options import FederationOptions
 from fkgsec.kge.local.evaluation import Evaluator
 from fkgsec.kge.models import ClientTables
+from fkgsec.kge.options import KgeOptions
 
 # Client a holds entities 0..3 at these places, b entities 2..6; 7 stands in b's test alone. So each ranks among its own.
 PLACES = {"a": [0.0, 1.1, 2.4, 10.0], "b": [0.0, 3.0, 1.3, 1.2, 0.9, 0.55]}
@@ -78,7 +78,7 @@ def on_the_line(federation: Federation, evaluator: Evaluator) -> None:
 @pytest.mark.parametrize("algorithm", ["fede", "single", "fedr", "fedlu", "fede-kd"])
 def test_by_hand(algorithm: str, crossed: FederatedGraph) -> None:
     """The shared model's evaluator and, where clients keep a second model, that one's."""
-    options = FederationOptions(algorithm=algorithm, dim=1, device="cpu")
+    options = KgeOptions(algorithm=algorithm, dim=1, device="cpu")
     federation = Federation(crossed, options)
     assert (federation.task.evaluator is not federation.task.shared_evaluator) == (algorithm in ("fedlu", "fede-kd"))
     for evaluator in (federation.task.evaluator, federation.task.shared_evaluator):
@@ -115,7 +115,7 @@ def naive_ranks(graph: ClientGraph, tables: ClientTables, triples: np.ndarray) -
 @pytest.mark.parametrize("algorithm", ["fede", "single", "collective", "fedlu"])
 def test_of_a_run_by_a_naive_reference(algorithm: str, crossed: FederatedGraph) -> None:
     """The figures that a run returns: test ranks of the kept tables, and the validation MRR of its one round."""
-    options = FederationOptions(
+    options = KgeOptions(
         algorithm=algorithm, dim=4, rounds=1, local_epochs=1, eval_every=1, batch_size=8, num_negatives=2, device="cpu"
     )
     result = run_federation(crossed, options)

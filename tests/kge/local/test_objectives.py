@@ -14,11 +14,12 @@ from torch import Tensor
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.kge.local.objectives import OBJECTIVES, ObjectiveName, contrastive, squared_distance
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer
 from fkgsec.kge.negatives import NegativeSampler
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
 CPU = torch.device("cpu")
@@ -40,7 +41,7 @@ def trio() -> FederatedGraph:
     return FederatedGraph("trio", tuple("vwxyz"), ("r",), clients)
 
 
-def trainer_of(graph: FederatedGraph, options: FederationOptions) -> tuple[ClientStack, LocalTrainer]:
+def trainer_of(graph: FederatedGraph, options: KgeOptions) -> tuple[ClientStack, LocalTrainer]:
     """A trainer whose tables hold `ROWS` (and relations of their own), and whose clients last left `PREVIOUS`."""
     stack = ClientStack(graph.clients, [0, 1, 2], options.kge_model(), options.seed, CPU)
     trainer = LocalTrainer(stack, options)
@@ -129,7 +130,7 @@ def test_rows_of_zeros_and_far_rows_stay_finite(name: ObjectiveName) -> None:
     assert torch.isfinite(gradient).all()
 
 
-def test_a_step_of_fedec_adds_the_mean_over_a_clients_rows(trio: FederatedGraph, options: FederationOptions) -> None:
+def test_a_step_of_fedec_adds_the_mean_over_a_clients_rows(trio: FederatedGraph, options: KgeOptions) -> None:
     """One step from where the round began (s_g = 1) beside the same step of FedE; mu 2, tau 0.5."""
     plain = replace(options, dim=2, local_epochs=1)
     with_term = replace(plain, algorithm="fedec", mu=2.0, tau=0.5)
@@ -154,7 +155,7 @@ def test_a_step_of_fedec_adds_the_mean_over_a_clients_rows(trio: FederatedGraph,
     assert not torch.equal(stack.tables["entities"], stack_plain.tables["entities"])
 
 
-def test_a_step_of_fedprox_adds_the_sum_over_a_clients_rows(trio: FederatedGraph, options: FederationOptions) -> None:
+def test_a_step_of_fedprox_adds_the_sum_over_a_clients_rows(trio: FederatedGraph, options: KgeOptions) -> None:
     """Two steps; after the first, at the anchor, every row is put at `ROWS + MOVES` by hand. mu 0.2."""
     plain = replace(options, dim=2, local_epochs=2)
     with_term = replace(plain, algorithm="fedprox", mu=0.2)
@@ -179,9 +180,7 @@ def test_a_step_of_fedprox_adds_the_sum_over_a_clients_rows(trio: FederatedGraph
 
 
 @pytest.mark.parametrize("algorithm", ["fedprox", "fedec"])
-def test_without_weight_it_is_fede_bit_for_bit(
-    algorithm: str, uneven: FederatedGraph, options: FederationOptions
-) -> None:
+def test_without_weight_it_is_fede_bit_for_bit(algorithm: str, uneven: FederatedGraph, options: KgeOptions) -> None:
     fede = run_federation(uneven, options)
     weightless = run_federation(uneven, replace(options, algorithm=algorithm, mu=0.0))
     weighted = run_federation(uneven, replace(options, algorithm=algorithm))
@@ -203,7 +202,7 @@ def test_without_weight_it_is_fede_bit_for_bit(
     ],
 )
 def test_a_federation_equals_the_naive_loop(
-    algorithm: str, model: str, settings: dict[str, Any], uneven: FederatedGraph, options: FederationOptions
+    algorithm: str, model: str, settings: dict[str, Any], uneven: FederatedGraph, options: KgeOptions
 ) -> None:
     options = replace(options, algorithm=algorithm, model=model, mu=2.0, rounds=3, eval_every=3, **settings)
     result = run_federation(uneven, options)
@@ -216,7 +215,7 @@ def test_a_federation_equals_the_naive_loop(
 
 @pytest.mark.parametrize("algorithm", ["fedprox", "fedec"])
 def test_who_sits_out_keeps_what_its_last_training_left(
-    algorithm: str, uneven: FederatedGraph, options: FederationOptions
+    algorithm: str, uneven: FederatedGraph, options: KgeOptions
 ) -> None:
     """Two of three take part; one that comes back is told from its own last model, however old, not from a broadcast."""
     options = replace(
@@ -241,7 +240,7 @@ def test_who_sits_out_keeps_what_its_last_training_left(
     assert away > 1e-3 if algorithm == "fedec" else away < 1e-5
 
 
-def participants(options: FederationOptions, number: int) -> list[int]:
+def participants(options: KgeOptions, number: int) -> list[int]:
     count = options.num_participants(3)
     if count == 3:
         return [0, 1, 2]
@@ -249,7 +248,7 @@ def participants(options: FederationOptions, number: int) -> list[int]:
 
 
 def naive_federation(
-    graph: FederatedGraph, options: FederationOptions, refresh_absent: bool = False
+    graph: FederatedGraph, options: KgeOptions, refresh_absent: bool = False
 ) -> tuple[list[dict[str, Tensor]], list[float]]:
     """FedProx or FedEC in plain words, float64: each client alone, autograd over the whole formula, a dictionary as server.
 
@@ -303,7 +302,7 @@ def naive_local_round(
     tables: dict[str, Tensor],
     previous: Tensor,
     number: int,
-    options: FederationOptions,
+    options: KgeOptions,
 ) -> float:
     """One client's epochs with a new torch Adam; returns its mean loss."""
     model, received = options.kge_model(), tables["entities"].clone()
@@ -343,7 +342,7 @@ def softplus(values: Tensor) -> Tensor:
     return -torch.nn.functional.logsigmoid(-values)
 
 
-def naive_objective(entities: Tensor, received: Tensor, previous: Tensor, options: FederationOptions) -> Tensor:
+def naive_objective(entities: Tensor, received: Tensor, previous: Tensor, options: KgeOptions) -> Tensor:
     """fedlu.txt section 2, mu / 2 |w - w_t|^2, or its footnote 3, mu |w - w_t|; section 3 after MOON, mu times the rows' mean."""
     if getattr(options.settings, "proximal", "") == "distance":
         return options.settings.mu * ((entities - received) ** 2).sum().clamp_min(1e-24).sqrt()
@@ -357,7 +356,7 @@ def naive_objective(entities: Tensor, received: Tensor, previous: Tensor, option
     return options.settings.mu * torch.stack(terms).mean()
 
 
-def test_a_term_that_is_not_finite_stops_before_the_update(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_a_term_that_is_not_finite_stops_before_the_update(uneven: FederatedGraph, options: KgeOptions) -> None:
     options = replace(options, algorithm="fedec")
     stack = ClientStack(uneven.clients, [0, 1, 2], options.kge_model(), options.seed, CPU)
     trainer = LocalTrainer(stack, options)
@@ -371,7 +370,7 @@ def test_a_term_that_is_not_finite_stops_before_the_update(uneven: FederatedGrap
     assert torch.isfinite(stack.tables["entities"]).all()
 
 
-def test_rows_that_run_away_stop_fedprox(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_rows_that_run_away_stop_fedprox(uneven: FederatedGraph, options: KgeOptions) -> None:
     """Squares overflow where FedE's distances do not yet."""
     options = replace(options, learning_rate=1e20)
     assert all(
@@ -381,9 +380,7 @@ def test_rows_that_run_away_stop_fedprox(uneven: FederatedGraph, options: Federa
         run_federation(uneven, replace(options, algorithm="fedprox"))
 
 
-def test_the_first_training_of_fedec_has_nothing_to_be_told_from(
-    uneven: FederatedGraph, options: FederationOptions
-) -> None:
+def test_the_first_training_of_fedec_has_nothing_to_be_told_from(uneven: FederatedGraph, options: KgeOptions) -> None:
     """Before a client has trained, its last model is what it received: log 2, no pull, the tables of FedE."""
     options = replace(options, rounds=1)
     fede, fedec = run_federation(uneven, options), run_federation(uneven, replace(options, algorithm="fedec"))

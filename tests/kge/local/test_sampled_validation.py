@@ -12,10 +12,11 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.estimate import critical_value
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.kge.models import KgeModel
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import filtered_ranks, sampled_mrr
+from fkgsec.kge.result import KgeResult
 from tests.kge.test_ranking import NUM_ENTITIES, index, random_triples, tied_rows
 
 SIX = 6
@@ -80,7 +81,7 @@ def test_the_estimate_is_unbiased_over_the_draw_of_triples_and_its_interval_is_t
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedlu", "collective"])
 def test_a_run_validates_on_the_sample_and_tests_in_full(
-    algorithm: str, consortium: FederatedGraph, options: FederationOptions, tmp_path: Path
+    algorithm: str, consortium: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
     chosen = replace(options, algorithm=algorithm, eval_sample=9, eval_candidates=20)
     result = run_federation(consortium, chosen, tmp_path)
@@ -97,7 +98,7 @@ def test_a_run_validates_on_the_sample_and_tests_in_full(
     assert run_federation(consortium, chosen, tmp_path).rounds == result.rounds
 
 
-def test_a_sample_of_everything_is_full_validation(consortium: FederatedGraph, options: FederationOptions) -> None:
+def test_a_sample_of_everything_is_full_validation(consortium: FederatedGraph, options: KgeOptions) -> None:
     full = run_federation(consortium, options)
     sampled = run_federation(consortium, replace(options, eval_sample=10**6, eval_candidates=10**6))
     assert isinstance(full, KgeResult)
@@ -118,4 +119,4 @@ def test_the_record_names_the_estimator() -> None:
 @pytest.mark.parametrize("name", ["eval_sample", "eval_candidates"])
 def test_a_sample_of_one_is_refused(name: str) -> None:
     with pytest.raises(SpecError, match=f"{name} must be at least 2; got 1"):
-        FederationOptions(**{name: 1})
+        KgeOptions(**{name: 1})

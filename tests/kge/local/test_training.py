@@ -9,23 +9,24 @@ from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import LocalTrainer
 from fkgsec.kge.models import KgeModel
 from fkgsec.kge.negatives import KnownTriples, NegativeSampler
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator
 
 CPU = torch.device("cpu")
 
 
-def stack_of(graphs: list[ClientGraph], keys: list[int], options: FederationOptions) -> ClientStack:
+def stack_of(graphs: list[ClientGraph], keys: list[int], options: KgeOptions) -> ClientStack:
     return ClientStack(graphs, keys, options.kge_model(), options.seed, CPU)
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedr"])
-def test_a_federation_equals_the_naive_loop(algorithm: str, uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_a_federation_equals_the_naive_loop(algorithm: str, uneven: FederatedGraph, options: KgeOptions) -> None:
     """Two rounds, kept at the last one: every client ends with the tables of `naive_federation`."""
     options = replace(options, algorithm=algorithm, eval_every=2)
     result = run_federation(uneven, options)
@@ -35,7 +36,7 @@ def test_a_federation_equals_the_naive_loop(algorithm: str, uneven: FederatedGra
         torch.testing.assert_close(tables.relations, federation_by_hand[place]["relations"], atol=1e-5, rtol=0)
 
 
-def naive_federation(graph: FederatedGraph, options: FederationOptions) -> list[dict[str, Tensor]]:
+def naive_federation(graph: FederatedGraph, options: KgeOptions) -> list[dict[str, Tensor]]:
     """FedE or FedR in plain words: each client alone, autograd over the whole formula, dictionaries on the server."""
     table, ids = ("entities", "entity_ids") if options.algorithm == "fede" else ("relations", "relation_ids")
     model = options.kge_model()
@@ -70,7 +71,7 @@ def naive_federation(graph: FederatedGraph, options: FederationOptions) -> list[
 
 
 def naive_local_round(
-    client: ClientGraph, key: int, tables: dict[str, Tensor], number: int, options: FederationOptions
+    client: ClientGraph, key: int, tables: dict[str, Tensor], number: int, options: KgeOptions
 ) -> None:
     """One client's epochs with nn-style parameters, a new torch Adam, and the loss written out for each positive."""
     model: KgeModel = options.kge_model()
@@ -103,7 +104,7 @@ def naive_local_round(
     tables["entities"], tables["relations"] = entities.detach(), relations.detach()
 
 
-def test_a_loss_that_is_not_finite_stops_before_the_update(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_a_loss_that_is_not_finite_stops_before_the_update(uneven: FederatedGraph, options: KgeOptions) -> None:
     stack = stack_of(list(uneven.clients), [0, 1, 2], options)
     stack.rows("relations", 1)[0, 0] = float("nan")
     before = {table: stack.tables[table].clone() for table in ("entities", "relations")}
@@ -116,7 +117,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_update(uneven: FederatedGrap
     assert torch.isfinite(stack.tables["entities"]).all()
 
 
-def test_clients_that_sit_out_a_round_keep_their_tables(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_clients_that_sit_out_a_round_keep_their_tables(uneven: FederatedGraph, options: KgeOptions) -> None:
     stack = stack_of(list(uneven.clients), [0, 1, 2], options)
     before = [stack.rows("entities", place).clone() for place in range(3)]
     assert set(LocalTrainer(stack, options).train_round(1, [0, 2])) == {0, 2}
@@ -125,7 +126,7 @@ def test_clients_that_sit_out_a_round_keep_their_tables(uneven: FederatedGraph, 
     assert not torch.equal(stack.rows("entities", 2), before[2])
 
 
-def test_adam_is_kept_or_forgotten_as_the_recipe_says(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_adam_is_kept_or_forgotten_as_the_recipe_says(uneven: FederatedGraph, options: KgeOptions) -> None:
     """`single` keeps its moments: two rounds of one epoch differ from two rounds with a new Adam."""
     stacks = [stack_of(list(uneven.clients), [0, 1, 2], options) for _ in range(2)]
     trainers = [LocalTrainer(stack, options) for stack in stacks]
@@ -136,7 +137,7 @@ def test_adam_is_kept_or_forgotten_as_the_recipe_says(uneven: FederatedGraph, op
     assert not torch.allclose(stacks[0].tables["entities"], stacks[1].tables["entities"], atol=1e-5)
 
 
-def test_published_scope_corrupts_with_the_first_global_ids(uneven: FederatedGraph, options: FederationOptions) -> None:
+def test_published_scope_corrupts_with_the_first_global_ids(uneven: FederatedGraph, options: KgeOptions) -> None:
     """FedE's code beside FedR takes the client's number of entities for a bound on global ids."""
     result = run_federation(
         uneven, replace(options, negative_scope="published", rank_scope="all", rounds=1, local_epochs=1)
@@ -145,7 +146,7 @@ def test_published_scope_corrupts_with_the_first_global_ids(uneven: FederatedGra
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "feds", "pfedeg"])
-def test_negatives_from_all_entities_and_ranks_among_own(options: FederationOptions, algorithm: str) -> None:
+def test_negatives_from_all_entities_and_ranks_among_own(options: KgeOptions, algorithm: str) -> None:
     """FedE's code (zjukg/FedE) draws negatives from all entities and ranks those of the client's own graph."""
     graph = generate_consortium(clients=3, size=300, seed=0)
     wide = replace(options, algorithm=algorithm, negative_scope="all", rank_scope="own", rounds=2, local_epochs=1)

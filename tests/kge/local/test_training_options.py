@@ -18,7 +18,8 @@ from fkgsec.federation.options import replace
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import LocalTrainer
 from fkgsec.kge.negatives import frequency_weights
-from fkgsec.kge.options import TRAINING, KgeOptions, KgeResult
+from fkgsec.kge.options import TRAINING, KgeOptions
+from fkgsec.kge.result import KgeResult
 
 CPU = torch.device("cpu")
 

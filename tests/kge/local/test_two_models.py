@@ -16,11 +16,12 @@ from torch.nn.functional import logsigmoid
 
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.federation.loop import Federation, run_federation
-from fkgsec.federation.options import FederationOptions, replace
+from fkgsec.federation.options import replace
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import TABLES, LocalTrainer
 from fkgsec.kge.models import MODELS, ClientTables, KgeModel, Side
 from fkgsec.kge.negatives import NegativeSampler
+from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
 CPU = torch.device("cpu")
@@ -60,7 +61,7 @@ def doubles(stack: ClientStack, place: int) -> dict[str, Tensor]:
     return {t: stack.rows(t, place).detach().double().clone().requires_grad_() for t in TABLES}
 
 
-def naive_client(graph: FederatedGraph, place: int, options: FederationOptions) -> NaiveClient:
+def naive_client(graph: FederatedGraph, place: int, options: KgeOptions) -> NaiveClient:
     """First rows as `ClientStack` draws them, whose drawing is not in question. FedLU's two models share one relation table."""
     own = doubles(
         ClientStack(graph.clients, ALL, options.private_model(), options.seed, CPU, purpose="initial private rows"),
@@ -79,7 +80,7 @@ def naive_client(graph: FederatedGraph, place: int, options: FederationOptions) 
     )
 
 
-def shared_adam(shared: dict[str, Tensor], options: FederationOptions, reading: str) -> torch.optim.Adam:
+def shared_adam(shared: dict[str, Tensor], options: KgeOptions, reading: str) -> torch.optim.Adam:
     """FedLU's global loss moves entities alone (fedlu.txt Eq. 6: the relations are the local model's)."""
     entities_alone = options.algorithm == "fedlu" and reading != "relations by both"
     return torch.optim.Adam([shared["entities"]] if entities_alone else shared.values(), lr=options.learning_rate)
@@ -117,7 +118,7 @@ def divergence(scores: Tensor, others: Tensor, counts: Tensor) -> Tensor:
 
 
 def naive_losses(
-    own: Tensor, shared: Tensor, counts: Tensor, importance: Tensor, options: FederationOptions, reading: str
+    own: Tensor, shared: Tensor, counts: Tensor, importance: Tensor, options: KgeOptions, reading: str
 ) -> tuple[Tensor, Tensor]:
     """What the own model and what the shared model go down on, mean over the batch. `importance` sums to 1."""
     if options.algorithm == "fede-kd":  # feds.txt Eq. 6: one loss, and both models go down on it
@@ -146,7 +147,7 @@ def naive_losses(
     return local.mean(), world.mean()
 
 
-def naive_round(client: NaiveClient, number: int, options: FederationOptions, reading: str = "") -> float:
+def naive_round(client: NaiveClient, number: int, options: KgeOptions, reading: str = "") -> float:
     """One client's epochs; returns its mean loss, of both models together."""
     graph = client.graph
     if reading == "new private Adam":
@@ -183,7 +184,7 @@ def naive_weights(triples: np.ndarray) -> np.ndarray:
     return np.array([(counts[first] + counts[second]) ** -0.5 for first, second in pairs])
 
 
-def naive_sides(turn: int, options: FederationOptions, reading: str) -> list[Side]:
+def naive_sides(turn: int, options: KgeOptions, reading: str) -> list[Side]:
     """A batch's steps: FedLU's code takes its heads, then its tails; else one of them, in turn."""
     if options.negative_sides == "each" and reading != "one side a batch":
         return ["tail", "head"] if reading == "tails first" else ["head", "tail"]
@@ -195,7 +196,7 @@ def naive_step(
     triples: Tensor,
     counts: Tensor,
     importance: Tensor,
-    options: FederationOptions,
+    options: KgeOptions,
     reading: str,
 ) -> float:
     """Both models take a step; returns their loss."""
@@ -212,7 +213,7 @@ def naive_step(
 
 
 def naive_federation(
-    graph: FederatedGraph, options: FederationOptions, reading: str = ""
+    graph: FederatedGraph, options: KgeOptions, reading: str = ""
 ) -> tuple[list[NaiveClient], list[dict[str, Tensor]], list[float]]:
     """Clients after the last broadcast, their shared models before it, and each round's loss. The server is a dictionary."""
     clients = [naive_client(graph, place, options) for place in ALL]
@@ -255,7 +256,7 @@ def distance(tables: ClientTables, naive: dict[str, Tensor]) -> float:
 
 
 @pytest.fixture
-def apart(options: FederationOptions) -> FederationOptions:
+def apart(options: KgeOptions) -> KgeOptions:
     """Steps large enough that readings come apart; kept at the last round."""
     return replace(options, learning_rate=0.01, eval_every=2)
 
@@ -273,7 +274,7 @@ CASES = [
 
 @pytest.mark.parametrize(("algorithm", "model", "settings"), CASES)
 def test_a_federation_equals_the_naive_loop(
-    algorithm: str, model: str, settings: dict[str, object], uneven: FederatedGraph, apart: FederationOptions
+    algorithm: str, model: str, settings: dict[str, object], uneven: FederatedGraph, apart: KgeOptions
 ) -> None:
     """Two rounds: both models of every client, before and after the broadcast, and the loss."""
     options = replace(apart, algorithm=algorithm, model=model, **settings)
@@ -287,9 +288,7 @@ def test_a_federation_equals_the_naive_loop(
 
 
 @pytest.mark.parametrize(("algorithm", "reading"), READINGS)
-def test_other_readings_are_other_runs(
-    algorithm: str, reading: str, uneven: FederatedGraph, apart: FederationOptions
-) -> None:
+def test_other_readings_are_other_runs(algorithm: str, reading: str, uneven: FederatedGraph, apart: KgeOptions) -> None:
     """So the test above can fail: each gives tables far outside its tolerance."""
     of_the_code = reading in ("own first rows", "tails first", "one side a batch")
     options = replace(apart, algorithm=algorithm, **(AS_CODED if of_the_code else {}))
@@ -303,7 +302,7 @@ def test_other_readings_are_other_runs(
 
 
 @pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
-def test_who_sits_out_keeps_both_models(algorithm: str, uneven: FederatedGraph, apart: FederationOptions) -> None:
+def test_who_sits_out_keeps_both_models(algorithm: str, uneven: FederatedGraph, apart: KgeOptions) -> None:
     stack, private, trainer = trainer_of(list(uneven.clients), ALL, replace(apart, algorithm=algorithm))
 
     def rows(client: int) -> list[Tensor]:
@@ -318,7 +317,7 @@ def test_who_sits_out_keeps_both_models(algorithm: str, uneven: FederatedGraph, 
 
 
 def trainer_of(
-    graphs: list[ClientGraph], keys: list[int], options: FederationOptions
+    graphs: list[ClientGraph], keys: list[int], options: KgeOptions
 ) -> tuple[ClientStack, ClientStack, LocalTrainer]:
     """The shared and the private stack, and what trains them."""
     private = ClientStack(graphs, keys, options.private_model(), options.seed, CPU, purpose="initial private rows")
@@ -329,7 +328,7 @@ def trainer_of(
 
 @pytest.mark.parametrize("private_start", ["own", "server"])
 def test_both_models_may_start_from_the_rows_of_the_server(
-    private_start: str, uneven: FederatedGraph, apart: FederationOptions
+    private_start: str, uneven: FederatedGraph, apart: KgeOptions
 ) -> None:
     """Three clients after round 0: by name, the rows of each one's second model are those that the server drew."""
     federation = Federation(uneven, replace(apart, algorithm="fedlu", private_start=private_start))
@@ -347,7 +346,7 @@ def test_both_models_may_start_from_the_rows_of_the_server(
 
 @pytest.mark.parametrize(("negative_sides", "steps"), [("tail", 3), ("both", 3), ("each", 6)])
 def test_heads_and_tails_of_each_batch_are_two_steps(
-    negative_sides: str, steps: int, uneven: FederatedGraph, apart: FederationOptions
+    negative_sides: str, steps: int, uneven: FederatedGraph, apart: KgeOptions
 ) -> None:
     """The longest client has 3 batches; what is announced to an observer is what is done."""
     options = replace(apart, algorithm="fedlu", negative_sides=negative_sides, local_epochs=1)
@@ -361,7 +360,7 @@ class TestWithoutDistillation:
     """fedlu.txt 5.4: "the global embedding degrades to the entity embedding in FedE and the local embeddings [...] to [...] the
     independent setting"."""
 
-    def test_it_waits_for_so_many_rounds(self, uneven: FederatedGraph, apart: FederationOptions) -> None:
+    def test_it_waits_for_so_many_rounds(self, uneven: FederatedGraph, apart: KgeOptions) -> None:
         tables: dict[str, list[dict[str, Tensor]]] = {}
         for name, settings in (("waits", {"warmup_rounds": 2}), ("never", {"mu": 0.0}), ("at once", {})):
             stack, private, trainer = trainer_of(
@@ -383,7 +382,7 @@ class TestWithoutDistillation:
     @pytest.mark.parametrize("variant", ["paper", "published"])
     @pytest.mark.parametrize("model", ["transe", "complex"])
     def test_fedlu_is_single_and_fede(
-        self, model: str, variant: str, uneven: FederatedGraph, apart: FederationOptions
+        self, model: str, variant: str, uneven: FederatedGraph, apart: KgeOptions
     ) -> None:
         """FedLU's negatives weigh alike at any temperature. FedE takes each step's relations from the independent client.
 
@@ -424,7 +423,7 @@ class TestWithoutDistillation:
             for one in (stack, shared):
                 one.tables["entities"].detach().mul_(0.9)
 
-    def test_with_distillation_it_is_neither(self, uneven: FederatedGraph, apart: FederationOptions) -> None:
+    def test_with_distillation_it_is_neither(self, uneven: FederatedGraph, apart: KgeOptions) -> None:
         ends = []
         for mu in (0.0, 2.0):
             stack, private, trainer = trainer_of(list(uneven.clients), ALL, replace(apart, algorithm="fedlu", mu=mu))
@@ -439,7 +438,7 @@ class TestHeadline:
 
     @pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
     def test_ranks_are_those_of_the_private_model(
-        self, algorithm: str, uneven: FederatedGraph, apart: FederationOptions
+        self, algorithm: str, uneven: FederatedGraph, apart: KgeOptions
     ) -> None:
         options = replace(apart, algorithm=algorithm, learning_rate=0.05)
         result = run_federation(uneven, options)
@@ -451,7 +450,7 @@ class TestHeadline:
             assert not np.array_equal(own, shared)
 
     def test_the_shared_model_may_be_ranked_before_the_broadcast(
-        self, uneven: FederatedGraph, apart: FederationOptions
+        self, uneven: FederatedGraph, apart: KgeOptions
     ) -> None:
         """As in FedLU's code. The broadcast, which is the mean over holders by hand, changes no other figure."""
         options = replace(apart, algorithm="fedlu", learning_rate=0.05)
@@ -473,7 +472,7 @@ class TestHeadline:
                 torch.testing.assert_close(before.tables[place].entities[row].double(), mean, atol=1e-6, rtol=0)
 
     @pytest.mark.parametrize("algorithm", ["fedlu", "fede-kd"])
-    def test_validation_is_too(self, algorithm: str, uneven: FederatedGraph, apart: FederationOptions) -> None:
+    def test_validation_is_too(self, algorithm: str, uneven: FederatedGraph, apart: KgeOptions) -> None:
         """And so the best round is the private model's best; both models are kept as they were in it."""
         options = replace(apart, algorithm=algorithm, learning_rate=0.05, eval_every=1, rounds=4)
         result = run_federation(uneven, options)
@@ -488,7 +487,7 @@ class TestHeadline:
                 assert torch.equal(tables.entities, others.entities)
                 assert torch.equal(tables.relations, others.relations)
 
-    def test_the_private_model_has_the_full_dimension(self, uneven: FederatedGraph, apart: FederationOptions) -> None:
+    def test_the_private_model_has_the_full_dimension(self, uneven: FederatedGraph, apart: KgeOptions) -> None:
         """feds.txt VI-A: 192 of 256 are shared; here 6 of 8, of complex numbers."""
         result = run_federation(uneven, replace(apart, algorithm="fede-kd", model="complex"))
         assert {tables.entities.shape[1] for tables in result.private} == {16}

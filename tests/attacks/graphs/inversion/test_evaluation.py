@@ -7,13 +7,14 @@ import pytest
 
 from attacks.graphs.inversion.evaluation import METRICS, NAME, claim, stepped_graphs
 from attacks.graphs.inversion.similarity import LabelledGraph
-from attacks.graphs.options import GraphAttackOptions
+from attacks.options import THREAT_MODELS, GraphAttackOptions
 from attacks.registry import Figure, build_view, run_attacks
-from attacks.view import ALL, THREAT_MODELS
+from attacks.view import ALL
 from defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
-from fkgsec.gnn.options import GnnOptions, GnnResult
+from fkgsec.gnn.options import GnnOptions
+from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.collection import load_federation
 from fkgsec.graphs.sets import FederatedGraphs
 

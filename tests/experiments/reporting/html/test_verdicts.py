@@ -10,7 +10,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.gate.judge import CHECK_FILE, SCHEMA, Checked
+from experiments.gate import CHECK_FILE, SCHEMA
+from experiments.gate.judge import Checked
 from experiments.gate.verdict_formats import to_json
 from experiments.gate.verdicts import Verdict
 from experiments.reporting.html.cli import report

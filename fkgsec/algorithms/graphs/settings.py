@@ -1,0 +1,297 @@
+"""The shipped algorithms for graph classification: the settings and the recipe of each. Nothing here loads torch.
+
+FedAvg averages parameters, weighted by the clients' training graphs. FedPer keeps a client's own layers, here those that read its
+features and tell its classes. Data sets differ in both, so that the codes of GCFL and FedStar average convolutions alone in
+"FedAvg" too, which makes it FedPer; `share=all` is FedAvg proper, for clients of one data set.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from fkgsec.errors import SpecError
+from fkgsec.federation.recipes import Recipe, Table
+from fkgsec.federation.settings import AlgorithmSettings
+from fkgsec.gnn.options import DropoutSettings, GnnSettings, Share
+from fkgsec.randomness import generator
+
+PARAMETERS: tuple[Table, ...] = ("parameters",)
+
+
+class FedAvgSettings(GnnSettings, frozen=True):
+    """What is averaged, and when models are judged.
+
+    Attributes:
+        share: the convolutions ("encoder"), or "all" parameters, where clients have one data set.
+    """
+
+    share: Annotated[Share, Meta(description="parameters that are averaged: the convolutions', or all")] = "encoder"
+
+
+class GraphFedProxSettings(FedAvgSettings, frozen=True):
+    """The same as FedAvg's, and the weight of the proximal term, mu / 2 |w - w_t|^2.
+
+    Attributes:
+        mu: 0.01 is GCFL's code's; cefgl.txt does not give its own.
+    """
+
+    mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the proximal term")] = 0.01
+
+
+class GCFLSettings(GnnSettings, frozen=True):
+    """When a cluster is cut. Thresholds go with the network and the data; these are the code's for molecules, with three layers.
+
+    Attributes:
+        epsilon1: the mean update of a cluster is shorter. epsilon2: the longest one is longer. Euclidean norms.
+        first_cut: in this round and before, none is cut.
+    """
+
+    epsilon1: Annotated[
+        float, Meta(ge=0, le=1_000_000, description="a cluster is cut if its mean update is shorter")
+    ] = 0.07
+    epsilon2: Annotated[
+        float, Meta(ge=0, le=1_000_000, description="a cluster is cut if its longest update is longer")
+    ] = 0.28
+    first_cut: Annotated[int, Meta(ge=0, le=1_000_000, description="round after which clusters may be cut")] = 20
+
+
+class GCFLPlusSettings(GCFLSettings, frozen=True):
+    """GCFL's, and the series by which clients are compared.
+
+    Attributes:
+        seq_length: norms of a series. standardize: whether each series is divided by its standard deviation.
+    """
+
+    seq_length: Annotated[
+        int, Meta(ge=1, le=10_000, description="norms in the series that clients are compared by")
+    ] = 5
+    standardize: Annotated[bool, Meta(description="divide each series by its standard deviation")] = False
+
+
+class FedStarSettings(GnnSettings, frozen=True):
+    """How long the structure features are.
+
+    Attributes:
+        num_walks, num_degrees: of random-walk return probabilities, and of columns of the one-hot degree; one of them may be 0
+            (in FedStar's code the types "dg" and "rw").
+    """
+
+    num_walks: Annotated[int, Meta(ge=0, le=1_000, description="steps of the longest random walk")] = 16
+    num_degrees: Annotated[int, Meta(ge=0, le=1_000, description="largest degree that is told from larger ones")] = 16
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.num_walks + self.num_degrees == 0:
+            raise SpecError("num_walks and num_degrees are both 0; FedStar's shared channel would read nothing")
+
+
+class SpreadGNNSettings(GnnSettings, frozen=True):
+    """Who is whose neighbour, when they exchange, and how much tasks lean on each other.
+
+    Attributes:
+        neighbours: clients on either side in the ring. period: rounds from one exchange to the next.
+        task_reg: weight of the multi-task term; 0.01 is the code's.
+    """
+
+    neighbours: Annotated[int, Meta(ge=1, le=1_000_000, description="neighbours on either side in the ring")] = 1
+    period: Annotated[int, Meta(ge=1, le=1_000_000, description="rounds from one exchange to the next")] = 1
+    task_reg: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the multi-task term")] = 0.01
+
+    def exchanges(self, round: int, seed: int) -> bool:
+        """After every `period` rounds."""
+        return round % self.period == 0
+
+
+class CEFGLSettings(DropoutSettings, frozen=True):
+    """The parts of the decomposition, and what crosses.
+
+    Attributes:
+        components: "both"; or one alone (cefgl.txt Table 5): "shared" has no sparse part, "sparse" no shared one, so that nothing
+            that crosses is used.
+        correction: "dual", h grows by alpha (Theta - W) and the server takes mean h / alpha off, as in FedSLR, so that the h of a
+            client that has converged is its gradient (the paper's Remark 2); "printed", by (Theta - W) / learning rate, of which
+            the server takes the learning rate's share (Eq. 7 and 9 as they stand); "off", there is none.
+        alpha: weight of the distance to Theta.
+        finetune_epochs: epochs of the sparse part in a round.
+        l1: soft shrinkage of the sparse part in each step, times the learning rate.
+        sparsify: what makes it sparse after its epochs: zeros below `sparse_threshold` ("threshold"), or but for the share
+            `sparse_share` of its numbers that is largest ("top-k").
+        singular_threshold: of the shared matrices, smaller singular values are dropped. shrink: the others stay ("hard"), or are
+            made smaller by the threshold over alpha ("soft", FedSLR).
+        bits: of a number that crosses, up to 20; 32: as it is. scale, rounding: see `fkgsec.exchange.tensors.quantised`.
+        exchange: probability that rows cross after a round; one draw for all clients.
+        upload: "combined", W - h / alpha, which is all that the server needs; "both", W and h, quantised each, as the paper has
+            it, in twice as many bytes: the server then sees an h that tends to the client's gradient.
+        start: W starts a round at what was "received" (FedSLR), or where the client's "own" training left it, as Eq. 6 reads.
+        factors: a matrix is sent as its two factors where they are "smaller" than it, or "never".
+    """
+
+    components: Annotated[
+        Literal["both", "shared", "sparse"], Meta(description="parts of the model: both, or one alone")
+    ] = "both"
+    correction: Annotated[
+        Literal["dual", "printed", "off"], Meta(description="of local gradients by how far earlier rounds went")
+    ] = "dual"
+    alpha: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the distance to the rows received")] = 0.6
+    finetune_epochs: Annotated[int, Meta(ge=1, le=1_000_000, description="epochs of the sparse part in a round")] = 1
+    l1: Annotated[float, Meta(ge=0, le=1_000_000, description="soft shrinkage of the sparse part, a learning rate")] = (
+        1e-4
+    )
+    sparsify: Annotated[Literal["threshold", "top-k"], Meta(description="how the sparse part is made sparse")] = (
+        "threshold"
+    )
+    sparse_threshold: Annotated[float, Meta(ge=0, le=1_000_000, description="smaller numbers are zero")] = 1e-4
+    sparse_share: Annotated[float, Meta(ge=0, le=1, description="share of numbers that top-k keeps")] = 0.1
+    singular_threshold: Annotated[
+        float, Meta(ge=0, le=1_000_000, description="smaller singular values are dropped")
+    ] = 1e-3
+    shrink: Annotated[
+        Literal["hard", "soft"], Meta(description="whether the other singular values stay or are made smaller")
+    ] = "hard"
+    bits: Annotated[int, Meta(ge=2, le=32, description="of a number that crosses, up to 20; 32: as it is")] = 4
+    scale: Annotated[Literal["max", "l2"], Meta(description="what a step of the numbers that cross is measured by")] = (
+        "max"
+    )
+    rounding: Annotated[Literal["nearest", "stochastic"], Meta(description="of the numbers that cross")] = "nearest"
+    exchange: Annotated[float, Meta(ge=0, le=1, description="probability that rows cross after a round")] = 0.5
+    upload: Annotated[Literal["combined", "both"], Meta(description="parameters less corrections, or both apart")] = (
+        "combined"
+    )
+    start: Annotated[Literal["received", "own"], Meta(description="where a client's shared part starts a round")] = (
+        "received"
+    )
+    factors: Annotated[Literal["smaller", "never"], Meta(description="when matrices are sent as two factors")] = (
+        "smaller"
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if 20 < self.bits < 32:
+            raise SpecError(f"bits must be 2 to 20, or 32 for rows as they are; got {self.bits}")
+        if self.alpha == 0 and (self.correction == "dual" or self.shrink == "soft"):
+            raise SpecError("alpha must be above 0 with correction=dual or shrink=soft, which divide by it; got 0")
+        if self.upload == "both" and self.correction == "off":
+            raise SpecError("upload=both sends corrections, and correction=off has none; leave one of them out")
+
+    def taken(self, learning_rate: float) -> float:
+        """The share of h that is taken from W in the mean."""
+        return 1 / self.alpha if self.correction == "dual" else learning_rate
+
+    def exchanges(self, round: int, seed: int) -> bool:
+        """The coin of Algorithm 1 line 3."""
+        return bool(generator(seed, "exchange", round).random() < self.exchange)
+
+
+LOCAL = Recipe(
+    "local-gc",
+    (),
+    "each client alone, from the same first convolutions: 'self-train' in GCFL's code",
+    AlgorithmSettings,
+    task="graph",
+    keep_optimizer=True,
+)
+FEDAVG = Recipe(
+    "fedavg",
+    PARAMETERS,
+    "McMahan et al. 2017, as in GCFL's code and cefgl.txt 5.1",
+    FedAvgSettings,
+    task="graph",
+    keep_optimizer=True,
+    keeps_first=True,
+)
+FEDGCN = Recipe(
+    "fedgcn",
+    PARAMETERS,
+    "Yao et al. 2024; clients' graphs have no edges between them, so that nothing is left of it but FedAvg",
+    FedAvgSettings,
+    task="graph",
+    keep_optimizer=True,
+    keeps_first=True,
+)
+"""Differs: FedGCN exchanges, once, features of neighbours over the edges between clients' parts of one graph, and classifies
+nodes. In graph classification there are no such edges; cefgl.txt, which names it as a baseline, does not say what it runs."""
+FEDPER = Recipe(
+    "fedper",
+    PARAMETERS,
+    "Arivazhagan et al. 2019: convolutions shared, the other layers each client's own",
+    GnnSettings,
+    task="graph",
+    keep_optimizer=True,
+    keeps_first=True,
+)
+FEDPROX = Recipe(
+    "fedprox-gc",
+    PARAMETERS,
+    "Li et al. 2020, as in GCFL's code; the name fedprox is that of knowledge graphs",
+    GraphFedProxSettings,
+    task="graph",
+    keep_optimizer=True,
+    keeps_first=True,
+    local="fkgsec.algorithms.graphs.fedprox:GraphFedProxRule",
+)
+GCFL = Recipe(
+    "gcfl",
+    PARAMETERS,
+    "Xie et al. 2021: clusters by the cosines of updates",
+    GCFLSettings,
+    task="graph",
+    keep_optimizer=True,
+    keeps_first=True,
+    aggregation="clusters",
+)
+GCFL_PLUS = Recipe(
+    "gcfl+",
+    PARAMETERS,
+    "Xie et al. 2021, as in its code: clusters by series of gradient norms",
+    GCFLPlusSettings,
+    task="graph",
+    keep_optimizer=True,
+    keeps_first=True,
+    aggregation="clusters-by-gradient-norms",
+    local="fkgsec.algorithms.graphs.gcfl:GradientNormRule",
+)
+GCFL_PLUS_DWS = Recipe(
+    "gcfl+dws",
+    PARAMETERS,
+    "Xie et al. 2021: clusters by series of update norms, as the paper has GCFL+ and its code GCFL+dWs",
+    GCFLPlusSettings,
+    task="graph",
+    keep_optimizer=True,
+    keeps_first=True,
+    aggregation="clusters-by-update-norms",
+)
+FEDSTAR = Recipe(
+    "fedstar",
+    PARAMETERS,
+    "Tan et al. 2023: the structure channel is shared; its code has 3 layers (--layers 3), cefgl.txt 5.1 two",
+    FedStarSettings,
+    task="graph",
+    keep_optimizer=True,
+    local="fkgsec.algorithms.graphs.fedstar:FedStarRule",
+    keeps_first=True,
+)
+SPREADGNN = Recipe(
+    "spreadgnn",
+    PARAMETERS,
+    "He et al. 2022: averages with neighbours in a ring, and a multi-task term; neighbours' rows cross a relay",
+    SpreadGNNSettings,
+    task="graph",
+    keep_optimizer=True,
+    codec="peers",
+    aggregation="relay",
+    local="fkgsec.algorithms.graphs.spreadgnn:SpreadGNNRule",
+)
+CEFGL = Recipe(
+    "cefgl",
+    PARAMETERS,
+    "cefgl.txt Algorithm 1",
+    CEFGLSettings,
+    task="graph",
+    keep_optimizer=True,
+    keeps_first=True,
+    codec="quantised",
+    aggregation="truncated-svd",
+    local="fkgsec.algorithms.graphs.cefgl:CEFGLRule",
+)

@@ -1,0 +1,132 @@
+"""The result of a federation of knowledge graphs.
+
+result = run_federation(graph, options)
+(1 / result.test_ranks[0]).mean()              # the first client's test MRR
+result.tables[0].entities                      # its entity rows, `[n, W]`
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import RunError
+from fkgsec.estimate import Estimate
+from fkgsec.federation import packing
+from fkgsec.federation.result import RunResult
+from fkgsec.kge.models import ClientTables, KgeModel
+from fkgsec.kge.ranking import sampled_mrr, utility
+
+STORED_TABLES = ("tables", "trained", "private", "encoded", "trained_encoded")
+STORED_RANKS = ("test_ranks", "shared_test_ranks", "valid_ranks")
+
+
+@dataclass(frozen=True, repr=False, kw_only=True)
+class KgeResult(RunResult):
+    """A finished run, at its best validation.
+
+    Attributes (beside those of `RunResult`):
+        tables: each client's embeddings after the broadcast of that round.
+        trained: each client's embeddings before it (what a colluder would hand over): as its own training left them, or for a
+            client that sat the round out as the last broadcast did.
+        test_ranks: ranks of each client's test triples, float64 `[n, sides]`, by `trained` or by `tables`, as the recipe's
+            models are judged.
+        private: each client's embeddings of the model that it keeps to itself, where the recipe has one; `test_ranks` are
+            its ranks, and `shared_test_ranks` those of the shared model.
+        valid_ranks: of the drawn validation triples by the kept models, where validation is sampled; see `validation`.
+        encoded, trained_encoded: what each client's encoder makes of `tables` and of `trained`, where the model has one.
+    """
+
+    graph: FederatedGraph
+    options: Any  # `KgeOptions`, which name this type
+    tables: list[ClientTables]
+    trained: list[ClientTables]
+    test_ranks: list[np.ndarray]
+    private: list[ClientTables] = field(default_factory=list)
+    shared_test_ranks: list[np.ndarray] = field(default_factory=list)
+    valid_ranks: list[np.ndarray] = field(default_factory=list)
+    encoded: list[ClientTables] = field(default_factory=list)
+    trained_encoded: list[ClientTables] = field(default_factory=list)
+
+    def predictor(self, kind: Literal["tables", "trained", "private"], place: int) -> tuple[KgeModel, ClientTables]:
+        """The model that a client predicts with, and its rows: those of this kind, or what its encoder makes of them.
+
+        Raises `RunError` for tables that were trained elsewhere with an encoder, which is not at hand.
+        """
+        if kind == "private":
+            return self.options.private_model(), self.private[place]
+        if not self.options.has_encoder:
+            return self.options.kge_model(), getattr(self, kind)[place]
+        if not self.encoded:
+            raise RunError(
+                f"{self.options.model}: input rows alone say nothing of what a client predicts; its network is missing"
+            )
+        encoded = self.encoded[place] if kind == "tables" else self.trained_encoded[place]
+        return self.options.decoder(encoded), encoded
+
+    @property
+    def validation(self) -> Estimate | None:
+        """What the kept models' sampled validation estimates, and how; None where validation is full."""
+        if not self.valid_ranks:
+            return None
+        sizes = [len(client.valid) for client in self.graph.clients]
+        return sampled_mrr(self.valid_ranks, sizes, self.options.eval_candidates)
+
+    def headline(self) -> str:
+        """Algorithm, model and dimension."""
+        return f"{self.options.algorithm}, {self.options.model}, dimension {self.options.dim}"
+
+    def reached(self) -> list[str]:
+        """Test MRR and Hits@k with their intervals; empty without test triples."""
+        if not any(len(ranks) for ranks in self.test_ranks):
+            return []
+        sampled = self.validation
+        lines = [f"validation mrr: {sampled} ({sampled.method})"] if sampled else []
+        return [*lines, *(f"test {name}: {figure}" for name, figure in self.utility()[0].items())]
+
+    def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
+        """Filtered MRR and Hits@k on test triples: over all clients, where each counts by its triples, and of each."""
+        seed, clients = self.options.seed, zip(self.graph.clients, self.test_ranks, strict=bool(self.test_ranks))
+        by_client = {client.name: utility(ranks, seed) for client, ranks in clients}
+        return utility(np.concatenate(self.test_ranks), seed) if self.test_ranks else {}, by_client
+
+    def outcome_tree(self) -> dict[str, packing.Tree]:
+        """Embeddings and ranks, by place."""
+        tree: dict[str, packing.Tree] = {
+            kind: {
+                str(place): {"entities": one.entities, "relations": one.relations, "decoder": one.decoder}
+                for place, one in enumerate(getattr(self, kind))
+            }
+            for kind in STORED_TABLES
+        }
+        for kind in STORED_RANKS:
+            tree[kind] = {str(place): torch.from_numpy(ranks) for place, ranks in enumerate(getattr(self, kind))}
+        return tree
+
+    @classmethod
+    def read_outcome(cls, tensors: Mapping[str, Tensor], num_clients: int) -> dict[str, Any]:
+        """Undo `outcome_tree`, packed."""
+
+        def tables(kind: str) -> list[ClientTables]:
+            found = packing.below(f"{kind}.", tensors)
+            return [
+                ClientTables(
+                    found[f"{place}.entities"],
+                    found[f"{place}.relations"],
+                    packing.below(f"{place}.decoder.", found),
+                )
+                for place in range(num_clients)
+                if f"{place}.entities" in found and f"{place}.relations" in found
+            ]
+
+        def ranks(kind: str) -> list[np.ndarray]:
+            names = [f"{kind}.{place}" for place in range(num_clients)]
+            return [tensors[name].numpy() for name in names if name in tensors]
+
+        return {kind: tables(kind) for kind in STORED_TABLES} | {kind: ranks(kind) for kind in STORED_RANKS}
