@@ -143,7 +143,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             return msgspec.json.decode(path.read_bytes(), type=cls)
         except OSError as error:
             raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
             raise RunError(f"{path}: no agreement ({printable(str(error), 300)})") from error
         except SpecError as error:
             raise SpecError(f"{path}: {error}") from error

@@ -119,17 +119,25 @@ class WeightedByAffinity(Aggregation):
             if upload.rows.shape != self._uploads[party].shape:
                 raise RunError(f"{party} uploaded {list(upload.rows.shape)} of {self.shared.table}, unlike before")
             self._uploads[party] = upload.rows
-        uploads, holdings = list(self._uploads.values()), [self.shared.uploaded(party) for party in self._uploads]
-        by_embedding = self.options.settings.affinity == "embedding"
-        affinity = embedding_affinity(holdings, uploads) if by_embedding else shared_affinity(holdings)
-        mixing = self.options.settings.mixing
-        knowledge = supplementary(scaled(affinity), holdings, uploads, mixing=mixing, num_rows=len(previous))
-        self._knowledge = dict(zip(self._uploads, knowledge, strict=True))
+        self._share()
         return previous
 
     def answer(self, round: int, party: str | None, held: Tensor) -> Tensor:
         """The first rows in round 0; afterwards the client's own mean of the rows that it uploads."""
-        return super().answer(round, party, held) if round == 0 or party is None else self._knowledge[party]
+        if round == 0 or party is None:
+            return super().answer(round, party, held)
+        if not self._knowledge:  # no upload has arrived since the start or a resume
+            self._share()
+        return self._knowledge[party]
+
+    def _share(self) -> None:
+        """Compute each client's supplementary knowledge from the most recent uploads."""
+        uploads, holdings = list(self._uploads.values()), [self.shared.uploaded(party) for party in self._uploads]
+        by_embedding = self.options.settings.affinity == "embedding"
+        affinity = embedding_affinity(holdings, uploads) if by_embedding else shared_affinity(holdings)
+        mixing, num_rows = self.options.settings.mixing, len(self.shared.rows)
+        knowledge = supplementary(scaled(affinity), holdings, uploads, mixing=mixing, num_rows=num_rows)
+        self._knowledge = dict(zip(self._uploads, knowledge, strict=True))
 
     def tensors(self) -> dict[str, Tensor]:
         """What each client uploaded last."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -118,7 +118,13 @@ class ClientCodec:
 
 
 class ServerCodec:
-    """The server's half, for one table. This one takes and sends whole rows as they are."""
+    """The server's half, for one table. This one takes and sends whole rows as they are.
+
+    Attributes:
+        sends_changes: a broadcast holds what changed in its round, so a round without uploads publishes an empty aggregate, too.
+    """
+
+    sends_changes: ClassVar[bool] = False
 
     def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         self.shared, self.options, self.answers = shared, options, answers

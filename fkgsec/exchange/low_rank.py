@@ -135,6 +135,8 @@ class LowRankClient(ClientCodec):
 class LowRankServer(ServerCodec):
     """The server's half: the change that it sends, and what it saw of each client."""
 
+    sends_changes = True
+
     def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         super().__init__(shared, options, answers)
         self._change: Factors | None = None  # of the round

@@ -77,7 +77,7 @@ def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> Se
             excluded[party] = f"its rows of {server.shared.table} have values beyond {LARGEST_VALUE:g}"
         else:
             uploads[party] = upload
-    cut = server.aggregate(round, uploads) if uploads else {}
+    cut = server.aggregate(round, uploads) if uploads or server.codec.sends_changes else {}
     num_clipped = sum(cut.values()) * server.shared.rows.shape[1]
     return Uploaded(
         len(uploads),

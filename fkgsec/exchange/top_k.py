@@ -176,6 +176,8 @@ class TopKClient(ClientCodec):
 class TopKServer(ServerCodec):
     """The server's half: whose rows are shared, which were renewed, and the most recent upload of each row of each client."""
 
+    sends_changes = True
+
     def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         super().__init__(shared, options, answers)
         self._shared: dict[str, Tensor] = {}
@@ -280,22 +282,19 @@ class SumOfOthers(Aggregation):
 
     def __init__(self, shared: SharedTable, options: RunOptions) -> None:
         super().__init__(shared, options)
-        self._delivered: tuple[int, Delivered] | None = None  # and in which round
+        self._delivered: Delivered | None = None
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
         """The table changes in synchronised rounds alone."""
-        self._delivered = round, delivered
+        self._delivered = delivered
         return delivered.sum().mean(previous) if _schedule(self.options, round) else previous
 
     def answer(self, round: int, party: str | None, held: Tensor) -> Tensor:
         """Rows of the table; or sums `[n, W]` and, in a last column, counts."""
         if _schedule(self.options, round):
             return super().answer(round, party, held)
-        num_rows, width = self.shared.rows.shape
-        delivered = Delivered((num_rows, width))  # of a round in which no upload arrived
-        if self._delivered is not None and self._delivered[0] == round:
-            delivered = self._delivered[1]
-        total, counts = delivered.sum(without=party)
+        assert self._delivered is not None
+        total, counts = self._delivered.sum(without=party)
         return torch.column_stack([total.float(), counts.float()])[held]
 
 

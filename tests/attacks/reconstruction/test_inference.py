@@ -280,6 +280,6 @@ class TestPlanted:
         turned = replace(result, trained=[replace(colluder, relations=colluder.relations.roll(1, 0)), *victims])
         options = AttackOptions(threat=("collusion",), leak=(1.0,), inference="cosine", unlinked_heads=0)
         before, after = (reconstruct(run, options)[0][2] for run in (result, turned))
-        assert (after.victim, after.inference) == (ALL, "cosine")
+        assert (after.victim, after.variant) == (ALL, "cosine")
         assert (after.err.estimate, after.trr.estimate.value) == (before.err.estimate, 0)
         assert before.trr.estimate.value > 0.4
