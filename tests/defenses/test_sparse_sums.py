@@ -761,4 +761,4 @@ def test_leakage_of_sparse_sums_counts_alignment(attacked: Callable[..., Attacke
     for client, row in zip(graph.clients[1:], rows, strict=False):
         held = client.entity_ids[: client.num_trained_entities].tolist()
         assert row.err.estimate.value == pytest.approx(len(known & set(held)) / len(held))
-        assert row.sources == {"alignment": len(known & set(held))}
+        assert row.counts == {"alignment": len(known & set(held))}
