@@ -54,7 +54,9 @@ class CEFGLSettings(DropoutSettings, frozen=True):
             `sparse_share` of its numbers that is largest ("top-k").
         singular_threshold: of the shared matrices, smaller singular values are dropped. shrink: the others stay ("hard"), or are
             made smaller by the threshold over alpha ("soft", FedSLR).
-        bits: of a number that crosses, up to 20; 32: as it is. scale, rounding: see `fkgsec.exchange.tensors.quantised`.
+        bits: quantization bits per transmitted value (2 to 20; 32 disables quantization). scale, rounding: see
+            `fkgsec.exchange.tensors.quantised`. The default has more levels than the paper's 4 bits, 2^4 magnitudes beside sign and
+            zero, and rounds at random as its text says. With 4 bits and rounding to the nearest level, the shared weights freeze.
         exchange: probability that rows cross after a round; one draw for all clients.
         upload: "combined", W - h / alpha, which is all that the server needs; "both", W and h, quantised each, as the paper has
             it, in twice as many bytes: the server then sees an h that tends to the client's gradient.
@@ -82,9 +84,9 @@ class CEFGLSettings(DropoutSettings, frozen=True):
         float, Meta(ge=0, le=1_000_000, description="smaller singular values are dropped")
     ] = 1e-3
     shrink: Annotated[Shrink, Meta(description="whether the other singular values stay or are made smaller")] = "hard"
-    bits: Annotated[int, Meta(ge=2, le=32, description="of a number that crosses, up to 20; 32: as it is")] = 4
+    bits: Annotated[int, Meta(ge=2, le=32, description="of a number that crosses, up to 20; 32: as it is")] = 6
     scale: Annotated[Scale, Meta(description="what a step of the numbers that cross is measured by")] = "max"
-    rounding: Annotated[Rounding, Meta(description="of the numbers that cross")] = "nearest"
+    rounding: Annotated[Rounding, Meta(description="of the numbers that cross")] = "stochastic"
     exchange: Annotated[float, Meta(ge=0, le=1, description="probability that rows cross after a round")] = 0.5
     upload: Annotated[Literal["combined", "both"], Meta(description="parameters less corrections, or both apart")] = (
         "combined"
