@@ -121,7 +121,7 @@ class CEFGLSettings(DropoutSettings, frozen=True):
         singular_threshold: of the shared matrices, smaller singular values are dropped. shrink: the others stay ("hard"), or are
             made smaller by the threshold over alpha ("soft", FedSLR).
         bits: quantization bits per transmitted value (2 to 20; 32 disables quantization). scale, rounding: see
-            `fkgsec.exchange.tensors.quantised`. The default has more levels than the paper's 4 bits, 2^4 magnitudes beside sign and
+            `fkgsec.exchange.tensors.quantised`. The default holds the paper's 4 bits, which are 2^4 magnitudes beside a sign and
             zero, and rounds at random as its text says. With 4 bits and rounding to the nearest level, the shared weights freeze.
         exchange: probability that rows cross after a round; one draw for all clients.
         upload: "combined", W - h / alpha, which is all that the server needs; "both", W and h, quantised each, as the paper has
