@@ -11,6 +11,7 @@ KINDS.register("rounded", Rounded)             # or an entry point of group `fkg
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from types import NoneType
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args, get_type_hints
@@ -270,6 +271,7 @@ def words_of(name: str) -> str:
     return f"{name}{f' ({settings})' if settings else ''}{f', {kind.about}' if kind.about else ''}"
 
 
+@functools.lru_cache(maxsize=256)  # deployed parties check their options in every message
 def parse_defense(text: str) -> Defense:
     """Read `name[:key=value,...],...`; empty text is no defense.
 

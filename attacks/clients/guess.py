@@ -29,7 +29,6 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -99,14 +98,11 @@ class Guesser(Adversary):
         self.moved, self.sent, self.trained = tensors["moved"], tensors["sent"], tensors["trained"]
 
 
-class Told(NamedTuple):
-    """By way and name how sure the client is that another one holds it, above 1 where it says so."""
+def guess(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[str, float]] | str:
+    """Train first rounds with the guessed names, and say of each whether another client holds it; or why it cannot ask.
 
-    ways: dict[str, dict[str, float]]
-
-
-def guess(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Told | str:
-    """Train first rounds with the guessed names, and say of each whether another client holds it; or why it cannot ask."""
+    Returns: by way and name how sure the client is that another one holds it, above 1 where it says so.
+    """
     assert view.colluder is not None
     own = view.colluder.of_the_first
     if reason := nothing_broadcast(laboratory):
@@ -140,7 +136,7 @@ def guess(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> To
     found = {"rows": {name: abs(one - usual) / bound for name, one in moved.items()}}
     if view.union is not None:
         found["list"] = {name: 2.0 * (name in view.union) for name in names}
-    return Told(found)
+    return found
 
 
 def invented_triples(own: ColluderKnowledge, names: Sequence[str], rng: np.random.Generator) -> np.ndarray:
@@ -150,7 +146,7 @@ def invented_triples(own: ColluderKnowledge, names: Sequence[str], rng: np.rando
     return np.stack([own.entity_names[chosen[:, 0]], own.relation_names[chosen[:, 1]], tails], axis=1)
 
 
-def score(claims: Told | str, truth: Truth) -> list[Figure]:
+def score(claims: dict[str, dict[str, float]] | str, truth: Truth) -> list[Figure]:
     """Figures of every victim, of the names in the dictionary."""
     dictionary = draw_dictionary(truth.graph, truth.colluders, truth.attack.dictionary, truth.seed)
     figures = []
@@ -165,7 +161,7 @@ def score(claims: Told | str, truth: Truth) -> list[Figure]:
         invented = dictionary.invented[: len(held)]
         scores = {
             way: tuple(np.array([told[name] for name in names]) for names in (held, invented))
-            for way, told in claims.ways.items()
+            for way, told in claims.items()
         }
         figures += _figures(truth, victim, scores)
     return figures

@@ -20,7 +20,7 @@ one's mean size (there of the whole data set, trimmed); which graphs are poisone
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -177,20 +177,6 @@ def planned(options: GraphAttackOptions) -> Any:
     return plant
 
 
-class _Measured(NamedTuple):
-    """Of one client.
-
-    Attributes:
-        success, before: bool `[n]`, whether each triggered graph is called the target, by the poisoned run's model and by the
-            clean one's.
-        drop: float64 `[m]`, of each test graph 1 where the clean model alone is right, -1 where the other alone is.
-    """
-
-    success: np.ndarray
-    before: np.ndarray
-    drop: np.ndarray
-
-
 def score(claims: Planted | str, truth: Truth) -> list[Figure]:
     """Each client's figures, and those of all honest clients of the same data set together."""
     if isinstance(claims, str):
@@ -198,7 +184,7 @@ def score(claims: Planted | str, truth: Truth) -> list[Figure]:
     plan, clean, attacked = claims.plan, truth.result, truth.runs[claims.run]
     vocabulary = next(one.vocabulary for one in truth.graph.clients if one.name == plan.clients[0])
     figures: list[Figure] = []
-    honest: list[_Measured] = []
+    honest = []
     for place, client in enumerate(truth.graph.clients):
         if client.vocabulary != vocabulary:
             figures += truth.not_attacked(client.name, "its classes are not those of the malicious clients")
@@ -214,7 +200,9 @@ def score(claims: Planted | str, truth: Truth) -> list[Figure]:
 
 def _measure(
     clean: GnnResult, attacked: GnnResult, place: int, target: int, trigger: Trigger, rng: np.random.Generator
-) -> _Measured:
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of one client: whether each triggered graph is called the target, by the poisoned run's model and by the clean one's, bool
+    `[n]` both; and float64 `[m]`, of each test graph 1 where the clean model alone is right, -1 where the other alone is."""
     client = clean.graph.clients[place]
     asked = client.test[
         (client.graphs.classes[client.test] != target) & (client.graphs.sizes[client.test] > len(trigger))
@@ -224,7 +212,7 @@ def _measure(
         triggered = trigger.hidden_in(client.graphs.subset(asked), rng)
         success = [_model(one, place).probabilities(triggered).argmax(axis=1) == target for one in (attacked, clean)]
     lost = clean.test[place].correct.astype(np.float64) - attacked.test[place].correct
-    return _Measured(success[0], success[1], lost)
+    return success[0], success[1], lost
 
 
 def _model(result: GnnResult, place: int) -> GraphModel:
@@ -234,8 +222,8 @@ def _model(result: GnnResult, place: int) -> GraphModel:
     return GraphModel(PublicSettings.of(options), {**result.models[place], **own})
 
 
-def _figures(truth: Truth, victim: str, measured: Sequence[_Measured], variant: str = "") -> list[Figure]:
-    """Graphs of several clients count alike."""
+def _figures(truth: Truth, victim: str, measured: Sequence[Iterable[np.ndarray]], variant: str = "") -> list[Figure]:
+    """Of what `_measure` gives of several clients, whose graphs count alike."""
     success, before, drop = (np.concatenate(one) for one in zip(*measured, strict=True))
     rng, about = generator(truth.seed, "clean drop", victim), {"variant": variant, "num_attacked": len(measured)}
     reason = "it has no test graph of another class that the trigger fits in"

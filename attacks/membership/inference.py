@@ -32,6 +32,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import TypeAlias
 
 import numpy as np
 
@@ -75,13 +76,9 @@ class Told:
     guesses: Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class _Shadow:
-    """What one shadow federation says: by victim which of its candidates it trained on, bool `[k]`, and by victim and name of
-    the rows their signals, NaN where it has no rows of a triple."""
-
-    member: Mapping[str, np.ndarray]
-    signals: Mapping[tuple[str, str], Signals]
+_Shadow: TypeAlias = tuple[Mapping[str, np.ndarray], Mapping[tuple[str, str], Signals]]
+"""Of one shadow federation by victim which of its candidates it trained on, bool `[k]`, and by victim and name of the rows their
+signals, NaN where it has no rows of a triple."""
 
 
 def claim(
@@ -111,7 +108,7 @@ def claim(
             if victim.name in asked and not isinstance(held := hold(shadow.view, victim), str)
             for name, rows in held.items()
         }
-        shadows.append(_Shadow(shadow.member, signals))
+        shadows.append((shadow.member, signals))
     temperature, found = laboratory.settings.options(seed=0).sampling_temperature, {}
     for victim in view.victims:
         held = reason or hold(view, victim)
@@ -140,13 +137,13 @@ def _tell(
     assert victim.candidates is not None
     told = set() if victim.auxiliary is None else {tuple(triple) for triple in victim.auxiliary}
     known = np.array([tuple(triple) not in told for triple in victim.candidates], dtype=bool)
-    several = {name: [one.signals.get((victim.name, name)) for one in shadows] for name in own}
+    several = {name: [signals.get((victim.name, name)) for _, signals in shadows] for name in own}
     for name, signals in own.items():
         for one in (signals, *several[name]):
             known &= np.zeros(len(known), dtype=bool) if one is None else np.isfinite(one.scores)
     if known.sum() < 4:  # two members and two controls
         return f"{TOO_FEW} that the adversary can be asked about"
-    inside = np.array([one.member[victim.name][known] for one in shadows], dtype=bool)
+    inside = np.array([member[victim.name][known] for member, _ in shadows], dtype=bool)
     ways: dict[str, np.ndarray] = {}
     for name, signals in own.items():
         others = [_only(one, known) for one in several[name] if one is not None]

@@ -15,7 +15,7 @@ Legend: `n` audited triples, `S` shadow models, `N` entities.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -82,21 +82,13 @@ def _scores_of_ends(
             yield slice(low, low + step), model.score_all(queries, entities).double(), chosen[:, candidate, None]
 
 
-class Answers(NamedTuple):
-    """What a model answers when an end of each triple is asked for, float64 `[n]` each; means over the two ends.
-
-    Attributes:
-        log_probability: of the softmax over all entities. log_rank: natural logarithm of the rank among them, ties at their mean.
-    """
-
-    log_probability: np.ndarray
-    log_rank: np.ndarray
-
-
 def triple_answers(
     model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray, *, block_bytes: int = SCORE_BLOCK_BYTES
-) -> Answers:
+) -> tuple[np.ndarray, np.ndarray]:
     """How probable the right end is and which rank it has, unfiltered: the adversary does not know which others are true.
+
+    Returns: the logarithms of its softmax probability over all entities and of its rank among them, ties at their mean; float64
+    `[n]` each, means over the two ends.
 
     Args: as `triple_losses`.
     """
@@ -106,7 +98,7 @@ def triple_answers(
         ranks = (scores > own).sum(dim=1) + ((scores == own).sum(dim=1) + 1) / 2
         for row, values in enumerate((own[:, 0] - scores.logsumexp(dim=1), ranks.double().log())):
             found[row, block] += values.cpu().numpy() / 2
-    return Answers(*found)
+    return found[0], found[1]
 
 
 def rank_threshold(log_ranks: np.ndarray) -> np.ndarray:
@@ -210,7 +202,7 @@ def relative_probability(
     in those that are "out".
 
     Args:
-        log_probabilities: `[n]` under the attacked model, `Answers.log_probability`. shadow_log_probabilities: `[S, n]`.
+        log_probabilities: `[n]` under the attacked model, of `triple_answers`. shadow_log_probabilities: `[S, n]`.
         member: bool `[S, n]`, as for `likelihood_ratio`.
 
     Source: Zarifzadeh, Liu, Shokri 2024, online form, gamma = 1. Differs: the population are the audited triples themselves, ties

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 from torch import Tensor
@@ -40,13 +40,8 @@ METRICS = {
 TABLES = {"degree": "entities", "volume": "relations"}
 NEIGHBOURS = 10
 BLOCK = 512  # rows compared at once
-
-
-class Ways(NamedTuple):
-    """Scores of a victim's rows by way, `[n]` each, NaN where a row never crossed, and which rows these are."""
-
-    scores: Mapping[str, np.ndarray]
-    held: HeldRows
+Ways: TypeAlias = tuple[Mapping[str, np.ndarray], HeldRows]
+"""Scores of a victim's rows by way, `[n]` each, NaN where a row never crossed, and which rows these are."""
 
 
 def claim(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[str, Ways | str]]:
@@ -69,7 +64,7 @@ def _degrees(model: KgeModel, victim: VictimView) -> Ways | str:
     sign = -1.0 if model.margin else 1.0
     near = np.full(len(rows), np.nan)
     near[seen.numpy()] = nearness(model, rows[seen])
-    return Ways({"norm": sign * rows.norm(dim=1).double().numpy(), "neighbours": near}, HeldRows.of(victim))
+    return {"norm": sign * rows.norm(dim=1).double().numpy(), "neighbours": near}, HeldRows.of(victim)
 
 
 def nearness(model: KgeModel, rows: Tensor) -> np.ndarray:
@@ -91,7 +86,7 @@ def _volumes(victim: VictimView) -> Ways | str:
             "its relations crossed in a sum only" if "relations" in victim.claims else "what it was sent was not kept"
         )
     moved = (victim.relations - victim.received["relations"]).norm(dim=1).double().numpy()
-    return Ways({"movement": moved, "stillness": -moved}, HeldRows.of(victim, "relations"))
+    return {"movement": moved, "stillness": -moved}, HeldRows.of(victim, "relations")
 
 
 def score(claims: Mapping[str, Mapping[str, Ways | str]], truth: Truth) -> list[Figure]:
@@ -107,15 +102,16 @@ def score(claims: Mapping[str, Mapping[str, Ways | str]], truth: Truth) -> list[
 def _figures(truth: Truth, victim: str, metric: str, ways: Ways | str) -> list[Figure]:
     if isinstance(ways, str):
         return [truth.figure(metric, victim, NOT_ATTACKED, reason=ways)]
+    scored, rows = ways
     columns = [0, 2] if metric == "degree" else [1]
     degree = np.bincount(truth.client(victim).train[:, columns].ravel())
-    ids = local_ids(truth, victim, ways.held, TABLES[metric])
-    held = (ids >= 0) & np.isfinite(np.stack(list(ways.scores.values()))).all(axis=0)
+    ids = local_ids(truth, victim, rows, TABLES[metric])
+    held = (ids >= 0) & np.isfinite(np.stack(list(scored.values()))).all(axis=0)
     if held.sum() < LEAST:
         reason = f"{held.sum()} rows of it were seen; a correlation takes {LEAST}"
         return [truth.figure(metric, victim, NOT_ATTACKED, reason=reason)]
     measures = {
-        way: partial(correlation, scores=scores[held], values=degree[ids[held]]) for way, scores in ways.scores.items()
+        way: partial(correlation, scores=scores[held], values=degree[ids[held]]) for way, scores in scored.items()
     }
     return by_ways(truth, metric, victim, measures, {"chance": exact(0.0, int(held.sum()))}, attainable=1.0)
 

@@ -20,7 +20,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -51,6 +51,8 @@ METRICS = {
         for fpr, name in TPR.items()
     },
 }
+_Scores: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
+"""Of trained triples `[m]` and of others `[c]`; heads and tails of both, int64 `[m + c, 2]`."""
 ITEMS = {metric: "triples and random pairs" if metric.endswith("_pairs") else "matched triples" for metric in METRICS}
 
 
@@ -176,30 +178,19 @@ def question_figures(
     return figures
 
 
-class _Scores(NamedTuple):
-    """Of trained triples `[m]` and of others `[c]`; `ends`: heads and tails of both, int64 `[m + c, 2]`."""
-
-    trained: np.ndarray
-    others: np.ndarray
-    ends: np.ndarray
-
-
 def _scores(truth: Truth, victim: str, scorer: Scorer, trained: np.ndarray, others: np.ndarray) -> _Scores:
     asked = np.concatenate([trained, others])
     found = scorer(named(truth, victim, asked))
-    return _Scores(found[: len(trained)], found[len(trained) :], asked[:, [0, 2]])
+    return found[: len(trained)], found[len(trained) :], asked[:, [0, 2]]
 
 
 def _figures(
     truth: Truth, victim: str, suffix: str, ways: Mapping[str, _Scores], guesses: Mapping[str, _Scores]
 ) -> list[Figure]:
-    first = next(iter(ways.values()))
-    m, c = len(first.trained), len(first.others)
+    m, c = (len(one) for one in next(iter(ways.values()))[:2])
     counts = {"trained": m, "others": c}
     base = {"chance": exact(0.5, m + c)}
-    base |= {
-        name: exact(float(placements(one.trained, one.others).members.mean()), m + c) for name, one in guesses.items()
-    }
+    base |= {name: exact(float(placements(*one[:2]).members.mean()), m + c) for name, one in guesses.items()}
     measures: dict[str, Measure] = {way: partial(_auc, one) for way, one in ways.items()}
     figures = by_ways(truth, f"auc{suffix}", victim, measures, base, attainable=1.0, counts=counts)
     for max_fpr, name in TPR.items():
@@ -216,10 +207,10 @@ def _figures(
 
 
 def _auc(scores: _Scores, compared: int) -> Estimate:
-    return dyadic_auc(scores.trained, scores.others, scores.ends, compared=compared)
+    return dyadic_auc(*scores, compared=compared)
 
 
 def _tpr(scores: _Scores, max_fpr: float, compared: int) -> Estimate:
-    found = dyadic_tpr(scores.trained, scores.others, scores.ends, max_fpr, compared=compared)
+    found = dyadic_tpr(*scores, max_fpr, compared=compared)
     assert found is not None  # there are enough others
     return found

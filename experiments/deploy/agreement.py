@@ -66,7 +66,8 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             "laboratory": `options.seed`, as in one process; for comparisons alone, since whoever has the data as well can train
             the federation again. Keys, shares, masks and noise come from the operating system in either case.
         audit: attacks that every party scores against its own truth after the run, of `core.audit.AUDITS`; their figures cross.
-        fewest_triples: of a smaller group of its validation or test triples a party tells nothing: single ranks would follow.
+        fewest_triples: of a smaller group of its validation or test triples a party tells nothing, nor figures of attacks on
+            fewer than twice as many: single ranks would follow.
         largest_bytes: of a message; a larger one is refused before it is read.
 
     Raises:

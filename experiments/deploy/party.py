@@ -474,7 +474,10 @@ class Party:
             transcript=self.transcript,
             **outcome,
         )
-        self.memory.said["audit"] = encode(Audited(audited(self.agreement.audit, result, self.options.seed)))
+        figures = audited(self.agreement.audit, result, self.options.seed)
+        # Half of a figure's items are members or edges, half are not: neither half may be smaller than what is told of ranks.
+        told = [one for one in figures if self.agreement.tells((one.estimate.n + 1) // 2)]
+        self.memory.said["audit"] = encode(Audited(told))
         return Answer(content=self.memory.said["audit"])
 
     def _measure(self, item: Item) -> Answer:

@@ -362,6 +362,13 @@ def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Orig
     protection: Protection = server.exchange.protection()
     absent = [f"{ABSENT}{name}, which did not measure ({why})" for name, why in missing.items()]
     absent += [f"apart: attacks are without {name}, which scored none ({why})" for name, why in unscored.items()]
+    scored = {(one.attack, one.victim) for one in figures if one.estimate.n}
+    absent += [
+        f"apart: {attack} is without {name}, which has too few triples for it"
+        for attack in server.agreement.audit
+        for name in server.agreement.parties
+        if name not in unscored and (attack, name) not in scored
+    ]
     if whole := [name for name, one in measured.items() if PARTS[0] not in one.groups]:
         few = server.agreement.fewest_triples
         absent.append(

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -22,6 +22,7 @@ from attacks.options import THREAT_MODELS, threat_models
 from attacks.registry import attacks_of
 from defenses import transport
 from defenses.options import KINDS, check_defense
+from experiments.cli.options import FLAGS
 from experiments.gate import policy
 from experiments.gate.audits import Question
 from experiments.gate.measures import MEASURES
@@ -131,6 +132,8 @@ def type_words(kind: Any) -> str:
     origin, parts = get_origin(kind), get_args(kind)
     if kind is NoneType:
         return "none"
+    if origin is Annotated:
+        return type_words(parts[0])
     if origin is Literal:
         return ", ".join(f"`{word}`" for word in parts)
     if origin in (Union, UnionType):
@@ -184,24 +187,19 @@ def algorithms_page() -> Iterator[str]:
                         for field in settings
                     ),
                 )
-        modules = {_module_of(recipe): name for name, recipe in recipes.items()}
-        for module, name in modules.items():
-            users = [f"`{other}`" for other, recipe in recipes.items() if _module_of(recipe) is module]
-            yield f"\n### Details of {', '.join(users)} {{ #details-{anchor(name)} }}\n\n{source_of(module)}"
+        rules: dict[str, list[str]] = {}
+        for name, recipe in recipes.items():
+            if recipe.rule:
+                rules.setdefault(recipe.rule.__module__, []).append(name)
+        for module, users in rules.items():
+            named = ", ".join(f"`{name}`" for name in users)
+            text = source_of(importlib.import_module(module))
+            yield f"\n### Details of {named} {{ #details-{anchor(users[0])} }}\n\n{text}"
 
 
 def anchor(name: str) -> str:
     """Return the anchor of an algorithm: `fede-svd+` is fede-svd-plus."""
     return name.replace("+", "-plus")
-
-
-def _module_of(recipe: Recipe) -> Any:
-    """Return the module of fkgsec.algorithms that defines a recipe. Raises `SpecError` for a recipe from elsewhere."""
-    for path in sorted((ROOT / "fkgsec/algorithms").rglob("*.py")):
-        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
-        if path.stem != "__init__" and any(value is recipe for value in vars(importlib.import_module(name)).values()):
-            return importlib.import_module(name)
-    raise SpecError(f"algorithm {recipe.name!r} is defined in no module of fkgsec.algorithms")
 
 
 def _defended(recipe: Recipe, defense: str) -> str:
@@ -323,14 +321,14 @@ def spec_page() -> Iterator[str]:
     for task in all_tasks():
         yield f"\n## {task.about[:1].upper()}{task.about[1:]}"
         yield from table(
-            "key | default | type",
+            "key | default | type | meaning",
             (
-                f"| `{field.name}` | {default_of(field)} | {type_words(field.type)} |"
+                f"| `{field.name}` | {default_of(field)} | {type_words(field.type)} | {cell(FLAGS[field.name].help)} |"
                 for field in msgspec.structs.fields(task.spec)
                 if field.name != "settings"
             ),
         )
-    yield "`fkgsec attack --help` says what each means. [Algorithms](algorithms.md) have further settings."
+    yield "[Algorithms](algorithms.md) have further settings."
 
 
 def record_page() -> Iterator[str]:

@@ -13,7 +13,7 @@ from attacks import run_attacks
 from attacks.figure import STRONGEST, Figure
 from attacks.options import AttackOptions
 from attacks.reconstruction.leakage import RECONSTRUCTION, UNLINKED, rebuilt
-from fkgsec.kge.options import KgeResult
+from fkgsec.kge.result import KgeResult
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from fkgsec.errors import FkgsecError, SpecError, TrainingError
 from fkgsec.exchange import AGGREGATIONS, CODECS
 from fkgsec.federation.loop import CHECKPOINT, Observer, load_federation, run_federation
 from fkgsec.federation.messages import SERVER, Rows
-from fkgsec.federation.options import KgeOptions, RunOptions, flat, nested, replace, run_identity
+from fkgsec.federation.options import RunOptions, flat, nested, replace, run_identity
 from fkgsec.federation.recipes import RECIPES, all_settings
 from fkgsec.federation.result import RunResult
 from fkgsec.federation.settings import SettingField, fields_of
@@ -30,7 +30,8 @@ from fkgsec.gnn.options import GnnOptions
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.split import by_chance
 from fkgsec.kge.models import ENCODERS, MODELS
-from fkgsec.kge.options import NUM_NEGATIVES, KgeResult
+from fkgsec.kge.options import NUM_NEGATIVES, KgeOptions
+from fkgsec.kge.result import KgeResult
 from protocols.noise.accounting import Guarantee
 from tests.contracts.test_defenses import ALONE
 

@@ -20,7 +20,7 @@ from defenses.options import words_of
 from fkgsec.errors import FkgsecError, SpecError
 from fkgsec.exchange import Holding, Transport
 from fkgsec.federation.messages import Channel
-from fkgsec.federation.options import KgeOptions
+from fkgsec.kge.options import KgeOptions
 from protocols.core.errors import ProtocolError
 
 ALONE = {

@@ -259,6 +259,18 @@ def test_a_party_with_few_triples_tells_nothing_of_them(consortium: Callable[...
     assert [apart.terms.tells(count) for count in (0, 1, 9, 10)] == [True, False, False, True]
 
 
+def test_a_party_with_few_triples_tells_no_figures_of_attacks_on_them(consortium: Callable[..., Any]) -> None:
+    """Of the 16 test triples of hospital-3, membership inference takes 8 as members and 8 as others."""
+    attacks = ("membership", "edges")
+    record = served(consortium(rounds=1, size=600, randomness="operating system", attack=attacks))
+    victims = {
+        name: {one.victim for one in record.figures if one.attack == name and one.estimate.n} for name in attacks
+    }
+    assert victims["membership"] == {"hospital-1"}
+    assert victims["edges"] == {"hospital-1", "hospital-2", "hospital-3"}
+    assert "apart: membership is without hospital-3, which has too few triples for it" in record.protection
+
+
 def test_a_split_with_a_few_triples_of_one_kind_is_told_as_a_whole(consortium: Callable[..., Any]) -> None:
     apart = consortium(rounds=1, size=600, randomness="operating system")
     train = (apart.root / "data" / VICTIM / "train.txt").read_text().splitlines(keepends=True)

@@ -15,7 +15,7 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
-from typing import IO, NamedTuple, TypeVar, overload
+from typing import IO, TypeVar, overload
 
 import msgspec
 
@@ -26,13 +26,6 @@ _LARGEST = 2**30  # that one call reads
 
 
 Message = TypeVar("Message", bound=msgspec.Struct)
-
-
-class _Place(NamedTuple):
-    """Where bytes lie in the file."""
-
-    start: int
-    length: int
 
 
 class SharedData:
@@ -56,7 +49,7 @@ class Frames(Sequence[bytes]):
     """Messages in the order of sending; equal to any sequence of the same ones."""
 
     def __init__(self, frames: Iterable[bytes] = ()) -> None:
-        self._parts: list[tuple[bytes | _Place, bytes]] = []
+        self._parts: list[tuple[bytes | tuple[int, int], bytes]] = []
         self._tails: dict[bytes, bytes] = {}
         self._file: IO[bytes] | None = None
         self._room = HELD_BYTES
@@ -69,8 +62,8 @@ class Frames(Sequence[bytes]):
         tail = frame[len(frame) - size :] if size else b""
         self._parts.append((self._put(frame[: len(frame) - size]), self._tails.setdefault(tail, tail)))
 
-    def _put(self, head: bytes) -> bytes | _Place:
-        """In memory where there is room, or no file to be had."""
+    def _put(self, head: bytes) -> bytes | tuple[int, int]:
+        """In memory where there is room, or no file to be had; else its start and length in the file."""
         if len(head) < BLOCK_BYTES:
             return head
         self._room -= len(head)
@@ -81,15 +74,16 @@ class Frames(Sequence[bytes]):
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (open as long as the messages are there)
                 weakref.finalize(self, self._file.close)
             start = self._file.seek(0, os.SEEK_END)
-            return _Place(start, len(head)) if self._file.write(head) == len(head) else head
+            return (start, len(head)) if self._file.write(head) == len(head) else head
         except OSError:  # a machine without temporary files, or a full one
             return head
 
-    def _get(self, head: bytes | _Place) -> bytes:
+    def _get(self, head: bytes | tuple[int, int]) -> bytes:
         if isinstance(head, bytes):
             return head
         assert self._file is not None
-        return os.pread(self._file.fileno(), head.length, head.start)
+        start, length = head
+        return os.pread(self._file.fileno(), length, start)
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
         """Of each message its own bytes and those after them, which are one object where messages share them."""
@@ -101,7 +95,7 @@ class Frames(Sequence[bytes]):
 
     def lengths(self) -> Iterator[tuple[int, int]]:
         """Of each of `parts` its bytes."""
-        return ((head.length if isinstance(head, _Place) else len(head), len(tail)) for head, tail in self._parts)
+        return ((len(head) if isinstance(head, bytes) else head[1], len(tail)) for head, tail in self._parts)
 
     @property
     def num_bytes(self) -> int:

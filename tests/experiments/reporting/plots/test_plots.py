@@ -12,7 +12,7 @@ from experiments.cli.main import app
 from experiments.reporting.html.cli import read_runs
 from experiments.reporting.items import Run
 from experiments.reporting.picture import saved
-from experiments.reporting.pictures import COLOURS, PICTURES, bytes_by_run, convergence, roc, utility_leakage
+from experiments.reporting.pictures import COLOURS, bytes_by_run, convergence, risk_by_relation, roc, utility_leakage
 from experiments.reporting.plot_cli import places_of
 from experiments.runs.record import read_record
 
@@ -98,7 +98,7 @@ def test_roc_and_risk_take_the_scores() -> None:
     assert drawn is not None
     assert saved(drawn, "svg").startswith(b"<?xml")
     assert roc([Run("one", read_record(FEDE))]) is None
-    assert PICTURES["risk"].draw([run]) is None
+    assert risk_by_relation([run]) is None
 
 
 def test_a_folder_of_runs_is_searched(tmp_path: Path) -> None:
