@@ -36,11 +36,3 @@ def test_the_table_is_what_the_records_say() -> None:
         name, _, reason = row.strip("| ").partition("` | not attacked: ")
         record = read_record(FOLDER / f"{name.strip('`')}.json")
         assert {one.reason for one in record.figures} == {reason.rstrip("| ")}
-
-
-def test_every_record_says_how_it_was_made() -> None:
-    for path in FOLDER.glob("*.json"):
-        environment = read_record(path).environment
-        assert environment.command.startswith("fkgsec attack ")
-        assert " /" not in environment.command
-        assert not environment.dirty

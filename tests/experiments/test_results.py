@@ -12,7 +12,7 @@ from experiments.papers.table import table_lines
 from experiments.reporting import summary
 from experiments.reporting.convergence import convergence
 from experiments.runs.compare import read_comparison
-from experiments.runs.record import SCHEMA, Environment, Record, read_record
+from experiments.runs.record import read_record
 
 FOLDER = Path(summary.__file__).parents[2] / "results"
 RECORDS = {path.stem: read_record(path) for path in sorted(FOLDER.glob("*.json"))}
@@ -47,8 +47,6 @@ CEFGL = sorted((FOLDER / "tables/cefgl").glob("*.json"))
 @pytest.fixture(scope="module")
 def of_cefgl() -> Results:
     """The records of CEFGL's tables, which stand beside them."""
-    for path in CEFGL:
-        check_environment(read_record(path).environment)
     return find_results(CEFGL, attack=False)[0]
 
 
@@ -59,18 +57,9 @@ def test_cefgls_tables_are_what_their_records_say(path: Path, of_cefgl: Results)
     assert any(cell.status == "done" for cell in table.cells)
 
 
-def check_environment(environment: Environment) -> None:
-    assert environment.command.startswith("fkgsec ")
-    assert environment.commit
-    assert environment.dirty is False
-    assert " /" not in environment.command, "a path of somebody's machine"
-
-
-@pytest.mark.parametrize("record", RECORDS.values(), ids=list(RECORDS))
-def test_records_say_where_they_come_from(record: Record) -> None:
-    assert record.schema == SCHEMA
-    check_environment(record.environment)
-    assert not any(" /" in warning for warning in record.data.warnings), "a path of somebody's machine"
+def test_no_warning_has_a_path_of_somebodys_machine() -> None:
+    for name, record in RECORDS.items():
+        assert not any(" /" in warning for warning in record.data.warnings), name
 
 
 def test_the_orders_that_the_readme_of_the_recipes_states() -> None:

@@ -34,17 +34,6 @@ def hits(name: str, role: Role, model: str, triples: str) -> float:
     return mean_of([row.figures[role]["hits@1"] for row in rows if (row.model, row.triples) == (model, triples)]).value
 
 
-@pytest.mark.parametrize("name", RECORDS)
-def test_records_say_where_they_come_from(name: str) -> None:
-    made = RECORDS[name]
-    assert made.reference is not None
-    for environment in (made.environment, made.unlearning.environment, made.reference.environment):
-        assert environment.command.startswith("fkgsec ")
-        assert environment.commit
-        assert environment.dirty is False
-        assert " /" not in environment.command, "a path of somebody's machine"
-
-
 @pytest.mark.parametrize("row", ROWS)
 def test_the_tables_have_the_records_figures(row: str) -> None:
     (line,) = (one for one in (FOLDER / "README.md").read_text().splitlines() if one.startswith(f"| {row}"))
