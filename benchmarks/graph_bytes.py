@@ -25,7 +25,8 @@ VARIANTS: dict[str, tuple[str, int, dict[str, Any]]] = {
     "fedstar, 3 layers (its code)": ("fedstar", 3, {}),
     "cefgl": ("cefgl", 2, {}),
     "cefgl, upload=both": ("cefgl", 2, {"upload": "both"}),
-    "cefgl as printed (scale=l2, upload=both)": ("cefgl", 2, {"upload": "both", "scale": "l2"}),
+    "cefgl, bits=4": ("cefgl", 2, {"bits": 4, "rounding": "nearest"}),
+    "cefgl as printed (scale=l2, bits=4, upload=both)": ("cefgl", 2, {"upload": "both", "scale": "l2", "bits": 4}),
     "cefgl, singular_threshold=1": ("cefgl", 2, {"singular_threshold": 1.0}),
     "cefgl, bits=32": ("cefgl", 2, {"bits": 32}),
 }

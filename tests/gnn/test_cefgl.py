@@ -22,8 +22,9 @@ from fkgsec.gnn.training import ClientTrainer
 from fkgsec.graphs.sets import FederatedGraphs
 from fkgsec.randomness import generator
 
-SMALL = GnnOptions(algorithm="cefgl", width=8, rounds=4, batch_size=16, device="cpu", seed=6)
-ALL_ROUNDS = {"exchange": 1.0}
+FOUR_BITS = {"bits": 4, "rounding": "nearest"}
+SMALL = GnnOptions(algorithm="cefgl", width=8, rounds=4, batch_size=16, device="cpu", seed=6, settings=FOUR_BITS)
+ALL_ROUNDS = {"exchange": 1.0, **FOUR_BITS}
 PLAIN = {
     "correction": "off",
     "alpha": 0.0,
@@ -232,7 +233,7 @@ def test_nearest_rounding_at_few_bits_freezes_the_shared_weights(motifs: Federat
     """A step of a 4-bit level is larger than what clients move a weight by."""
     nearest, stochastic, whole = (
         run_federation(motifs, replace(SMALL, rounds=8, learning_rate=1e-4, settings={**ALL_ROUNDS, **settings}))
-        for settings in ({"bits": 4}, {"bits": 4, "rounding": "stochastic"}, {"bits": 32})
+        for settings in ({}, {"rounding": "stochastic"}, {"bits": 32})
     )
     assert [entry.changed_levels for entry in nearest.rounds[-3:]] == [0.0] * 3
     assert "warning: no quantized weight level changed in" in nearest.summary()

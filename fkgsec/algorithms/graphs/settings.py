@@ -120,7 +120,9 @@ class CEFGLSettings(DropoutSettings, frozen=True):
             `sparse_share` of its numbers that is largest ("top-k").
         singular_threshold: of the shared matrices, smaller singular values are dropped. shrink: the others stay ("hard"), or are
             made smaller by the threshold over alpha ("soft", FedSLR).
-        bits: of a number that crosses, up to 20; 32: as it is. scale, rounding: see `fkgsec.exchange.tensors.quantised`.
+        bits: quantization bits per transmitted value (2 to 20; 32 disables quantization). scale, rounding: see
+            `fkgsec.exchange.tensors.quantised`. The default holds the paper's 4 bits, which are 2^4 magnitudes beside a sign and
+            zero, and rounds at random as its text says. With 4 bits and rounding to the nearest level, the shared weights freeze.
         exchange: probability that rows cross after a round; one draw for all clients.
         upload: "combined", W - h / alpha, which is all that the server needs; "both", W and h, quantised each, as the paper has
             it, in twice as many bytes: the server then sees an h that tends to the client's gradient.
@@ -150,11 +152,11 @@ class CEFGLSettings(DropoutSettings, frozen=True):
     shrink: Annotated[
         Literal["hard", "soft"], Meta(description="whether the other singular values stay or are made smaller")
     ] = "hard"
-    bits: Annotated[int, Meta(ge=2, le=32, description="of a number that crosses, up to 20; 32: as it is")] = 4
+    bits: Annotated[int, Meta(ge=2, le=32, description="of a number that crosses, up to 20; 32: as it is")] = 6
     scale: Annotated[Literal["max", "l2"], Meta(description="what a step of the numbers that cross is measured by")] = (
         "max"
     )
-    rounding: Annotated[Literal["nearest", "stochastic"], Meta(description="of the numbers that cross")] = "nearest"
+    rounding: Annotated[Literal["nearest", "stochastic"], Meta(description="of the numbers that cross")] = "stochastic"
     exchange: Annotated[float, Meta(ge=0, le=1, description="probability that rows cross after a round")] = 0.5
     upload: Annotated[Literal["combined", "both"], Meta(description="parameters less corrections, or both apart")] = (
         "combined"

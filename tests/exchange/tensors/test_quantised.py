@@ -124,7 +124,7 @@ def test_a_damaged_message_is_refused(damage: dict[str, object]) -> None:
 
 
 def halves(**settings: object) -> tuple[object, object, SharedTable]:
-    options = GnnOptions(algorithm="cefgl", settings=settings)
+    options = GnnOptions(algorithm="cefgl", settings={"bits": 4, "rounding": "nearest"} | settings)
     shared = SharedTable("parameters", ["client/a"])
     holding = Holding(NAMES, len(NAMES), 3)
     codec = CODECS["quantised"]
