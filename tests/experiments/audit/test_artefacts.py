@@ -247,7 +247,7 @@ def trained(request: pytest.FixtureRequest, finish: Finish) -> tuple[Path, Run, 
     return folder, run, collect_tables(*run)[1]
 
 
-def foreign_audit(path: Path, out: Path, spec: Spec, *more: str) -> list[dict[str, object]]:
+def foreign_audit(path: Path, out: Path, spec: Spec, *more: str) -> list[Figure]:
     status, _, err = fkgsec(
         "audit", "--tables", path, "--size", "300", "--model", spec.model, "--leak", "0.5",
         "--unlinked-heads", "0", "--quiet", "--json", out, *more,
@@ -256,13 +256,12 @@ def foreign_audit(path: Path, out: Path, spec: Spec, *more: str) -> list[dict[st
     return rebuilt_in(out)
 
 
-def same_figures(found: list[dict[str, object]], record: Path) -> None:
+def same_figures(found: list[Figure], record: Path) -> None:
     """Nothing but the round differs; a run says which, tables that come from elsewhere do not."""
-    drop = {"round"}
-    ours = [{key: value for key, value in row.items() if key not in drop} for row in found]
-    theirs = [
-        {key: value for key, value in row.items() if key not in drop} for row in rebuilt_in(record / "record.json")
-    ]
+    ours, theirs = (
+        [msgspec.structs.replace(one, round=0) for one in figures]
+        for figures in (found, rebuilt_in(record / "record.json"))
+    )
     assert ours == theirs
 
 
@@ -392,12 +391,17 @@ def test_plain_tensors_and_a_client_without_tables(
         save_file({key: table.rows.to(torch.float64) for key, table in tables[client].items()}, home / "t.safetensors")
         for key, table in tables[client].items():
             (home / f"{key}.dict").write_text("".join(f"{row}\t{name}\n" for row, name in enumerate(table.names)))
-    found = {(row["threat_model"], row["leak"], row["victim"]): row for row in
-             foreign_audit(tmp_path / "tables", tmp_path / "audit.json", SPEC)}  # fmt: skip
-    for row in rebuilt_in(finish() / "record.json"):
-        if row["victim"] == "hospital-2":
-            assert found[row["threat_model"], row["leak"], "hospital-2"]["err"] == row["err"]
-    assert found["collusion", 0.5, "hospital-3"]["reason"] == "no embedding of this client crossed"
+    audited = foreign_audit(tmp_path / "tables", tmp_path / "audit.json", SPEC)
+    found = {(one.threat_model, one.leak, one.variant): one for one in audited
+             if (one.victim, one.metric) == ("hospital-2", "err")}  # fmt: skip
+    expected = [
+        one for one in rebuilt_in(finish() / "record.json") if (one.victim, one.metric) == ("hospital-2", "err")
+    ]
+    assert expected
+    for one in expected:
+        assert found[one.threat_model, one.leak, one.variant].estimate == one.estimate
+    silent = [one for one in audited if (one.threat_model, one.leak, one.victim) == ("collusion", 0.5, "hospital-3")]
+    assert {one.reason for one in silent} == {"no embedding of this client crossed"}
 
 
 @pytest.mark.slow  # it trains

@@ -153,7 +153,7 @@ def test_an_adversary_may_ignore_what_it_saw(finished: Finished) -> None:
         figure_of(finished.record, "trr"), estimate=proportion(1, 100), baseline=guess, guesses={"prior": guess},
         attainable=0.9,
     )  # fmt: skip
-    run = changed(finished, figures=[worse])
+    run = changed(finished, figures=[figure_of(finished.record), worse])
     assert read("reconstruction.trr", run, COLLUSION) == proportion(1, 100)
     below, above = (
         judge_limit(Limit("reconstruction.trr", "small", COLLUSION, allowed, 7), Runs({0: run}, None))

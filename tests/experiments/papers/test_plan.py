@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from experiments.cli.main import app
 from experiments.cli.progress import Trained
-from experiments.papers import cli
 from experiments.papers.estimates import Costs, Timed, Timings
 from experiments.papers.plan import plan_lines, plan_of, runs_sheet
 from experiments.papers.runner import find_results, run_experiment
@@ -87,7 +86,7 @@ def test_the_command_shows_it_and_writes_nothing(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(cli, "COMMITTED", path.with_name("none"))
+    monkeypatch.setattr("experiments.papers.plan.COMMITTED", path.with_name("none"))
     before = {file: file.stat().st_mtime_ns for file in path.parent.rglob("*")}
     given = ["experiment", "run", str(path), "--dry-run", "--only", "two"]
     result = CliRunner().invoke(app, [*given, "--out", str(out)])

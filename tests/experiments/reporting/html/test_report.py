@@ -197,7 +197,7 @@ def broken(folder: Path, tmp_path: Path, what: str) -> list[str | Path]:
         ("record", "record.json: not JSON"),
         ("parquet", "scores.parquet: cannot be read"),
         ("columns", "scores.parquet: not the scores of an attack; columns that are not there: right"),
-        ("other", "scores.parquet: not the scores of its record: collusion, leak 0.5, hospital-2, entity: "),
+        ("other", "scores.parquet: not the scores of its record: collusion, leak 0.5, hospital-2, "),
         ("swapped", "scores.parquet: not the scores of its record, or damaged"),
         ("suffix", "out must end with .html"),
         ("out", "report.html: cannot be written (No such file or directory)"),
