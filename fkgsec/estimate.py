@@ -124,6 +124,7 @@ def mean_of_shares(values: Sequence[float] | np.ndarray, rng: np.random.Generato
     Of fewer than `FEW` items, of which a bootstrap knows too few values, it is no narrower than Wilson's of a share with this
     mean, since nothing in 0..1 varies more.
 
+    >>> import numpy as np
     >>> str(mean_of_shares([1.0], np.random.default_rng(0)))
     '1.0000 [0.2065, 1.0000]'
     """
