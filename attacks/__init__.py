@@ -11,12 +11,12 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from attacks.figure import Figure, headline
-    from attacks.frames import figures_to_frame
-    from attacks.laboratory import Laboratory
-    from attacks.options import THREAT_MODELS, AttackOptions, GraphAttackOptions, KgeAttackOptions, ThreatModel
-    from attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
-    from attacks.view import View
+    from fkgsec.attacks.figure import Figure, headline
+    from fkgsec.attacks.frames import figures_to_frame
+    from fkgsec.attacks.laboratory import Laboratory
+    from fkgsec.attacks.options import THREAT_MODELS, AttackOptions, GraphAttackOptions, KgeAttackOptions, ThreatModel
+    from fkgsec.attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
+    from fkgsec.attacks.view import View
 
 __all__ = [
     "ATTACKS",
@@ -38,22 +38,22 @@ __all__ = [
 ]
 
 _WHERE = {
-    "ATTACKS": "attacks.registry",
-    "Attack": "attacks.registry",
-    "AttackOptions": "attacks.options",
-    "Figure": "attacks.figure",
-    "GraphAttackOptions": "attacks.options",
-    "KgeAttackOptions": "attacks.options",
-    "Laboratory": "attacks.laboratory",
-    "Needs": "attacks.registry",
-    "THREAT_MODELS": "attacks.options",
-    "ThreatModel": "attacks.options",
-    "Truth": "attacks.registry",
-    "View": "attacks.view",
-    "build_view": "attacks.registry",
-    "figures_to_frame": "attacks.frames",
-    "headline": "attacks.figure",
-    "run_attacks": "attacks.registry",
+    "ATTACKS": "fkgsec.attacks.registry",
+    "Attack": "fkgsec.attacks.registry",
+    "AttackOptions": "fkgsec.attacks.options",
+    "Figure": "fkgsec.attacks.figure",
+    "GraphAttackOptions": "fkgsec.attacks.options",
+    "KgeAttackOptions": "fkgsec.attacks.options",
+    "Laboratory": "fkgsec.attacks.laboratory",
+    "Needs": "fkgsec.attacks.registry",
+    "THREAT_MODELS": "fkgsec.attacks.options",
+    "ThreatModel": "fkgsec.attacks.options",
+    "Truth": "fkgsec.attacks.registry",
+    "View": "fkgsec.attacks.view",
+    "build_view": "fkgsec.attacks.registry",
+    "figures_to_frame": "fkgsec.attacks.frames",
+    "headline": "fkgsec.attacks.figure",
+    "run_attacks": "fkgsec.attacks.registry",
 }
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import pandas as pd
 
-from attacks.figure import Figure, headline, over_victims
+from fkgsec.attacks.figure import Figure, headline, over_victims
 from fkgsec.frames import INTERVAL, tidy
 
 COLUMNS = (

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 import numpy as np
 
-from attacks.view import View
+from fkgsec.attacks.view import View
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation

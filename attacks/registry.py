@@ -22,12 +22,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from attacks.figure import NOT_ATTACKED, TOGETHER, Figure
-from attacks.frames import HEADS, figures_to_frame, summary_rows
-from attacks.kge.leak_draws import LEAK_DRAWS
-from attacks.laboratory import Laboratory
-from attacks.membership.figures import measure_membership
-from attacks.options import (
+from fkgsec.attacks.figure import NOT_ATTACKED, TOGETHER, Figure
+from fkgsec.attacks.frames import HEADS, figures_to_frame, summary_rows
+from fkgsec.attacks.kge.leak_draws import LEAK_DRAWS
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.figures import measure_membership
+from fkgsec.attacks.options import (
     KGE,
     RECONSTRUCTION,
     UPDATE_RECOVERY,
@@ -35,7 +35,7 @@ from attacks.options import (
     ThreatModel,
     threat_models,
 )
-from attacks.view import Victim, View, check_attackable
+from fkgsec.attacks.view import Victim, View, check_attackable
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.loop import run_federation

@@ -40,13 +40,13 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.kge.view import KgeView
-from attacks.laboratory import Laboratory
-from attacks.options import THREAT_MODELS, UPDATE_RECOVERY
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.ways import Measure, by_ways
 from fkgsec import estimate
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.options import THREAT_MODELS, UPDATE_RECOVERY
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.ways import Measure, by_ways
 from fkgsec.estimate import Estimate, at_level, critical_value, exact
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import Table

@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
-from attacks.figure import ALL
-from attacks.options import ThreatModel
+from fkgsec.attacks.figure import ALL
+from fkgsec.attacks.options import ThreatModel
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.recipes import RECIPES
 

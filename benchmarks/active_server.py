@@ -23,17 +23,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.options import UPDATE_RECOVERY
-from attacks.sums.inconsistent import FAR
-from defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts
-from defenses.broadcasts import BroadcastError
-from defenses.transport import DefendedTransport, make_transport
-from experiments.cli.progress import unobserved
-from experiments.runs.compare import compare
-from experiments.runs.recovery import Unlearning
-from experiments.runs.spec import Spec
+from fkgsec.attacks.options import UPDATE_RECOVERY
+from fkgsec.attacks.sums.inconsistent import FAR
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts
+from fkgsec.defenses.broadcasts import BroadcastError
+from fkgsec.defenses.transport import DefendedTransport, make_transport
 from fkgsec.exchange import MakeTransport, Received, Uploaded
+from fkgsec.experiments.cli.progress import unobserved
+from fkgsec.experiments.runs.compare import compare
+from fkgsec.experiments.runs.recovery import Unlearning
+from fkgsec.experiments.runs.spec import Spec
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.unlearning.unlearning import UnlearnOptions

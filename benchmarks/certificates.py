@@ -18,23 +18,23 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from attacks.forgetting.evidence import ModelEvidence
-from attacks.forgetting.paired import Sensitivity
 from benchmarks.fakes import FAKES, Case, held_share
-from experiments.runs.record import Environment, describe_environment
-from experiments.runs.run import execute, load_run
-from experiments.runs.spec import Spec, make_spec
-from experiments.runs.stored import decode_stored, encode_stored
-from experiments.runs.writing import write_atomically
-from experiments.unlearning.audit_runs import OwnRuns
-from experiments.unlearning.certificate import UNMEASURED
-from experiments.unlearning.options import AuditOptions, Thresholds
-from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
-from experiments.unlearning.verdict import EXIT_STATUS, Outcome
-from experiments.unlearning.verification import Verification, verify
+from fkgsec.attacks.forgetting.evidence import ModelEvidence
+from fkgsec.attacks.forgetting.paired import Sensitivity
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.runs.record import Environment, describe_environment
+from fkgsec.experiments.runs.run import execute, load_run
+from fkgsec.experiments.runs.spec import Spec, make_spec
+from fkgsec.experiments.runs.stored import decode_stored, encode_stored
+from fkgsec.experiments.runs.writing import write_atomically
+from fkgsec.experiments.unlearning.audit_runs import OwnRuns
+from fkgsec.experiments.unlearning.certificate import UNMEASURED
+from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
+from fkgsec.experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
+from fkgsec.experiments.unlearning.verdict import EXIT_STATUS, Outcome
+from fkgsec.experiments.unlearning.verification import Verification, verify
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator

@@ -22,16 +22,16 @@ from pathlib import Path
 
 import torch
 
-from experiments.deploy.consortium import Plan, make_consortium
-from experiments.deploy.flower.attendant import attend
-from experiments.deploy.flower.link import FlowerLink
-from experiments.deploy.flower.local import Door
-from experiments.deploy.flower.processes import Kept, Registry, entrance, superlink, supernode
-from experiments.deploy.layout import PartyFolder, ServerFolder
-from experiments.deploy.ray.spread import spread_over
-from experiments.deploy.ray.workers import RayWorkers
-from experiments.runs.spec import make_spec
-from experiments.tasks.kge import Spec
+from fkgsec.experiments.deploy.consortium import Plan, make_consortium
+from fkgsec.experiments.deploy.flower.attendant import attend
+from fkgsec.experiments.deploy.flower.link import FlowerLink
+from fkgsec.experiments.deploy.flower.local import Door
+from fkgsec.experiments.deploy.flower.processes import Kept, Registry, entrance, superlink, supernode
+from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder
+from fkgsec.experiments.deploy.ray.spread import spread_over
+from fkgsec.experiments.deploy.ray.workers import RayWorkers
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.tasks.kge import Spec
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
 

@@ -22,10 +22,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.forgetting.relearning import relearning_models
-from attacks.membership.audits import ClientModel, client_models, replace_train, to_local
-from defenses.transport import make_transport
+from fkgsec.attacks.forgetting.relearning import relearning_models
+from fkgsec.attacks.membership.audits import ClientModel, client_models, replace_train, to_local
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.estimate import Estimate, critical_value
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ClientTables, KgeModel

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from experiments.cli.console import expected_errors
+from fkgsec.experiments.cli.console import expected_errors
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.options import GnnOptions

@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 import typer
 
-from attacks.figure import headline
-from attacks.options import AttackOptions
-from attacks.registry import RECONSTRUCTION, run_attacks
-from attacks.view import ALL
-from defenses.transport import make_transport
-from experiments.cli.console import expected_errors
-from experiments.runs.spec import CONSORTIUM, Spec
+from fkgsec.attacks.figure import headline
+from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.registry import RECONSTRUCTION, run_attacks
+from fkgsec.attacks.view import ALL
+from fkgsec.defenses.transport import make_transport
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.cli.console import expected_errors
+from fkgsec.experiments.runs.spec import CONSORTIUM, Spec
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
 

@@ -13,8 +13,8 @@ import sys
 import tempfile
 from typing import Any
 
-from experiments.runs.spec import make_spec
-from experiments.tasks.memory import needed
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.tasks.memory import needed
 
 _MIB = 2**20
 _COMMON: dict[str, Any] = {"rounds": 2, "eval_every": 1, "device": "cpu"}
@@ -37,7 +37,7 @@ def peak_bytes(options: dict[str, Any]) -> int:
     words = [f"--{name.replace('_', '-')}={value}" for name, value in {**_COMMON, **options}.items()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "experiments.cli.main", "train", *words, "--out", folder, "--quiet"]
+        command = [sys.executable, "-m", "fkgsec.experiments.cli.main", "train", *words, "--out", folder, "--quiet"]
         process = subprocess.Popen(command, env=environment)
         _, status, used = os.wait4(process.pid, 0)
     if status:

@@ -16,14 +16,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.rounds import bench_graph, best_of, time_round
-from defenses.transport import make_transport
+from fkgsec.defenses.transport import make_transport
 from fkgsec.federation.loop import Federation
 from fkgsec.kge.options import KgeOptions
-from protocols import CipherName, psu, secagg
-from protocols.core.masking import mask_vector
-from protocols.core.prg import Ring, keystream, seeded
-from protocols.noise import DiscreteGaussian, Skellam, gaussian
-from protocols.secagg import Setting, Stage, Vector
+from fkgsec.protocols import CipherName, psu, secagg
+from fkgsec.protocols.core.masking import mask_vector
+from fkgsec.protocols.core.prg import Ring, keystream, seeded
+from fkgsec.protocols.noise import DiscreteGaussian, Skellam, gaussian
+from fkgsec.protocols.secagg import Setting, Stage, Vector
 
 ELEMENTS, PEERS = 10**7, 10
 BUFFER_BYTES = 2**18

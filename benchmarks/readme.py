@@ -24,10 +24,10 @@ from typing import Annotated, NamedTuple
 import msgspec
 import typer
 
-from experiments.cli.console import expected_errors
-from experiments.runs.record import processor
-from experiments.runs.writing import write_atomically
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.console import expected_errors
+from fkgsec.experiments.runs.record import processor
+from fkgsec.experiments.runs.writing import write_atomically
 
 SCHEMA = "fkgsec/readme-times/1"
 ROOT = Path(__file__).parents[1]

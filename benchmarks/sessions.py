@@ -20,9 +20,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from rich.console import Console
 from rich.table import Table
 
-from protocols.core.prg import Ring, derive, seeded
-from protocols.secagg import SERVER, Message, Setting, Vector, client, decode, encode, safe_threshold, server
-from protocols.secagg.bounds import require_small_risk
+from fkgsec.protocols.core.prg import Ring, derive, seeded
+from fkgsec.protocols.secagg import SERVER, Message, Setting, Vector, client, decode, encode, safe_threshold, server
+from fkgsec.protocols.secagg.bounds import require_small_risk
 
 LENGTH = 100_000
 DROPOUT = 0.01

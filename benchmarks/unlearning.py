@@ -10,9 +10,9 @@ import numpy as np
 import typer
 from rich.console import Console
 
-from experiments.reporting.sheets import make_table
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.experiments.reporting.sheets import make_table
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult

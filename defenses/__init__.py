@@ -3,10 +3,10 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from defenses.options import KINDS, Defense, DefenseOptions, check_defense, parse_defense
+from fkgsec.defenses.options import KINDS, Defense, DefenseOptions, check_defense, parse_defense
 
 if TYPE_CHECKING:
-    from defenses.transport import DefendedTransport, make_transport
+    from fkgsec.defenses.transport import DefendedTransport, make_transport
 
 __all__ = [
     "KINDS",
@@ -23,4 +23,4 @@ def __getattr__(name: str) -> Any:
     """Load the transport when it is first asked for: it takes torch, and options do not."""
     if name not in __all__:
         raise AttributeError(f"module 'defenses' has no attribute {name!r}")
-    return getattr(importlib.import_module("defenses.transport"), name)
+    return getattr(importlib.import_module("fkgsec.defenses.transport"), name)

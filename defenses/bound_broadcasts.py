@@ -19,7 +19,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from defenses.broadcasts import (
+from fkgsec.defenses.broadcasts import (
     HASH_BYTES,
     BroadcastError,
     BroadcastTree,
@@ -34,8 +34,8 @@ from defenses.broadcasts import (
 from fkgsec.errors import RunError
 from fkgsec.federation.messages import SERVER
 from fkgsec.federation.recipes import Table
-from protocols.core.prg import digest
-from protocols.secagg import Setting
+from fkgsec.protocols.core.prg import digest
+from fkgsec.protocols.secagg import Setting
 
 
 class Last(msgspec.Struct):

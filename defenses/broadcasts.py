@@ -44,9 +44,9 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fkgsec.errors import FkgsecError
-from protocols.core.errors import BadSignature
-from protocols.core.keys import sign, verify
-from protocols.core.prg import digest
+from fkgsec.protocols.core.errors import BadSignature
+from fkgsec.protocols.core.keys import sign, verify
+from fkgsec.protocols.core.prg import digest
 
 HASH_BYTES = 32
 

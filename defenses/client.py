@@ -21,18 +21,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from defenses.bound_broadcasts import History, ReceivedBroadcasts
-from defenses.broadcasts import BroadcastError, commitment_of_names, commitment_of_rows, commitment_of_table
-from defenses.privacy import LocalNoise, RingNoise, clip_changes
-from defenses.terms import PartyEntropy, Terms
+from fkgsec.defenses.bound_broadcasts import History, ReceivedBroadcasts
+from fkgsec.defenses.broadcasts import BroadcastError, commitment_of_names, commitment_of_rows, commitment_of_table
+from fkgsec.defenses.privacy import LocalNoise, RingNoise, clip_changes
+from fkgsec.defenses.terms import PartyEntropy, Terms
 from fkgsec.errors import RunError
 from fkgsec.exchange import Received
 from fkgsec.exchange.client import Kept, TableClient
 from fkgsec.exchange.codec import Content, Contribution
 from fkgsec.federation.messages import AnyMessage, Rows
 from fkgsec.federation.recipes import Table
-from protocols.core.prg import Ring, digest
-from protocols.secagg import Setting, Vector, safe_threshold
+from fkgsec.protocols.core.prg import Ring, digest
+from fkgsec.protocols.secagg import Setting, Vector, safe_threshold
 
 LOG = logging.getLogger("fkgsec")
 

@@ -20,15 +20,15 @@ import msgspec
 
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.protocols import MAX_ATTEMPTS, Accountant, CipherName
 from fkgsec.registry import Registry
-from protocols import MAX_ATTEMPTS, Accountant, CipherName
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from fkgsec.exchange import Delivery, Screened, Upload
     from fkgsec.federation.options import RunOptions
-    from protocols.core.prg import Randomness
+    from fkgsec.protocols.core.prg import Randomness
 
 MOST = 1e6  # of norms, epsilons and multipliers: beyond, no figure means anything
 Unit = Literal["client", "row"]

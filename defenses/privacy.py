@@ -19,14 +19,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from defenses.options import Defense, DpOptions, Noise
+from fkgsec.defenses.options import Defense, DpOptions, Noise
 from fkgsec.errors import SpecError
 from fkgsec.federation.protection import PrivacyGuarantee
-from protocols.core.errors import ProtocolError
-from protocols.core.fixed_point import FixedPoint
-from protocols.core.prg import Randomness, Ring
-from protocols.noise import DiscreteGaussian, Skellam, gaussian
-from protocols.noise.accounting import (
+from fkgsec.protocols.core.errors import ProtocolError
+from fkgsec.protocols.core.fixed_point import FixedPoint
+from fkgsec.protocols.core.prg import Randomness, Ring
+from fkgsec.protocols.noise import DiscreteGaussian, Skellam, gaussian
+from fkgsec.protocols.noise.accounting import (
     compose,
     distributed_discrete_gaussian_sigma,
     gaussian_noise_multiplier,
@@ -34,7 +34,7 @@ from protocols.noise.accounting import (
     ring_sensitivity,
     skellam_variance,
 )
-from protocols.noise.guarantee import Guarantee, Releases
+from fkgsec.protocols.noise.guarantee import Guarantee, Releases
 
 _NEIGHBOURING = {
     "client": "all values of one client's uploads replaced",

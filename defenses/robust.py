@@ -30,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from defenses.options import MOST, DefenseOptions
+from fkgsec.defenses.options import MOST, DefenseOptions
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, Table
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from fkgsec.exchange import Delivery, Screened, Upload
     from fkgsec.federation.options import RunOptions
-    from protocols.core.prg import Randomness
+    from fkgsec.protocols.core.prg import Randomness
 
 Rule = Literal["clip", "median", "trim"]
 USUAL = 1.5  # at 1 half of all honest rows are cut, for 5 to 10 % of test MRR (results/attacks/matrix)

@@ -21,17 +21,17 @@ from typing import NamedTuple
 import numpy as np
 from torch import Tensor
 
-from defenses.broadcasts import BroadcastError
-from defenses.client import DefendedClient, claim_setting, sending_setting, sum_setting
-from defenses.server import DefendedServer
-from defenses.terms import Terms
+from fkgsec.defenses.broadcasts import BroadcastError
+from fkgsec.defenses.client import DefendedClient, claim_setting, sending_setting, sum_setting
+from fkgsec.defenses.server import DefendedServer
+from fkgsec.defenses.terms import Terms
 from fkgsec.exchange import Received, Uploaded
 from fkgsec.exchange.rounds import Frames, check_header, sole
 from fkgsec.federation.disk.frames import SharedData
 from fkgsec.federation.messages import SERVER, AnyMessage, Opened, ProtocolMessage
 from fkgsec.federation.recipes import Table
-from protocols import psu, secagg
-from protocols.core.errors import (
+from fkgsec.protocols import psu, secagg
+from fkgsec.protocols.core.errors import (
     DisconnectedGraph,
     ProtocolError,
     ReconstructionMismatch,
@@ -39,12 +39,22 @@ from protocols.core.errors import (
     UnexpectedMessage,
     describe,
 )
-from protocols.core.prg import Randomness
-from protocols.core.rounds import NOTHING, Ask, ClientRound, Deliver, Replies, Reply, Result, ServerRound, Silence
-from protocols.secagg import Setting, Stage, Sum
-from protocols.secagg.messages import Survivors, decode, kind_of
-from protocols.secagg.opening import ClosedSecret
-from protocols.secagg.session import STAGES
+from fkgsec.protocols.core.prg import Randomness
+from fkgsec.protocols.core.rounds import (
+    NOTHING,
+    Ask,
+    ClientRound,
+    Deliver,
+    Replies,
+    Reply,
+    Result,
+    ServerRound,
+    Silence,
+)
+from fkgsec.protocols.secagg import Setting, Stage, Sum
+from fkgsec.protocols.secagg.messages import Survivors, decode, kind_of
+from fkgsec.protocols.secagg.opening import ClosedSecret
+from fkgsec.protocols.secagg.session import STAGES
 
 INNER = ("secagg-", "psu-")  # how the kinds of messages of these protocols begin
 CLAIM, CLAIMS, SENT_ROWS, FAILED = "broadcast-claim", "broadcast-claims", "suppress-sent-rows", "suppress-failed"

@@ -15,14 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from defenses.bound_broadcasts import SentBroadcasts
-from defenses.broadcasts import commitment_of_table
-from defenses.terms import Terms
+from fkgsec.defenses.bound_broadcasts import SentBroadcasts
+from fkgsec.defenses.broadcasts import commitment_of_table
+from fkgsec.defenses.terms import Terms
 from fkgsec.exchange.parts import Sum as Opening
 from fkgsec.exchange.server import TableServer
 from fkgsec.federation.messages import AnyMessage, Opened
 from fkgsec.federation.recipes import Table
-from protocols.secagg import Sum
+from fkgsec.protocols.secagg import Sum
 
 
 class DefendedServer:

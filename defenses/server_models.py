@@ -1,6 +1,6 @@
 """Which server each part of a defense withstands, and with how many colluders: never more than holds.
 
-    >>> from defenses.options import parse_defense
+    >>> from fkgsec.defenses.options import parse_defense
     >>> uploads = withstood(parse_defense("psu,secagg,suppress:t=2"), 5, 5, threshold=4, bound=True)[1]
     >>> uploads.part, uploads.server, uploads.colluders
     ('single uploads', 'follows the protocol', 2)
@@ -20,9 +20,9 @@ the mean of a sum gives 0.67.
 
 from __future__ import annotations
 
-from defenses.options import Defense
+from fkgsec.defenses.options import Defense
 from fkgsec.federation.protection import Withstands
-from protocols.secagg import safe_threshold
+from fkgsec.protocols.secagg import safe_threshold
 
 
 def withstood(

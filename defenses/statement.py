@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from defenses.privacy import composed, released
-from defenses.server_models import withstood
-from defenses.terms import Terms
+from fkgsec.defenses.privacy import composed, released
+from fkgsec.defenses.server_models import withstood
+from fkgsec.defenses.terms import Terms
 from fkgsec.federation.protection import Protection
 
 LARGE_EPSILON = 20.0  # e^20: half a billion to one

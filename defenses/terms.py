@@ -13,19 +13,19 @@ from collections.abc import Mapping, Sequence
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from defenses.options import DpOptions, parse_defense
-from defenses.privacy import LocalNoise, RingNoise, local_noise, ring_noise, ring_of
+from fkgsec.defenses.options import DpOptions, parse_defense
+from fkgsec.defenses.privacy import LocalNoise, RingNoise, local_noise, ring_noise, ring_of
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Codec
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.protocols import psu
+from fkgsec.protocols.core.errors import DisconnectedGraph, OutOfRing, SettingError
+from fkgsec.protocols.core.fixed_point import FixedPoint
+from fkgsec.protocols.core.prg import SEED_BYTES, Randomness, Ring, derive, digest, seeded
+from fkgsec.protocols.secagg import Setting, Stage, Vector, safe_threshold
+from fkgsec.protocols.secagg.bounds import require_small_risk
 from fkgsec.randomness import generator
-from protocols import psu
-from protocols.core.errors import DisconnectedGraph, OutOfRing, SettingError
-from protocols.core.fixed_point import FixedPoint
-from protocols.core.prg import SEED_BYTES, Randomness, Ring, derive, digest, seeded
-from protocols.secagg import Setting, Stage, Vector, safe_threshold
-from protocols.secagg.bounds import require_small_risk
 
 SESSIONS = ("psu", "broadcasts", "holders", "rows")
 """The purposes that sessions are named for."""

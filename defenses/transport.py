@@ -50,14 +50,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from defenses import rounds
-from defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts, packed, unpack
-from defenses.broadcasts import BroadcastError, commitment_of_names
-from defenses.client import DefendedClient
-from defenses.options import check_defense, parse_defense
-from defenses.server import DefendedServer
-from defenses.statement import protection_of
-from defenses.terms import Entropy, Terms
+from fkgsec.defenses import rounds
+from fkgsec.defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts, packed, unpack
+from fkgsec.defenses.broadcasts import BroadcastError, commitment_of_names
+from fkgsec.defenses.client import DefendedClient
+from fkgsec.defenses.options import check_defense, parse_defense
+from fkgsec.defenses.server import DefendedServer
+from fkgsec.defenses.statement import protection_of
+from fkgsec.defenses.terms import Entropy, Terms
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.exchange.parts import FilledRows, FilledTables, Sum
@@ -66,12 +66,12 @@ from fkgsec.federation.messages import Channel, ProtocolMessage
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import Table
+from fkgsec.protocols import psu
+from fkgsec.protocols.core.errors import TooFewParties
+from fkgsec.protocols.core.prg import SEED_BYTES
+from fkgsec.protocols.core.rounds import ServerRound
+from fkgsec.protocols.secagg import Stage
 from fkgsec.randomness import generator
-from protocols import psu
-from protocols.core.errors import TooFewParties
-from protocols.core.prg import SEED_BYTES
-from protocols.core.rounds import ServerRound
-from protocols.secagg import Stage
 
 MIN_UNKNOWN = 2  # summands that the server does not know, so that their sum is neither of them
 

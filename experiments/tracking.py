@@ -24,14 +24,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from experiments.cli.progress import Observe, Trained
-from experiments.reporting.listing import EXPERIMENT, curves, final_figures, settings
-from experiments.runs.record import Record, read_record
-from experiments.runs.run import RECORD_FILE
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import task_of
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.cli.progress import Observe, Trained
+from fkgsec.experiments.reporting.listing import EXPERIMENT, curves, final_figures, settings
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import task_of
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
 from fkgsec.text import printable

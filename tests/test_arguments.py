@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import typer
 
-from attacks import GraphAttackOptions, KgeAttackOptions
-from experiments.cli.console import usage_line
-from experiments.cli.main import app
-from experiments.runs.spec import make_spec
 from fkgsec import KgeModel, KgeOptions, KgeResult, generate_consortium, partition, run_federation
+from fkgsec.attacks import GraphAttackOptions, KgeAttackOptions
 from fkgsec.errors import DataError, RunError, SpecError
+from fkgsec.experiments.cli.console import usage_line
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.federation.options import replace, run_identity
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.unlearning.options import UnlearnOptions

@@ -9,19 +9,19 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attacks import headline, run_attacks
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.forgetting.evaluation import Distance, Forgetting, Membership, Quality, Rebuilt
-from attacks.forgetting.update_difference import UpdateDifference
-from attacks.frames import COLUMNS, figures_to_frame
-from attacks.membership.figures import ScoreDistance, measure_membership
-from attacks.registry import Attacked
-from experiments.runs.compare import Case, Comparison, read_comparison
-from experiments.runs.record import Record, make_record
-from experiments.runs.spec import Spec
-from experiments.unlearning.summary import read_verification
 from fkgsec import KgeResult, generate_consortium, graph_from, run_federation
+from fkgsec.attacks import headline, run_attacks
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.forgetting.evaluation import Distance, Forgetting, Membership, Quality, Rebuilt
+from fkgsec.attacks.forgetting.update_difference import UpdateDifference
+from fkgsec.attacks.frames import COLUMNS, figures_to_frame
+from fkgsec.attacks.membership.figures import ScoreDistance, measure_membership
+from fkgsec.attacks.registry import Attacked
 from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.experiments.runs.compare import Case, Comparison, read_comparison
+from fkgsec.experiments.runs.record import Record, make_record
+from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.unlearning.summary import read_verification
 from fkgsec.frames import block
 
 RESULTS = Path(__file__).parents[1] / "results"

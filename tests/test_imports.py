@@ -17,6 +17,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+FOLDERS = ("attacks", "defenses", "experiments", "protocols")
+"""Linked into fkgsec/, so that an installation has one top-level name."""
 ALLOWED = {
     "experiments": {"experiments", "attacks", "defenses", "protocols", "fkgsec"},
     "attacks": {"attacks", "fkgsec"},
@@ -27,29 +29,39 @@ ALLOWED = {
 
 
 FOR_ALL = {
-    "protocols.core.rounds": ("torch", "numpy", "cryptography"),
-    "protocols.core.compiled": ("torch", "cryptography"),
+    "fkgsec.protocols.core.rounds": ("torch", "numpy", "cryptography"),
+    "fkgsec.protocols.core.compiled": ("torch", "cryptography"),
 }
 """Each with packages whose import it must not cause."""
+
+
+def package_of(module: str) -> str:
+    """The folder of a module: `attacks` of `fkgsec.attacks.view`, `fkgsec` of `fkgsec.kge.models`."""
+    first, _, rest = module.partition(".")
+    folder = rest.partition(".")[0]
+    return folder if first == "fkgsec" and folder in FOLDERS else first
 
 
 def imported_packages(path: Path) -> set[str]:
     names = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            names |= {alias.name.split(".")[0] for alias in node.names}
+            names |= {package_of(alias.name) for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
+            assert node.module, f"{path}: relative import"
             assert node.level == 0, f"{path}: relative import"
             if node.module not in FOR_ALL:
-                names.add((node.module or "").split(".")[0])
+                names |= {package_of(f"{node.module}.{alias.name}") for alias in node.names}
     return names
 
 
 @pytest.mark.parametrize("name", FOR_ALL)
 def test_what_is_for_all_stands_on_nothing(name: str) -> None:
-    found = ast.walk(ast.parse((ROOT / f"{name.replace('.', '/')}.py").read_text()))
+    found = ast.walk(ast.parse((ROOT / f"{name.removeprefix('fkgsec.').replace('.', '/')}.py").read_text()))
     modules = {node.module for node in found if isinstance(node, ast.ImportFrom)}
-    assert {module for module in modules if module and module.startswith("protocols")} <= {"protocols.core.errors"}
+    assert {module for module in modules if module and package_of(module) == "protocols"} <= {
+        "fkgsec.protocols.core.errors"
+    }
     code = f"import sys, {name}; print([name for name in {FOR_ALL[name]} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
@@ -66,11 +78,13 @@ def test_imports_only_point_down(package: str) -> None:
 
 def imported_modules(root: Path, packages: Iterable[str]) -> dict[str, set[str]]:
     """By module the modules of these packages that it imports: in its body, in functions, and for types alone."""
-    paths = {
-        ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__"): path
-        for package in packages
-        for path in (root / package).rglob("*.py")
-    }
+    paths = {}
+    for package in packages:
+        for path in (root / package).rglob("*.py"):
+            parts = path.relative_to(root).with_suffix("").parts
+            if package in FOLDERS:
+                parts = ("fkgsec", *parts)
+            paths[".".join(parts).removesuffix(".__init__")] = path
     found: dict[str, set[str]] = {module: set() for module in paths}
     for module, path in paths.items():
         for node in ast.walk(ast.parse(path.read_text())):
@@ -104,15 +118,17 @@ def test_protocols_know_nothing_of_torch() -> None:
 
 def test_the_check_would_notice(tmp_path: Path) -> None:
     bad = tmp_path / "bad.py"
-    bad.write_text("def f():\n    from experiments.cli.main import app\n")
+    bad.write_text("def f():\n    from fkgsec.experiments.cli.main import app\n")
     assert "experiments" in imported_packages(bad)
 
 
 def test_options_load_nothing_heavy() -> None:
     modules = (
-        "fkgsec.algorithms.settings, fkgsec.algorithms.graphs.settings, fkgsec.kge.options, fkgsec.gnn.options, attacks.options, "
-        "defenses.options, fkgsec.unlearning.options, experiments.unlearning.options, experiments.tasks.kge, "
-        "experiments.tasks.graph"
+        "fkgsec.algorithms.settings, fkgsec.algorithms.graphs.settings, fkgsec.kge.options, fkgsec.gnn.options, "
+        "fkgsec.attacks.options, "
+        "fkgsec.defenses.options, fkgsec.unlearning.options, fkgsec.experiments.unlearning.options, "
+        "fkgsec.experiments.tasks.kge, "
+        "fkgsec.experiments.tasks.graph"
     )
     heavy = ("torch", "numpy", "numba", "pandas", "scipy", "sklearn", "matplotlib", "cryptography", "typer")
     code = f"import sys, {modules}; print([name for name in {heavy} if name in sys.modules])"
@@ -124,11 +140,11 @@ def test_options_load_nothing_heavy() -> None:
     ("given", "spins"),
     [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")],
 )
-@pytest.mark.parametrize("module", ["fkgsec.kge.kernels", "experiments.runs.run"])
+@pytest.mark.parametrize("module", ["fkgsec.kge.kernels", "fkgsec.experiments.runs.run"])
 def test_torch_is_loaded_when_it_is_settled_how_long_threads_spin(
     module: str, given: dict[str, str], spins: str
 ) -> None:
-    """`experiments.runs.run` is what commands import when they run."""
+    """`fkgsec.experiments.runs.run` is what commands import when they run."""
     clean = {name: value for name, value in os.environ.items() if name not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     code = f"""
 import os, sys

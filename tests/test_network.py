@@ -13,7 +13,7 @@ def refuse(*what, **more):
     raise OSError("no network")
 socket.socket.connect = socket.socket.connect_ex = socket.getaddrinfo = refuse
 loaded = 0
-for package in ("fkgsec", "protocols", "defenses", "attacks", "experiments"):
+for package in ("fkgsec",):
     for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
         if ".flower.inside" not in found.name and not found.name.endswith("__main__"):
             importlib.import_module(found.name)

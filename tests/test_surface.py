@@ -1,8 +1,7 @@
 """The exported names: adding or removing one is a decision, not an accident."""
 
-import attacks
-import defenses
 import fkgsec
+from fkgsec import attacks, defenses
 
 
 def test_exported_names_of_fkgsec() -> None:

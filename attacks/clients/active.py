@@ -41,16 +41,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.arrays import in_deviations
-from attacks.clients.asking import askable, names_scorer, no_relation, nothing_broadcast, numbers, places
-from attacks.clients.passive import row_scores
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.kge.view import ColluderKnowledge, KgeView, sent_before
-from attacks.laboratory import Laboratory
-from attacks.options import KgeAttackOptions
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
-from attacks.view import ALL
+from fkgsec.attacks.arrays import in_deviations
+from fkgsec.attacks.clients.asking import askable, names_scorer, no_relation, nothing_broadcast, numbers, places
+from fkgsec.attacks.clients.passive import row_scores
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, sent_before
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.options import KgeAttackOptions
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
+from fkgsec.attacks.view import ALL
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import exact, mean
 from fkgsec.federation.adversary import Adversary

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attacks.kge.view import ColluderKnowledge
-from attacks.laboratory import Laboratory
-from attacks.reconstruction.prior import fit_names
-from attacks.registry import Truth
-from attacks.uploads.questions import Scorer
+from fkgsec.attacks.kge.view import ColluderKnowledge
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.reconstruction.prior import fit_names
+from fkgsec.attacks.registry import Truth
+from fkgsec.attacks.uploads.questions import Scorer
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.randomness import generator
 

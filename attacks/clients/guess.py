@@ -34,14 +34,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.clients.asking import draw_dictionary, invent, nothing_broadcast
-from attacks.figure import Figure
-from attacks.kge.view import ColluderKnowledge, KgeView
-from attacks.laboratory import Laboratory
-from attacks.membership.figures import estimate_auc, placements
-from attacks.options import KgeAttackOptions
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.ways import Measure, by_ways
+from fkgsec.attacks.clients.asking import draw_dictionary, invent, nothing_broadcast
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.figures import estimate_auc, placements
+from fkgsec.attacks.options import KgeAttackOptions
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.ways import Measure, by_ways
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.federation.adversary import Adversary

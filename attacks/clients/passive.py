@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.clients.asking import askable, names_scorer, no_relation, nothing_broadcast, numbers, places
-from attacks.figure import Figure
-from attacks.kge.view import KgeView
-from attacks.laboratory import Laboratory
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
+from fkgsec.attacks.clients.asking import askable, names_scorer, no_relation, nothing_broadcast, numbers, places
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
 from fkgsec.kge.models import KgeModel
 
 CLIENT_PASSIVE = "client-passive"

@@ -25,9 +25,10 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from attacks.forgetting.relearning import Relearning, measure_relearning
-from attacks.forgetting.update_difference import UpdateDifference, update_difference
-from attacks.membership.audits import (
+from fkgsec import estimate
+from fkgsec.attacks.forgetting.relearning import Relearning, measure_relearning
+from fkgsec.attacks.forgetting.update_difference import UpdateDifference, update_difference
+from fkgsec.attacks.membership.audits import (
     Attack,
     Audited,
     ClientModel,
@@ -40,16 +41,15 @@ from attacks.membership.audits import (
     pooled_statistics,
     replace_train,
 )
-from attacks.membership.figures import (
+from fkgsec.attacks.membership.figures import (
     MembershipResult,
     ScoreDistance,
     compare_auc,
     measure_membership,
     score_distance,
 )
-from attacks.options import PAPER, RECONSTRUCTION, AttackOptions
-from attacks.registry import run_attacks
-from fkgsec import estimate
+from fkgsec.attacks.options import PAPER, RECONSTRUCTION, AttackOptions
+from fkgsec.attacks.registry import run_attacks
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.estimate import Estimate

@@ -36,9 +36,9 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from attacks.forgetting.evaluation import OTHERS
-from attacks.forgetting.hidden import Hiding, hiding_sensitivity, measure_hiding
-from attacks.forgetting.paired import (
+from fkgsec.attacks.forgetting.evaluation import OTHERS
+from fkgsec.attacks.forgetting.hidden import Hiding, hiding_sensitivity, measure_hiding
+from fkgsec.attacks.forgetting.paired import (
     Finding,
     Memory,
     Paired,
@@ -52,8 +52,8 @@ from attacks.forgetting.paired import (
     planted,
     remembered_share,
 )
-from attacks.forgetting.readings import READINGS, AuditRun, Reading
-from attacks.membership.audits import Audited, distinct_triples, mean_by
+from fkgsec.attacks.forgetting.readings import READINGS, AuditRun, Reading
+from fkgsec.attacks.membership.audits import Audited, distinct_triples, mean_by
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.estimate import Estimate
 from fkgsec.randomness import generator

@@ -10,8 +10,8 @@ tables compare is read off them here, by the names that a policy uses (`unlearni
 
 from __future__ import annotations
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.forgetting.evaluation import Forgetting
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.forgetting.evaluation import Forgetting
 
 UNLEARNING = "unlearning"
 HOLDER = "model"  # the threat model: who holds a client's model, knows how it was trained and has similar data

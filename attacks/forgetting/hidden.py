@@ -28,7 +28,7 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 from scipy.stats import rankdata
 
-from attacks.forgetting.paired import Finding, Paired, Runs, Sensitivity, measure_sensitivity, paired_difference
+from fkgsec.attacks.forgetting.paired import Finding, Paired, Runs, Sensitivity, measure_sensitivity, paired_difference
 from fkgsec.estimate import Estimate
 
 LEVELS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of never-seen triples that lie above a threshold

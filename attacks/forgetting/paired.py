@@ -28,7 +28,7 @@ import msgspec
 import numpy as np
 from scipy.special import stdtr, stdtrit  # Student's distribution and its inverse
 
-from attacks.arrays import finite, mask
+from fkgsec.attacks.arrays import finite, mask
 from fkgsec.estimate import Estimate
 
 NOTICED = 0.95  # of planted runs, for a share to count as told apart or rejected

@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from attacks.forgetting.relearning import reciprocal_ranks, relearning_models
-from attacks.membership.audits import Audited, ClientModel, client_models, known_triples
-from attacks.membership.statistics import triple_losses
+from fkgsec.attacks.forgetting.relearning import reciprocal_ranks, relearning_models
+from fkgsec.attacks.membership.audits import Audited, ClientModel, client_models, known_triples
+from fkgsec.attacks.membership.statistics import triple_losses
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.kge import kernels
 from fkgsec.kge.negatives import KnownTriples

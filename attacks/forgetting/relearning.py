@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 import torch
 
-from attacks.membership.audits import Audited, ClientModel, known_triples
-from attacks.membership.figures import RelearnTime, relearn_time
+from fkgsec.attacks.membership.audits import Audited, ClientModel, known_triples
+from fkgsec.attacks.membership.figures import RelearnTime, relearn_time
 from fkgsec.data.graph import ClientGraph
 from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.models import ClientTables

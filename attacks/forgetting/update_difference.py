@@ -15,10 +15,10 @@ from collections.abc import Mapping
 import msgspec
 import numpy as np
 
-from attacks.membership.audits import Audited
-from attacks.membership.figures import MembershipResult, measure_membership
-from attacks.options import THREAT_MODELS
-from attacks.registry import build_view
+from fkgsec.attacks.membership.audits import Audited
+from fkgsec.attacks.membership.figures import MembershipResult, measure_membership
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import build_view
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.kge.result import KgeResult

@@ -26,13 +26,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.graphs.models import GraphModel
-from attacks.graphs.view import GraphView
-from attacks.laboratory import Laboratory, PublicSettings
-from attacks.options import GRAPH, GraphAttackOptions
-from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.graphs.models import GraphModel
+from fkgsec.attacks.graphs.view import GraphView
+from fkgsec.attacks.laboratory import Laboratory, PublicSettings
+from fkgsec.attacks.options import GRAPH, GraphAttackOptions
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import exact, mean, proportion
 from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.sets import ClientGraphs, GraphSet

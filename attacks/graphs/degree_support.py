@@ -28,13 +28,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.figure import Figure
-from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView
-from attacks.laboratory import Laboratory, PublicSettings
-from attacks.options import GRAPH
-from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL
 from fkgsec.algorithms.graphs.fedstar import STRUCTURE
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView
+from fkgsec.attacks.laboratory import Laboratory, PublicSettings
+from fkgsec.attacks.options import GRAPH
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, proportion
 from fkgsec.gnn.training import GraphRule
 from fkgsec.graphs.features import node_features

@@ -23,14 +23,14 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.graphs.properties import change
-from attacks.graphs.view import PARAMETERS, GraphView
-from attacks.laboratory import Laboratory
-from attacks.membership.figures import measure_membership
-from attacks.options import GRAPH
-from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.graphs.properties import change
+from fkgsec.attacks.graphs.view import PARAMETERS, GraphView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.figures import measure_membership
+from fkgsec.attacks.options import GRAPH
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import exact
 
 NAME = "client-kinship"

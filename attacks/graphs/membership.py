@@ -30,18 +30,18 @@ from functools import partial
 
 import numpy as np
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.graphs.candidates import draw_candidates
-from attacks.graphs.models import GraphModel, parameter_names, train_layers
-from attacks.graphs.shadows import train_reference, train_shadows
-from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
-from attacks.laboratory import Laboratory
-from attacks.membership.evaluation import METRICS, measures
-from attacks.membership.figures import measure_membership
-from attacks.membership.statistics import Variance, calibrated, likelihood_ratio, loss_threshold
-from attacks.options import GRAPH, MODELS, GraphAttackOptions
-from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.graphs.candidates import draw_candidates
+from fkgsec.attacks.graphs.models import GraphModel, parameter_names, train_layers
+from fkgsec.attacks.graphs.shadows import train_reference, train_shadows
+from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.evaluation import METRICS, measures
+from fkgsec.attacks.membership.figures import measure_membership
+from fkgsec.attacks.membership.statistics import Variance, calibrated, likelihood_ratio, loss_threshold
+from fkgsec.attacks.options import GRAPH, MODELS, GraphAttackOptions
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import exact
 from fkgsec.graphs.sets import GraphSet
 from fkgsec.randomness import generator

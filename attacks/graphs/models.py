@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from attacks.laboratory import PublicSettings
+from fkgsec.attacks.laboratory import PublicSettings
 from fkgsec.federation.options import replace
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.training import ClientTrainer, GraphRule

@@ -31,13 +31,13 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from attacks.figure import Figure
-from attacks.graphs.models import own_client
-from attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
-from attacks.laboratory import Laboratory, PublicSettings
-from attacks.options import GRAPH
-from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.graphs.models import own_client
+from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
+from fkgsec.attacks.laboratory import Laboratory, PublicSettings
+from fkgsec.attacks.options import GRAPH
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, exact
 from fkgsec.graphs.sets import GraphSet
 

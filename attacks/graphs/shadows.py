@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from attacks.graphs.models import GraphModel
-from attacks.graphs.view import GraphVictim, GraphView, joined_sets, models_of
-from attacks.laboratory import Laboratory
+from fkgsec.attacks.graphs.models import GraphModel
+from fkgsec.attacks.graphs.view import GraphVictim, GraphView, joined_sets, models_of
+from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
 
 

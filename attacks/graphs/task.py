@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from attacks.graphs.view import graph_view
-from attacks.laboratory import Laboratory
-from attacks.options import MODELS, THREAT_MODELS, GraphAttackOptions
-from attacks.registry import Attack, AttackedTask, Case, attack_view
+from fkgsec.attacks.graphs.view import graph_view
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.options import MODELS, THREAT_MODELS, GraphAttackOptions
+from fkgsec.attacks.registry import Attack, AttackedTask, Case, attack_view
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.result import GnnResult
 

@@ -21,11 +21,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.graphs.candidates import draw_candidates
-from attacks.graphs.models import GraphModel
-from attacks.laboratory import PublicSettings
-from attacks.options import ThreatModel
-from attacks.view import Victim, View
+from fkgsec.attacks.graphs.candidates import draw_candidates
+from fkgsec.attacks.graphs.models import GraphModel
+from fkgsec.attacks.laboratory import PublicSettings
+from fkgsec.attacks.options import ThreatModel
+from fkgsec.attacks.view import Victim, View
 from fkgsec.exchange.tensors import factors
 from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.exchange.tensors.quantised import Quantised

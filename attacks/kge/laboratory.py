@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attacks.kge.view import KgeView
-from attacks.laboratory import Laboratory
-from attacks.membership.audits import contains, named_triples
-from attacks.membership.candidates import asked_candidates, draw_candidates
-from attacks.membership.shadows import shadow_federation, shadow_options
-from attacks.options import ShadowKnowledge
+from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.audits import contains, named_triples
+from fkgsec.attacks.membership.candidates import asked_candidates, draw_candidates
+from fkgsec.attacks.membership.shadows import shadow_federation, shadow_options
+from fkgsec.attacks.options import ShadowKnowledge
 
 
 class Shadow(NamedTuple):

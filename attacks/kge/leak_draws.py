@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from attacks.figure import Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.estimate import over_draws
 from fkgsec.randomness import generator
 

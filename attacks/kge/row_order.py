@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
 from fkgsec.federation.recipes import ENTITIES, RELATIONS, Table
 from fkgsec.randomness import generator

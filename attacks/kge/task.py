@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from attacks.clients.asking import draw_dictionary
-from attacks.kge.laboratory import KgeLaboratory
-from attacks.kge.leak_draws import other_seeds, widen
-from attacks.kge.row_order import RowOrder
-from attacks.kge.view import KgeView, kge_view
-from attacks.options import THREAT_MODELS, KgeAttackOptions, ThreatModel
-from attacks.registry import DEFAULT, Attack, AttackedTask, Case, attack_view
+from fkgsec.attacks.clients.asking import draw_dictionary
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
+from fkgsec.attacks.kge.leak_draws import other_seeds, widen
+from fkgsec.attacks.kge.row_order import RowOrder
+from fkgsec.attacks.kge.view import KgeView, kge_view
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions, ThreatModel
+from fkgsec.attacks.registry import DEFAULT, Attack, AttackedTask, Case, attack_view
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation, run_identity
 from fkgsec.federation.recipes import RECIPES

@@ -18,10 +18,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.membership.models import ClientModel, client_models
-from attacks.options import ThreatModel
-from attacks.residual import Claims, Part, SecureTable, claim_rows
-from attacks.view import Victim, View, named
+from fkgsec.attacks.membership.models import ClientModel, client_models
+from fkgsec.attacks.options import ThreatModel
+from fkgsec.attacks.residual import Claims, Part, SecureTable, claim_rows
+from fkgsec.attacks.view import Victim, View, named
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.messages import SERVER, Alignment, Rows, SparseRows, client_party

@@ -21,9 +21,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.kge.view import KgeView, VictimView
-from attacks.membership.statistics import triple_answers, triple_losses, triple_scores
-from attacks.uploads.auxiliary import fit_relations
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.membership.statistics import triple_answers, triple_losses, triple_scores
+from fkgsec.attacks.uploads.auxiliary import fit_relations
 from fkgsec.kge.models import KgeModel
 
 

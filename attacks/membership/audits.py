@@ -17,9 +17,9 @@ import msgspec
 import numpy as np
 from scipy.stats import rankdata
 
-from attacks.membership.controls import matched_controls
-from attacks.membership.models import ClientModel, client_models
-from attacks.membership.statistics import calibrated, likelihood_ratio, loss_threshold, triple_losses
+from fkgsec.attacks.membership.controls import matched_controls
+from fkgsec.attacks.membership.models import ClientModel, client_models
+from fkgsec.attacks.membership.statistics import calibrated, likelihood_ratio, loss_threshold, triple_losses
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
 from fkgsec.federation.loop import run_federation

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from attacks.clients.asking import askable
-from attacks.membership.audits import Audited, audited_triples, contains
+from fkgsec.attacks.clients.asking import askable
+from fkgsec.attacks.membership.audits import Audited, audited_triples, contains
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, retaining

@@ -19,13 +19,13 @@ import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.membership.audits import distinct_triples, mean_by
-from attacks.membership.figures import MAX_FPR, MembershipResult, measure_membership, placements, tpr_at_fpr
-from attacks.membership.intervals import dyadic_auc, dyadic_tpr
-from attacks.registry import Truth
-from attacks.uploads.ways import Measure, by_ways
-from attacks.view import ALL
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.membership.audits import distinct_triples, mean_by
+from fkgsec.attacks.membership.figures import MAX_FPR, MembershipResult, measure_membership, placements, tpr_at_fpr
+from fkgsec.attacks.membership.intervals import dyadic_auc, dyadic_tpr
+from fkgsec.attacks.registry import Truth
+from fkgsec.attacks.uploads.ways import Measure, by_ways
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, critical_value, exact
 from fkgsec.randomness import generator
 

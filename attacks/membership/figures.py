@@ -23,8 +23,8 @@ import pandas as pd
 from scipy.optimize import root_scalar
 from scipy.special import expit, logit
 
-from attacks.arrays import finite, mask
 from fkgsec import estimate
+from fkgsec.attacks.arrays import finite, mask
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.frames import INTERVAL, block, interval, tidy

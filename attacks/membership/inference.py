@@ -36,16 +36,16 @@ from typing import TypeAlias
 
 import numpy as np
 
-from attacks.clients.asking import nothing_broadcast
-from attacks.figure import Figure
-from attacks.kge.laboratory import KgeLaboratory
-from attacks.kge.view import KgeView, VictimView
-from attacks.membership.adversaries import Signals, hold
-from attacks.membership.audits import Audited
-from attacks.membership.candidates import asked_candidates, data_scorers, draw_candidates
-from attacks.membership.evaluation import METRICS, OF_SHARED, Group, group_figures, item_table, together
-from attacks.membership.figures import placements
-from attacks.membership.statistics import (
+from fkgsec.attacks.clients.asking import nothing_broadcast
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.membership.adversaries import Signals, hold
+from fkgsec.attacks.membership.audits import Audited
+from fkgsec.attacks.membership.candidates import asked_candidates, data_scorers, draw_candidates
+from fkgsec.attacks.membership.evaluation import METRICS, OF_SHARED, Group, group_figures, item_table, together
+from fkgsec.attacks.membership.figures import placements
+from fkgsec.attacks.membership.statistics import (
     calibrated,
     likelihood_ratio,
     linear_likelihood_ratio,
@@ -53,9 +53,9 @@ from attacks.membership.statistics import (
     rank_threshold,
     relative_probability,
 )
-from attacks.options import MEMBERSHIP, MODELS, KgeAttackOptions, ShadowKnowledge
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.questions import degrees_scorer, names_scorer
+from fkgsec.attacks.options import MEMBERSHIP, MODELS, KgeAttackOptions, ShadowKnowledge
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.questions import degrees_scorer, names_scorer
 from fkgsec.errors import TrainingError
 
 TOO_FEW = "too few training triples with matched never-seen ones"

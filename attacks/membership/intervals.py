@@ -16,8 +16,8 @@ import numpy as np
 from scipy.stats import binom
 from scipy.stats import t as student
 
-from attacks.membership.figures import Placements, estimate_auc, placements, tpr_at_fpr
-from attacks.uploads.pairs import dyadic_variance
+from fkgsec.attacks.membership.figures import Placements, estimate_auc, placements, tpr_at_fpr
+from fkgsec.attacks.uploads.pairs import dyadic_variance
 from fkgsec.estimate import Estimate, critical_value, proportion
 
 

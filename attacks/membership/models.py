@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attacks.membership.statistics import triple_scores
+from fkgsec.attacks.membership.statistics import triple_scores
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import ClientTables, KgeModel
 from fkgsec.kge.result import KgeResult

@@ -25,8 +25,8 @@ from dataclasses import replace
 import msgspec
 import numpy as np
 
-from attacks.membership.audits import Audited, contains, replace_train
-from attacks.options import ShadowKnowledge
+from fkgsec.attacks.membership.audits import Audited, contains, replace_train
+from fkgsec.attacks.options import ShadowKnowledge
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator

@@ -22,7 +22,7 @@ import torch
 from scipy.stats import rankdata
 from torch import Tensor
 
-from attacks.arrays import finite, mask
+from fkgsec.attacks.arrays import finite, mask
 from fkgsec.errors import SpecError
 from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.models import KgeModel

@@ -28,12 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.kge.view import KgeView
-from attacks.laboratory import Laboratory
-from attacks.options import KgeAttackOptions
-from attacks.poisoning.false_triples import draw_false
-from attacks.poisoning.planting import ITEMS, METRICS, Planted, first_round, score_planted, train_with
-from attacks.registry import Attack, Needs
+from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.options import KgeAttackOptions
+from fkgsec.attacks.poisoning.false_triples import draw_false
+from fkgsec.attacks.poisoning.planting import ITEMS, METRICS, Planted, first_round, score_planted, train_with
+from fkgsec.attacks.registry import Attack, Needs
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.recipes import Table

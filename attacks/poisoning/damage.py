@@ -19,11 +19,11 @@ from functools import partial
 
 import numpy as np
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.registry import Truth
-from attacks.uploads.ways import by_ways
-from attacks.view import ALL
 from fkgsec import estimate
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.registry import Truth
+from fkgsec.attacks.uploads.ways import by_ways
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import RECIPES

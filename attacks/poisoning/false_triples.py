@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attacks.registry import Truth
+from fkgsec.attacks.registry import Truth
 
 TRIALS = 50  # for each triple that is wanted
 

@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attacks.figure import Figure
-from attacks.laboratory import Laboratory
-from attacks.poisoning import damage
-from attacks.poisoning.false_triples import FalseTriples, held_by, without_true
-from attacks.registry import Truth
-from attacks.uploads.ways import Measure, by_ways
-from attacks.view import ALL
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.poisoning import damage
+from fkgsec.attacks.poisoning.false_triples import FalseTriples, held_by, without_true
+from fkgsec.attacks.registry import Truth
+from fkgsec.attacks.uploads.ways import Measure, by_ways
+from fkgsec.attacks.view import ALL
 from fkgsec.errors import TrainingError
 from fkgsec.estimate import Estimate, exact, mean_of_shares, proportion
 from fkgsec.federation.adversary import Adversary

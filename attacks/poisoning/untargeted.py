@@ -25,12 +25,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.figure import Figure
-from attacks.kge.view import KgeView
-from attacks.laboratory import Laboratory
-from attacks.poisoning.damage import ITEMS, METRICS, damage
-from attacks.poisoning.planting import Attacked, first_round, late, results_of, train_with
-from attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.poisoning.damage import ITEMS, METRICS, damage
+from fkgsec.attacks.poisoning.planting import Attacked, first_round, late, results_of, train_with
+from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.recipes import Table

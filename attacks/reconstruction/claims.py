@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attacks.kge.view import KgeView, VictimView
-from attacks.options import Inference
-from attacks.reconstruction.inference import (
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.options import Inference
+from fkgsec.attacks.reconstruction.inference import (
     EntityGuesses,
     PairRanking,
     infer_entities,
@@ -26,8 +26,8 @@ from attacks.reconstruction.inference import (
     nothing_to_attack,
     rank_pairs,
 )
-from attacks.reconstruction.knowledge import NO_NAME, Knowledge
-from attacks.reconstruction.relation_guesses import BY_VECTOR, RelationGuesser
+from fkgsec.attacks.reconstruction.knowledge import NO_NAME, Knowledge
+from fkgsec.attacks.reconstruction.relation_guesses import BY_VECTOR, RelationGuesser
 
 WITHOUT_LINKS: tuple[Inference, ...] = ("score", "learned")
 

@@ -17,19 +17,19 @@ from functools import partial
 import numpy as np
 import pandas as pd
 
-from attacks.figure import Figure
-from attacks.kge.view import KgeView, VictimView
-from attacks.laboratory import Laboratory
-from attacks.options import PAPER, RECONSTRUCTION, AttackOptions, Inference
-from attacks.reconstruction import published
-from attacks.reconstruction.claims import Claims, Nothing, claim
-from attacks.reconstruction.inference import EntityGuesses, PairRanking
-from attacks.reconstruction.knowledge import NO_NAME, chance_of_pair, why_no_triple
-from attacks.reconstruction.leakage import INFERENCES
-from attacks.reconstruction.relation_guesses import RelationGuesser
-from attacks.reconstruction.scoring import Counts, figures_of
-from attacks.reconstruction.unlinked import Unlinked, measure_unlinked, sample_heads
-from attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.options import PAPER, RECONSTRUCTION, AttackOptions, Inference
+from fkgsec.attacks.reconstruction import published
+from fkgsec.attacks.reconstruction.claims import Claims, Nothing, claim
+from fkgsec.attacks.reconstruction.inference import EntityGuesses, PairRanking
+from fkgsec.attacks.reconstruction.knowledge import NO_NAME, chance_of_pair, why_no_triple
+from fkgsec.attacks.reconstruction.leakage import INFERENCES
+from fkgsec.attacks.reconstruction.relation_guesses import RelationGuesser
+from fkgsec.attacks.reconstruction.scoring import Counts, figures_of
+from fkgsec.attacks.reconstruction.unlinked import Unlinked, measure_unlinked, sample_heads
+from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
-from attacks.neighbours import nearest
+from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from fkgsec.attacks.neighbours import nearest
 from fkgsec.kge.models import KgeModel
 
 ByVector = Literal["cosine", "score"]

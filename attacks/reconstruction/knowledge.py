@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.kge.view import KgeView, VictimView
 
 NO_NAME = ""  # where the adversary makes no guess
 

@@ -13,9 +13,9 @@ from typing import get_args
 
 import pandas as pd
 
-from attacks.figure import STRONGEST, Figure
-from attacks.options import PAPER, RECONSTRUCTION, Inference
-from attacks.view import ALL
+from fkgsec.attacks.figure import STRONGEST, Figure
+from fkgsec.attacks.options import PAPER, RECONSTRUCTION, Inference
+from fkgsec.attacks.view import ALL
 
 INFERENCES: tuple[Inference, ...] = get_args(Inference)
 PUBLISHED = "published"

@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.kge.view import ColluderKnowledge
+from fkgsec.attacks.kge.view import ColluderKnowledge
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 

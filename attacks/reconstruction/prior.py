@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.kge.view import ColluderKnowledge
+from fkgsec.attacks.kge.view import ColluderKnowledge
 
 SMOOTHINGS = (1.0, 0.3, 0.1, 0.03, 0.01)  # added to every count
 TRIPLES_AT_ONCE = 16_384

@@ -19,8 +19,8 @@ from typing import NamedTuple
 import numpy as np
 import torch
 
-from attacks.kge.view import VictimView
-from attacks.reconstruction.inference import Known, best_relations, infer_entities
+from fkgsec.attacks.kge.view import VictimView
+from fkgsec.attacks.reconstruction.inference import Known, best_relations, infer_entities
 
 
 class Published(NamedTuple):

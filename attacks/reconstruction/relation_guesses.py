@@ -19,12 +19,12 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from attacks.kge.view import ColluderKnowledge, VictimView
-from attacks.options import Inference
-from attacks.reconstruction.inference import ByVector, infer_relations
-from attacks.reconstruction.learned import RelationLearner, learn_relations
-from attacks.reconstruction.prior import NamePosterior, fit_names
-from attacks.uploads.links import LinkLearner, learn_links
+from fkgsec.attacks.kge.view import ColluderKnowledge, VictimView
+from fkgsec.attacks.options import Inference
+from fkgsec.attacks.reconstruction.inference import ByVector, infer_relations
+from fkgsec.attacks.reconstruction.learned import RelationLearner, learn_relations
+from fkgsec.attacks.reconstruction.prior import NamePosterior, fit_names
+from fkgsec.attacks.uploads.links import LinkLearner, learn_links
 from fkgsec.kge.models import KgeModel
 
 NAMES_WEIGHT = 0.5  # of the names' log-posterior beside that of the rows

@@ -23,15 +23,15 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from attacks.figure import STRONGEST, Figure
-from attacks.options import Inference
-from attacks.reconstruction.leakage import PUBLISHED, UNLINKED
-from attacks.reconstruction.unlinked import Unlinked
-from attacks.registry import Truth
-from attacks.residual import count_sources
-from attacks.uploads.ways import Measure, by_ways
-from attacks.view import ALL
 from fkgsec import estimate
+from fkgsec.attacks.figure import STRONGEST, Figure
+from fkgsec.attacks.options import Inference
+from fkgsec.attacks.reconstruction.leakage import PUBLISHED, UNLINKED
+from fkgsec.attacks.reconstruction.unlinked import Unlinked
+from fkgsec.attacks.registry import Truth
+from fkgsec.attacks.residual import count_sources
+from fkgsec.attacks.uploads.ways import Measure, by_ways
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, at_level
 
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from attacks.kge.view import ColluderKnowledge
-from attacks.reconstruction.inference import PairRanking, expected_pairs
 from fkgsec import estimate
+from fkgsec.attacks.kge.view import ColluderKnowledge
+from fkgsec.attacks.reconstruction.inference import PairRanking, expected_pairs
 from fkgsec.estimate import Estimate
 
 BOOTSTRAP_RESAMPLES = 200

@@ -28,12 +28,12 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from torch import Tensor
 
-from attacks import update_recovery
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.kge.view import KgeView
-from attacks.laboratory import Laboratory
-from attacks.registry import Attack, Needs, Truth
-from attacks.sums.plan import obstacle, sum_of
+from fkgsec.attacks import update_recovery
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.sums.plan import obstacle, sum_of
 from fkgsec.errors import FkgsecError
 from fkgsec.estimate import mean, proportion
 from fkgsec.federation.adversary import Adversary

@@ -30,12 +30,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from attacks import update_recovery
-from attacks.figure import Figure
-from attacks.kge.view import KgeView
-from attacks.laboratory import Laboratory
-from attacks.registry import Attack, Needs, Truth
-from attacks.sums.plan import obstacle, sums_of
+from fkgsec.attacks import update_recovery
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.sums.plan import obstacle, sums_of
 from fkgsec.federation.messages import Opened, client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator

@@ -29,13 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks import update_recovery
-from attacks.figure import Figure
-from attacks.kge.view import KgeView
-from attacks.laboratory import Laboratory
-from attacks.registry import Attack, Needs, Truth
-from attacks.sums.plan import obstacle, sums_of
-from attacks.update_recovery import Changes
+from fkgsec.attacks import update_recovery
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.sums.plan import obstacle, sums_of
+from fkgsec.attacks.update_recovery import Changes
 from fkgsec.errors import FkgsecError, TrainingError
 from fkgsec.estimate import proportion
 from fkgsec.federation.adversary import Adversary

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from attacks.kge.view import KgeView
-from attacks.laboratory import Laboratory
+from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.federation.messages import Opened
 from fkgsec.federation.recipes import Table
 

@@ -29,13 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.arrays import in_deviations
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
-from attacks.laboratory import Laboratory
-from attacks.membership.intervals import dyadic_mean
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.ways import Measure, by_ways
+from fkgsec.attacks.arrays import in_deviations
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.intervals import dyadic_mean
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.ways import Measure, by_ways
 from fkgsec.estimate import Estimate, exact
 from fkgsec.kge.models import KgeModel
 

@@ -29,12 +29,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.arrays import in_deviations
-from attacks.figure import Figure
-from attacks.kge.view import KgeView, VictimView
-from attacks.laboratory import Laboratory
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, named, names_scorer, question_figures
+from fkgsec.attacks.arrays import in_deviations
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.questions import (
+    ITEMS,
+    METRICS,
+    Scorer,
+    draw_questions,
+    named,
+    names_scorer,
+    question_figures,
+)
 from fkgsec.kge import kinds
 from fkgsec.kge.models import KgeModel
 

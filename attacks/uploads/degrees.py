@@ -22,13 +22,13 @@ from typing import TypeAlias
 import numpy as np
 from torch import Tensor
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.kge.view import KgeView, VictimView
-from attacks.laboratory import Laboratory
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.pairs import HeldRows, closeness, local_ids
-from attacks.uploads.rank_correlation import LEAST, correlation
-from attacks.uploads.ways import by_ways
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.pairs import HeldRows, closeness, local_ids
+from fkgsec.attacks.uploads.rank_correlation import LEAST, correlation
+from fkgsec.attacks.uploads.ways import by_ways
 from fkgsec.estimate import exact
 from fkgsec.kge.models import KgeModel
 

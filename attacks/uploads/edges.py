@@ -26,13 +26,13 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from attacks.arrays import in_deviations
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
-from attacks.laboratory import Laboratory
-from attacks.membership.figures import placements
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.pairs import (
+from fkgsec.attacks.arrays import in_deviations
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.figures import placements
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.pairs import (
     FirstPairs,
     HeldRows,
     Pairs,
@@ -45,7 +45,7 @@ from attacks.uploads.pairs import (
     right_of_first,
     standardised,
 )
-from attacks.uploads.ways import Measure, by_ways
+from fkgsec.attacks.uploads.ways import Measure, by_ways
 from fkgsec.estimate import exact
 from fkgsec.kge.models import KgeModel
 

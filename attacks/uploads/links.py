@@ -24,10 +24,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.kge.view import ColluderKnowledge
-from attacks.reconstruction.inference import PairRanking
-from attacks.reconstruction.learned import RelationLearner, pair_features
-from attacks.uploads.pairs import closeness, standardised
+from fkgsec.attacks.kge.view import ColluderKnowledge
+from fkgsec.attacks.reconstruction.inference import PairRanking
+from fkgsec.attacks.reconstruction.learned import RelationLearner, pair_features
+from fkgsec.attacks.uploads.pairs import closeness, standardised
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 

@@ -19,9 +19,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.kge.view import VictimView
-from attacks.membership.figures import estimate_auc, placements
-from attacks.registry import Truth
+from fkgsec.attacks.kge.view import VictimView
+from fkgsec.attacks.membership.figures import estimate_auc, placements
+from fkgsec.attacks.registry import Truth
 from fkgsec.estimate import Estimate, proportion
 from fkgsec.federation.recipes import Table
 from fkgsec.kge import kinds

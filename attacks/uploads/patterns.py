@@ -20,14 +20,14 @@ from functools import partial
 
 import numpy as np
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.kge.view import KgeView, VictimView
-from attacks.laboratory import Laboratory
-from attacks.membership.figures import placements
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.pairs import Pairs, RankingAuc, candidate_pairs, linked_pairs
-from attacks.uploads.rank_correlation import LEAST, correlation
-from attacks.uploads.ways import by_ways
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.figures import placements
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.pairs import Pairs, RankingAuc, candidate_pairs, linked_pairs
+from fkgsec.attacks.uploads.rank_correlation import LEAST, correlation
+from fkgsec.attacks.uploads.ways import by_ways
 from fkgsec.estimate import exact
 
 PATTERNS = "patterns"

@@ -24,13 +24,13 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.membership.audits import contains, named_triples, to_local
-from attacks.membership.controls import matched_controls
-from attacks.membership.figures import MAX_FPR, placements
-from attacks.membership.intervals import dyadic_auc, dyadic_tpr
-from attacks.registry import Truth
-from attacks.uploads.ways import Measure, by_ways
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.membership.audits import contains, named_triples, to_local
+from fkgsec.attacks.membership.controls import matched_controls
+from fkgsec.attacks.membership.figures import MAX_FPR, placements
+from fkgsec.attacks.membership.intervals import dyadic_auc, dyadic_tpr
+from fkgsec.attacks.registry import Truth
+from fkgsec.attacks.uploads.ways import Measure, by_ways
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
 from fkgsec.estimate import Estimate, exact

@@ -34,14 +34,14 @@ from functools import partial
 import numpy as np
 import torch
 
-from attacks.arrays import in_deviations
-from attacks.kge.view import KgeView, VictimView
-from attacks.laboratory import Laboratory
-from attacks.registry import Attack, Needs
-from attacks.sums.plan import sums_of
-from attacks.uploads import auxiliary, edges
-from attacks.uploads.pairs import attraction, closeness, standardised
-from attacks.uploads.questions import Scorer
+from fkgsec.attacks.arrays import in_deviations
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.registry import Attack, Needs
+from fkgsec.attacks.sums.plan import sums_of
+from fkgsec.attacks.uploads import auxiliary, edges
+from fkgsec.attacks.uploads.pairs import attraction, closeness, standardised
+from fkgsec.attacks.uploads.questions import Scorer
 from fkgsec.federation.messages import Opened
 from fkgsec.kge.models import KgeModel
 

@@ -32,13 +32,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from attacks.figure import Figure
-from attacks.kge.view import KgeView, VictimView
-from attacks.laboratory import Laboratory
-from attacks.reconstruction.knowledge import Knowledge
-from attacks.registry import Attack, Needs, Truth
-from attacks.uploads.pairs import HeldRows, local_ids
-from attacks.uploads.ways import Measure, by_ways
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.reconstruction.knowledge import Knowledge
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.pairs import HeldRows, local_ids
+from fkgsec.attacks.uploads.ways import Measure, by_ways
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.kge.models import KgeModel, Side
 

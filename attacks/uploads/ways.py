@@ -14,8 +14,8 @@ from typing import Any
 
 import msgspec
 
-from attacks.figure import STRONGEST, Figure
-from attacks.registry import Truth
+from fkgsec.attacks.figure import STRONGEST, Figure
+from fkgsec.attacks.registry import Truth
 from fkgsec.estimate import Estimate
 
 Measure = Callable[[int], Estimate]

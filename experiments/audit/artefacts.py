@@ -15,18 +15,18 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from attacks.figure import Figure
-from attacks.frames import HEADS, figures_to_frame, summary_rows
-from attacks.options import RECONSTRUCTION, THREAT_MODELS, AttackOptions
-from attacks.registry import build_view, default_threats, run_attacks
-from attacks.view import check_attackable
-from experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
-from experiments.runs.record import DataRecord, Environment, describe_data, describe_environment
-from experiments.runs.spec import Spec
-from experiments.tasks.kge import TASK
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.frames import HEADS, figures_to_frame, summary_rows
+from fkgsec.attacks.options import RECONSTRUCTION, THREAT_MODELS, AttackOptions
+from fkgsec.attacks.registry import build_view, default_threats, run_attacks
+from fkgsec.attacks.view import check_attackable
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Observed
+from fkgsec.experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
+from fkgsec.experiments.runs.record import DataRecord, Environment, describe_data, describe_environment
+from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.tasks.kge import TASK
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.frames import block

@@ -11,15 +11,15 @@ import msgspec
 import typer
 from rich.console import Console
 
-from experiments.cli.console import make_console
-from experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
-from experiments.runs.spec import Spec, make_spec, of_triples
-from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.console import make_console
+from fkgsec.experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
+from fkgsec.experiments.runs.spec import Spec, make_spec, of_triples
+from fkgsec.experiments.runs.writing import Overwrite, write_new
 
 if TYPE_CHECKING:
-    from experiments.audit.artefacts import Audit
-    from experiments.audit.table_files import Manifest, Tables
+    from fkgsec.experiments.audit.artefacts import Audit
+    from fkgsec.experiments.audit.table_files import Manifest, Tables
 
 EXPORT_EXAMPLES = (
     "Examples:\n\n  fkgsec export --run runs/mine --out tables\n\n"
@@ -38,9 +38,9 @@ def export(
     overwrite: Overwrite = False,
 ) -> None:
     """Write the tables of a finished run, as `fkgsec audit` and others read them: every client's, and what crossed."""
-    from experiments.audit.artefacts import collect_tables
-    from experiments.audit.table_files import write_tables
-    from experiments.runs.run import load_run, read_spec
+    from fkgsec.experiments.audit.artefacts import collect_tables
+    from fkgsec.experiments.audit.table_files import write_tables
+    from fkgsec.experiments.runs.run import load_run, read_spec
 
     of_triples(read_spec(run), "export", "its parameters stand in checkpoint.safetensors")
     manifest, tables = collect_tables(*load_run(run))
@@ -63,8 +63,8 @@ def audit(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no tables; errors only")] = False,
 ) -> None:
     """Attack embedding tables without training: those of `fkgsec export`, of PyKEEN, LibKGE or DGL-KE, or plain arrays."""
-    from experiments.audit.artefacts import audit_tables
-    from experiments.audit.table_files import read_manifest
+    from fkgsec.experiments.audit.artefacts import audit_tables
+    from fkgsec.experiments.audit.table_files import read_manifest
 
     manifest = read_manifest(tables)
     spec, read = _read_exported(tables, manifest, given) if manifest else _read_foreign(tables, given)
@@ -84,7 +84,7 @@ def audit(
 
 
 def _read_exported(path: Path, manifest: Manifest, given: dict[str, Any]) -> tuple[Spec, Tables]:
-    from experiments.audit.table_files import read_tables
+    from fkgsec.experiments.audit.table_files import read_tables
 
     wrong = sorted(set(given) - {*ATTACK_FIELDS, "data"})
     if wrong:
@@ -95,8 +95,8 @@ def _read_exported(path: Path, manifest: Manifest, given: dict[str, Any]) -> tup
 
 
 def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
-    from experiments.audit.artefacts import has_scaled_phases, infer_dim
-    from experiments.audit.table_files import read_tables
+    from fkgsec.experiments.audit.artefacts import has_scaled_phases, infer_dim
+    from fkgsec.experiments.audit.table_files import read_tables
 
     if "model" not in given:
         raise SpecError(f"{path}: no manifest says which model trained these tables; give --model")
@@ -110,10 +110,10 @@ def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
 
 
 def _print(made: Audit, console: Console) -> None:
-    from experiments.reporting import words
-    from experiments.reporting.sheets import print_sheets
-    from experiments.reporting.tables import attack_sheets
-    from experiments.reporting.verdict import SURE_TABLES, verdict_lines, verdict_of
+    from fkgsec.experiments.reporting import words
+    from fkgsec.experiments.reporting.sheets import print_sheets
+    from fkgsec.experiments.reporting.tables import attack_sheets
+    from fkgsec.experiments.reporting.verdict import SURE_TABLES, verdict_lines, verdict_of
 
     for line in (*verdict_lines(verdict_of(made.figures), SURE_TABLES), ""):
         console.print(line, soft_wrap=True, highlight=False)

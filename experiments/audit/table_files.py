@@ -35,11 +35,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from experiments.runs.spec import Spec
-from experiments.runs.stored import decode_stored, encode_stored
-from experiments.runs.writing import must_write, put_in_place
 from fkgsec.data.formats.folders import can_name_a_file, client_folders, read_id, read_text
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
+from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.runs.stored import decode_stored, encode_stored
+from fkgsec.experiments.runs.writing import must_write, put_in_place
 from fkgsec.federation.checkpoint import save_tensors
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.models import ModelName

@@ -23,8 +23,8 @@ from rich.text import Text
 from typer.core import TyperGroup
 
 from fkgsec.errors import FkgsecError
+from fkgsec.protocols.core.errors import ProtocolError
 from fkgsec.text import printable
-from protocols.core.errors import ProtocolError
 
 INTERRUPTED = 130
 MOST_LETTERS = 2000  # of an error or a warning

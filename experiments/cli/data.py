@@ -9,14 +9,14 @@ from typing import Annotated, Any
 import msgspec
 import typer
 
-from experiments.cli.console import expected_errors, make_console, say
-from experiments.cli.options import DATA_FIELDS, spec_options
-from experiments.reporting.sheets import Column, Sheet, print_sheets
-from experiments.runs.spec import make_spec, of_triples
-from experiments.runs.writing import Overwrite, refused, write_atomically, write_new
-from experiments.tasks.kge import TASK
-from experiments.tasks.task import Statistics, task_of
 from fkgsec.data.catalogue import datasets
+from fkgsec.experiments.cli.console import expected_errors, make_console, say
+from fkgsec.experiments.cli.options import DATA_FIELDS, spec_options
+from fkgsec.experiments.reporting.sheets import Column, Sheet, print_sheets
+from fkgsec.experiments.runs.spec import make_spec, of_triples
+from fkgsec.experiments.runs.writing import Overwrite, refused, write_atomically, write_new
+from fkgsec.experiments.tasks.kge import TASK
+from fkgsec.experiments.tasks.task import Statistics, task_of
 from fkgsec.graphs.collection import GROUPS, KNOWN
 
 data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
@@ -74,7 +74,7 @@ def data_partition(
     overwrite: Overwrite = False,
 ) -> None:
     """Divide a graph among clients and write one folder of train/valid/test.txt for each."""
-    from experiments.runs.federation_files import write_federation
+    from fkgsec.experiments.runs.federation_files import write_federation
 
     graph = of_triples(
         make_spec(config, given), "data partition", "a set of these is divided by --clients where it is trained"
@@ -97,8 +97,8 @@ def data_generate(
     overwrite: Overwrite = False,
 ) -> None:
     """Generate the embedded consortium of hospitals and write it as client folders."""
-    from experiments.runs.federation_files import write_federation
     from fkgsec.data.consortium import generate_consortium
+    from fkgsec.experiments.runs.federation_files import write_federation
 
     graph = generate_consortium(clients=clients, size=size, seed=seed)
     written = write_federation(graph, out, overwrite=overwrite)
@@ -127,9 +127,9 @@ def data_escrow(
     """Keep triples out of every run, so that `fkgsec verify` has some that whoever unlearns cannot have trained on."""
     import numpy as np
 
-    from experiments.runs.federation_files import write_federation
     from fkgsec.data.escrow import Escrow, split_escrow
     from fkgsec.data.formats.folders import read_client_folders
+    from fkgsec.experiments.runs.federation_files import write_federation
 
     if escrow.exists() and not overwrite:
         raise refused(escrow, "is there already, and another draw would differ")

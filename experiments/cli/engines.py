@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from experiments.cli.console import complete_from
-from experiments.deploy import TIMEOUT_S
-from experiments.deploy.cli import OWN_DATA, run_server
-from experiments.runs.choices import spelled
-from experiments.runs.spec import make_spec, of_triples
-from experiments.tasks.spec import RunSpec
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.console import complete_from
+from fkgsec.experiments.deploy import TIMEOUT_S
+from fkgsec.experiments.deploy.cli import OWN_DATA, run_server
+from fkgsec.experiments.runs.choices import spelled
+from fkgsec.experiments.runs.spec import make_spec, of_triples
+from fkgsec.experiments.tasks.spec import RunSpec
 
 if TYPE_CHECKING:
     from fkgsec.federation.task import MakeTask
@@ -69,8 +69,8 @@ class EngineChoice(NamedTuple):
     @contextlib.contextmanager
     def training(self, spec: RunSpec) -> Iterator[MakeTask | None]:
         """What `execute` takes as `make_task`; worker processes live as long. Raises `SpecError`, `RunError`."""
-        from experiments.deploy.ray.spread import check_spread, spread_over
-        from experiments.deploy.ray.workers import RayWorkers
+        from fkgsec.experiments.deploy.ray.spread import check_spread, spread_over
+        from fkgsec.experiments.deploy.ray.workers import RayWorkers
 
         if self.workers is None:
             yield None
@@ -98,9 +98,9 @@ def train_apart(
 
     Raises `SpecError` where the spec says something else than the agreement: parties train what they agreed on alone.
     """
-    from experiments.deploy.data import DIVIDED
-    from experiments.deploy.layout import ServerFolder
-    from experiments.runs.run import read_spec
+    from fkgsec.experiments.deploy.data import DIVIDED
+    from fkgsec.experiments.deploy.layout import ServerFolder
+    from fkgsec.experiments.runs.run import read_spec
 
     if wrong := [f"--{name}" for name, value in unused.items() if value]:
         raise SpecError(

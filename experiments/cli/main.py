@@ -16,36 +16,36 @@ import typer
 from rich.console import Console
 
 import fkgsec
-from defenses.options import KINDS
-from experiments.audit import cli as audit_cli
-from experiments.cli.console import OneLineErrors, complete_from, expected_errors, make_console, say
-from experiments.cli.data import Config, Json, data_app
-from experiments.cli.engines import ENGINES, Engine, EngineChoice, NumWorkers, Superlink, train_apart
-from experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
-from experiments.cli.training.dry_run import DryRun, Planned, print_plan
-from experiments.cli.training.presets import Preset, choose, longer
-from experiments.cli.training.printed import Output, print_comparison, print_finished, print_several
-from experiments.deploy.cli import deploy_app
-from experiments.gate import cli as check_cli
-from experiments.integrity import cli as integrity_cli
-from experiments.papers.cli import experiment_app
-from experiments.reporting import cli as results_cli
-from experiments.reporting import overview, plot_cli
-from experiments.reporting.html import cli as report_cli
-from experiments.runs.choices import spelled, spelled_case
-from experiments.runs.spec import make_spec, of_triples
-from experiments.runs.writing import Force, Overwrite
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import all_tasks, task_of
-from experiments.tuning import cli as tune_cli
-from experiments.unlearning import cli as unlearn_cli
+from fkgsec.defenses.options import KINDS
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.audit import cli as audit_cli
+from fkgsec.experiments.cli.console import OneLineErrors, complete_from, expected_errors, make_console, say
+from fkgsec.experiments.cli.data import Config, Json, data_app
+from fkgsec.experiments.cli.engines import ENGINES, Engine, EngineChoice, NumWorkers, Superlink, train_apart
+from fkgsec.experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
+from fkgsec.experiments.cli.training.dry_run import DryRun, Planned, print_plan
+from fkgsec.experiments.cli.training.presets import Preset, choose, longer
+from fkgsec.experiments.cli.training.printed import Output, print_comparison, print_finished, print_several
+from fkgsec.experiments.deploy.cli import deploy_app
+from fkgsec.experiments.gate import cli as check_cli
+from fkgsec.experiments.integrity import cli as integrity_cli
+from fkgsec.experiments.papers.cli import experiment_app
+from fkgsec.experiments.reporting import cli as results_cli
+from fkgsec.experiments.reporting import overview, plot_cli
+from fkgsec.experiments.reporting.html import cli as report_cli
+from fkgsec.experiments.runs.choices import spelled, spelled_case
+from fkgsec.experiments.runs.spec import make_spec, of_triples
+from fkgsec.experiments.runs.writing import Force, Overwrite
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import all_tasks, task_of
+from fkgsec.experiments.tuning import cli as tune_cli
+from fkgsec.experiments.unlearning import cli as unlearn_cli
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.unlearning.options import UnlearnOptions
 
 if TYPE_CHECKING:
-    from experiments.runs.recovery import Unlearning
+    from fkgsec.experiments.runs.recovery import Unlearning
 
 app = typer.Typer(
     name="fkgsec",
@@ -176,7 +176,7 @@ def attack(
 ) -> None:
     """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
     if given.get("attack") == ["list"]:
-        from experiments.reporting import words
+        from fkgsec.experiments.reporting import words
 
         typer.echo("\n".join(words.attack_lines()))
         return
@@ -197,8 +197,8 @@ def attack(
     wrong += [name for name, value in others if value is not None] + ["--dry-run"] * dry_run
     if wrong:
         raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong)}")
-    from experiments.cli.progress import RunProgress
-    from experiments.runs.run import read_spec, reuse, warnings_of
+    from fkgsec.experiments.cli.progress import RunProgress
+    from fkgsec.experiments.runs.run import read_spec, reuse, warnings_of
 
     asked = make_spec(
         None, given | {"algorithm": read_spec(run).algorithm}
@@ -244,11 +244,11 @@ def compare_cases(
     dry_run: DryRun = False,
 ) -> None:
     """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
-    from experiments.cli.progress import observe_on
-    from experiments.reporting import words
-    from experiments.runs.compare import base_algorithm, case_spec, compare, folder_name
-    from experiments.runs.compare import default_folder as default_comparison
-    from experiments.tracking import check_trackers, observe_tracked
+    from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.reporting import words
+    from fkgsec.experiments.runs.compare import base_algorithm, case_spec, compare, folder_name
+    from fkgsec.experiments.runs.compare import default_folder as default_comparison
+    from fkgsec.experiments.tracking import check_trackers, observe_tracked
 
     if given.get("attack") == ["list"]:
         typer.echo("\n".join(words.attack_lines()))
@@ -279,7 +279,7 @@ def compare_cases(
 
 def _load(spec: RunSpec, errors: Console) -> Any:
     """The clients' data, after what a user must know of them."""
-    from experiments.runs.run import warnings_of
+    from fkgsec.experiments.runs.run import warnings_of
 
     graph = spec.load_graph()
     for warning in warnings_of(spec, graph):
@@ -289,7 +289,7 @@ def _load(spec: RunSpec, errors: Console) -> Any:
 
 def _asked_to_forget(spec: RunSpec, graph: Any, forget: Path | None, method: str | None) -> Unlearning | None:
     """What every case of a comparison is to unlearn; None where nothing is."""
-    from experiments.runs.recovery import Unlearning
+    from fkgsec.experiments.runs.recovery import Unlearning
     from fkgsec.unlearning.forget_sets import read_forget
 
     if method and not forget:
@@ -352,11 +352,11 @@ def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted
         return
     chosen = choose(config, given, wanted.preset)  # a wrong option is refused before anything is loaded
     spec = chosen.spec
-    from experiments.cli.progress import RunProgress, observe_on
-    from experiments.runs.run import check_run, default_folder, execute
-    from experiments.runs.seeds import train_seeds
-    from experiments.tracking import Tracked, check_trackers, observe_tracked
-    from experiments.tracking import track as start_tracking
+    from fkgsec.experiments.cli.progress import RunProgress, observe_on
+    from fkgsec.experiments.runs.run import check_run, default_folder, execute
+    from fkgsec.experiments.runs.seeds import train_seeds
+    from fkgsec.experiments.tracking import Tracked, check_trackers, observe_tracked
+    from fkgsec.experiments.tracking import track as start_tracking
 
     check_trackers(wanted.track)
     if wanted.json not in (None, "-") and not Path(wanted.json).parent.is_dir():

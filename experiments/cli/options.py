@@ -10,12 +10,12 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin
 import msgspec
 import typer
 
-from defenses.options import KINDS, words_of
-from experiments.cli.console import complete_from
-from experiments.runs.spec import CONSORTIUM, allowed_words
-from experiments.tasks.graph import MOTIFS
-from experiments.tasks.task import all_tasks
 from fkgsec.data.catalogue import datasets
+from fkgsec.defenses.options import KINDS, words_of
+from fkgsec.experiments.cli.console import complete_from
+from fkgsec.experiments.runs.spec import CONSORTIUM, allowed_words
+from fkgsec.experiments.tasks.graph import MOTIFS
+from fkgsec.experiments.tasks.task import all_tasks
 from fkgsec.federation.recipes import all_settings
 
 

@@ -11,8 +11,8 @@ from typing import Any, Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import task_named
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import task_named
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
 from fkgsec.federation.options import RunOptions

@@ -18,19 +18,19 @@ from typing import Literal, Self
 
 import msgspec
 
-from defenses.options import check_defense, parse_defense
-from defenses.terms import SESSIONS, PartyEntropy, Terms
-from experiments.deploy import FEWEST_TRIPLES
-from experiments.deploy.core.audit import AUDITS, OF_MODELS
-from experiments.deploy.core.messages import LARGEST
-from experiments.runs.writing import write_atomically
+from fkgsec.defenses.options import check_defense, parse_defense
+from fkgsec.defenses.terms import SESSIONS, PartyEntropy, Terms
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import CODECS
+from fkgsec.experiments.deploy import FEWEST_TRIPLES
+from fkgsec.experiments.deploy.core.audit import AUDITS, OF_MODELS
+from fkgsec.experiments.deploy.core.messages import LARGEST
+from fkgsec.experiments.runs.writing import write_atomically
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.options import KgeOptions
+from fkgsec.protocols.core.prg import SEED_BYTES, digest
 from fkgsec.text import printable
-from protocols.core.prg import SEED_BYTES, digest
 
 ALGORITHMS = (
     "fede",

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from experiments.cli.console import expected_errors, make_console, say
-from experiments.cli.data import Config, Json
-from experiments.cli.options import TRAIN_FIELDS, spec_options
-from experiments.deploy import FEWEST_TRIPLES, TIMEOUT_S
-from experiments.deploy.flower.attendant import attend
-from experiments.deploy.flower.local import Door
-from experiments.runs.spec import make_spec, of_triples
-from experiments.runs.writing import locked, write_new
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.console import expected_errors, make_console, say
+from fkgsec.experiments.cli.data import Config, Json
+from fkgsec.experiments.cli.options import TRAIN_FIELDS, spec_options
+from fkgsec.experiments.deploy import FEWEST_TRIPLES, TIMEOUT_S
+from fkgsec.experiments.deploy.flower.attendant import attend
+from fkgsec.experiments.deploy.flower.local import Door
+from fkgsec.experiments.runs.spec import make_spec, of_triples
+from fkgsec.experiments.runs.writing import locked, write_new
 from fkgsec.text import printable
 
 if TYPE_CHECKING:
-    from experiments.deploy.layout import ServerFolder
+    from fkgsec.experiments.deploy.layout import ServerFolder
 
 deploy_app = typer.Typer(help="Run a federation whose parties sit apart, over Flower.", no_args_is_help=True)
 
@@ -66,9 +66,9 @@ def init(
 ) -> None:
     """Make what the server and the parties need: keys, certificates, a folder for each, and the commands to start them. An
     --attack is one that every party scores against its own data after the run; its figures cross."""
-    from experiments.deploy.consortium import Plan, make_consortium
-    from experiments.deploy.data import DIVIDED
-    from experiments.runs.run import warnings_of
+    from fkgsec.experiments.deploy.consortium import Plan, make_consortium
+    from fkgsec.experiments.deploy.data import DIVIDED
+    from fkgsec.experiments.runs.run import warnings_of
 
     graph, folders = None, _folders(party or [])
     if folders and (wrong := sorted(set(DIVIDED) & set(given))):
@@ -118,8 +118,8 @@ def superlink(
     ] = None,
 ) -> None:
     """Run Flower's SuperLink with the parties' SuperNodes registered, and the gate that SuperNodes connect to, until stopped."""
-    from experiments.deploy.flower.processes import run_superlink, stopped_by_signal
-    from experiments.deploy.layout import ServerFolder
+    from fkgsec.experiments.deploy.flower.processes import run_superlink, stopped_by_signal
+    from fkgsec.experiments.deploy.layout import ServerFolder
 
     with stopped_by_signal():
         run_superlink(ServerFolder(folder), listen, say)
@@ -134,8 +134,8 @@ def supernode(
     ] = None,
 ) -> None:
     """Run a party's SuperNode, until stopped. It needs the folders node and door of the party's, and nothing else."""
-    from experiments.deploy.flower.processes import run_supernode, stopped_by_signal
-    from experiments.deploy.layout import PartyFolder
+    from fkgsec.experiments.deploy.flower.processes import run_supernode, stopped_by_signal
+    from fkgsec.experiments.deploy.layout import PartyFolder
 
     with stopped_by_signal():
         run_supernode(PartyFolder(folder), server, say)
@@ -145,12 +145,12 @@ def supernode(
 @expected_errors
 def party(folder: PartyPlace) -> None:
     """Run a party's own process, which has its data and keys, until stopped. One that was killed goes on from its folder."""
-    from experiments.deploy.agreement import Agreement
-    from experiments.deploy.data import read_party_data
-    from experiments.deploy.flower.processes import stopped_by_signal
-    from experiments.deploy.layout import PartyFolder, read_settings
-    from experiments.deploy.party import Party
-    from experiments.deploy.policy import PartySettings
+    from fkgsec.experiments.deploy.agreement import Agreement
+    from fkgsec.experiments.deploy.data import read_party_data
+    from fkgsec.experiments.deploy.flower.processes import stopped_by_signal
+    from fkgsec.experiments.deploy.layout import PartyFolder, read_settings
+    from fkgsec.experiments.deploy.party import Party
+    from fkgsec.experiments.deploy.policy import PartySettings
 
     files = PartyFolder(folder)
     settings = read_settings(files.settings, PartySettings, "party")
@@ -174,8 +174,8 @@ def key(
     node: Annotated[bool, typer.Option("--node", help="of its SuperNode alone; possible at any time")] = False,
 ) -> None:
     """Draw a party's keys anew, where the party is. Their public halves go to public.json, for `fkgsec deploy admit`."""
-    from experiments.deploy import keys
-    from experiments.deploy.layout import PartyFolder
+    from fkgsec.experiments.deploy import keys
+    from fkgsec.experiments.deploy.layout import PartyFolder
 
     keys.draw_keys(PartyFolder(folder), node_only=node)
     typer.echo(f"Written to {folder / keys.PUBLIC}; give it to the server's operator")
@@ -190,8 +190,8 @@ def admit(
     public: Annotated[list[Path], typer.Argument(metavar="PUBLIC...", help="the parties' public.json")],
 ) -> None:
     """Take parties' public keys in, at the server. The agreement that comes of it goes to every party (`fkgsec deploy agree`)."""
-    from experiments.deploy import keys
-    from experiments.deploy.layout import ServerFolder, read_settings
+    from fkgsec.experiments.deploy import keys
+    from fkgsec.experiments.deploy.layout import ServerFolder, read_settings
 
     files = ServerFolder(folder)
     for path in public:
@@ -217,9 +217,9 @@ def agree(
 ) -> None:
     """Accept an agreement at a party. Prints every term that differs from the last accepted agreement. Compare the printed
     fingerprint with the other parties."""
-    from experiments.deploy import keys
-    from experiments.deploy.agreement import Agreement
-    from experiments.deploy.layout import PartyFolder
+    from fkgsec.experiments.deploy import keys
+    from fkgsec.experiments.deploy.agreement import Agreement
+    from fkgsec.experiments.deploy.layout import PartyFolder
 
     found = Agreement.read(agreement)
     for name, change in keys.changed(PartyFolder(folder), found).items():
@@ -240,9 +240,9 @@ def certificate(
     host: Annotated[str, typer.Option("--host", help="name or address that SuperNodes connect to")] = "127.0.0.1",
 ) -> None:
     """Make the server a new certificate and key; restart `fkgsec deploy superlink` afterwards."""
-    from experiments.deploy.certificates import Authority
-    from experiments.deploy.consortium import write_certificate
-    from experiments.deploy.layout import ServerFolder
+    from fkgsec.experiments.deploy.certificates import Authority
+    from fkgsec.experiments.deploy.consortium import write_certificate
+    from fkgsec.experiments.deploy.layout import ServerFolder
 
     files = ServerFolder(folder)
     files.read_settings()
@@ -263,7 +263,7 @@ Timeout = Annotated[
 @expected_errors
 def server(folder: ServerPlace, timeout: Timeout = TIMEOUT_S, json: Json = None, quiet: Quiet = False) -> None:
     """Run the federation with its parties, and write the record. A killed one goes on when the same command is given again."""
-    from experiments.deploy.layout import ServerFolder
+    from fkgsec.experiments.deploy.layout import ServerFolder
 
     run_server(ServerFolder(folder), timeout, json, quiet=quiet)
 
@@ -277,8 +277,8 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Run a whole consortium on this machine, for a trial: SuperLink, SuperNodes and parties as processes, then the server."""
-    from experiments.deploy.flower.processes import on_one_machine, stopped_by_signal
-    from experiments.deploy.layout import ServerFolder
+    from fkgsec.experiments.deploy.flower.processes import on_one_machine, stopped_by_signal
+    from fkgsec.experiments.deploy.layout import ServerFolder
 
     with stopped_by_signal(), on_one_machine(folder, say):
         run_server(ServerFolder(folder / "server"), timeout, json, quiet=quiet)
@@ -286,14 +286,14 @@ def up(
 
 def run_server(folder: ServerFolder, timeout_s: float, json: str | None, *, quiet: bool) -> None:
     """Run the federation of a server's folder over Flower, with progress, and print what came of it."""
-    from experiments.cli.progress import RunProgress
-    from experiments.deploy.agreement import Agreement
-    from experiments.deploy.flower.link import FlowerLink
-    from experiments.deploy.server import serve
-    from experiments.reporting import tables, words
-    from experiments.reporting.sheets import print_sheets
-    from experiments.runs.record import encode_record
-    from experiments.runs.run import read_spec
+    from fkgsec.experiments.cli.progress import RunProgress
+    from fkgsec.experiments.deploy.agreement import Agreement
+    from fkgsec.experiments.deploy.flower.link import FlowerLink
+    from fkgsec.experiments.deploy.server import serve
+    from fkgsec.experiments.reporting import tables, words
+    from fkgsec.experiments.reporting.sheets import print_sheets
+    from fkgsec.experiments.runs.record import encode_record
+    from fkgsec.experiments.runs.run import read_spec
 
     spec = of_triples(read_spec(folder.path), "deploy server")
     agreement = Agreement.read(folder.agreement)

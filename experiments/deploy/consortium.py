@@ -16,19 +16,19 @@ from pathlib import Path
 
 import msgspec
 
-from experiments.deploy import FEWEST_TRIPLES, instructions
-from experiments.deploy.agreement import Agreement, Source, new_identity, new_run
-from experiments.deploy.certificates import Authority, node_key
-from experiments.deploy.core.audit import check_settings
-from experiments.deploy.data import write_party_folders
-from experiments.deploy.flower.bundle import write_bundle
-from experiments.deploy.layout import NodeSettings, PartyFolder, ServerFolder, ServerSettings, encode_settings
-from experiments.deploy.policy import PartySettings, Policy
-from experiments.runs.stored import encode_stored
-from experiments.tasks.kge import Spec
 from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.deploy import FEWEST_TRIPLES, instructions
+from fkgsec.experiments.deploy.agreement import Agreement, Source, new_identity, new_run
+from fkgsec.experiments.deploy.certificates import Authority, node_key
+from fkgsec.experiments.deploy.core.audit import check_settings
+from fkgsec.experiments.deploy.data import write_party_folders
+from fkgsec.experiments.deploy.flower.bundle import write_bundle
+from fkgsec.experiments.deploy.layout import NodeSettings, PartyFolder, ServerFolder, ServerSettings, encode_settings
+from fkgsec.experiments.deploy.policy import PartySettings, Policy
+from fkgsec.experiments.runs.stored import encode_stored
+from fkgsec.experiments.tasks.kge import Spec
 
 OWN = ("127.0.0.1", "localhost", "superlink")
 """Names of the server in its certificate beside its own: for its own processes, and in a network of containers."""

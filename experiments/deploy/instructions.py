@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import yaml
 
-from experiments.deploy.flower.installed import VERSION
+from fkgsec.experiments.deploy.flower.installed import VERSION
 
 
 def files(parties: Sequence[str], server: str) -> dict[str, str]:

@@ -13,13 +13,13 @@ from collections.abc import Collection
 
 import msgspec
 
-from experiments.deploy.agreement import SECRET, Agreement, new_identity
-from experiments.deploy.certificates import public_pem
-from experiments.deploy.consortium import write_file, write_node_key
-from experiments.deploy.layout import PartyFolder, ServerFolder, encode_settings, read_settings
-from experiments.deploy.party import STATE
-from experiments.deploy.policy import PartySettings, changed_terms
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.deploy.agreement import SECRET, Agreement, new_identity
+from fkgsec.experiments.deploy.certificates import public_pem
+from fkgsec.experiments.deploy.consortium import write_file, write_node_key
+from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder, encode_settings, read_settings
+from fkgsec.experiments.deploy.party import STATE
+from fkgsec.experiments.deploy.policy import PartySettings, changed_terms
 from fkgsec.federation.loop import CHECKPOINT
 
 PUBLIC = "public.json"

@@ -26,8 +26,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from experiments.deploy.certificates import public_pem
 from fkgsec.errors import DataError, RunError
+from fkgsec.experiments.deploy.certificates import public_pem
 from fkgsec.text import printable
 
 CONNECTION = "consortium"

@@ -31,14 +31,18 @@ import torch
 from torch import Tensor
 
 import fkgsec
-from defenses import rounds as defended_rounds
-from defenses.bound_broadcasts import History, ReceivedBroadcasts, packed, unpack
-from defenses.client import DefendedClient
-from defenses.terms import PartyEntropy
-from experiments.deploy.agreement import Agreement, agreed_terms, new_identity, read_secret
-from experiments.deploy.core.audit import Audited, audited
-from experiments.deploy.core.measure import Best, measured, rounded, write_embeddings
-from experiments.deploy.core.messages import (
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses import rounds as defended_rounds
+from fkgsec.defenses.bound_broadcasts import History, ReceivedBroadcasts, packed, unpack
+from fkgsec.defenses.client import DefendedClient
+from fkgsec.defenses.terms import PartyEntropy
+from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
+from fkgsec.exchange import AGGREGATIONS, CODECS, Received, rounds
+from fkgsec.exchange.client import TableClient
+from fkgsec.experiments.deploy.agreement import Agreement, agreed_terms, new_identity, read_secret
+from fkgsec.experiments.deploy.core.audit import Audited, audited
+from fkgsec.experiments.deploy.core.measure import Best, measured, rounded, write_embeddings
+from fkgsec.experiments.deploy.core.messages import (
     LATE,
     Answer,
     Hello,
@@ -53,11 +57,7 @@ from experiments.deploy.core.messages import (
     encode,
     placed_rows,
 )
-from experiments.tasks.kge import TASK
-from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
-from fkgsec.exchange import AGGREGATIONS, CODECS, Received, rounds
-from fkgsec.exchange.client import TableClient
+from fkgsec.experiments.tasks.kge import TASK
 from fkgsec.federation import checkpoint, messages, packing
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.messages import Entry, Transcript, client_party
@@ -66,10 +66,10 @@ from fkgsec.federation.order import ClientOrder, Position
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.result import KgeResult
-from protocols.core.errors import ProtocolError, describe
-from protocols.core.prg import SEED_BYTES, derive
-from protocols.core.rounds import NOTHING, Silence
-from protocols.core.rounds import Party as Part
+from fkgsec.protocols.core.errors import ProtocolError, describe
+from fkgsec.protocols.core.prg import SEED_BYTES, derive
+from fkgsec.protocols.core.rounds import NOTHING, Silence
+from fkgsec.protocols.core.rounds import Party as Part
 
 STATE = "party.safetensors"
 KEPT = ("hello", "union", "train")

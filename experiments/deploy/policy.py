@@ -19,9 +19,9 @@ from typing import Any, Self
 
 import msgspec
 
-from defenses.options import parse_defense
-from experiments.deploy.agreement import Agreement
+from fkgsec.defenses.options import parse_defense
 from fkgsec.errors import SpecError
+from fkgsec.experiments.deploy.agreement import Agreement
 
 COMPARISONS = ("at_least", "at_most", "any_of")
 ABSENT = "absent"

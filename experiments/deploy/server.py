@@ -28,15 +28,17 @@ import numpy as np
 import torch
 
 import fkgsec
-from attacks.figure import Figure
-from experiments.deploy.agreement import Agreement, new_identity, read_secret
-from experiments.deploy.core.audit import Audited, check_audited, check_settings
-from experiments.deploy.core.conversation import Ask, Conversation, Journal, Posted, Standing
-from experiments.deploy.core.exchange import server_exchange
-from experiments.deploy.core.measure import PARTS, Measured, check_measured, reached
-from experiments.deploy.core.messages import Hello, Trained, Validated, decode
-from experiments.integrity.origin import Origin
-from experiments.runs.record import (
+from fkgsec.attacks.figure import Figure
+from fkgsec.errors import RunError, SpecError
+from fkgsec.exchange import Uploaded
+from fkgsec.experiments.deploy.agreement import Agreement, new_identity, read_secret
+from fkgsec.experiments.deploy.core.audit import Audited, check_audited, check_settings
+from fkgsec.experiments.deploy.core.conversation import Ask, Conversation, Journal, Posted, Standing
+from fkgsec.experiments.deploy.core.exchange import server_exchange
+from fkgsec.experiments.deploy.core.measure import PARTS, Measured, check_measured, reached
+from fkgsec.experiments.deploy.core.messages import Hello, Trained, Validated, decode
+from fkgsec.experiments.integrity.origin import Origin
+from fkgsec.experiments.runs.record import (
     ABSENT,
     SCHEMA,
     Bytes,
@@ -46,11 +48,9 @@ from experiments.runs.record import (
     environment_of,
     sealed,
 )
-from experiments.runs.run import RECORD_FILE
-from experiments.runs.writing import locked, write_atomically
-from experiments.tasks.kge import TASK, Spec
-from fkgsec.errors import RunError, SpecError
-from fkgsec.exchange import Uploaded
+from fkgsec.experiments.runs.run import RECORD_FILE
+from fkgsec.experiments.runs.writing import locked, write_atomically
+from fkgsec.experiments.tasks.kge import TASK, Spec
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.loop import CHECKPOINT
@@ -69,7 +69,7 @@ from fkgsec.federation.steps import (
 )
 from fkgsec.kge.local.evaluation import mean_reciprocal
 from fkgsec.kge.local.task import first_rows
-from protocols.noise.guarantee import Guarantee
+from fkgsec.protocols.noise.guarantee import Guarantee
 
 JOURNAL = "journal.bin"
 LARGEST_LOSS = 1e30

@@ -16,18 +16,18 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from attacks.figure import Figure, headline
-from attacks.membership.inference import TOO_FEW
-from attacks.options import MEMBERSHIP, MODELS
-from attacks.registry import run_attacks
-from attacks.view import ALL
-from defenses.transport import make_transport
-from experiments.cli.progress import Observe, unobserved
-from experiments.runs.run import Finished, load_run
-from experiments.unlearning.options import AuditOptions, Thresholds
-from experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_run
-from experiments.unlearning.verification import Verification, verify
+from fkgsec.attacks.figure import Figure, headline
+from fkgsec.attacks.membership.inference import TOO_FEW
+from fkgsec.attacks.options import MEMBERSHIP, MODELS
+from fkgsec.attacks.registry import run_attacks
+from fkgsec.attacks.view import ALL
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import make_transport
+from fkgsec.experiments.cli.progress import Observe, unobserved
+from fkgsec.experiments.runs.run import Finished, load_run
+from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
+from fkgsec.experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_run
+from fkgsec.experiments.unlearning.verification import Verification, verify
 from fkgsec.federation.loop import CHECKPOINT, run_federation
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult

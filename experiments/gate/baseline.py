@@ -22,18 +22,26 @@ import msgspec
 import numpy as np
 import pandas as pd
 
-from attacks.options import RECONSTRUCTION
-from attacks.registry import ATTACKS, attacked_task
-from attacks.view import ALL
-from experiments.gate.measures import ADVANTAGE, ITEMISED, MEASURES, NotMeasured, Question, attacked_items, item_ends
-from experiments.gate.policy import Policy, figure_id, threats_of
-from experiments.runs.intervals import paired_difference
-from experiments.runs.record import Environment
-from experiments.runs.run import Finished
-from experiments.runs.writing import write_atomically
-from experiments.tasks.task import task_of
+from fkgsec.attacks.options import RECONSTRUCTION
+from fkgsec.attacks.registry import ATTACKS, attacked_task
+from fkgsec.attacks.view import ALL
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact
+from fkgsec.experiments.gate.measures import (
+    ADVANTAGE,
+    ITEMISED,
+    MEASURES,
+    NotMeasured,
+    Question,
+    attacked_items,
+    item_ends,
+)
+from fkgsec.experiments.gate.policy import Policy, figure_id, threats_of
+from fkgsec.experiments.runs.intervals import paired_difference
+from fkgsec.experiments.runs.record import Environment
+from fkgsec.experiments.runs.run import Finished
+from fkgsec.experiments.runs.writing import write_atomically
+from fkgsec.experiments.tasks.task import task_of
 
 SCHEMA = "fkgsec/baseline/1"
 _ROUNDING = 1e-9

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from experiments.cli.console import make_console, print_tables
-from experiments.gate import CHECK_FILE, SCHEMA, WhenInconclusive
-from experiments.runs.spec import CONSORTIUM
-from experiments.runs.writing import Force, Overwrite, refused, write_atomically
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.console import make_console, print_tables
+from fkgsec.experiments.gate import CHECK_FILE, SCHEMA, WhenInconclusive
+from fkgsec.experiments.runs.spec import CONSORTIUM
+from fkgsec.experiments.runs.writing import Force, Overwrite, refused, write_atomically
 
 if TYPE_CHECKING:
-    from experiments.gate.judge import Checked
+    from fkgsec.experiments.gate.judge import Checked
 
 EPILOG = (
     "Examples:\n\n  fkgsec check --init\n\n  fkgsec check policy.yaml --junit check.xml --sarif check.sarif\n\n"
@@ -71,10 +71,10 @@ def check(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no table")] = False,
 ) -> None:
     """Judge what federations leak, cost and lose by a policy's limits. Exits 0 pass, 1 fail, 2 wrong input, 3 inconclusive."""
-    from experiments.cli.progress import observe_on
-    from experiments.gate.first_policy import write_first_policy
-    from experiments.gate.judge import check_policy
-    from experiments.gate.policy import read_policy
+    from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.gate.first_policy import write_first_policy
+    from fkgsec.experiments.gate.judge import check_policy
+    from fkgsec.experiments.gate.policy import read_policy
 
     errors = make_console(stderr=True)
     observe = observe_on(errors, enabled=not quiet)
@@ -112,7 +112,7 @@ def check(
 
 
 def _report(checked: Checked, files: dict[str, Path | None], *, to_stdout: bool, quiet: bool) -> None:
-    from experiments.gate.verdict_formats import to_json, to_junit, to_markdown, to_sarif
+    from fkgsec.experiments.gate.verdict_formats import to_json, to_junit, to_markdown, to_sarif
 
     formats = {"junit": to_junit, "sarif": to_sarif, "markdown": lambda one: to_markdown(one).encode()}
     for name, file in files.items():
@@ -149,7 +149,7 @@ def _make_way(files: dict[str, Path | None], *, overwrite: bool) -> None:
 
 
 def _show(checked: Checked, console: Console) -> None:
-    from experiments.gate.verdict_formats import detail_lines, headline_lines, verdict_table
+    from fkgsec.experiments.gate.verdict_formats import detail_lines, headline_lines, verdict_table
 
     for line in (*headline_lines(checked), ""):
         console.print(line, soft_wrap=True, highlight=False)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from experiments.gate.measures import (
+from fkgsec.estimate import proportion
+from fkgsec.experiments.gate.measures import (
     ITEMISED,
     MEASURES,
     NotMeasured,
@@ -19,9 +20,8 @@ from experiments.gate.measures import (
     unlearning_of,
     verification_of,
 )
-from experiments.runs.record import Record
-from experiments.runs.run import Finished
-from fkgsec.estimate import proportion
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.run import Finished
 
 _MOST_RELATIONS = 6
 

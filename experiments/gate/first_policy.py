@@ -12,20 +12,20 @@ from typing import Any
 
 import yaml
 
-from experiments.cli.progress import Observe
-from experiments.gate.judge import code_digest, run_folder
-from experiments.gate.measures import MEASURES, NotMeasured, Question
-from experiments.gate.policy import threats_of
-from experiments.gate.separation import WIDTHS, Separation, outward, separate
-from experiments.gate.verdicts import show_figure
-from experiments.runs.compare import folder_name
-from experiments.runs.run import Finished, check_run, data_name, execute
-from experiments.runs.spec import CONSORTIUM, RunSpec, make_spec
-from experiments.runs.writing import refused, write_atomically
-from experiments.tasks.graph import is_graph_data
-from experiments.tasks.kge import is_knowledge_graph
-from experiments.tasks.task import task_named, task_of
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.progress import Observe
+from fkgsec.experiments.gate.judge import code_digest, run_folder
+from fkgsec.experiments.gate.measures import MEASURES, NotMeasured, Question
+from fkgsec.experiments.gate.policy import threats_of
+from fkgsec.experiments.gate.separation import WIDTHS, Separation, outward, separate
+from fkgsec.experiments.gate.verdicts import show_figure
+from fkgsec.experiments.runs.compare import folder_name
+from fkgsec.experiments.runs.run import Finished, check_run, data_name, execute
+from fkgsec.experiments.runs.spec import CONSORTIUM, RunSpec, make_spec
+from fkgsec.experiments.runs.writing import refused, write_atomically
+from fkgsec.experiments.tasks.graph import is_graph_data
+from fkgsec.experiments.tasks.kge import is_knowledge_graph
+from fkgsec.experiments.tasks.task import task_named, task_of
 
 _MEMBERSHIP = "membership.auc"
 _CHANCE = 0.5  # AUC of an adversary that learns nothing

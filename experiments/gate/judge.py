@@ -19,21 +19,19 @@ from typing import Any
 
 import msgspec
 
-import defenses
 import fkgsec
-import protocols
-from attacks.view import ALL
-from experiments.cli.progress import Observe
-from experiments.gate import SCHEMA, WhenInconclusive
-from experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
-from experiments.gate.measures import prepare
-from experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
-from experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_no_worse, overall
-from experiments.integrity.checks import require_whole
-from experiments.runs.compare import folder_name
-from experiments.runs.run import RECORD_FILE, Finished, check_run, execute, warnings_of
-from experiments.runs.spec import RunSpec
+from fkgsec.attacks.view import ALL
 from fkgsec.errors import DataError, SpecError
+from fkgsec.experiments.cli.progress import Observe
+from fkgsec.experiments.gate import SCHEMA, WhenInconclusive
+from fkgsec.experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
+from fkgsec.experiments.gate.measures import prepare
+from fkgsec.experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
+from fkgsec.experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_no_worse, overall
+from fkgsec.experiments.integrity.checks import require_whole
+from fkgsec.experiments.runs.compare import folder_name
+from fkgsec.experiments.runs.run import RECORD_FILE, Finished, check_run, execute, warnings_of
+from fkgsec.experiments.runs.spec import RunSpec
 from fkgsec.federation.loop import CHECKPOINT, run_identity
 from fkgsec.unlearning.forget_sets import read_forget
 
@@ -212,11 +210,12 @@ def code_digest() -> str:
     A commit would not do: it says nothing of a working tree with changes, or of an installed package.
     """
     digest = hashlib.sha256()
-    for package in (fkgsec, defenses, protocols):
-        root = Path(str(package.__file__)).parent
-        for path in sorted(root.rglob("*.py")):
+    root = Path(str(fkgsec.__file__)).parent
+    other = {root / name for name in ("attacks", "experiments")}
+    for folder in sorted(path for path in root.iterdir() if path.is_dir() and path not in other):
+        for path in sorted(folder.rglob("*.py")):
             content = path.read_bytes()
-            digest.update(f"{root.name}/{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+            digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
     versions = [f"{name} {metadata.version(name)}" for name in _NUMERIC]
     digest.update("\n".join([*versions, platform.python_version(), platform.machine()]).encode())
     return digest.hexdigest()

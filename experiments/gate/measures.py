@@ -15,17 +15,20 @@ from typing import Literal, NamedTuple
 import numpy as np
 import pandas as pd
 
-from attacks.figure import Figure, headline, over_victims
-from attacks.forgetting.figures import METRICS as UNLEARNING_METRICS
-from attacks.forgetting.figures import UNLEARNING
-from attacks.membership.evaluation import METRICS, OF_SHARED
-from attacks.options import MEMBERSHIP, THREAT_MODELS
-from attacks.reconstruction.leakage import items_behind
-from attacks.registry import ATTACKS, Attack
-from attacks.view import ALL
-from defenses.options import parse_defense
-from experiments.cli.progress import Observe
-from experiments.gate.audits import (
+from fkgsec import estimate
+from fkgsec.attacks.figure import Figure, headline, over_victims
+from fkgsec.attacks.forgetting.figures import METRICS as UNLEARNING_METRICS
+from fkgsec.attacks.forgetting.figures import UNLEARNING
+from fkgsec.attacks.membership.evaluation import METRICS, OF_SHARED
+from fkgsec.attacks.options import MEMBERSHIP, THREAT_MODELS
+from fkgsec.attacks.reconstruction.leakage import items_behind
+from fkgsec.attacks.registry import ATTACKS, Attack
+from fkgsec.attacks.view import ALL
+from fkgsec.defenses.options import parse_defense
+from fkgsec.errors import DataError
+from fkgsec.estimate import Estimate
+from fkgsec.experiments.cli.progress import Observe
+from fkgsec.experiments.gate.audits import (
     NotMeasured,
     Question,
     conspicuous,
@@ -33,14 +36,11 @@ from experiments.gate.audits import (
     unlearning_of,
     verification_of,
 )
-from experiments.runs.record import Record
-from experiments.runs.run import Finished
-from experiments.runs.spec import option_names
-from experiments.tasks.task import all_tasks, task_of
-from experiments.unlearning.verdict import blind_models
-from fkgsec import estimate
-from fkgsec.errors import DataError
-from fkgsec.estimate import Estimate
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.run import Finished
+from fkgsec.experiments.runs.spec import option_names
+from fkgsec.experiments.tasks.task import all_tasks, task_of
+from fkgsec.experiments.unlearning.verdict import blind_models
 
 Bound = Literal["max", "min"]
 Kind = Literal["share", "bytes", "epsilon"]

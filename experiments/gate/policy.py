@@ -21,17 +21,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from attacks.options import MEMBERSHIP, MODELS, THREAT_MODELS, threat_models
-from attacks.registry import ATTACKS, attacked_task, default_threats
-from attacks.view import ALL
-from defenses.options import MOST
-from experiments.gate.measures import MEASURES, PAPERS_WORDS, Measure, Question
-from experiments.runs.choices import suggestion
-from experiments.runs.documents import Document, Where, read_document
-from experiments.runs.spec import RunSpec, make_spec, option_names
-from experiments.tasks.task import task_named, task_of
-from experiments.unlearning.options import MIN_SHADOWS
+from fkgsec.attacks.options import MEMBERSHIP, MODELS, THREAT_MODELS, threat_models
+from fkgsec.attacks.registry import ATTACKS, attacked_task, default_threats
+from fkgsec.attacks.view import ALL
+from fkgsec.defenses.options import MOST
 from fkgsec.errors import SpecError
+from fkgsec.experiments.gate.measures import MEASURES, PAPERS_WORDS, Measure, Question
+from fkgsec.experiments.runs.choices import suggestion
+from fkgsec.experiments.runs.documents import Document, Where, read_document
+from fkgsec.experiments.runs.spec import RunSpec, make_spec, option_names
+from fkgsec.experiments.tasks.task import task_named, task_of
+from fkgsec.experiments.unlearning.options import MIN_SHADOWS
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.unlearning.unlearning import Method
 

@@ -12,9 +12,9 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from experiments.gate.measures import MEASURES, NotMeasured, Question
-from experiments.runs.run import Finished
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.gate.measures import MEASURES, NotMeasured, Question
+from fkgsec.experiments.runs.run import Finished
 
 ROOM = 0.01  # between the intervals with and without the defense; less would be lost by the next training
 WIDTHS = 2  # of its interval that a limit lies away from what was measured, where there is room

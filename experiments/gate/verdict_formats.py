@@ -20,11 +20,11 @@ import msgspec
 from rich.table import Table
 from rich.text import Text
 
-from experiments.gate.judge import Checked
-from experiments.gate.measures import MEASURES
-from experiments.gate.policy import NO_WORSE
-from experiments.gate.verdicts import Status, Verdict, show, show_figure
-from experiments.reporting.sheets import make_table
+from fkgsec.experiments.gate.judge import Checked
+from fkgsec.experiments.gate.measures import MEASURES
+from fkgsec.experiments.gate.policy import NO_WORSE
+from fkgsec.experiments.gate.verdicts import Status, Verdict, show, show_figure
+from fkgsec.experiments.reporting.sheets import make_table
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _STYLES = {"pass": "green", "fail": "bold red", "vacuous": "yellow", "inconclusive": "yellow"}

@@ -19,14 +19,14 @@ from typing import Literal, NamedTuple
 import msgspec
 from scipy import stats
 
-from experiments.gate.baseline import Baseline, BaselineRun, compared_figures, whole_range, worse_by
-from experiments.gate.evidence import evidence_lines
-from experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question, Reach, find_figure
-from experiments.gate.policy import NO_WORSE, Limit, NoWorse, Policy
-from experiments.runs.intervals import over_seeds, width
-from experiments.runs.run import RECORD_FILE, Finished
-from experiments.runs.spec import CONSORTIUM
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.gate.baseline import Baseline, BaselineRun, compared_figures, whole_range, worse_by
+from fkgsec.experiments.gate.evidence import evidence_lines
+from fkgsec.experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question, Reach, find_figure
+from fkgsec.experiments.gate.policy import NO_WORSE, Limit, NoWorse, Policy
+from fkgsec.experiments.runs.intervals import over_seeds, width
+from fkgsec.experiments.runs.run import RECORD_FILE, Finished
+from fkgsec.experiments.runs.spec import CONSORTIUM
 
 Status = Literal["pass", "fail", "vacuous", "inconclusive"]
 _EXAMPLES = 3  # of the embedded data, which are nobody's

@@ -18,14 +18,22 @@ import msgspec
 import pandas as pd
 from torch import Tensor
 
-from attacks.reconstruction.leakage import items_behind
-from attacks.view import ALL
-from experiments.integrity.origin import check_checkpoint, check_files, seal_of
-from experiments.integrity.signing import check_signature
-from experiments.reporting.frames import attack_name
-from experiments.runs.record import Record, read_record
-from experiments.runs.run import ATTACKS, PICTURE_FILE, RECORD_FILE, SCORES_FILE, SPEC_FILE, read_scores, read_spec
+from fkgsec.attacks.reconstruction.leakage import items_behind
+from fkgsec.attacks.view import ALL
 from fkgsec.errors import FkgsecError, RunError
+from fkgsec.experiments.integrity.origin import check_checkpoint, check_files, seal_of
+from fkgsec.experiments.integrity.signing import check_signature
+from fkgsec.experiments.reporting.frames import attack_name
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.run import (
+    ATTACKS,
+    PICTURE_FILE,
+    RECORD_FILE,
+    SCORES_FILE,
+    SPEC_FILE,
+    read_scores,
+    read_spec,
+)
 from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.loop import CHECKPOINT

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from experiments.cli.console import make_console
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.console import make_console
 
 if TYPE_CHECKING:
-    from experiments.integrity.checks import Check
+    from fkgsec.experiments.integrity.checks import Check
 
 EXAMPLES = (
     "Examples:\n\n  fkgsec verify-run runs/mine\n\n  fkgsec verify-run runs --recompute\n\n"
@@ -74,7 +74,7 @@ def sign(
     ] = False,
 ) -> None:
     """Sign records: a file .sig beside each covers the record's digest and the outcomes of its test items."""
-    from experiments.integrity.signing import draw_key, sign_record
+    from fkgsec.experiments.integrity.signing import draw_key, sign_record
 
     records = [path for place in places for path in _records(place)]
     console = make_console()
@@ -86,7 +86,7 @@ def sign(
 
 def _records(place: Path) -> list[Path]:
     """The records at a place, whatever their files are called. Raises `RunError` where there is none."""
-    from experiments.runs.record import is_record
+    from fkgsec.experiments.runs.record import is_record
 
     found = [place] if place.is_file() else sorted(path for path in place.rglob("*.json") if is_record(path))
     if not found:
@@ -96,12 +96,12 @@ def _records(place: Path) -> list[Path]:
 
 def _checks(places: list[Path], *, recompute: bool, force: bool, key: Path | None) -> Iterator[tuple[Path, Check]]:
     """Each check beside the file that it is about. Raises `RunError` for a place without a run, `SpecError` for memory."""
-    from experiments.integrity.checks import check_folder, check_record_file, signature_check
-    from experiments.integrity.groups import check_comparison, check_seeds
-    from experiments.integrity.recompute import recomputed
-    from experiments.runs.compare import COMPARISON_FILE
-    from experiments.runs.run import RECORD_FILE
-    from experiments.runs.seeds import SEEDS_FILE
+    from fkgsec.experiments.integrity.checks import check_folder, check_record_file, signature_check
+    from fkgsec.experiments.integrity.groups import check_comparison, check_seeds
+    from fkgsec.experiments.integrity.recompute import recomputed
+    from fkgsec.experiments.runs.compare import COMPARISON_FILE
+    from fkgsec.experiments.runs.run import RECORD_FILE
+    from fkgsec.experiments.runs.seeds import SEEDS_FILE
 
     for root in places:
         if root.is_file():

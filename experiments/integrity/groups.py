@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from experiments.integrity.checks import Check
-from experiments.runs.compare import folder_name, read_comparison
-from experiments.runs.record import Record, read_if_of, read_record
-from experiments.runs.run import ATTACKS, RECORD_FILE
-from experiments.runs.seeds import SCHEMA, SeedsRecord, record_of
-from experiments.tasks.spec import RunSpec
 from fkgsec.errors import FkgsecError, RunError
+from fkgsec.experiments.integrity.checks import Check
+from fkgsec.experiments.runs.compare import folder_name, read_comparison
+from fkgsec.experiments.runs.record import Record, read_if_of, read_record
+from fkgsec.experiments.runs.run import ATTACKS, RECORD_FILE
+from fkgsec.experiments.runs.seeds import SCHEMA, SeedsRecord, record_of
+from fkgsec.experiments.tasks.spec import RunSpec
 
 
 def check_comparison(path: Path) -> Iterator[Check]:

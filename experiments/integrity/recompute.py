@@ -13,15 +13,15 @@ from typing import Any
 
 import torch
 
-from attacks.figure import Figure
-from attacks.registry import run_attacks
-from defenses.transport import make_transport
-from experiments.integrity.checks import Check, run_folder_of
-from experiments.runs.record import Environment, Record, describe_environment, make_record, read_record
-from experiments.runs.run import RECORD_FILE, load_run, read_spec
-from experiments.tasks.memory import check_memory
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.registry import run_attacks
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import FkgsecError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.integrity.checks import Check, run_folder_of
+from fkgsec.experiments.runs.record import Environment, Record, describe_environment, make_record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE, load_run, read_spec
+from fkgsec.experiments.tasks.memory import check_memory
 from fkgsec.federation.loop import run_federation
 
 _FIELDS = (

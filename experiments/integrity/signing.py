@@ -19,12 +19,12 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from experiments.integrity.origin import digest_of, seal_of
-from experiments.runs.record import read_record
-from experiments.runs.writing import write_atomically
 from fkgsec.errors import RunError
-from protocols.core.errors import BadSignature
-from protocols.core.keys import sign, verify
+from fkgsec.experiments.integrity.origin import digest_of, seal_of
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.runs.writing import write_atomically
+from fkgsec.protocols.core.errors import BadSignature
+from fkgsec.protocols.core.keys import sign, verify
 
 SCHEMA = "fkgsec/signature/1"
 SUFFIX, PUBLIC_SUFFIX = ".sig", ".pub"

@@ -16,16 +16,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.table import Table
 
-from experiments.cli.console import expected_errors, make_console, print_tables, say
-from experiments.runs.writing import Force, Overwrite, write_new
-from experiments.tasks.spec import MOST_SEEDS
 from fkgsec.errors import FkgsecError, SpecError
-from protocols.core.errors import ProtocolError
+from fkgsec.experiments.cli.console import expected_errors, make_console, print_tables, say
+from fkgsec.experiments.runs.writing import Force, Overwrite, write_new
+from fkgsec.experiments.tasks.spec import MOST_SEEDS
+from fkgsec.protocols.core.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from experiments.papers.runner import Failure, Results
-    from experiments.papers.spec import Cell, Experiment
-    from experiments.papers.table import Made, PaperTable
+    from fkgsec.experiments.papers.runner import Failure, Results
+    from fkgsec.experiments.papers.spec import Cell, Experiment
+    from fkgsec.experiments.papers.table import Made, PaperTable
 
 RUNS = Path("runs")
 A_CELL_FAILED = 1
@@ -106,9 +106,9 @@ def reproduce(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="the outcome only")] = False,
 ) -> None:
     """Train a cell again from its committed record and compare. Exits 0 if the two agree, 1 if they differ, 2 for wrong input."""
-    from experiments.papers.plan import COMMITTED
-    from experiments.papers.reproduce import DIFFERS, again, find_record
-    from experiments.papers.spec import find_experiment, read_experiment
+    from fkgsec.experiments.papers.plan import COMMITTED
+    from fkgsec.experiments.papers.reproduce import DIFFERS, again, find_record
+    from fkgsec.experiments.papers.spec import find_experiment, read_experiment
 
     if rounds is not None and out is not None:
         raise SpecError("--out does not apply to --rounds, which keeps no run; leave it out")
@@ -130,7 +130,7 @@ def reproduce(
 
 def _cell(experiment: Experiment, name: str) -> Cell:
     """The cell of this name, else the one with these words. Raises `SpecError` where several have them."""
-    from experiments.papers.spec import select_cells
+    from fkgsec.experiments.papers.spec import select_cells
 
     cells = [cell for cell in experiment.cells if cell.name.casefold() == name.casefold()]
     cells = cells or select_cells(experiment.cells, name)
@@ -176,10 +176,10 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run the cells that are not finished; a killed one goes on. Exit status 1 when a cell failed."""
-    from experiments.cli.progress import observe_on
-    from experiments.papers.judging.scoreboard import all_records
-    from experiments.papers.plan import COMMITTED, costs_of, print_plan, run_everything
-    from experiments.papers.runner import (
+    from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.papers.judging.scoreboard import all_records
+    from fkgsec.experiments.papers.plan import COMMITTED, costs_of, print_plan, run_everything
+    from fkgsec.experiments.papers.runner import (
         MARKDOWN_FILE,
         PICTURE_FILE,
         TABLE_FILE,
@@ -187,7 +187,7 @@ def run(
         run_experiment,
         unfinished,
     )
-    from experiments.papers.spec import find_experiment, read_experiment, select_cells
+    from fkgsec.experiments.papers.spec import find_experiment, read_experiment, select_cells
 
     if everything:
         _check_fits("--all", {"SPEC": spec is not None, "--jobs": jobs > 1, "--overwrite": overwrite})
@@ -245,9 +245,9 @@ def list_experiments(
     runs: Annotated[Path, typer.Option("--runs", help="where finished runs are looked for")] = RUNS,
 ) -> None:
     """The shipped experiments, or the cells of one, and how many runs are finished."""
-    from experiments.papers.runner import find_results
-    from experiments.papers.spec import find_experiment, read_experiment, shipped_experiments
-    from experiments.reporting.sheets import make_table
+    from fkgsec.experiments.papers.runner import find_results
+    from fkgsec.experiments.papers.spec import find_experiment, read_experiment, shipped_experiments
+    from fkgsec.experiments.reporting.sheets import make_table
 
     paths = [find_experiment(spec)] if spec else list(shipped_experiments().values())
     experiments = [read_experiment(path) for path in paths]
@@ -281,7 +281,7 @@ def show(
     overwrite: Overwrite = False,
 ) -> None:
     """The table from finished records alone; nothing is trained."""
-    from experiments.papers.runner import (
+    from fkgsec.experiments.papers.runner import (
         MARKDOWN_FILE,
         PICTURE_FILE,
         TABLE_FILE,
@@ -290,7 +290,7 @@ def show(
         table_of,
         write_table,
     )
-    from experiments.papers.spec import find_experiment, read_experiment, select_cells
+    from fkgsec.experiments.papers.spec import find_experiment, read_experiment, select_cells
 
     experiment = read_experiment(find_experiment(spec))
     cells = select_cells(experiment.cells, only)
@@ -318,7 +318,7 @@ def status(
     overwrite: Overwrite = False,
 ) -> None:
     """How many cells of all tables are done at the papers' own settings, and how they stand beside the papers' figures."""
-    from experiments.papers.judging.scoreboard import (
+    from fkgsec.experiments.papers.judging.scoreboard import (
         cells_sheet,
         make_scoreboard,
         read_experiments,
@@ -326,7 +326,7 @@ def status(
         tables_sheet,
         total_line,
     )
-    from experiments.reporting.sheets import terminal_table
+    from fkgsec.experiments.reporting.sheets import terminal_table
 
     records, left_out = _admitted(places)
     board = make_scoreboard(read_experiments(), records)
@@ -355,11 +355,11 @@ def claims(
     overwrite: Overwrite = False,
 ) -> None:
     """Whether the papers' headline claims hold, do not, or are open, by one rule."""
-    from experiments.papers.judging.claims import judge_claims, read_claims
-    from experiments.papers.judging.claims_page import page_lines, summary_sheet
-    from experiments.papers.judging.scoreboard import read_experiments
-    from experiments.papers.plan import plan_claims
-    from experiments.reporting.sheets import terminal_table
+    from fkgsec.experiments.papers.judging.claims import judge_claims, read_claims
+    from fkgsec.experiments.papers.judging.claims_page import page_lines, summary_sheet
+    from fkgsec.experiments.papers.judging.scoreboard import read_experiments
+    from fkgsec.experiments.papers.plan import plan_claims
+    from fkgsec.experiments.reporting.sheets import terminal_table
 
     records, left_out = _admitted(places)
     judged = judge_claims(read_claims(), read_experiments(), records)
@@ -373,8 +373,8 @@ def claims(
 
 def _admitted(places: Sequence[Path]) -> tuple[list[Made], list[str]]:
     """The records that count, and a line for each other one, which is said as a warning."""
-    from experiments.papers.judging.admission import admit
-    from experiments.papers.judging.scoreboard import all_records
+    from fkgsec.experiments.papers.judging.admission import admit
+    from fkgsec.experiments.papers.judging.scoreboard import all_records
 
     records, unreadable = all_records(places)
     admitted = admit(records)
@@ -396,7 +396,7 @@ def _seeds(experiment: Experiment, count: int | None) -> Sequence[int]:
 
 
 def _print(table: PaperTable, cells: Sequence[Cell]) -> None:
-    from experiments.papers.table import reading_aid, remark_lines, terminal_tables
+    from fkgsec.experiments.papers.table import reading_aid, remark_lines, terminal_tables
 
     names = [cell.name for cell in cells]
     console = make_console()
@@ -410,7 +410,7 @@ def _print(table: PaperTable, cells: Sequence[Cell]) -> None:
 
 
 def _cells_table(experiment: Experiment, results: Results) -> Table:
-    from experiments.reporting.sheets import make_table
+    from fkgsec.experiments.reporting.sheets import make_table
 
     shown = make_table(
         f"{experiment.table} of {experiment.paper}", "cell", "algorithm", "model", "data", "finished seeds"

@@ -23,14 +23,14 @@ import msgspec
 import numba
 import numpy as np
 
-from experiments.papers.runner import run_key
-from experiments.papers.workers import data_of
-from experiments.runs.record import Record
-from experiments.runs.writing import write_atomically
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import task_of
 from fkgsec.data.catalogue import cache_folder
 from fkgsec.errors import FkgsecError, RunError
+from fkgsec.experiments.papers.runner import run_key
+from fkgsec.experiments.papers.workers import data_of
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.writing import write_atomically
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import task_of
 from fkgsec.federation.task import TASKS, Task
 from fkgsec.threads import one_thread
 

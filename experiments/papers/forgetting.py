@@ -17,24 +17,24 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from attacks.membership.audits import known_triples
-from attacks.membership.models import client_models
-from defenses.transport import make_transport
-from experiments.integrity.origin import Origin, seal_of
-from experiments.papers.document import Asked, Triples
-from experiments.runs.record import Environment, Record, environment_of, make_record, read_if_of
-from experiments.runs.run import execute, load_run
-from experiments.runs.spec import of_triples
-from experiments.runs.stored import encode_stored
-from experiments.runs.writing import locked, refused, write_atomically
-from experiments.tasks.kge import Spec
-from experiments.tasks.memory import check_memory
-from experiments.tasks.spec import RunSpec
-from experiments.unlearning.summary import mean_of
+from fkgsec.attacks.membership.audits import known_triples
+from fkgsec.attacks.membership.models import client_models
 from fkgsec.data.catalogue import locate
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.integrity.origin import Origin, seal_of
+from fkgsec.experiments.papers.document import Asked, Triples
+from fkgsec.experiments.runs.record import Environment, Record, environment_of, make_record, read_if_of
+from fkgsec.experiments.runs.run import execute, load_run
+from fkgsec.experiments.runs.spec import of_triples
+from fkgsec.experiments.runs.stored import encode_stored
+from fkgsec.experiments.runs.writing import locked, refused, write_atomically
+from fkgsec.experiments.tasks.kge import Spec
+from fkgsec.experiments.tasks.memory import check_memory
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.unlearning.summary import mean_of
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.kge.ranking import filtered_ranks, utility

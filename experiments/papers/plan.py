@@ -20,26 +20,26 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
-from experiments.cli.console import make_console, print_tables, say
-from experiments.cli.progress import observe_on
-from experiments.papers.estimates import ESTIMATOR, Costs
-from experiments.papers.judging.claims import Judged, judge_claims, printed_pairs, read_claims
-from experiments.papers.judging.scoreboard import all_records, make_scoreboard, read_experiments, total_line
-from experiments.papers.power import MOST_SEEDS, cheapest_needs, order_by_claims, power_sheet
-from experiments.papers.queue import Entry, State, Wanted, entries_of, entry_of, papers_rounds, wanted_runs
-from experiments.papers.runner import Results, run_name, unfinished
-from experiments.papers.spec import Cell, Experiment
-from experiments.papers.table import Made, settings_sheet
-from experiments.papers.workers import CutOff, Job, data_of, run_jobs
-from experiments.reporting.sheets import NONE, Column, Sheet, terminal_table
-from experiments.runs.record import Record
-from experiments.runs.writing import locked
-from experiments.tasks.memory import GIB, available, needed
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.trainings import lasting
 from fkgsec.errors import FkgsecError, RunError, SpecError
+from fkgsec.experiments.cli.console import make_console, print_tables, say
+from fkgsec.experiments.cli.progress import observe_on
+from fkgsec.experiments.papers.estimates import ESTIMATOR, Costs
+from fkgsec.experiments.papers.judging.claims import Judged, judge_claims, printed_pairs, read_claims
+from fkgsec.experiments.papers.judging.scoreboard import all_records, make_scoreboard, read_experiments, total_line
+from fkgsec.experiments.papers.power import MOST_SEEDS, cheapest_needs, order_by_claims, power_sheet
+from fkgsec.experiments.papers.queue import Entry, State, Wanted, entries_of, entry_of, papers_rounds, wanted_runs
+from fkgsec.experiments.papers.runner import Results, run_name, unfinished
+from fkgsec.experiments.papers.spec import Cell, Experiment
+from fkgsec.experiments.papers.table import Made, settings_sheet
+from fkgsec.experiments.papers.workers import CutOff, Job, data_of, run_jobs
+from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, terminal_table
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.writing import locked
+from fkgsec.experiments.tasks.memory import GIB, available, needed
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.trainings import lasting
 
-COMMITTED = Path(__file__).parents[2] / "results"
+COMMITTED = Path(__file__).resolve().parents[2] / "results"
 HOUR_S = 3600.0
 _MOST_ROWS = 40
 _LOWEST = 19

@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.papers.estimates import Costs
-from experiments.papers.judging.claims import (
+from fkgsec.estimate import Estimate
+from fkgsec.experiments.papers.estimates import Costs
+from fkgsec.experiments.papers.judging.claims import (
     Compared,
     Judged,
     Outcome,
@@ -30,10 +31,9 @@ from experiments.papers.judging.claims import (
     together,
     with_intervals,
 )
-from experiments.papers.queue import Entry
-from experiments.papers.spec import Experiment
-from experiments.reporting.sheets import Column, Sheet
-from fkgsec.estimate import Estimate
+from fkgsec.experiments.papers.queue import Entry
+from fkgsec.experiments.papers.spec import Experiment
+from fkgsec.experiments.reporting.sheets import Column, Sheet
 
 MOST_SEEDS = 5
 ITEM_DEVIATION = {"accuracy": 0.45}

@@ -17,13 +17,13 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from experiments.papers.document import Asked
-from experiments.papers.estimates import Costs, Estimated
-from experiments.papers.runner import Results, folder_name, run_key
-from experiments.papers.spec import Cell, Experiment, select_names
-from experiments.runs.run import RECORD_FILE
-from experiments.runs.spec import RunSpec
 from fkgsec.errors import FkgsecError, RunError
+from fkgsec.experiments.papers.document import Asked
+from fkgsec.experiments.papers.estimates import Costs, Estimated
+from fkgsec.experiments.papers.runner import Results, folder_name, run_key
+from fkgsec.experiments.papers.spec import Cell, Experiment, select_names
+from fkgsec.experiments.runs.run import RECORD_FILE
+from fkgsec.experiments.runs.spec import RunSpec
 from fkgsec.federation.checkpoint import stands_at
 from fkgsec.federation.loop import CHECKPOINT
 

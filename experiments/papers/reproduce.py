@@ -19,18 +19,18 @@ import msgspec
 import numba
 import torch
 
-from defenses.transport import make_transport
-from experiments.cli.console import make_console
-from experiments.cli.progress import observe_on
-from experiments.integrity.recompute import SAME
-from experiments.papers.runner import run_key
-from experiments.papers.spec import Cell, Experiment
-from experiments.runs.record import Record, environment_of, is_record, read_record
-from experiments.runs.run import RECORD_FILE, execute
-from experiments.runs.writing import refused
-from experiments.tasks.memory import check_memory
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.cli.console import make_console
+from fkgsec.experiments.cli.progress import observe_on
+from fkgsec.experiments.integrity.recompute import SAME
+from fkgsec.experiments.papers.runner import run_key
+from fkgsec.experiments.papers.spec import Cell, Experiment
+from fkgsec.experiments.runs.record import Record, environment_of, is_record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE, execute
+from fkgsec.experiments.runs.writing import refused
+from fkgsec.experiments.tasks.memory import check_memory
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
 

@@ -17,18 +17,18 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from experiments.cli.options import ATTACK_FIELDS
-from experiments.cli.progress import Observe
-from experiments.papers.document import Asked
-from experiments.papers.forgetting import FORGOTTEN_FILE, Forgotten, read_forgotten
-from experiments.papers.spec import Cell, Experiment, read_experiment, select_cells
-from experiments.papers.table import Made, PaperTable, draw_table, make_paper_table, table_lines
-from experiments.papers.workers import Job, data_of, make, run_with_bases
-from experiments.runs.record import Record, read_record
-from experiments.runs.run import RECORD_FILE
-from experiments.runs.spec import RunSpec
-from experiments.runs.writing import refused, write_atomically
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.options import ATTACK_FIELDS
+from fkgsec.experiments.cli.progress import Observe
+from fkgsec.experiments.papers.document import Asked
+from fkgsec.experiments.papers.forgetting import FORGOTTEN_FILE, Forgotten, read_forgotten
+from fkgsec.experiments.papers.spec import Cell, Experiment, read_experiment, select_cells
+from fkgsec.experiments.papers.table import Made, PaperTable, draw_table, make_paper_table, table_lines
+from fkgsec.experiments.papers.workers import Job, data_of, make, run_with_bases
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE
+from fkgsec.experiments.runs.spec import RunSpec
+from fkgsec.experiments.runs.writing import refused, write_atomically
 from fkgsec.federation.loop import CHECKPOINT
 
 TABLE_FILE, MARKDOWN_FILE, PICTURE_FILE = "table.json", "table.md", "table.png"
@@ -286,7 +286,7 @@ def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
 def run_name(cell: Cell, spec: RunSpec) -> str:
     """The folder of a cell's run with one of its candidates.
 
-    >>> from experiments.tasks.kge import Spec
+    >>> from fkgsec.experiments.tasks.kge import Spec
     >>> run_name(Cell("TransE FedE-SVD+ R3", "", "", (), {}, {}, "", ""), Spec())
     'TransE-FedE-SVD-plus-R3-seed0'
     >>> run_name(Cell("TransE FedLU (local) C3", "", "", (), {}, {}, "", "", chosen="gamma"), Spec(gamma=20, seed=1))

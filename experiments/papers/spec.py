@@ -21,8 +21,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from experiments.cli.options import DATA_FIELDS
-from experiments.papers.document import (
+from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.options import DATA_FIELDS
+from fkgsec.experiments.papers.document import (
     LEAKAGE,
     RELATIVE,
     Asked,
@@ -38,9 +39,8 @@ from experiments.papers.document import (
     Variant,
     View,
 )
-from experiments.runs.documents import read_shared
-from experiments.runs.spec import RunSpec, make_spec, option_names
-from fkgsec.errors import SpecError
+from fkgsec.experiments.runs.documents import read_shared
+from fkgsec.experiments.runs.spec import RunSpec, make_spec, option_names
 from fkgsec.text import shown
 from fkgsec.unlearning.options import UnlearnOptions
 
@@ -134,7 +134,7 @@ class Experiment(NamedTuple):
 
 def shipped_experiments() -> dict[str, Path]:
     """The files that come with fkgsec, by name."""
-    folder = Path(str(resources.files("experiments").joinpath("specs")))
+    folder = Path(str(resources.files("fkgsec.experiments").joinpath("specs")))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 

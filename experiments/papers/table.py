@@ -17,18 +17,18 @@ from matplotlib.figure import Figure as Picture
 from rich.table import Table
 from scipy.special import stdtrit
 
-from attacks.figure import headline
-from attacks.reconstruction.leakage import PAPER, PUBLISHED
-from attacks.view import ALL
-from experiments.papers.document import RELATIVE, SIZES, Average, Metric, Shown
-from experiments.papers.forgetting import Forgotten
-from experiments.papers.spec import Cell, Experiment, Stated
-from experiments.reporting.convergence import convergence, relative_cost, round_reaching
-from experiments.reporting.picture import BLUE, GREY, png
-from experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines, terminal_table
-from experiments.runs.record import Record
-from experiments.tasks.task import task_of
+from fkgsec.attacks.figure import headline
+from fkgsec.attacks.reconstruction.leakage import PAPER, PUBLISHED
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, exact
+from fkgsec.experiments.papers.document import RELATIVE, SIZES, Average, Metric, Shown
+from fkgsec.experiments.papers.forgetting import Forgotten
+from fkgsec.experiments.papers.spec import Cell, Experiment, Stated
+from fkgsec.experiments.reporting.convergence import convergence, relative_cost, round_reaching
+from fkgsec.experiments.reporting.picture import BLUE, GREY, png
+from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines, terminal_table
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.tasks.task import task_of
 
 SCHEMA = "fkgsec/experiment/1"
 Made = Record | Forgotten

@@ -26,17 +26,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from experiments.cli.console import say
-from experiments.cli.options import DATA_FIELDS
-from experiments.cli.progress import Observe
-from experiments.papers.document import Asked
-from experiments.papers.forgetting import FORGOTTEN_FILE, make_forgotten
-from experiments.runs.run import RECORD_FILE, execute
-from experiments.tasks.spec import RunSpec
 from fkgsec.errors import FkgsecError, RunError
+from fkgsec.experiments.cli.console import say
+from fkgsec.experiments.cli.options import DATA_FIELDS
+from fkgsec.experiments.cli.progress import Observe
+from fkgsec.experiments.papers.document import Asked
+from fkgsec.experiments.papers.forgetting import FORGOTTEN_FILE, make_forgotten
+from fkgsec.experiments.runs.run import RECORD_FILE, execute
+from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
-from protocols.core.errors import ProtocolError
+from fkgsec.protocols.core.errors import ProtocolError
 
 _POLL_S = 0.2
 

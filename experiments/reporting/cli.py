@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
-from attacks.figure import over_victims
-from experiments.cli.console import make_console, say
-from experiments.runs.writing import Overwrite, write_new
+from fkgsec.attacks.figure import over_victims
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.console import make_console, say
+from fkgsec.experiments.runs.writing import Overwrite, write_new
 
 RESULTS_EXAMPLES = (
     "Examples:\n\n  fkgsec results runs\n\n"
@@ -48,8 +48,8 @@ def results(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no table; errors only")] = False,
 ) -> None:
     """List finished runs: settings, utility, leakage by threat model, bytes, seconds and commit."""
-    from experiments.reporting.frames import figures
-    from experiments.reporting.listing import (
+    from fkgsec.experiments.reporting.frames import figures
+    from fkgsec.experiments.reporting.listing import (
         WIDE,
         find_records,
         listing_table,
@@ -58,7 +58,7 @@ def results(
         select,
         sort,
     )
-    from experiments.reporting.sheets import as_csv
+    from fkgsec.experiments.reporting.sheets import as_csv
 
     found = find_records(paths or [Path("runs")])
     for line in found.damaged:

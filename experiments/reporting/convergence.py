@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import msgspec
 
-from experiments.runs.record import Record
+from fkgsec.experiments.runs.record import Record
 
 
 class Convergence(msgspec.Struct, frozen=True):

@@ -14,16 +14,16 @@ from typing import Any
 
 import pandas as pd
 
-from attacks.figure import Figure, headline, leading, over_victims
-from attacks.frames import COLUMNS, figure_rows
-from attacks.options import THREAT_MODELS
-from attacks.registry import ATTACKS
-from attacks.residual import SOURCES
-from attacks.view import ALL
-from experiments.reporting.convergence import convergence, relative_cost
-from experiments.reporting.sheets import short
-from experiments.runs.record import Record
-from experiments.tasks.task import task_of
+from fkgsec.attacks.figure import Figure, headline, leading, over_victims
+from fkgsec.attacks.frames import COLUMNS, figure_rows
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import ATTACKS
+from fkgsec.attacks.residual import SOURCES
+from fkgsec.attacks.view import ALL
+from fkgsec.experiments.reporting.convergence import convergence, relative_cost
+from fkgsec.experiments.reporting.sheets import short
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.tasks.task import task_of
 
 Pick = Callable[[Sequence[Figure]], list[Figure]]
 FIGURE_COLUMNS = (*COLUMNS, "label", "place", "sources", "baselines")

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from attacks.figure import Figure
-from attacks.options import RECONSTRUCTION
-from attacks.reconstruction.evaluation import NO_NAME
-from attacks.reconstruction.leakage import items_behind
-from experiments.reporting.frames import attack_name, over_all
-from experiments.reporting.membership import RISK_FILE, risk_table
-from experiments.reporting.sheets import Column, Sheet, interval, short
-from experiments.runs.record import Record
-from experiments.runs.spec import CONSORTIUM
 from fkgsec import estimate
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.options import RECONSTRUCTION
+from fkgsec.attacks.reconstruction.evaluation import NO_NAME
+from fkgsec.attacks.reconstruction.leakage import items_behind
+from fkgsec.experiments.reporting.frames import attack_name, over_all
+from fkgsec.experiments.reporting.membership import RISK_FILE, risk_table
+from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, short
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.randomness import generator
 
 _Triple = tuple[str, str, str, str]  # victim, head, relation, tail

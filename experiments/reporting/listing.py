@@ -19,15 +19,15 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from attacks.options import RECONSTRUCTION
-from attacks.reconstruction.leakage import UNLINKED
-from experiments.reporting.frames import over_all
-from experiments.reporting.sheets import NONE, Sheet, rows_of, terminal_table, written_rows
-from experiments.runs.compare import COMPARISON_FILE, Case, read_comparison
-from experiments.runs.record import Record, read_record
-from experiments.runs.run import RECORD_FILE
-from experiments.runs.writing import refused
+from fkgsec.attacks.options import RECONSTRUCTION
+from fkgsec.attacks.reconstruction.leakage import UNLINKED
 from fkgsec.errors import FkgsecError, RunError, SpecError
+from fkgsec.experiments.reporting.frames import over_all
+from fkgsec.experiments.reporting.sheets import NONE, Sheet, rows_of, terminal_table, written_rows
+from fkgsec.experiments.runs.compare import COMPARISON_FILE, Case, read_comparison
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE
+from fkgsec.experiments.runs.writing import refused
 
 SETTINGS = (
     "algorithm", "defense", "model", "data", "clients", "dim", "layers", "width", "temperature", "rounds", "seed", "commit",

@@ -4,7 +4,7 @@
     console.print(terminal_table(sheet(made)))
     Path("matrix.png").write_bytes(draw_matrix(made))
 
-    python -m experiments.reporting.summary --matrix runs/compare-*/comparison.json     # Markdown; of several seeds their mean
+    python -m fkgsec.experiments.reporting.summary --matrix runs/compare-*/comparison.json  # Markdown
 
 A row is an attack's leading metric (`Attack.leading`) under one threat model and leak ratio: over all victims together, or the
 worst one where the attack gives none over all. Nothing lists attacks: whatever stands in the records is shown. What a figure is
@@ -24,15 +24,15 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure as Picture
 from matplotlib.patches import Rectangle
 
-from attacks.figure import Figure, Place, leading
-from attacks.registry import ATTACKS
-from experiments.reporting.frames import attack_name
-from experiments.reporting.picture import GREY, ORANGE, png
-from experiments.reporting.sheets import NONE, NOT_ATTACKED, Column, Sheet, interval, short
-from experiments.runs.record import Record
-from experiments.tasks.task import task_of
+from fkgsec.attacks.figure import Figure, Place, leading
+from fkgsec.attacks.registry import ATTACKS
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.reporting.frames import attack_name
+from fkgsec.experiments.reporting.picture import GREY, ORANGE, png
+from fkgsec.experiments.reporting.sheets import NONE, NOT_ATTACKED, Column, Sheet, interval, short
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.tasks.task import task_of
 
 STEPS, GIVEN = 5, "#b9d9ec"
 LEGEND = (

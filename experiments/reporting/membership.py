@@ -19,12 +19,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from attacks.membership.evaluation import ITEM
-from attacks.membership.figures import MAX_FPR
-from attacks.options import THREAT_MODELS
-from attacks.view import ALL
-from experiments.reporting.frames import attack_name
-from experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, png
+from fkgsec.attacks.membership.evaluation import ITEM
+from fkgsec.attacks.membership.figures import MAX_FPR
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.view import ALL
+from fkgsec.experiments.reporting.frames import attack_name
+from fkgsec.experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, png
 from fkgsec.text import printable
 
 ROC_FILE, RISK_FILE = "membership-roc.png", "membership-risk.csv"

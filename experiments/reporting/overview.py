@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 import fkgsec
-from attacks.figure import LEAKS
-from experiments.runs.writing import Overwrite, write_new
+from fkgsec.attacks.figure import LEAKS
 from fkgsec.errors import FkgsecError, RunError, SpecError
+from fkgsec.experiments.runs.writing import Overwrite, write_new
 from fkgsec.text import printable
 
 if TYPE_CHECKING:
-    from experiments.runs.record import Record
+    from fkgsec.experiments.runs.record import Record
 
 EXAMPLES = "Examples:\n\n  fkgsec view\n\n  fkgsec view results --out results.html --no-browser"
 
@@ -58,8 +58,8 @@ class Audit(NamedTuple):
 
 def row_of(name: str, record: Record) -> Row:
     """Summarize a record for the list."""
-    from experiments.reporting.sheets import interval, mebibytes, rows_of
-    from experiments.reporting.verdict import figure_text, question_text, verdict_of
+    from fkgsec.experiments.reporting.sheets import interval, mebibytes, rows_of
+    from fkgsec.experiments.reporting.verdict import figure_text, question_text, verdict_of
 
     found = verdict_of(record.figures)
     worst = rows_of(found.figures.loc[found.figures["status"] == LEAKS].head(1))
@@ -79,10 +79,10 @@ def render_overview(root: Path) -> str:
     Raises:
         RunError: the folder does not exist, or has neither a record nor an audit at any depth.
     """
-    from experiments.reporting.listing import find_records
-    from experiments.reporting.pages import render_page
-    from experiments.reporting.sheets import count
-    from experiments.runs.run import RECORD_FILE
+    from fkgsec.experiments.reporting.listing import find_records
+    from fkgsec.experiments.reporting.pages import render_page
+    from fkgsec.experiments.reporting.sheets import count
+    from fkgsec.experiments.runs.run import RECORD_FILE
 
     if not root.is_dir():
         raise RunError(f"{root}: no such folder; fkgsec view takes a folder with runs in it")
@@ -102,9 +102,9 @@ def render_overview(root: Path) -> str:
 
 
 def _audits(root: Path, damaged: list[str]) -> Iterator[Audit]:
-    from experiments.reporting.html.verdicts import AUDIT_FILE
-    from experiments.reporting.sheets import count
-    from experiments.unlearning.summary import read_verification
+    from fkgsec.experiments.reporting.html.verdicts import AUDIT_FILE
+    from fkgsec.experiments.reporting.sheets import count
+    from fkgsec.experiments.unlearning.summary import read_verification
 
     for file in sorted(root.rglob(AUDIT_FILE)):
         try:

@@ -15,17 +15,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from attacks.figure import Figure as Found
-from experiments.reporting.frames import attack_name, over_all
-from experiments.reporting.items import Run, relations_sheet
-from experiments.reporting.matrix import Cell, Matrix, matrix, matrix_figure
-from experiments.reporting.membership import roc_figure
-from experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, png
-from experiments.reporting.sheets import interval
-from experiments.runs.record import Record
-from experiments.tasks.task import task_of
+from fkgsec.attacks.figure import Figure as Found
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.reporting.frames import attack_name, over_all
+from fkgsec.experiments.reporting.items import Run, relations_sheet
+from fkgsec.experiments.reporting.matrix import Cell, Matrix, matrix, matrix_figure
+from fkgsec.experiments.reporting.membership import roc_figure
+from fkgsec.experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, png
+from fkgsec.experiments.reporting.sheets import interval
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.tasks.task import task_of
 from fkgsec.text import printable
 
 COLOURS = (BLUE, ORANGE, GREEN, "#D55E00", "#56B4E9", "#CC79A7", GREY)

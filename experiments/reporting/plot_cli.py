@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from experiments.cli.console import complete_from, say
-from experiments.runs.choices import spelled
-from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.console import complete_from, say
+from fkgsec.experiments.runs.choices import spelled
+from fkgsec.experiments.runs.writing import Overwrite, write_new
 
 if TYPE_CHECKING:
-    from experiments.reporting.items import Run
+    from fkgsec.experiments.reporting.items import Run
 
 EPILOG = (
     "Examples:\n\n  fkgsec plot runs/mine\n\n  fkgsec plot runs --kind utility-leakage --kind bytes --format svg\n\n"
@@ -67,10 +67,10 @@ def plot(
     overwrite: Overwrite = False,
 ) -> None:
     """Draw finished runs: utility against leakage, convergence, bytes, heat map, ROC, risk by relation."""
-    from experiments.reporting import pictures
-    from experiments.reporting.html.cli import read_runs
-    from experiments.reporting.picture import saved
-    from experiments.reporting.pictures import MOST_RUNS
+    from fkgsec.experiments.reporting import pictures
+    from fkgsec.experiments.reporting.html.cli import read_runs
+    from fkgsec.experiments.reporting.picture import saved
+    from fkgsec.experiments.reporting.pictures import MOST_RUNS
 
     kinds, formats = (
         spelled("kind", kind or list(PICTURES), PICTURES),
@@ -101,7 +101,7 @@ def plot(
 
 def _groups(kind: str, runs: Sequence[Run]) -> list[tuple[str, Sequence[Run]]]:
     """What is drawn together, and how its file is called."""
-    from experiments.runs.compare import folder_name
+    from fkgsec.experiments.runs.compare import folder_name
 
     if not PICTURES[kind].each:
         return [(kind, runs)]
@@ -113,8 +113,8 @@ def places_of(path: Path) -> list[Path]:
 
     Raises `RunError` where there are none.
     """
-    from experiments.runs.compare import COMPARISON_FILE
-    from experiments.runs.run import RECORD_FILE
+    from fkgsec.experiments.runs.compare import COMPARISON_FILE
+    from fkgsec.experiments.runs.run import RECORD_FILE
 
     if not path.is_dir() or any((path / name).exists() for name in (RECORD_FILE, COMPARISON_FILE)):
         return [path]

@@ -19,7 +19,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from attacks.view import ALL
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate
 from fkgsec.text import printable
 

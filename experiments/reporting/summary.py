@@ -1,7 +1,7 @@
 """Tables of records, comparisons and verifications in Markdown or JSON.
 
-python -m experiments.reporting.summary results/*.json
-python -m experiments.reporting.summary --matrix results/attacks/matrix/hospitals-*.json
+python -m fkgsec.experiments.reporting.summary results/*.json
+python -m fkgsec.experiments.reporting.summary --matrix results/attacks/matrix/hospitals-*.json
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Annotated
 
 import typer
 
-from experiments.cli.console import expected_errors
-from experiments.reporting.frames import every_variant, figure_frame
-from experiments.reporting.matrix import matrix, over_seeds, sheet
-from experiments.reporting.sheets import Sheet, json_rows, markdown_lines
-from experiments.reporting.tables import figure_sheet, runs_sheet
-from experiments.runs.compare import read_comparison
-from experiments.runs.record import Record, read_record
-from experiments.unlearning.summary import audit_sheet, quality_sheet, read_verification
-from experiments.unlearning.verification import Verification
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.console import expected_errors
+from fkgsec.experiments.reporting.frames import every_variant, figure_frame
+from fkgsec.experiments.reporting.matrix import matrix, over_seeds, sheet
+from fkgsec.experiments.reporting.sheets import Sheet, json_rows, markdown_lines
+from fkgsec.experiments.reporting.tables import figure_sheet, runs_sheet
+from fkgsec.experiments.runs.compare import read_comparison
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.unlearning.summary import audit_sheet, quality_sheet, read_verification
+from fkgsec.experiments.unlearning.verification import Verification
 from fkgsec.text import printable
 
 

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
-from attacks.figure import Figure
-from attacks.view import ALL
-from experiments.reporting.frames import (
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.view import ALL
+from fkgsec.experiments.reporting.frames import (
     each_victim,
     every_variant,
     figure_frame,
@@ -20,10 +20,10 @@ from experiments.reporting.frames import (
     run_frame,
     where_measured,
 )
-from experiments.reporting.sheets import Column, Kind, Sheet
-from experiments.runs.record import Record
-from experiments.runs.seeds import SeedsRecord
-from experiments.tasks.task import task_of
+from fkgsec.experiments.reporting.sheets import Column, Kind, Sheet
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.seeds import SeedsRecord
+from fkgsec.experiments.tasks.task import task_of
 
 FIGURE = {"label": "metric", "value": "figure", "baseline": "base", "attainable": "max"}
 MOST_VICTIMS = 8  # in the terminal

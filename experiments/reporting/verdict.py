@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 import msgspec
 import pandas as pd
 
-from attacks.figure import BELOW, EXPOSED, GIVEN, LEAKS, OPEN, STATUSES, UNATTACKED, Figure, leading
-from attacks.registry import ATTACKS
-from attacks.view import ALL
-from experiments.reporting.frames import figure_frame, leading_figures
-from experiments.reporting.sheets import interval, rows_of, short
-from experiments.runs.intervals import over_seeds
-from experiments.runs.record import Record
-from experiments.tasks.task import task_of
+from fkgsec.attacks.figure import BELOW, EXPOSED, GIVEN, LEAKS, OPEN, STATUSES, UNATTACKED, Figure, leading
+from fkgsec.attacks.registry import ATTACKS
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.reporting.frames import figure_frame, leading_figures
+from fkgsec.experiments.reporting.sheets import interval, rows_of, short
+from fkgsec.experiments.runs.intervals import over_seeds
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.tasks.task import task_of
 
 RULE = (
     "A figure leaks where its whole 95% interval beats the baseline: the same adversary without access to the messages of the "

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from attacks.figure import Figure, headline
-from attacks.registry import ATTACKS
-from attacks.view import ALL
-from experiments.reporting.frames import attack_name, mixed_temperatures
-from experiments.runs.record import Record
-from experiments.tasks.task import task_named, task_of
+from fkgsec.attacks.figure import Figure, headline
+from fkgsec.attacks.registry import ATTACKS
+from fkgsec.attacks.view import ALL
+from fkgsec.experiments.reporting.frames import attack_name, mixed_temperatures
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.tasks.task import task_named, task_of
 from fkgsec.federation.checkpoint import quantization_lines
 
 LEGEND = (

@@ -15,8 +15,8 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from attacks.options import GRAPH, KGE, threat_models
-from defenses.options import KINDS
+from fkgsec.attacks.options import GRAPH, KGE, threat_models
+from fkgsec.defenses.options import KINDS
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.gnn.options import MODELS as CONVOLUTIONS

@@ -11,23 +11,23 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from attacks.figure import Figure
-from attacks.frames import COLUMNS, HEADS, figures_to_frame, summary_rows
-from attacks.view import ALL
-from defenses.transport import make_transport
-from experiments.cli.progress import Observe
-from experiments.reporting.matrix import draw_matrix, has_matrix, matrix
-from experiments.reporting.pictures import draw_comparison
-from experiments.runs.record import Record, read_if_of
-from experiments.runs.recovery import Unlearning, attacked_after_unlearning
-from experiments.runs.run import RECORD_FILE, check_run, data_name, execute
-from experiments.runs.stored import encode_stored
-from experiments.runs.writing import refused, write_atomically
-from experiments.tasks.memory import check_memory
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import task_named, task_of
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.frames import COLUMNS, HEADS, figures_to_frame, summary_rows
+from fkgsec.attacks.view import ALL
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
+from fkgsec.experiments.cli.progress import Observe
+from fkgsec.experiments.reporting.matrix import draw_matrix, has_matrix, matrix
+from fkgsec.experiments.reporting.pictures import draw_comparison
+from fkgsec.experiments.runs.record import Record, read_if_of
+from fkgsec.experiments.runs.recovery import Unlearning, attacked_after_unlearning
+from fkgsec.experiments.runs.run import RECORD_FILE, check_run, data_name, execute
+from fkgsec.experiments.runs.stored import encode_stored
+from fkgsec.experiments.runs.writing import refused, write_atomically
+from fkgsec.experiments.tasks.memory import check_memory
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import task_named, task_of
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.frames import block

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, NoReturn
 import yaml
 from yaml.composer import ComposerError
 
-from experiments.runs.choices import suggestion
 from fkgsec.errors import SpecError
+from fkgsec.experiments.runs.choices import suggestion
 from fkgsec.text import printable
 
 Where = tuple[str, ...]

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from experiments.runs.writing import must_write, put_in_place
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.data.graph import SPLITS, FederatedGraph
 from fkgsec.errors import DataError, RunError
+from fkgsec.experiments.runs.writing import must_write, put_in_place
 
 _FILES = {"entities.dict", "relations.dict", *(f"{split}.txt" for split in SPLITS)}
 

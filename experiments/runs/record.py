@@ -20,27 +20,27 @@ import pandas as pd
 import torch
 
 import fkgsec
-from attacks.figure import Figure
-from attacks.frames import COLUMNS, HEADS, figure_rows, summary_rows
-from attacks.options import threat_models
-from attacks.reconstruction.leakage import rebuilt
-from attacks.registry import ATTACKS
-from attacks.view import ALL
-from experiments.integrity.origin import Origin, seal_of
-from experiments.runs.stored import decode_stored, encode_stored
-from experiments.tasks.items import TestItems
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import RunTask, task_of
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.frames import COLUMNS, HEADS, figure_rows, summary_rows
+from fkgsec.attacks.options import threat_models
+from fkgsec.attacks.reconstruction.leakage import rebuilt
+from fkgsec.attacks.registry import ATTACKS
+from fkgsec.attacks.view import ALL
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.data.split_leaks import OWN_TRAIN
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate, exact
+from fkgsec.experiments.integrity.origin import Origin, seal_of
+from fkgsec.experiments.runs.stored import decode_stored, encode_stored
+from fkgsec.experiments.tasks.items import TestItems
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import RunTask, task_of
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import Withstands
 from fkgsec.federation.result import RunResult
 from fkgsec.frames import block, interval, tidy
-from protocols.noise.guarantee import Guarantee
+from fkgsec.protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/record/2"
 _ROUNDING = 1e-9
@@ -283,7 +283,7 @@ def describe_environment(result: RunResult) -> Environment:
 
 def environment_of(options: RunOptions) -> Environment:
     """The same for a run of these options."""
-    here = Path(__file__).parents[1]  # the package
+    here = Path(str(fkgsec.__file__)).parent
 
     def git(*arguments: str) -> str | None:
         try:

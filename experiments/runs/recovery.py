@@ -13,12 +13,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from attacks.figure import Figure
-from attacks.options import RECONSTRUCTION, UPDATE_RECOVERY
-from attacks.registry import ATTACKS, DEFAULT, run_attacks
-from experiments.runs.run import load_run
-from experiments.tasks.spec import RunSpec
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.options import RECONSTRUCTION, UPDATE_RECOVERY
+from fkgsec.attacks.registry import ATTACKS, DEFAULT, run_attacks
 from fkgsec.exchange import MakeTransport
+from fkgsec.experiments.runs.run import load_run
+from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.federation.loop import Observer
 from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn

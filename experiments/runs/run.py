@@ -21,23 +21,23 @@ import msgspec
 import pandas as pd
 from pyarrow import ArrowException
 
-from attacks.registry import check_attacks, run_attacks
-from attacks.view import check_attackable
-from defenses.options import parse_defense
-from defenses.transport import make_transport
-from experiments.integrity.origin import Origin, check_checkpoint, check_scores, digest_of
-from experiments.reporting.membership import RISK_FILE, ROC_FILE, candidates_of, draw_roc, risk_table
-from experiments.reporting.pictures import draw_picture
-from experiments.reporting.sheets import as_csv
-from experiments.runs.record import Record, encode_record, make_record, read_record, sealed
-from experiments.runs.stored import decode_stored, encode_stored
-from experiments.runs.writing import locked, refused, write_atomically
-from experiments.tasks.memory import check_memory
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import task_of
-from experiments.tasks.trainings import TRAININGS, Trainings
+from fkgsec.attacks.registry import check_attacks, run_attacks
+from fkgsec.attacks.view import check_attackable
+from fkgsec.defenses.options import parse_defense
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
+from fkgsec.experiments.integrity.origin import Origin, check_checkpoint, check_scores, digest_of
+from fkgsec.experiments.reporting.membership import RISK_FILE, ROC_FILE, candidates_of, draw_roc, risk_table
+from fkgsec.experiments.reporting.pictures import draw_picture
+from fkgsec.experiments.reporting.sheets import as_csv
+from fkgsec.experiments.runs.record import Record, encode_record, make_record, read_record, sealed
+from fkgsec.experiments.runs.stored import decode_stored, encode_stored
+from fkgsec.experiments.runs.writing import locked, refused, write_atomically
+from fkgsec.experiments.tasks.memory import check_memory
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import task_of
+from fkgsec.experiments.tasks.trainings import TRAININGS, Trainings
 from fkgsec.federation import checkpoint
 from fkgsec.federation.loop import (
     BEFORE_END,

@@ -18,20 +18,20 @@ from typing import Any
 
 import msgspec
 
-from attacks.figure import headline
-from experiments.cli.progress import Observe
-from experiments.runs.intervals import over_seeds
-from experiments.runs.record import DataRecord, Environment, Record, read_if_of
-from experiments.runs.run import execute
-from experiments.runs.stored import encode_stored
-from experiments.runs.writing import refused, write_atomically
-from experiments.tasks.spec import MOST_SEEDS, RunSpec
+from fkgsec.attacks.figure import headline
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate, exact
+from fkgsec.experiments.cli.progress import Observe
+from fkgsec.experiments.runs.intervals import over_seeds
+from fkgsec.experiments.runs.record import DataRecord, Environment, Record, read_if_of
+from fkgsec.experiments.runs.run import execute
+from fkgsec.experiments.runs.stored import encode_stored
+from fkgsec.experiments.runs.writing import refused, write_atomically
+from fkgsec.experiments.tasks.spec import MOST_SEEDS, RunSpec
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.federation.task import MakeTask
-from protocols.noise.accounting import compose
-from protocols.noise.guarantee import Guarantee
+from fkgsec.protocols.noise.accounting import compose
+from fkgsec.protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/seeds/1"
 SEEDS_FILE = "seeds.json"

@@ -14,14 +14,14 @@ from typing import Any
 
 import msgspec
 
-from experiments.runs.choices import allowed, spelled, spelled_defense
-from experiments.runs.documents import read_document
-from experiments.tasks.graph import GraphSpec, is_graph_data
-from experiments.tasks.kge import CONSORTIUM, Spec, is_knowledge_graph
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import RunTask, all_tasks, task_named, task_of
 from fkgsec.arguments import check_values
 from fkgsec.errors import SpecError
+from fkgsec.experiments.runs.choices import allowed, spelled, spelled_defense
+from fkgsec.experiments.runs.documents import read_document
+from fkgsec.experiments.tasks.graph import GraphSpec, is_graph_data
+from fkgsec.experiments.tasks.kge import CONSORTIUM, Spec, is_knowledge_graph
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import RunTask, all_tasks, task_named, task_of
 from fkgsec.federation.options import nested
 from fkgsec.federation.recipes import RECIPES, all_settings
 from fkgsec.kge.models import ENCODERS, MODELS
@@ -123,7 +123,7 @@ def _of_family(model: str) -> str:
 
 def _every_attack(names: Any, task: RunTask) -> Any:
     """The names of attacks; all of the task in the place of `all`. Raises `SpecError` where others stand beside it."""
-    from attacks.registry import attacks_of
+    from fkgsec.attacks.registry import attacks_of
 
     if not isinstance(names, list | tuple) or ALL_ATTACKS not in names:
         return names
@@ -136,7 +136,7 @@ def _check_attacks(names: Sequence[str], algorithm: str, task: RunTask) -> None:
     """Raises `SpecError` for an attack that there is not, or on runs of another task."""
     if not names:
         return
-    from attacks.registry import ATTACKS, attacks_of, check_attacks
+    from fkgsec.attacks.registry import ATTACKS, attacks_of, check_attacks
 
     check_attacks(names)
     for name in names:

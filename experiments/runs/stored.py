@@ -12,9 +12,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import task_named
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import task_named
 from fkgsec.federation.checkpoint import with_current_names
 from fkgsec.federation.options import RENAMED, flat, nested
 from fkgsec.federation.recipes import RECIPES

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from attacks.options import GraphAttackOptions
-from experiments.tasks.spec import RunSpec, with_attacks
-from experiments.tasks.task import Figures, FirstPolicy, Listed, Reached, RunTask, Statistics, cpu_seconds
+from fkgsec.attacks.options import GraphAttackOptions
 from fkgsec.data.catalogue import tu_files
 from fkgsec.estimate import Estimate, proportion
+from fkgsec.experiments.tasks.spec import RunSpec, with_attacks
+from fkgsec.experiments.tasks.task import Figures, FirstPolicy, Listed, Reached, RunTask, Statistics, cpu_seconds
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.graphs.collection import GROUPS, KNOWN, load_federation
@@ -21,7 +21,7 @@ from fkgsec.graphs.collection import GROUPS, KNOWN, load_federation
 if TYPE_CHECKING:
     import numpy as np
 
-    from experiments.tasks.items import TestItems
+    from fkgsec.experiments.tasks.items import TestItems
     from fkgsec.gnn.result import GnnResult
     from fkgsec.graphs.sets import FederatedGraphs
     from fkgsec.graphs.twins import Twins
@@ -120,7 +120,7 @@ def _items(result: GnnResult) -> TestItems:
     """Whether each test graph is classified correctly, and where a twin of it stands in training."""
     import numpy as np
 
-    from experiments.tasks.items import TestItems
+    from fkgsec.experiments.tasks.items import TestItems
 
     masks = twins_of(result.graph).masks
     seen = [

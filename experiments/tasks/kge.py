@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import msgspec
 from msgspec import Meta
 
-from attacks.options import MEMBERSHIP, RECONSTRUCTION, KgeAttackOptions
-from defenses.options import parse_defense
-from experiments.tasks.spec import RunSpec, with_attacks
-from experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statistics, cpu_seconds
+from fkgsec.attacks.options import MEMBERSHIP, RECONSTRUCTION, KgeAttackOptions
 from fkgsec.data.catalogue import datasets, load_dataset, shadowed
+from fkgsec.defenses.options import parse_defense
 from fkgsec.errors import SpecError
+from fkgsec.experiments.tasks.spec import RunSpec, with_attacks
+from fkgsec.experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statistics, cpu_seconds
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import HITS
 from fkgsec.kge.options import KgeOptions
@@ -165,8 +165,8 @@ def _reached(result: KgeResult) -> Reached:
     """Every client is weighted by its triples."""
     import numpy as np
 
-    from experiments.tasks.items import TestItems
     from fkgsec.data.split_leaks import NEW, OTHER_TRAIN, OWN_TRAIN, seen_in_training
+    from fkgsec.experiments.tasks.items import TestItems
     from fkgsec.kge.ranking import utility
 
     graph, seed = result.graph, result.options.seed

@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import task_of
 from fkgsec.errors import SpecError
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import task_of
 
 GIB = 2**30
 HOST = ("messages", "checkpoint", "data")  # what is in the machine's memory whatever the device is

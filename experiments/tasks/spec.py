@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
-from defenses.options import check_defense
+from fkgsec.defenses.options import check_defense
 from fkgsec.errors import SpecError
 from fkgsec.federation.options import flat, replace
 

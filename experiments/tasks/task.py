@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from experiments.tasks.spec import RunSpec
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.tasks.spec import RunSpec
 
 if TYPE_CHECKING:
-    from experiments.tasks.items import TestItems
+    from fkgsec.experiments.tasks.items import TestItems
 
 Figures = dict[str, Estimate]
 
@@ -139,7 +139,7 @@ def cpu_seconds(run: Callable[[], object]) -> float:
     return time.process_time() - began
 
 
-_MODULES = {"kge": "experiments.tasks.kge", "graph": "experiments.tasks.graph"}
+_MODULES = {"kge": "fkgsec.experiments.tasks.kge", "graph": "fkgsec.experiments.tasks.graph"}
 
 
 def task_named(name: str) -> RunTask:

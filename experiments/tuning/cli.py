@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import msgspec
 import typer
 
-from experiments.cli.console import make_console
-from experiments.cli.data import Config
-from experiments.cli.options import TRAIN_FIELDS, spec_options
-from experiments.cli.training.presets import Preset, choose
-from experiments.runs.writing import Force, Overwrite
-from experiments.tasks.spec import RunSpec
-from experiments.tuning.search import read_searches
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.console import make_console
+from fkgsec.experiments.cli.data import Config
+from fkgsec.experiments.cli.options import TRAIN_FIELDS, spec_options
+from fkgsec.experiments.cli.training.presets import Preset, choose
+from fkgsec.experiments.runs.writing import Force, Overwrite
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tuning.search import read_searches
 
 if TYPE_CHECKING:
-    from experiments.tuning.study import Tuning
+    from fkgsec.experiments.tuning.study import Tuning
 
 EXAMPLES = (
     "Examples:\n\n  fkgsec tune --search learning_rate=log:1e-4:1e-2 --search gamma=5,9,12\n\n"
@@ -62,10 +62,10 @@ def tune_options(
     track: Annotated[list[str] | None, typer.Option("--track", hidden=True)] = None,
 ) -> None:
     """Find options by their validation alone; killed, it goes on when the same command is given again."""
-    from experiments.cli.progress import observe_on
-    from experiments.runs.run import warnings_of
-    from experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, write_tuning
-    from experiments.tuning.study import tune
+    from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.runs.run import warnings_of
+    from fkgsec.experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, write_tuning
+    from fkgsec.experiments.tuning.study import tune
 
     if track:
         raise SpecError(
@@ -98,9 +98,9 @@ def tune_options(
 
 
 def _print(tuned: Tuning, folder: Path) -> None:
-    from experiments.reporting.sheets import print_sheets
-    from experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, lines, trials_sheet
-    from experiments.tuning.study import TUNING_FILE
+    from fkgsec.experiments.reporting.sheets import print_sheets
+    from fkgsec.experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, lines, trials_sheet
+    from fkgsec.experiments.tuning.study import TUNING_FILE
 
     console = make_console()
     for line in (*lines(tuned), ""):
@@ -111,7 +111,7 @@ def _print(tuned: Tuning, folder: Path) -> None:
 
 
 def _default_folder(spec: RunSpec, graph: Any, searched: dict[str, str]) -> Path:
-    from experiments.runs.run import data_name
+    from fkgsec.experiments.runs.run import data_name
 
     what = msgspec.json.encode([spec.document(), searched, graph.hash], order="sorted")
     return Path("runs") / f"tune-{data_name(graph)}-{spec.algorithm}-{hashlib.sha256(what).hexdigest()[:8]}"

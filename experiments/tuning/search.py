@@ -13,10 +13,10 @@ import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from experiments.runs.choices import suggestion
-from experiments.runs.spec import option_names
-from experiments.tasks.spec import RunSpec
 from fkgsec.errors import SpecError
+from fkgsec.experiments.runs.choices import suggestion
+from fkgsec.experiments.runs.spec import option_names
+from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.federation.settings import fields_of
 from fkgsec.text import shown
 

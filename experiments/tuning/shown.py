@@ -16,12 +16,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from experiments.reporting.picture import BLUE, GREY, ORANGE, png
-from experiments.reporting.sheets import Column, Sheet
-from experiments.runs.writing import write_atomically
-from experiments.tasks.task import task_of
-from experiments.tuning.search import with_values
-from experiments.tuning.study import Trial, Tuning
+from fkgsec.experiments.reporting.picture import BLUE, GREY, ORANGE, png
+from fkgsec.experiments.reporting.sheets import Column, Sheet
+from fkgsec.experiments.runs.writing import write_atomically
+from fkgsec.experiments.tasks.task import task_of
+from fkgsec.experiments.tuning.search import with_values
+from fkgsec.experiments.tuning.study import Trial, Tuning
 
 CSV_FILE, PICTURE_FILE, BEST_FILE = "trials.csv", "trials.png", "best.yaml"
 MOST_SHOWN = 15  # rows of the table in the terminal

@@ -28,25 +28,25 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 
-from defenses.options import parse_defense
-from defenses.transport import make_transport
-from experiments.cli.progress import Observe
-from experiments.runs.record import Environment, environment_of, guarantees_of
-from experiments.runs.run import check_run
-from experiments.runs.stored import encode_stored
-from experiments.runs.writing import locked, refused, write_atomically
-from experiments.tasks.memory import check_memory
-from experiments.tasks.spec import RunSpec
-from experiments.tasks.task import task_of
-from experiments.tuning.search import Searched, with_values
 from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.defenses.options import parse_defense
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import DataError, RunError, SpecError, TrainingError
+from fkgsec.experiments.cli.progress import Observe
+from fkgsec.experiments.runs.record import Environment, environment_of, guarantees_of
+from fkgsec.experiments.runs.run import check_run
+from fkgsec.experiments.runs.stored import encode_stored
+from fkgsec.experiments.runs.writing import locked, refused, write_atomically
+from fkgsec.experiments.tasks.memory import check_memory
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.tasks.task import task_of
+from fkgsec.experiments.tuning.search import Searched, with_values
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
+from fkgsec.protocols.noise.accounting import compose
+from fkgsec.protocols.noise.guarantee import Guarantee
 from fkgsec.randomness import generator
-from protocols.noise.accounting import compose
-from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/tuning/1"
 TUNING_FILE, STORAGE, TRIALS, NAME = "tuning.json", "study.db", "trials", "tuning"

@@ -14,14 +14,14 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from attacks.forgetting.evidence import Power, measure_power
-from attacks.forgetting.readings import AuditRun, read_run
-from attacks.membership.audits import Audited, Shadow, replace_train, train_shadow
-from defenses.transport import make_transport
-from experiments.cli.progress import Observe
-from experiments.unlearning.unlearn import NO_TRACE, Unlearned
+from fkgsec.attacks.forgetting.evidence import Power, measure_power
+from fkgsec.attacks.forgetting.readings import AuditRun, read_run
+from fkgsec.attacks.membership.audits import Audited, Shadow, replace_train, train_shadow
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.progress import Observe
+from fkgsec.experiments.unlearning.unlearn import NO_TRACE, Unlearned
 from fkgsec.federation.loop import run_federation, run_identity
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.kge.options import KgeOptions

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from attacks.forgetting.evaluation import ROLES, Forgetting
-from attacks.forgetting.paired import Sensitivity
-from attacks.forgetting.relearning import RELEARN_LEVEL
-from experiments.reporting.pages import render_page
-from experiments.reporting.sheets import Column, Sheet, interval, markdown_lines, markdown_text
-from experiments.unlearning.unlearn import UNLEARNED_FILE
-from experiments.unlearning.verification import Verification
+from fkgsec.attacks.forgetting.evaluation import ROLES, Forgetting
+from fkgsec.attacks.forgetting.paired import Sensitivity
+from fkgsec.attacks.forgetting.relearning import RELEARN_LEVEL
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.reporting.pages import render_page
+from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, markdown_lines, markdown_text
+from fkgsec.experiments.unlearning.unlearn import UNLEARNED_FILE
+from fkgsec.experiments.unlearning.verification import Verification
 
 UNMEASURED = "cannot be measured"
 DID_NOT_ASK = "*: did not ask; (others): all of these together."

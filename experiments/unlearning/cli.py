@@ -11,15 +11,15 @@ import msgspec
 import typer
 from rich.console import Console
 
-from experiments.cli.console import complete_from, make_console
-from experiments.runs.choices import allowed, spelled
-from experiments.runs.writing import Force, Overwrite, refused, write_atomically, write_new
-from experiments.unlearning.options import MIN_REFERENCES, MIN_SHADOWS, AuditOptions, Thresholds
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.console import complete_from, make_console
+from fkgsec.experiments.runs.choices import allowed, spelled
+from fkgsec.experiments.runs.writing import Force, Overwrite, refused, write_atomically, write_new
+from fkgsec.experiments.unlearning.options import MIN_REFERENCES, MIN_SHADOWS, AuditOptions, Thresholds
 from fkgsec.unlearning.options import UnlearnOptions
 
 if TYPE_CHECKING:
-    from experiments.unlearning.verification import Verification
+    from fkgsec.experiments.unlearning.verification import Verification
 
 UNLEARN_EXAMPLES = (
     "Examples:\n\n  fkgsec unlearn --run runs/mine --forget forget.tsv --client hospital-1\n\n"
@@ -97,8 +97,8 @@ def unlearn(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary; errors only")] = False,
 ) -> None:
     """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
-    from experiments.cli.progress import observe_on
-    from experiments.unlearning.unlearn import unlearn_run
+    from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.unlearning.unlearn import unlearn_run
 
     given: dict[str, Any] = {
         "method": method, "variant": variant, "hard": hard, "soft": soft, "mu_soft": mu_soft, "epochs": epochs,
@@ -194,9 +194,9 @@ def verify(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables")] = False,
 ) -> None:
     """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
-    from experiments.cli.progress import observe_on
-    from experiments.unlearning.verification import audit_folder, encode
-    from experiments.unlearning.verification import verify as verify_run
+    from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.unlearning.verification import audit_folder, encode
+    from fkgsec.experiments.unlearning.verification import verify as verify_run
 
     target = audit_folder(run, out, audit_seed)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
@@ -255,8 +255,8 @@ def _write(made: Verification, earlier: Verification | None, target: Path) -> Ve
     Raises:
         RunError: the folder has another verification, or cannot be made.
     """
-    from experiments.unlearning.certificate import to_html, to_markdown
-    from experiments.unlearning.verification import encode
+    from fkgsec.experiments.unlearning.certificate import to_html, to_markdown
+    from fkgsec.experiments.unlearning.verification import encode
 
     try:
         target.mkdir(parents=True, exist_ok=True)
@@ -274,7 +274,7 @@ def _write(made: Verification, earlier: Verification | None, target: Path) -> Ve
 
 def _earlier(path: Path) -> Verification | None:
     """The verification in a file. Raises `RunError` for one that cannot be read."""
-    from experiments.unlearning.summary import read_verification
+    from fkgsec.experiments.unlearning.summary import read_verification
 
     if not path.exists():
         return None
@@ -286,7 +286,7 @@ def _earlier(path: Path) -> Verification | None:
 
 def _says_the_same(made: Verification, earlier: Verification) -> bool:
     """Whether two verifications differ in nothing but where and when they were made."""
-    from experiments.unlearning.verification import Verification, encode
+    from fkgsec.experiments.unlearning.verification import Verification, encode
 
     # Once through JSON, as the earlier one was: 0 and 0.0 are one value there.
     again = msgspec.json.decode(encode(made), type=Verification)
@@ -295,8 +295,8 @@ def _says_the_same(made: Verification, earlier: Verification) -> bool:
 
 def _show(made: Verification, console: Console) -> None:
     """The verdict with its reasons, what was asked, tables, and what they rest on."""
-    from experiments.reporting.sheets import print_sheets
-    from experiments.unlearning.certificate import asked_lines, sheets
+    from fkgsec.experiments.reporting.sheets import print_sheets
+    from fkgsec.experiments.unlearning.certificate import asked_lines, sheets
 
     console.print(
         f"Verdict: {made.verdict.outcome}; exit status {made.verdict.exit_status}", highlight=False, style="bold"

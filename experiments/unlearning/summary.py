@@ -6,11 +6,11 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 
-from attacks.forgetting.evaluation import ROLES
-from experiments.reporting.sheets import Column, Sheet
-from experiments.runs.record import read_if_of
-from experiments.unlearning.verification import SCHEMA, Verification
+from fkgsec.attacks.forgetting.evaluation import ROLES
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.reporting.sheets import Column, Sheet
+from fkgsec.experiments.runs.record import read_if_of
+from fkgsec.experiments.unlearning.verification import SCHEMA, Verification
 
 _ROLES = tuple(Column(role, "figure") for role in ROLES)
 

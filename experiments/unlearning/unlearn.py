@@ -16,26 +16,26 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from defenses.transport import make_transport
-from experiments.cli.progress import Observe, unobserved
-from experiments.runs.record import Environment, describe_environment, guarantees_of
-from experiments.runs.run import SPEC_FILE, check_fits, load_run, read_spec
-from experiments.runs.spec import RunSpec, Spec, of_triples
-from experiments.runs.stored import decode_stored, encode_stored
-from experiments.runs.writing import locked, must_write, put_in_place, write_atomically
 from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.cli.progress import Observe, unobserved
+from fkgsec.experiments.runs.record import Environment, describe_environment, guarantees_of
+from fkgsec.experiments.runs.run import SPEC_FILE, check_fits, load_run, read_spec
+from fkgsec.experiments.runs.spec import RunSpec, Spec, of_triples
+from fkgsec.experiments.runs.stored import decode_stored, encode_stored
+from fkgsec.experiments.runs.writing import locked, must_write, put_in_place, write_atomically
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.ranking import utility
 from fkgsec.kge.result import KgeResult
+from fkgsec.protocols.noise.guarantee import Guarantee
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
-from protocols.noise.guarantee import Guarantee
 
 SCHEMA = "fkgsec/unlearning/1"
 UNLEARNED_FILE, UNLEARNING_FILE, FORGET_FOLDER = "unlearned.safetensors", "unlearning.json", "forget"

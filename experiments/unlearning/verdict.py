@@ -48,11 +48,11 @@ from typing import Literal
 import msgspec
 from scipy.special import ndtri
 
-from attacks.forgetting.evaluation import Membership
-from attacks.forgetting.evidence import Evidence, ModelEvidence
-from attacks.forgetting.paired import Sensitivity
-from experiments.unlearning.options import Thresholds
+from fkgsec.attacks.forgetting.evaluation import Membership
+from fkgsec.attacks.forgetting.evidence import Evidence, ModelEvidence
+from fkgsec.attacks.forgetting.paired import Sensitivity
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.unlearning.options import Thresholds
 
 Outcome = Literal["forgotten", "not forgotten", "inconclusive"]
 Reading = Literal["within", "told apart", "undecided", "not measured"]

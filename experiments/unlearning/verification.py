@@ -20,20 +20,20 @@ import numpy as np
 import pandas as pd
 import torch
 
-from attacks.figure import Figure
-from attacks.forgetting.evaluation import Forgetting, Results, measure_forgetting
-from attacks.forgetting.evidence import Evidence, weigh_evidence
-from attacks.forgetting.figures import forgetting_figures
-from attacks.membership.audits import audited_triples
-from experiments.cli.progress import Observe, unobserved
-from experiments.runs.record import Environment, describe_environment
-from experiments.runs.run import check_fits, load_run
-from experiments.unlearning.audit_runs import Auditor, OwnRuns
-from experiments.unlearning.options import AuditOptions, Thresholds
-from experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
-from experiments.unlearning.verdict import Verdict, judge
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.forgetting.evaluation import Forgetting, Results, measure_forgetting
+from fkgsec.attacks.forgetting.evidence import Evidence, weigh_evidence
+from fkgsec.attacks.forgetting.figures import forgetting_figures
+from fkgsec.attacks.membership.audits import audited_triples
 from fkgsec.data.escrow import read_escrow
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.progress import Observe, unobserved
+from fkgsec.experiments.runs.record import Environment, describe_environment
+from fkgsec.experiments.runs.run import check_fits, load_run
+from fkgsec.experiments.unlearning.audit_runs import Auditor, OwnRuns
+from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
+from fkgsec.experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
+from fkgsec.experiments.unlearning.verdict import Verdict, judge
 from fkgsec.federation.loop import run_identity
 from fkgsec.frames import block
 from fkgsec.kge.result import KgeResult

@@ -19,7 +19,7 @@ from fkgsec.exchange.parts import Received, Upload, Uploaded
 from fkgsec.exchange.server import TableServer
 from fkgsec.federation.messages import SERVER, Alignment, AnyMessage
 from fkgsec.federation.recipes import Table
-from protocols.core.rounds import NOTHING, Ask, ClientRound, Replies, ServerRound, Silence
+from fkgsec.protocols.core.rounds import NOTHING, Ask, ClientRound, Replies, ServerRound, Silence
 
 Frames = tuple[AnyMessage, ...]
 LARGEST_VALUE = 1e9

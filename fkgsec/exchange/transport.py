@@ -29,7 +29,7 @@ from fkgsec.federation.messages import Alignment, Channel
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Table
-from protocols.core.rounds import ClientRound, Deliver, Outcome, Result, ServerRound, run
+from fkgsec.protocols.core.rounds import ClientRound, Deliver, Outcome, Result, ServerRound, run
 
 
 class Transport:

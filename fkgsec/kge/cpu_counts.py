@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numba import prange
 
-from protocols.core.compiled import compiled
+from fkgsec.protocols.core.compiled import compiled
 
 
 @compiled(parallel=True)

@@ -11,7 +11,7 @@ from numba import get_num_threads as get_num_threads
 from numba import prange
 
 from fkgsec.philox import LOW, MULTIPLIERS, ROUNDS, WEYL
-from protocols.core.compiled import compiled
+from fkgsec.protocols.core.compiled import compiled
 
 _LOW, _HALF = np.uint64(LOW), np.uint64(32)
 _FIRST, _SECOND = np.uint64(MULTIPLIERS[0]), np.uint64(MULTIPLIERS[1])

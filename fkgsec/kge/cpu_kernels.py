@@ -20,7 +20,7 @@ from numba import get_num_threads as get_num_threads
 from numba import prange
 
 from fkgsec.kge.kinds import L1, MODULUS
-from protocols.core.compiled import compiled
+from fkgsec.protocols.core.compiled import compiled
 
 # Sums may be reordered and contracted for vector units; NaN and infinity keep their meaning.
 _FAST = {"reassoc", "contract", "arcp", "nsz"}

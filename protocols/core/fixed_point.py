@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from protocols.core.errors import NotFinite, OutOfRing, SettingError, WrongType
-from protocols.core.prg import Ring
+from fkgsec.protocols.core.errors import NotFinite, OutOfRing, SettingError, WrongType
+from fkgsec.protocols.core.prg import Ring
 
 _DOUBLE_BITS = 53  # integers up to 2^53 are exact in float64
 _BLOCK = 2**15  # elements: the temporaries of one block stay in cache

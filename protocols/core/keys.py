@@ -18,8 +18,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
-from protocols.core.errors import BadCiphertext, BadSignature, LowOrderPoint, WrongLength
-from protocols.core.prg import Randomness, draw
+from fkgsec.protocols.core.errors import BadCiphertext, BadSignature, LowOrderPoint, WrongLength
+from fkgsec.protocols.core.prg import Randomness, draw
 
 KEY_BYTES = 32
 SIGNATURE_BYTES = 64

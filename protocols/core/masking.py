@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from protocols import CipherName
-from protocols.core.errors import WrongType
-from protocols.core.prg import Ring, keystream
+from fkgsec.protocols import CipherName
+from fkgsec.protocols.core.errors import WrongType
+from fkgsec.protocols.core.prg import Ring, keystream
 
 BLOCK_BYTES = 256 * 1024  # block of output, keystream and zeros stay in a core's second-level cache together
 _ZEROS = memoryview(bytes(BLOCK_BYTES))

@@ -23,7 +23,7 @@ import os
 import threading
 from typing import Any, NoReturn
 
-from protocols.core.errors import StateReused
+from fkgsec.protocols.core.errors import StateReused
 
 
 class Taken:

@@ -21,8 +21,8 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from protocols import CipherName
-from protocols.core.errors import OutOfRing, RandomnessError, SettingError, WrongLength, WrongType
+from fkgsec.protocols import CipherName
+from fkgsec.protocols.core.errors import OutOfRing, RandomnessError, SettingError, WrongLength, WrongType
 
 Randomness = Callable[[int], bytes]
 """n -> n random bytes: `secrets.token_bytes` in production, `seeded(...)` in simulations and tests."""

@@ -33,7 +33,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from protocols.core.errors import ProtocolError, UnexpectedMessage, describe
+from fkgsec.protocols.core.errors import ProtocolError, UnexpectedMessage, describe
 
 SERVER = "server"
 NOTHING = b""

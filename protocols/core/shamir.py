@@ -3,7 +3,7 @@
 Any `threshold` shares give the secret; fewer say nothing about it, whatever computer looks at them.
 Shares carry no authentication: the caller checks the reconstructed secret against a public key or a commitment.
 
-    >>> from protocols.core.prg import seeded
+    >>> from fkgsec.protocols.core.prg import seeded
     >>> shares = split(bytes(31) + b"!", threshold=2, holders=(1, 2, 3, 4), randomness=seeded(b"example"))
     >>> reconstruct({2: shares[2], 4: shares[4]}, threshold=2)[-1:]
     b'!'
@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from operator import mul
 
-from protocols.core.errors import BadShare, ReconstructionMismatch, SettingError, TooFewParties, WrongLength
-from protocols.core.prg import Randomness, digest, draw
+from fkgsec.protocols.core.errors import BadShare, ReconstructionMismatch, SettingError, TooFewParties, WrongLength
+from fkgsec.protocols.core.prg import Randomness, digest, draw
 
 PRIME = 2**256 + 297  # the smallest prime above 2^256
 SECRET_BYTES = 32

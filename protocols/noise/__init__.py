@@ -7,7 +7,7 @@
 from below by trials, whatever was claimed.
 """
 
-from protocols.noise.sampling import (
+from fkgsec.protocols.noise.sampling import (
     MAX_SIGMA,
     MIN_SIGMA,
     SAMPLE_DISTANCE,

@@ -21,9 +21,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from protocols import Accountant
-from protocols.noise import sampling_delta
-from protocols.noise.guarantee import AccountingError, Guarantee, Releases
+from fkgsec.protocols import Accountant
+from fkgsec.protocols.noise import sampling_delta
+from fkgsec.protocols.noise.guarantee import AccountingError, Guarantee, Releases
 
 Neighbouring = Literal["replace", "add-remove"]
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from protocols.noise.accounting import AccountingError
+from fkgsec.protocols.noise.accounting import AccountingError
 
 
 class AuditBound(NamedTuple):

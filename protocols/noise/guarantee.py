@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from typing import Literal
 
-from protocols.core.errors import ProtocolError
+from fkgsec.protocols.core.errors import ProtocolError
 
 NoiseName = Literal["gaussian", "discrete", "skellam"]
 

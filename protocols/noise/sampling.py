@@ -35,9 +35,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from protocols.core.compiled import compiled
-from protocols.core.errors import ProtocolError
-from protocols.core.prg import SEED_BYTES, Randomness, derive, draw, seeded
+from fkgsec.protocols.core.compiled import compiled
+from fkgsec.protocols.core.errors import ProtocolError
+from fkgsec.protocols.core.prg import SEED_BYTES, Randomness, derive, draw, seeded
 
 SAMPLE_DISTANCE = 2.0**-113
 MIN_SIGMA, MAX_SIGMA = 2.0**-40, 2.0**40  # of both integer distributions; beyond, the number formats need another look

@@ -68,14 +68,14 @@ Differs: FedR cites the two-party union of Kolesnikov et al. 2019 (KRTW19). A se
 would learn who brought each identifier; this one is of all clients at once.
 """
 
-from protocols import MAX_ATTEMPTS
-from protocols.psu.client import Client, MissingIdentifiers, accept, contribute, join
-from protocols.psu.cost import Cost, measure
-from protocols.psu.messages import Announcement, UnionList, decode_message
-from protocols.psu.plan import NothingToHideBehind, Plan
-from protocols.psu.rounds import Union, client_round, server_round
-from protocols.psu.server import CohortChanged, DamagedTable, UnionTooLarge, announce, open_union
-from protocols.psu.session import union
+from fkgsec.protocols import MAX_ATTEMPTS
+from fkgsec.protocols.psu.client import Client, MissingIdentifiers, accept, contribute, join
+from fkgsec.protocols.psu.cost import Cost, measure
+from fkgsec.protocols.psu.messages import Announcement, UnionList, decode_message
+from fkgsec.protocols.psu.plan import NothingToHideBehind, Plan
+from fkgsec.protocols.psu.rounds import Union, client_round, server_round
+from fkgsec.protocols.psu.server import CohortChanged, DamagedTable, UnionTooLarge, announce, open_union
+from fkgsec.protocols.psu.session import union
 
 __all__ = [
     "MAX_ATTEMPTS",

@@ -15,15 +15,21 @@ from itertools import pairwise
 
 import numpy as np
 
-from protocols.core.errors import MalformedMessage, ProtocolError, ReplayedMessage, SettingError, UnexpectedMessage
-from protocols.core.one_shot import Taken
-from protocols.core.prg import Randomness
-from protocols.core.rounds import SERVER
-from protocols.psu.messages import Announcement, UnionList
-from protocols.psu.plan import MAX_REPEATS, TABLE, Plan
-from protocols.psu.table import Parameters, draw_multipliers, encode_with, set_items
-from protocols.secagg.messages import Message, check_header
-from protocols.secagg.setting import Setting
+from fkgsec.protocols.core.errors import (
+    MalformedMessage,
+    ProtocolError,
+    ReplayedMessage,
+    SettingError,
+    UnexpectedMessage,
+)
+from fkgsec.protocols.core.one_shot import Taken
+from fkgsec.protocols.core.prg import Randomness
+from fkgsec.protocols.core.rounds import SERVER
+from fkgsec.protocols.psu.messages import Announcement, UnionList
+from fkgsec.protocols.psu.plan import MAX_REPEATS, TABLE, Plan
+from fkgsec.protocols.psu.table import Parameters, draw_multipliers, encode_with, set_items
+from fkgsec.protocols.secagg.messages import Message, check_header
+from fkgsec.protocols.secagg.setting import Setting
 
 
 class MissingIdentifiers(ProtocolError):

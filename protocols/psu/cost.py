@@ -13,12 +13,12 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.core.prg import seeded
-from protocols.core.rounds import SERVER, Tally, run
-from protocols.psu.client import join
-from protocols.psu.plan import Plan
-from protocols.psu.rounds import Union, client_round, server_round
-from protocols.secagg.setting import safe_threshold
+from fkgsec.protocols.core.prg import seeded
+from fkgsec.protocols.core.rounds import SERVER, Tally, run
+from fkgsec.protocols.psu.client import join
+from fkgsec.protocols.psu.plan import Plan
+from fkgsec.protocols.psu.rounds import Union, client_round, server_round
+from fkgsec.protocols.secagg.setting import safe_threshold
 
 
 class Cost(NamedTuple):

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import msgspec
 
-from protocols.core.errors import MalformedMessage
-from protocols.secagg.messages import AnyMessage, Message
+from fkgsec.protocols.core.errors import MalformedMessage
+from fkgsec.protocols.secagg.messages import AnyMessage, Message
 
 
 class Announcement(Message, frozen=True, tag="psu-announcement"):

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from protocols import MAX_ATTEMPTS
-from protocols.core.errors import ProtocolError, SettingError
-from protocols.core.prg import Ring, digest
-from protocols.psu.table import MAX_CELLS, SALT_BYTES, Parameters, cells_for
-from protocols.secagg.setting import Setting, Vector
+from fkgsec.protocols import MAX_ATTEMPTS
+from fkgsec.protocols.core.errors import ProtocolError, SettingError
+from fkgsec.protocols.core.prg import Ring, digest
+from fkgsec.protocols.psu.table import MAX_CELLS, SALT_BYTES, Parameters, cells_for
+from fkgsec.protocols.secagg.setting import Setting, Vector
 
 START_CAP = 1024
 GROWTH = 4

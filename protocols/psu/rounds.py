@@ -16,17 +16,17 @@ from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.core.errors import DisconnectedGraph, MalformedMessage, TooFewParties
-from protocols.core.prg import Randomness
-from protocols.core.rounds import NOTHING, Ask, ClientRound, Result, ServerRound, Silence
-from protocols.psu.client import Client, accept, contribute
-from protocols.psu.messages import Announcement, UnionList, decode_message
-from protocols.psu.plan import MAX_REPEATS, Plan
-from protocols.psu.server import CohortChanged, DamagedTable, UnionTooLarge, announce, open_union
-from protocols.psu.table import InconsistentItems, MalformedTable, Parameters, PeelingError
-from protocols.secagg import rounds as secagg_rounds
-from protocols.secagg.messages import encode
-from protocols.secagg.server import Sum
+from fkgsec.protocols.core.errors import DisconnectedGraph, MalformedMessage, TooFewParties
+from fkgsec.protocols.core.prg import Randomness
+from fkgsec.protocols.core.rounds import NOTHING, Ask, ClientRound, Result, ServerRound, Silence
+from fkgsec.protocols.psu.client import Client, accept, contribute
+from fkgsec.protocols.psu.messages import Announcement, UnionList, decode_message
+from fkgsec.protocols.psu.plan import MAX_REPEATS, Plan
+from fkgsec.protocols.psu.server import CohortChanged, DamagedTable, UnionTooLarge, announce, open_union
+from fkgsec.protocols.psu.table import InconsistentItems, MalformedTable, Parameters, PeelingError
+from fkgsec.protocols.secagg import rounds as secagg_rounds
+from fkgsec.protocols.secagg.messages import encode
+from fkgsec.protocols.secagg.server import Sum
 
 
 class Union(NamedTuple):

@@ -8,13 +8,13 @@ Between the two, secure aggregation opens the sum of the clients' tables, `total
 
 from __future__ import annotations
 
-from protocols.core.errors import ProtocolError
-from protocols.core.prg import Randomness, draw
-from protocols.core.rounds import SERVER
-from protocols.psu.messages import Announcement, UnionList
-from protocols.psu.plan import TABLE, Plan
-from protocols.psu.table import SALT_BYTES, Parameters, peel
-from protocols.secagg.server import Sum
+from fkgsec.protocols.core.errors import ProtocolError
+from fkgsec.protocols.core.prg import Randomness, draw
+from fkgsec.protocols.core.rounds import SERVER
+from fkgsec.protocols.psu.messages import Announcement, UnionList
+from fkgsec.protocols.psu.plan import TABLE, Plan
+from fkgsec.protocols.psu.table import SALT_BYTES, Parameters, peel
+from fkgsec.protocols.secagg.server import Sum
 
 RETRY = "Start another union without some of the clients, at least two at a time: a difference could show what one alone holds"
 

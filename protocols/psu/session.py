@@ -13,17 +13,17 @@ from types import MappingProxyType
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols import MAX_ATTEMPTS, secagg
-from protocols.core.errors import SettingError
-from protocols.core.prg import Randomness
-from protocols.core.rounds import SERVER, run
-from protocols.psu.client import join
-from protocols.psu.messages import decode_message
-from protocols.psu.plan import Plan
-from protocols.psu.rounds import Union, client_round, server_round
-from protocols.psu.server import CohortChanged
-from protocols.secagg import Stage
-from protocols.secagg.session import Deliver, framed, silencing
+from fkgsec.protocols import MAX_ATTEMPTS, secagg
+from fkgsec.protocols.core.errors import SettingError
+from fkgsec.protocols.core.prg import Randomness
+from fkgsec.protocols.core.rounds import SERVER, run
+from fkgsec.protocols.psu.client import join
+from fkgsec.protocols.psu.messages import decode_message
+from fkgsec.protocols.psu.plan import Plan
+from fkgsec.protocols.psu.rounds import Union, client_round, server_round
+from fkgsec.protocols.psu.server import CohortChanged
+from fkgsec.protocols.secagg import Stage
+from fkgsec.protocols.secagg.session import Deliver, framed, silencing
 
 
 def union(

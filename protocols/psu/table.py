@@ -1,6 +1,6 @@
 """The randomised invertible Bloom lookup table: a set as a vector over F_p whose sum over clients is the union.
 
-    >>> from protocols.core.prg import seeded
+    >>> from fkgsec.protocols.core.prg import seeded
     >>> parameters = Parameters(b"session", bytes(SALT_BYTES), cells_for(100))
     >>> tables = [encode(parameters, names, seeded(b"example")) for names in (["a", "b"], ["b", "c"])]
     >>> peel(parameters, Ring.MERSENNE61.add(*tables))
@@ -37,8 +37,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from protocols.core.errors import ProtocolError, SettingError
-from protocols.core.prg import Randomness, Ring, derive, draw
+from fkgsec.protocols.core.errors import ProtocolError, SettingError
+from fkgsec.protocols.core.prg import Randomness, Ring, derive, draw
 
 NUM_SEGMENTS = 3
 NUM_LIMBS = 5

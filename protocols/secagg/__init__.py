@@ -51,13 +51,13 @@ Over a regular graph a client gets the keys, the survival and the confirmations 
 with each of them what both were told; in Bell et al. neighbours confirm each other's survival one by one.
 """
 
-from protocols.core.prg import Ring
-from protocols.core.rounds import SERVER
-from protocols.secagg.messages import AnyMessage, Failure, Message, decode, encode
-from protocols.secagg.rounds import client_round, server_round
-from protocols.secagg.server import Sum
-from protocols.secagg.session import Deliver, aggregate, direct, framed, silencing
-from protocols.secagg.setting import Setting, Stage, Vector, safe_threshold
+from fkgsec.protocols.core.prg import Ring
+from fkgsec.protocols.core.rounds import SERVER
+from fkgsec.protocols.secagg.messages import AnyMessage, Failure, Message, decode, encode
+from fkgsec.protocols.secagg.rounds import client_round, server_round
+from fkgsec.protocols.secagg.server import Sum
+from fkgsec.protocols.secagg.session import Deliver, aggregate, direct, framed, silencing
+from fkgsec.protocols.secagg.setting import Setting, Stage, Vector, safe_threshold
 
 __all__ = [
     "SERVER",

@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping
 from typing import NamedTuple
 
-from protocols.core.errors import BadSignature, DuplicateSender, SplitView, SubstitutedKey
-from protocols.core.keys import KEY_BYTES, verify
-from protocols.core.prg import derive, digest, frame
-from protocols.secagg.messages import Advertisement, Confirmation, Message, check_header
-from protocols.secagg.setting import Setting
+from fkgsec.protocols.core.errors import BadSignature, DuplicateSender, SplitView, SubstitutedKey
+from fkgsec.protocols.core.keys import KEY_BYTES, verify
+from fkgsec.protocols.core.prg import derive, digest, frame
+from fkgsec.protocols.secagg.messages import Advertisement, Confirmation, Message, check_header
+from fkgsec.protocols.secagg.setting import Setting
 
 
 def self_mask_commitment(setting: Setting, party: str, self_seed: bytes) -> bytes:

@@ -12,8 +12,8 @@ from __future__ import annotations
 from math import comb, exp, lgamma, log, log1p, log2
 from typing import NamedTuple
 
-from protocols.core.errors import SettingError
-from protocols.secagg.setting import safe_threshold
+from fkgsec.protocols.core.errors import SettingError
+from fkgsec.protocols.secagg.setting import safe_threshold
 
 MOST_EXPOSURE = 2.0**-40
 MOST_FAILURE = 0.01

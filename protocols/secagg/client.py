@@ -22,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.core.errors import (
+from fkgsec.protocols.core.errors import (
     BadCiphertext,
     BadShare,
     BothSharesRequested,
@@ -34,13 +34,13 @@ from protocols.core.errors import (
     UnknownSender,
     WrongType,
 )
-from protocols.core.keys import KEY_BYTES, KeyPair, agree, generate, loaded, seal, sign, unseal
-from protocols.core.masking import mask_vector
-from protocols.core.one_shot import Taken
-from protocols.core.prg import Randomness, derive, draw, frame
-from protocols.core.rounds import SERVER
-from protocols.core.shamir import PRIME, SHARE_BYTES, split
-from protocols.secagg.bindings import (
+from fkgsec.protocols.core.keys import KEY_BYTES, KeyPair, agree, generate, loaded, seal, sign, unseal
+from fkgsec.protocols.core.masking import mask_vector
+from fkgsec.protocols.core.one_shot import Taken
+from fkgsec.protocols.core.prg import Randomness, derive, draw, frame
+from fkgsec.protocols.core.rounds import SERVER
+from fkgsec.protocols.core.shamir import PRIME, SHARE_BYTES, split
+from fkgsec.protocols.secagg.bindings import (
     View,
     adds_pair_mask,
     advertised_claim,
@@ -53,7 +53,7 @@ from protocols.secagg.bindings import (
     self_mask_seed,
     survivor_bits,
 )
-from protocols.secagg.messages import (
+from fkgsec.protocols.secagg.messages import (
     Advertisement,
     Cohort,
     Confirmation,
@@ -69,7 +69,7 @@ from protocols.secagg.messages import (
     UnmaskRequest,
     check_header,
 )
-from protocols.secagg.setting import Setting
+from fkgsec.protocols.secagg.setting import Setting
 
 
 class Shares(NamedTuple):

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from functools import lru_cache
 from types import MappingProxyType
 
-from protocols.core.errors import DisconnectedGraph, SettingError
-from protocols.core.prg import digest
+from fkgsec.protocols.core.errors import DisconnectedGraph, SettingError
+from fkgsec.protocols.core.prg import digest
 
 Graph = Mapping[str, frozenset[str]]
 

@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from protocols.core.errors import DuplicateSender, ProtocolError, describe
-from protocols.core.prg import digest
-from protocols.secagg.messages import Arrival, Failure, Kind, Message, check_header, encode
-from protocols.secagg.setting import Setting
+from fkgsec.protocols.core.errors import DuplicateSender, ProtocolError, describe
+from fkgsec.protocols.core.prg import digest
+from fkgsec.protocols.secagg.messages import Arrival, Failure, Kind, Message, check_header, encode
+from fkgsec.protocols.secagg.setting import Setting
 
 _MOST_NAMED = 3  # in an error's message; its `excluded` has all
 

@@ -13,7 +13,13 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from protocols.core.errors import LateMessage, MalformedMessage, ReplayedMessage, UnexpectedMessage, UnknownSender
+from fkgsec.protocols.core.errors import (
+    LateMessage,
+    MalformedMessage,
+    ReplayedMessage,
+    UnexpectedMessage,
+    UnknownSender,
+)
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind"):

@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping
 from itertools import combinations, islice
 from typing import NamedTuple
 
-from protocols.core.errors import BadShare, ReconstructionMismatch, TooFewParties
-from protocols.core.shamir import correct, reconstruct
-from protocols.secagg.setting import Setting
+from fkgsec.protocols.core.errors import BadShare, ReconstructionMismatch, TooFewParties
+from fkgsec.protocols.core.shamir import correct, reconstruct
+from fkgsec.protocols.secagg.setting import Setting
 
 MOST_SUBSETS = 1000
 

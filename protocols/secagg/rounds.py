@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.core.errors import MalformedMessage, TooFewParties, describe
-from protocols.core.prg import Randomness
-from protocols.core.rounds import NOTHING, Ask, ClientRound, Replies, Reply, ServerRound, Silence
-from protocols.secagg import client, server
-from protocols.secagg.messages import Arrival, Failure, Message, decode, encode, kind_of
-from protocols.secagg.server import Sum
-from protocols.secagg.setting import Setting
+from fkgsec.protocols.core.errors import MalformedMessage, TooFewParties, describe
+from fkgsec.protocols.core.prg import Randomness
+from fkgsec.protocols.core.rounds import NOTHING, Ask, ClientRound, Replies, Reply, ServerRound, Silence
+from fkgsec.protocols.secagg import client, server
+from fkgsec.protocols.secagg.messages import Arrival, Failure, Message, decode, encode, kind_of
+from fkgsec.protocols.secagg.server import Sum
+from fkgsec.protocols.secagg.setting import Setting
 
 
 def server_round(setting: Setting, *, opening: Mapping[str, bytes] | None = None) -> ServerRound[Sum]:

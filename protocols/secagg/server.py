@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from protocols.core.errors import (
+from fkgsec.protocols.core.errors import (
     BadShare,
     BothSharesRequested,
     TooFewParties,
@@ -33,11 +33,11 @@ from protocols.core.errors import (
     WrongType,
     describe,
 )
-from protocols.core.keys import NONCE_BYTES, TAG_BYTES, agree, check_order, loaded, public_key
-from protocols.core.masking import add_into, mask_vector
-from protocols.core.rounds import SERVER
-from protocols.core.shamir import PRIME, SHARE_BYTES
-from protocols.secagg.bindings import (
+from fkgsec.protocols.core.keys import NONCE_BYTES, TAG_BYTES, agree, check_order, loaded, public_key
+from fkgsec.protocols.core.masking import add_into, mask_vector
+from fkgsec.protocols.core.rounds import SERVER
+from fkgsec.protocols.core.shamir import PRIME, SHARE_BYTES
+from fkgsec.protocols.secagg.bindings import (
     View,
     adds_pair_mask,
     check_advertisement,
@@ -47,9 +47,9 @@ from protocols.secagg.bindings import (
     self_mask_commitment,
     self_mask_seed,
 )
-from protocols.secagg.graph import require_connected
-from protocols.secagg.intake import Intake, Roll
-from protocols.secagg.messages import (
+from fkgsec.protocols.secagg.graph import require_connected
+from fkgsec.protocols.secagg.intake import Intake, Roll
+from fkgsec.protocols.secagg.messages import (
     Advertisement,
     Arrival,
     Cohort,
@@ -63,8 +63,8 @@ from protocols.secagg.messages import (
     Survivors,
     UnmaskRequest,
 )
-from protocols.secagg.opening import ClosedSecret, open_secret
-from protocols.secagg.setting import Setting, Vector
+from fkgsec.protocols.secagg.opening import ClosedSecret, open_secret
+from fkgsec.protocols.secagg.setting import Setting, Vector
 
 _SEALED_BYTES = NONCE_BYTES + 2 * SHARE_BYTES + TAG_BYTES
 

@@ -15,14 +15,14 @@ from types import MappingProxyType
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.core import rounds
-from protocols.core.errors import SettingError
-from protocols.core.prg import Randomness
-from protocols.core.rounds import SERVER, run
-from protocols.secagg.messages import Message, decode, encode
-from protocols.secagg.rounds import client_round, server_round
-from protocols.secagg.server import Sum
-from protocols.secagg.setting import Setting, Stage
+from fkgsec.protocols.core import rounds
+from fkgsec.protocols.core.errors import SettingError
+from fkgsec.protocols.core.prg import Randomness
+from fkgsec.protocols.core.rounds import SERVER, run
+from fkgsec.protocols.secagg.messages import Message, decode, encode
+from fkgsec.protocols.secagg.rounds import client_round, server_round
+from fkgsec.protocols.secagg.server import Sum
+from fkgsec.protocols.secagg.setting import Setting, Stage
 
 Deliver = Callable[[str, str, Message], Message]
 """(sender, receiver, message) -> what the receiver got. The server's name is "server"."""

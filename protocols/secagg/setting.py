@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import get_args
 
-from protocols import CipherName
-from protocols.core.errors import SettingError
-from protocols.core.prg import Ring, digest
-from protocols.core.rounds import SERVER
-from protocols.secagg.graph import Graph, complete_graph, regular_graph
+from fkgsec.protocols import CipherName
+from fkgsec.protocols.core.errors import SettingError
+from fkgsec.protocols.core.prg import Ring, digest
+from fkgsec.protocols.core.rounds import SERVER
+from fkgsec.protocols.secagg.graph import Graph, complete_graph, regular_graph
 
 
 class Stage(enum.IntEnum):

@@ -18,12 +18,12 @@ from typing import Any
 import numpy as np
 from scipy.stats import binom
 
-from experiments.papers.spec import Experiment, find_experiment, read_experiment
-from experiments.runs.record import read_record
 from fkgsec.data.catalogue import load_dataset, locate
 from fkgsec.data.graph import SPLITS, FederatedGraph, KnowledgeGraph
 from fkgsec.data.partition import partition
 from fkgsec.data.split_leaks import find_split_leaks
+from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
+from fkgsec.experiments.runs.record import read_record
 from scripts.docs.threat_pictures import ADVERSARY, HONEST, LINE, STYLE, TEXT
 
 FILES = (3, 5, 10, 15, 20)

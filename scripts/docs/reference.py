@@ -18,18 +18,18 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_typ
 
 import msgspec
 
-from attacks.options import THREAT_MODELS, threat_models
-from attacks.registry import attacks_of
-from defenses import transport
-from defenses.options import KINDS, check_defense
-from experiments.cli.options import FLAGS
-from experiments.gate import policy
-from experiments.gate.audits import Question
-from experiments.gate.measures import MEASURES
-from experiments.runs.record import Record
-from experiments.tasks.task import all_tasks, task_named
 from fkgsec import errors
+from fkgsec.attacks.options import THREAT_MODELS, threat_models
+from fkgsec.attacks.registry import attacks_of
+from fkgsec.defenses import transport
+from fkgsec.defenses.options import KINDS, check_defense
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.options import FLAGS
+from fkgsec.experiments.gate import policy
+from fkgsec.experiments.gate.audits import Question
+from fkgsec.experiments.gate.measures import MEASURES
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.tasks.task import all_tasks, task_named
 from fkgsec.federation.recipes import Recipe, algorithms_of
 from fkgsec.federation.settings import fields_of as settings_of
 from scripts.docs.threat_pictures import draw
@@ -267,7 +267,7 @@ def defenses_page() -> Iterator[str]:
     for name, kind in KINDS.items():
         yield f"\n## {name}\n\n{as_markdown(kind.about or kind.__doc__ or '')}\n"
         module = importlib.import_module(kind.__module__)
-        if module.__name__ != "defenses.options":
+        if module.__name__ != "fkgsec.defenses.options":
             yield source_of(module)
         fields = msgspec.structs.fields(kind)
         about = described(kind.__doc__, [field.name for field in fields])
@@ -283,11 +283,11 @@ def defenses_page() -> Iterator[str]:
 
 def protocols_page() -> Iterator[str]:
     """Every package of protocols."""
-    package = importlib.import_module("protocols")
+    package = importlib.import_module("fkgsec.protocols")
     yield f"# Protocols\n\n{source_of(package)}\n\nThey have had no external audit."
     for name in PROTOCOLS:
-        yield f"\n## protocols.{name} {{ #{name} }}\n\n{source_of(importlib.import_module(f'protocols.{name}'))}\n"
-        yield f"::: protocols.{name}\n    options: {{show_root_heading: false, heading_level: 3}}\n"
+        yield f"\n## fkgsec.protocols.{name} {{ #{name} }}\n\n{source_of(importlib.import_module(f'fkgsec.protocols.{name}'))}\n"
+        yield f"::: fkgsec.protocols.{name}\n    options: {{show_root_heading: false, heading_level: 3}}\n"
 
 
 def threats_page() -> Iterator[str]:
@@ -307,7 +307,7 @@ def commands_page() -> Iterator[str]:
     import typer
     from typer.cli import get_docs_for_click
 
-    from experiments.cli.main import app
+    from fkgsec.experiments.cli.main import app
 
     command: Any = typer.main.get_command(app)
     context = command.make_context("fkgsec", ["--help"], resilient_parsing=True)
@@ -378,7 +378,7 @@ def exit_page() -> Iterator[str]:
 def python_page() -> Iterator[str]:
     """The public names, which mkdocstrings describes."""
     yield "# Python\n\nWhat scripts import."
-    for package in ("fkgsec", "attacks", "defenses"):
+    for package in ("fkgsec", "fkgsec.attacks", "fkgsec.defenses"):
         yield f"\n::: {package}\n    options: {{show_root_heading: true, show_root_full_path: true, heading_level: 2}}"
 
 

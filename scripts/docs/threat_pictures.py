@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from html import escape
 
-from attacks.options import ThreatModel
+from fkgsec.attacks.options import ThreatModel
 
 WIDTH, HEIGHT = 800, 300
 ADVERSARY, HONEST, LINE, TEXT = "#b2182b", "#2166ac", "#555555", "#1a1a1a"  # told apart by colour-blind readers, too

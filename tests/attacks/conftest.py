@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import AttackOptions, Figure, run_attacks
-from attacks.figure import headline
-from attacks.view import View
-from defenses import make_transport
 from fkgsec import ClientGraph, FederatedGraph, KgeModel, KgeOptions, generate_consortium
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks.figure import headline
+from fkgsec.attacks.view import View
 from fkgsec.data.graph import SPLITS
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
 from fkgsec.federation.recipes import RECIPES

@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from attacks import run_attacks
-from attacks.figure import STRONGEST, Figure
-from attacks.options import AttackOptions
-from attacks.reconstruction.leakage import RECONSTRUCTION, UNLINKED, rebuilt
+from fkgsec.attacks import run_attacks
+from fkgsec.attacks.figure import STRONGEST, Figure
+from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.reconstruction.leakage import RECONSTRUCTION, UNLINKED, rebuilt
 from fkgsec.kge.result import KgeResult
 
 

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import AttackOptions, GraphAttackOptions, build_view, run_attacks
-from attacks.figure import headline
-from attacks.kge.view import pool
-from attacks.options import THREAT_MODELS
-from defenses import make_transport
-from experiments.tasks.kge import Spec
 from fkgsec import KgeOptions, generate_consortium
+from fkgsec.attacks import AttackOptions, GraphAttackOptions, build_view, run_attacks
+from fkgsec.attacks.figure import headline
+from fkgsec.attacks.kge.view import pool
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.defenses import make_transport
 from fkgsec.errors import SpecError, ThreatModelError
+from fkgsec.experiments.tasks.kge import Spec
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
 

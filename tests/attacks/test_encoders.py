@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attacks.options import THREAT_MODELS, KgeAttackOptions
-from attacks.registry import build_view, run_attacks
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
+from fkgsec.attacks.registry import build_view, run_attacks
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.federation.loop import run_federation

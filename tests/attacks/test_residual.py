@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from attacks import residual
-from attacks.residual import (
+from fkgsec.attacks import residual
+from fkgsec.attacks.residual import (
     SOURCES,
     UNKNOWN,
     SecureTable,

@@ -12,13 +12,13 @@ import pandas as pd
 import pytest
 import torch
 
-from attacks.options import THREAT_MODELS, AttackOptions
-from attacks.reconstruction.evaluation import NO_NAME
-from attacks.registry import build_view
-from attacks.residual import SOURCES, Claims, SecureTable, attribute_holders
-from attacks.view import ALL, View
-from defenses.transport import make_transport
 from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.reconstruction.evaluation import NO_NAME
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.residual import SOURCES, Claims, SecureTable, attribute_holders
+from fkgsec.attacks.view import ALL, View
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened, Transcript, client_party

@@ -7,11 +7,11 @@ import functools
 import numpy as np
 import pytest
 
-from attacks import AttackOptions, Figure, run_attacks, update_recovery
-from attacks.figure import STRONGEST
-from attacks.poisoning import untargeted
-from attacks.view import ALL
-from defenses import make_transport
+from fkgsec.attacks import AttackOptions, Figure, run_attacks, update_recovery
+from fkgsec.attacks.figure import STRONGEST
+from fkgsec.attacks.poisoning import untargeted
+from fkgsec.attacks.view import ALL
+from fkgsec.defenses import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation

@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from attacks import AttackOptions, Figure, run_attacks
-from attacks.update_recovery import AGGREGATE, NO_CHANGE, UPLOAD, cosines, relative_error
-from defenses.transport import make_transport
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks.update_recovery import AGGREGATE, NO_CHANGE, UPLOAD, cosines, relative_error
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult

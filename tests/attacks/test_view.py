@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.kge.view import ColluderKnowledge
-from attacks.options import KGE, THREAT_MODELS, threat_models
-from attacks.reconstruction.inference import (
+from fkgsec import ClientGraph, FederatedGraph
+from fkgsec.attacks.kge.view import ColluderKnowledge
+from fkgsec.attacks.options import KGE, THREAT_MODELS, threat_models
+from fkgsec.attacks.reconstruction.inference import (
     infer_entities,
     infer_entities_nearest,
     infer_relation_rows,
     infer_relations,
     rank_pairs,
 )
-from attacks.registry import build_view
-from attacks.view import View
-from fkgsec import ClientGraph, FederatedGraph
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.view import View
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.messages import SERVER, Rows, client_party
 from fkgsec.kge.models import ClientTables

@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.options import KGE, THREAT_MODELS, threat_models
-from attacks.registry import build_view
-from attacks.view import View
-from defenses import make_transport
 from fkgsec import KgeOptions, generate_consortium
+from fkgsec.attacks.options import KGE, THREAT_MODELS, threat_models
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.view import View
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
 

@@ -3,7 +3,7 @@
 import pytest
 
 from benchmarks.sessions import Case, markdown, measure
-from protocols.core.errors import SettingError
+from fkgsec.protocols.core.errors import SettingError
 
 
 def test_a_session_is_measured_party_by_party() -> None:

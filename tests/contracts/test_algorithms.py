@@ -15,12 +15,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses import KINDS, make_transport
-from experiments.runs.spec import make_spec
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.defenses import KINDS, make_transport
 from fkgsec.errors import FkgsecError, SpecError, TrainingError
 from fkgsec.exchange import AGGREGATIONS, CODECS
+from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.federation.loop import CHECKPOINT, Observer, load_federation, run_federation
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import RunOptions, flat, nested, replace, run_identity
@@ -33,7 +33,7 @@ from fkgsec.graphs.split import by_chance
 from fkgsec.kge.models import ENCODERS, MODELS
 from fkgsec.kge.options import NUM_NEGATIVES, KgeOptions
 from fkgsec.kge.result import KgeResult
-from protocols.noise.accounting import Guarantee
+from fkgsec.protocols.noise.accounting import Guarantee
 from tests.contracts.test_defenses import ALONE
 
 ROUNDS = 5

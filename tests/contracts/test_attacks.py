@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attacks import ATTACKS, Attack, Figure, registry, update_recovery
-from attacks.kge.task import cases as kge_cases
-from attacks.laboratory import Laboratory
-from attacks.options import GRAPH, GraphAttackOptions, KgeAttackOptions
-from attacks.registry import ATTACKED, Truth
-from attacks.view import View
-from defenses import make_transport
 from fkgsec import KgeOptions, generate_consortium
+from fkgsec.attacks import ATTACKS, Attack, Figure, registry, update_recovery
+from fkgsec.attacks.kge.task import cases as kge_cases
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.options import GRAPH, GraphAttackOptions, KgeAttackOptions
+from fkgsec.attacks.registry import ATTACKED, Truth
+from fkgsec.attacks.view import View
+from fkgsec.defenses import make_transport
 from fkgsec.estimate import exact
 from fkgsec.federation.loop import run_federation
 from fkgsec.gnn.options import GnnOptions

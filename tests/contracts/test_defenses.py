@@ -15,13 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses import KINDS, make_transport, parse_defense
-from defenses.options import words_of
+from fkgsec.defenses import KINDS, make_transport, parse_defense
+from fkgsec.defenses.options import words_of
 from fkgsec.errors import FkgsecError, SpecError
 from fkgsec.exchange import Holding, Transport
 from fkgsec.federation.messages import Channel
 from fkgsec.kge.options import KgeOptions
-from protocols.core.errors import ProtocolError
+from fkgsec.protocols.core.errors import ProtocolError
 
 ALONE = {
     "psu": "psu,secagg",

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
 from fkgsec import FederatedGraph, generate_consortium
 from fkgsec.data.escrow import Escrow, read_escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders
 from fkgsec.data.graph import SPLITS
 from fkgsec.errors import DataError, SpecError
+from fkgsec.experiments.cli.main import app
 
 GRAPH = generate_consortium(clients=3, size=1500, seed=1)
 

@@ -12,9 +12,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.transport import DefendedTransport
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import DefendedTransport
 from fkgsec.exchange import Holding, Uploaded
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel, Opened

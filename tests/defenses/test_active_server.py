@@ -16,11 +16,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import AttackOptions, Figure, run_attacks
 from benchmarks.active_server import UnprotectedTransport, active_server
-from defenses.broadcasts import BroadcastError
-from defenses.transport import DefendedTransport, make_transport
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.broadcasts import BroadcastError
+from fkgsec.defenses.transport import DefendedTransport, make_transport
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Federation, Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, ProtocolMessage, Rows
@@ -28,7 +28,7 @@ from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES, Table, algorithms_of
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
-from protocols.core.errors import ProtocolError
+from fkgsec.protocols.core.errors import ProtocolError
 
 # Every recipe that runs under secagg; FedS is aligned in clear alone. `sparse_rounds=1`: all rows are sent after even rounds.
 SUMMED = [

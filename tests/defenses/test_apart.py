@@ -10,13 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses import rounds as defended
-from defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts
-from defenses.broadcasts import commitment_of_names
-from defenses.client import DefendedClient
-from defenses.server import DefendedServer
-from defenses.terms import Entropy, Terms
-from defenses.transport import make_transport
+from fkgsec.defenses import rounds as defended
+from fkgsec.defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts
+from fkgsec.defenses.broadcasts import commitment_of_names
+from fkgsec.defenses.client import DefendedClient
+from fkgsec.defenses.server import DefendedServer
+from fkgsec.defenses.terms import Entropy, Terms
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import FkgsecError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Holding, Received, SharedTable, rounds
 from fkgsec.exchange.client import TableClient
@@ -25,7 +25,7 @@ from fkgsec.federation.messages import SERVER, Channel, decode, encode
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.options import KgeOptions
-from protocols.core.rounds import NOTHING, Party, Silence
+from fkgsec.protocols.core.rounds import NOTHING, Party, Silence
 
 HELD = {"client/a": ["x", "p", "y"], "client/b": ["y", "x"], "client/c": ["z", "y", "x", "q"]}
 PARTIES, RUN, WIDTH, TABLE = tuple(HELD), "a run", 3, "entities"

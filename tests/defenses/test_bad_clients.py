@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from defenses.broadcasts import BroadcastError, Claim, decode_claims, encode_claims
-from defenses.transport import DefendedTransport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.broadcasts import BroadcastError, Claim, decode_claims, encode_claims
+from fkgsec.defenses.transport import DefendedTransport
 from fkgsec.errors import SpecError
 from fkgsec.federation.messages import Channel, ProtocolMessage, client_party
 from fkgsec.kge.options import KgeOptions

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.broadcasts import BroadcastError
-from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.broadcasts import BroadcastError
+from fkgsec.defenses.transport import DefendedTransport, make_transport
 from fkgsec.errors import RunError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, SparseRows
@@ -19,8 +19,8 @@ from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
+from fkgsec.protocols import psu, secagg
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
-from protocols import psu, secagg
 
 
 class Changing(Channel):

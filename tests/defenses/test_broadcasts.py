@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from defenses.broadcasts import (
+from fkgsec.defenses.broadcasts import (
     HASH_BYTES,
     BroadcastError,
     BroadcastTree,

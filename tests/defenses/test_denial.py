@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from defenses.client import DefendedClient
-from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.client import DefendedClient
+from fkgsec.defenses.transport import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.options import replace
 from fkgsec.federation.steps import Observer
 from fkgsec.kge.options import KgeOptions
-from protocols.secagg import client as secagg_client
+from fkgsec.protocols.secagg import client as secagg_client
 
 PARTIES = [f"client {number}" for number in range(10)]
 BAD = PARTIES[3]

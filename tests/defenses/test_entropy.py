@@ -17,28 +17,28 @@ import torch
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from attacks.options import KGE, threat_models
-from attacks.registry import build_view
-from defenses.terms import Entropy, PartyEntropy
-from defenses.transport import make_transport
-from experiments.runs.record import encode_record
-from experiments.runs.run import execute
-from experiments.runs.spec import Spec
+from fkgsec.attacks.options import KGE, threat_models
+from fkgsec.attacks.registry import build_view
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.terms import Entropy, PartyEntropy
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Transport
+from fkgsec.experiments.runs.record import encode_record
+from fkgsec.experiments.runs.run import execute
+from fkgsec.experiments.runs.spec import Spec
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import CHECKPOINT, Observer, run_federation, run_identity
 from fkgsec.federation.messages import AnyMessage, Channel, ProtocolMessage, Rows, encode
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
+from fkgsec.protocols import psu
+from fkgsec.protocols.core.keys import generate
+from fkgsec.protocols.core.prg import Randomness, derive, digest, seeded
+from fkgsec.protocols.noise import gaussian
+from fkgsec.protocols.secagg.messages import Advertisement
 from fkgsec.randomness import generator
-from protocols import psu
-from protocols.core.keys import generate
-from protocols.core.prg import Randomness, derive, digest, seeded
-from protocols.noise import gaussian
-from protocols.secagg.messages import Advertisement
 
 SEED = 1234
 SMALL = {
@@ -174,7 +174,7 @@ CLAIMS: dict[str, bytes] = {}
 @pytest.fixture(autouse=True)
 def claims(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep what clients sign in round 1, which verifiers rebuild from public values."""
-    from protocols.secagg import client as secagg_client
+    from fkgsec.protocols.secagg import client as secagg_client
 
     made = secagg_client.advertised_claim
 

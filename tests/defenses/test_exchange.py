@@ -13,16 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.exchange import Holding, Transport, Uploaded
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, Opened, ProtocolMessage, Rows, Transcript
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
-from protocols import psu
-from protocols.secagg.messages import MaskedUpload
+from fkgsec.protocols import psu
+from fkgsec.protocols.secagg.messages import MaskedUpload
 
 replace = msgspec.structs.replace
 ALGORITHMS = ["fede", "fedr"]

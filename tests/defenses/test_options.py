@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from defenses.options import (
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.options import (
     Defense,
     DpOptions,
     PsuOptions,
@@ -18,8 +19,7 @@ from defenses.options import (
     check_defense,
     parse_defense,
 )
-from defenses.transport import DefendedTransport, make_transport
-from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import DefendedTransport, make_transport
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Transport
 from fkgsec.federation.loop import run_federation

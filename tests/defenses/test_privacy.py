@@ -13,18 +13,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from defenses.options import DpOptions, Unit, parse_defense
-from defenses.privacy import RingNoise, clip_changes, local_noise, released, ring_noise, ring_of
-from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.options import DpOptions, Unit, parse_defense
+from fkgsec.defenses.privacy import RingNoise, clip_changes, local_noise, released, ring_noise, ring_of
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.options import KgeOptions
+from fkgsec.protocols.core.fixed_point import FixedPoint
+from fkgsec.protocols.core.prg import Randomness, Ring, seeded
+from fkgsec.protocols.noise import DiscreteGaussian, Skellam
+from fkgsec.protocols.noise.accounting import gaussian_epsilon, gaussian_noise_multiplier
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions, unlearn
-from protocols.core.fixed_point import FixedPoint
-from protocols.core.prg import Randomness, Ring, seeded
-from protocols.noise import DiscreteGaussian, Skellam
-from protocols.noise.accounting import gaussian_epsilon, gaussian_noise_multiplier
 
 replace = msgspec.structs.replace
 MANY = 40_000

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses import make_transport, parse_defense
-from defenses.robust import RobustOptions
 from fkgsec import KgeOptions, generate_consortium, run_federation
+from fkgsec.defenses import make_transport, parse_defense
+from fkgsec.defenses.robust import RobustOptions
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Upload
 from fkgsec.federation.adversary import Adversary

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 from torch import Tensor
 
-from defenses.options import parse_defense
-from defenses.server_models import withstood
-from defenses.transport import DefendedTransport, make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.options import parse_defense
+from fkgsec.defenses.server_models import withstood
+from fkgsec.defenses.transport import DefendedTransport, make_transport
 from fkgsec.exchange import Uploaded
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.protection import Withstands
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.options import KgeOptions
+from fkgsec.protocols.secagg import safe_threshold
 from fkgsec.unlearning.forget_sets import retaining
-from protocols.secagg import safe_threshold
 
 
 def by_part(defense: str, num_clients: int = 5, threshold: int = 0, *, bound: bool = True) -> dict[str, Withstands]:

@@ -11,12 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.options import THREAT_MODELS, AttackOptions
-from attacks.registry import build_view
-from attacks.residual import Claims
-from attacks.view import View
-from defenses.transport import DefendedTransport, make_transport
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.residual import Claims
+from fkgsec.attacks.view import View
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import DefendedTransport, make_transport
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.federation.loop import run_federation
@@ -24,9 +24,9 @@ from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage,
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.options import KgeOptions
+from fkgsec.protocols import psu
+from fkgsec.protocols.secagg.messages import MaskedUpload
 from fkgsec.randomness import generator
-from protocols import psu
-from protocols.secagg.messages import MaskedUpload
 from tests.attacks.pairs import reconstruct
 
 TABLE: Table = "entities"

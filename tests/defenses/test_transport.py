@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses import make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Holding, Transport
 from fkgsec.federation.disk import frames

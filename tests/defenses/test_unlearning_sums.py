@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import AttackOptions, Figure, run_attacks
-from attacks.forgetting.update_difference import moved_rows
 from benchmarks.active_server import EchoingOthers
-from defenses.transport import DefendedTransport, make_transport
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks.forgetting.update_difference import moved_rows
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import DefendedTransport, make_transport
 from fkgsec.errors import RunError, SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel

@@ -11,17 +11,17 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from experiments.deploy.agreement import Agreement, new_identity, new_run
-from experiments.deploy.core.measure import EMBEDDINGS
-from experiments.deploy.data import read_party_data, write_party_folders
-from experiments.deploy.party import Party
-from experiments.deploy.server import Server, serve, train_apart
-from experiments.runs.record import Record
-from experiments.runs.spec import make_spec
+from fkgsec.experiments.deploy.agreement import Agreement, new_identity, new_run
+from fkgsec.experiments.deploy.core.measure import EMBEDDINGS
+from fkgsec.experiments.deploy.data import read_party_data, write_party_folders
+from fkgsec.experiments.deploy.party import Party
+from fkgsec.experiments.deploy.server import Server, serve, train_apart
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.steps import Observer
 from fkgsec.kge.result import KgeResult
-from protocols.core.rounds import Silence
+from fkgsec.protocols.core.rounds import Silence
 
 TINY = {
     "size": 300,

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from defenses.transport import make_transport
-from experiments.deploy.core.audit import Audited
-from experiments.deploy.core.messages import Answer, Item, Reply, Request
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError
+from fkgsec.experiments.deploy.core.audit import Audited
+from fkgsec.experiments.deploy.core.messages import Answer, Item, Reply, Request
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Rows
-from protocols.core.rounds import Silence
+from fkgsec.protocols.core.rounds import Silence
 
 NAME = "hospital-1"
 
@@ -158,7 +158,7 @@ def test_no_reply_leaves_a_party_that_could_not_write_what_it_must_remember(
         raise RunError("no space is left")
 
     with monkeypatch.context() as disk:
-        disk.setattr("experiments.deploy.party.save_memory", full)
+        disk.setattr("fkgsec.experiments.deploy.party.save_memory", full)
         for serial in (101, 101, 102):  # the same request, and another one
             with pytest.raises(RunError, match="no space"):
                 say(apart, serial, upload)

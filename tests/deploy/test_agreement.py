@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from experiments.deploy.agreement import ALGORITHMS, Agreement, agreed_terms, check_apart, new_identity, new_run
-from experiments.deploy.data import alone, read_party_data, write_party_folders
-from experiments.deploy.party import Party
-from experiments.runs.spec import make_spec
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
+from fkgsec.experiments.deploy.agreement import ALGORITHMS, Agreement, agreed_terms, check_apart, new_identity, new_run
+from fkgsec.experiments.deploy.data import alone, read_party_data, write_party_folders
+from fkgsec.experiments.deploy.party import Party
+from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.options import KgeOptions

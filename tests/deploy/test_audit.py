@@ -8,13 +8,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from attacks.figure import Figure
-from attacks.options import KgeAttackOptions
-from attacks.registry import run_attacks
-from experiments.deploy.agreement import Agreement
-from experiments.deploy.core.audit import AUDITS, Audited, check_audited
-from experiments.runs.record import read_record
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.options import KgeAttackOptions
+from fkgsec.attacks.registry import run_attacks
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.deploy.agreement import Agreement
+from fkgsec.experiments.deploy.core.audit import AUDITS, Audited, check_audited
+from fkgsec.experiments.runs.record import read_record
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.options import KgeOptions
 
@@ -102,8 +102,8 @@ def test_figures_that_were_not_asked_for_are_refused(consortium: Callable[..., A
 
 
 def test_every_audit_is_an_attack_that_fits_its_adversary() -> None:
-    from attacks.options import THREAT_MODELS
-    from attacks.registry import ATTACKS
+    from fkgsec.attacks.options import THREAT_MODELS
+    from fkgsec.attacks.registry import ATTACKS
 
     for name, model in AUDITS.items():
         assert ATTACKS[name].needs.fit(THREAT_MODELS[model])

@@ -9,8 +9,8 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
 
-from experiments.deploy.certificates import Authority, node_key, public_pem
 from fkgsec.errors import DataError, SpecError
+from fkgsec.experiments.deploy.certificates import Authority, node_key, public_pem
 
 HOSTS = ["federation.example.org", "127.0.0.1"]
 

@@ -12,16 +12,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.deploy import instructions
-from experiments.deploy.agreement import Agreement
-from experiments.deploy.certificates import Authority, public_pem
-from experiments.deploy.consortium import Plan, make_consortium
-from experiments.deploy.data import read_party_data
-from experiments.deploy.layout import PartyFolder, ServerFolder, read_settings
-from experiments.deploy.policy import PartySettings
-from experiments.tasks.kge import Spec
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.deploy import instructions
+from fkgsec.experiments.deploy.agreement import Agreement
+from fkgsec.experiments.deploy.certificates import Authority, public_pem
+from fkgsec.experiments.deploy.consortium import Plan, make_consortium
+from fkgsec.experiments.deploy.data import read_party_data
+from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder, read_settings
+from fkgsec.experiments.deploy.policy import PartySettings
+from fkgsec.experiments.tasks.kge import Spec
 
 SPEC = Spec(size=600, dim=8, rounds=2, defense="psu,secagg")
 NAMES = ("hospital-1", "hospital-2", "hospital-3")

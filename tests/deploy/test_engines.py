@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli import engines
-from experiments.cli.main import app
-from experiments.deploy.consortium import Plan, make_consortium
-from experiments.runs.spec import make_spec
+from fkgsec.experiments.cli import engines
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.deploy.consortium import Plan, make_consortium
+from fkgsec.experiments.runs.spec import make_spec
 
 
 def invoke(*words: str) -> tuple[int, str]:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from defenses.transport import make_transport
-from experiments.runs.record import Record, make_record, read_record
+from fkgsec.defenses.transport import make_transport
+from fkgsec.experiments.runs.record import Record, make_record, read_record
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
 

@@ -19,20 +19,20 @@ from typing import Any
 
 import pytest
 
-from experiments.deploy.certificates import Authority
-from experiments.deploy.consortium import Plan, make_consortium, write_node_key
-from experiments.deploy.flower.attendant import Answer, attend
-from experiments.deploy.flower.installed import command
-from experiments.deploy.flower.link import FlowerLink
-from experiments.deploy.flower.local import Door
-from experiments.deploy.flower.processes import Kept, Registry, entrance, superlink, supernode
-from experiments.deploy.layout import PartyFolder, ServerFolder
-from experiments.deploy.server import serve
-from experiments.runs.record import Record, make_record
-from experiments.tasks.kge import Spec
 from fkgsec.errors import RunError
+from fkgsec.experiments.deploy.certificates import Authority
+from fkgsec.experiments.deploy.consortium import Plan, make_consortium, write_node_key
+from fkgsec.experiments.deploy.flower.attendant import Answer, attend
+from fkgsec.experiments.deploy.flower.installed import command
+from fkgsec.experiments.deploy.flower.link import FlowerLink
+from fkgsec.experiments.deploy.flower.local import Door
+from fkgsec.experiments.deploy.flower.processes import Kept, Registry, entrance, superlink, supernode
+from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder
+from fkgsec.experiments.deploy.server import serve
+from fkgsec.experiments.runs.record import Record, make_record
+from fkgsec.experiments.tasks.kge import Spec
 from fkgsec.federation.loop import run_federation
-from protocols.core.rounds import Silence
+from fkgsec.protocols.core.rounds import Silence
 
 try:
     command("flower-superlink")
@@ -222,7 +222,7 @@ def test_a_run_over_flower_is_that_of_one_process(
     plain: Callable[[Record], dict[str, Any]],
     same_embeddings: Callable[..., bool],
 ) -> None:
-    from defenses.transport import make_transport
+    from fkgsec.defenses.transport import make_transport
 
     apart = consortium(algorithm=algorithm, defense=defense, rounds=2, clients=len(NAMES))
     together = run_federation(apart.graph, apart.terms.options, make_transport=make_transport)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from experiments.deploy.flower import bundle, installed
 from fkgsec.errors import RunError
+from fkgsec.experiments.deploy.flower import bundle, installed
 
 ROOT = Path(__file__).parents[2]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.deploy.certificates import node_key
-from experiments.deploy.flower import processes
-from experiments.deploy.flower.processes import Kept, Program, Registry, on_one_machine, stopped_by_signal
-from experiments.deploy.layout import ServerFolder, ServerSettings, encode_settings
 from fkgsec.errors import RunError
+from fkgsec.experiments.deploy.certificates import node_key
+from fkgsec.experiments.deploy.flower import processes
+from fkgsec.experiments.deploy.flower.processes import Kept, Program, Registry, on_one_machine, stopped_by_signal
+from fkgsec.experiments.deploy.layout import ServerFolder, ServerSettings, encode_settings
 
 
 def program(script: str, log: Path | None = None) -> Program:

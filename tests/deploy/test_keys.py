@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.deploy.agreement import Agreement
-from experiments.deploy.certificates import public_pem
-from experiments.deploy.consortium import Plan, make_consortium
-from experiments.deploy.layout import PartyFolder, ServerFolder, read_settings
-from experiments.deploy.policy import PartySettings
-from experiments.tasks.kge import Spec
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.deploy.agreement import Agreement
+from fkgsec.experiments.deploy.certificates import public_pem
+from fkgsec.experiments.deploy.consortium import Plan, make_consortium
+from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder, read_settings
+from fkgsec.experiments.deploy.policy import PartySettings
+from fkgsec.experiments.tasks.kge import Spec
 
 NAMES = ("berlin", "paris")
 SPEC = Spec(dim=8, rounds=2, defense="psu,secagg")

@@ -15,16 +15,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.client import DefendedClient
-from defenses.server import DefendedServer
-from experiments.deploy.core.conversation import Conversation
-from experiments.deploy.core.measure import DECIMALS, Group, check_measured, measured
-from experiments.deploy.core.messages import Reply, Validated
-from experiments.deploy.party import Party
-from experiments.deploy.server import Server
 from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.defenses.client import DefendedClient
+from fkgsec.defenses.server import DefendedServer
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.server import TableServer
+from fkgsec.experiments.deploy.core.conversation import Conversation
+from fkgsec.experiments.deploy.core.measure import DECIMALS, Group, check_measured, measured
+from fkgsec.experiments.deploy.core.messages import Reply, Validated
+from fkgsec.experiments.deploy.party import Party
+from fkgsec.experiments.deploy.server import Server
 from fkgsec.kge.local.task import KgeTask
 
 OF_CLIENTS = (ClientGraph, FederatedGraph, KgeTask, TableClient, DefendedClient, Party)

@@ -10,15 +10,15 @@ import msgspec
 import pytest
 import torch
 
-from defenses.client import DefendedClient
-from experiments.deploy.core.audit import Audited
-from experiments.deploy.core.conversation import LONGEST_REASON
-from experiments.deploy.core.measure import Measured
-from experiments.deploy.core.messages import Answer, Item, Reply, Request, Trained, Validated, encode
-from experiments.runs.record import Record, read_record
+from fkgsec.defenses.client import DefendedClient
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.deploy.core.audit import Audited
+from fkgsec.experiments.deploy.core.conversation import LONGEST_REASON
+from fkgsec.experiments.deploy.core.measure import Measured
+from fkgsec.experiments.deploy.core.messages import Answer, Item, Reply, Request, Trained, Validated, encode
+from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.federation import messages
-from protocols.core.rounds import Silence
+from fkgsec.protocols.core.rounds import Silence
 
 VICTIM = "hospital-2"
 Change = Callable[[Answer], Answer]

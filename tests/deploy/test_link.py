@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from experiments.deploy.certificates import node_key
-from experiments.deploy.flower import inside
-from experiments.deploy.flower.link import FlowerLink
-from experiments.deploy.layout import ServerFolder, ServerSettings, encode_settings
 from fkgsec.errors import DataError, RunError
-from protocols.core.rounds import Silence
+from fkgsec.experiments.deploy.certificates import node_key
+from fkgsec.experiments.deploy.flower import inside
+from fkgsec.experiments.deploy.flower.link import FlowerLink
+from fkgsec.experiments.deploy.layout import ServerFolder, ServerSettings, encode_settings
+from fkgsec.protocols.core.rounds import Silence
 
 PARTIES = ("berlin", "paris", "rome")
 FLWR = """#!{python}

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments.deploy.flower.attendant import attend
-from experiments.deploy.flower.inside.fkgsec_relay import wire
-from experiments.deploy.flower.local import Door
 from fkgsec.errors import DataError, RunError
-from protocols.core.rounds import Silence
+from fkgsec.experiments.deploy.flower.attendant import attend
+from fkgsec.experiments.deploy.flower.inside.fkgsec_relay import wire
+from fkgsec.experiments.deploy.flower.local import Door
+from fkgsec.protocols.core.rounds import Silence
 
 
 def answer(frame: bytes) -> bytes | Silence:

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 import torch
 
-from experiments.deploy.core.messages import Answer, Placed, Reply, Request, encode
+from fkgsec.experiments.deploy.core.messages import Answer, Placed, Reply, Request, encode
 from fkgsec.federation import messages
 from fkgsec.federation.messages import Alignment, Rows, Transcript
 from fkgsec.federation.order import Position
-from protocols.core.rounds import Silence
+from fkgsec.protocols.core.rounds import Silence
 
 VICTIM = "client/hospital-2"
 

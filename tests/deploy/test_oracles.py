@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from experiments.deploy.core.messages import Validated, decode
-from experiments.deploy.server import LEARNS, Server
+from fkgsec.experiments.deploy.core.messages import Validated, decode
+from fkgsec.experiments.deploy.server import LEARNS, Server
 from tests.deploy.test_redteam import send, started
 
 FAR = 15.0

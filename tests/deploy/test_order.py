@@ -23,10 +23,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from defenses import rounds as defended_rounds
-from experiments.deploy.core.messages import Item, Reply, Request
-from experiments.deploy.party import Party
-from experiments.deploy.server import Server
+from fkgsec.defenses import rounds as defended_rounds
+from fkgsec.experiments.deploy.core.messages import Item, Reply, Request
+from fkgsec.experiments.deploy.party import Party
+from fkgsec.experiments.deploy.server import Server
 from fkgsec.federation import messages
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.order import ClientOrder

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.deploy.flower.installed import VERSION, command
-from experiments.runs.record import read_record
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.deploy.flower.installed import VERSION, command
+from fkgsec.experiments.runs.record import read_record
 
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
 BLOCKS = ("install", "run", "show", "apart", "engine", "keys", "rotate", "install-ray", "ray")

@@ -6,14 +6,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from experiments.deploy.agreement import Agreement, new_identity, new_run
-from experiments.deploy.consortium import write_file
-from experiments.deploy.data import read_party_data
-from experiments.deploy.keys import agree, changed
-from experiments.deploy.layout import PartyFolder, encode_settings, read_settings
-from experiments.deploy.party import Party
-from experiments.deploy.policy import PartySettings, Policy, terms_of
 from fkgsec.errors import SpecError
+from fkgsec.experiments.deploy.agreement import Agreement, new_identity, new_run
+from fkgsec.experiments.deploy.consortium import write_file
+from fkgsec.experiments.deploy.data import read_party_data
+from fkgsec.experiments.deploy.keys import agree, changed
+from fkgsec.experiments.deploy.layout import PartyFolder, encode_settings, read_settings
+from fkgsec.experiments.deploy.party import Party
+from fkgsec.experiments.deploy.policy import PartySettings, Policy, terms_of
 from fkgsec.federation.options import replace
 from fkgsec.kge.options import KgeOptions
 

@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
-from experiments.deploy.server import serve
-from experiments.runs.record import Record, make_record, read_record
-from experiments.tasks.kge import Spec
+from fkgsec.experiments.deploy.server import serve
+from fkgsec.experiments.runs.record import Record, make_record, read_record
+from fkgsec.experiments.tasks.kge import Spec
 from fkgsec.federation.loop import run_federation
-from protocols.core.rounds import Silence
+from fkgsec.protocols.core.rounds import Silence
 
 PARTY = """
 import contextlib, socket, sys
 from pathlib import Path
-from experiments.deploy.agreement import Agreement
-from experiments.deploy.data import read_party_data
-from experiments.deploy.party import Party
+from fkgsec.experiments.deploy.agreement import Agreement
+from fkgsec.experiments.deploy.data import read_party_data
+from fkgsec.experiments.deploy.party import Party
 root, name = Path(sys.argv[1]), sys.argv[2]
 party = Party(root / name, name, Agreement.read(root / "agreement.json"), read_party_data(root / "data" / name, name))
 with socket.socket(socket.AF_UNIX) as door:
@@ -74,10 +74,10 @@ def reply_of(path: Path, request: bytes) -> bytes | Silence:
 
 def serve_processes(root: Path) -> None:
     """What a server's process does."""
-    from experiments.deploy.agreement import Agreement
+    from fkgsec.experiments.deploy.agreement import Agreement
 
     spec = json.loads((root / "spec.json").read_text())
-    from experiments.runs.spec import make_spec
+    from fkgsec.experiments.runs.spec import make_spec
 
     made: Spec = make_spec(None, spec)
     serve(made, Agreement.read(root / "agreement.json"), ask_processes(root), root / "server", checkpoint_every_s=0)
@@ -174,6 +174,6 @@ def test_a_party_killed_between_mask_and_unmask_comes_back(consortium: Callable[
 
 
 def _defended() -> Any:
-    from defenses.transport import make_transport
+    from fkgsec.defenses.transport import make_transport
 
     return make_transport

@@ -13,25 +13,25 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses import rounds as defended_rounds
-from defenses.client import sum_setting
-from defenses.statement import active_server, statement
-from experiments.deploy.core.exchange import Apart
-from experiments.deploy.core.messages import Trained, decode
-from experiments.deploy.server import Server
+from fkgsec.defenses import rounds as defended_rounds
+from fkgsec.defenses.client import sum_setting
+from fkgsec.defenses.statement import active_server, statement
 from fkgsec.exchange import Uploaded
+from fkgsec.experiments.deploy.core.exchange import Apart
+from fkgsec.experiments.deploy.core.messages import Trained, decode
+from fkgsec.experiments.deploy.server import Server
 from fkgsec.federation import messages
 from fkgsec.federation.messages import SERVER, client_party
 from fkgsec.federation.protection import Protection
-from protocols import secagg
-from protocols.core.keys import agree
-from protocols.core.masking import mask_vector
-from protocols.core.rounds import Silence
-from protocols.core.shamir import reconstruct
-from protocols.secagg import Setting, client, safe_threshold
-from protocols.secagg import server as summing
-from protocols.secagg.bindings import View, adds_pair_mask, pair_mask_seed, self_mask_seed
-from protocols.secagg.messages import Receipt, Survivors
+from fkgsec.protocols import secagg
+from fkgsec.protocols.core.keys import agree
+from fkgsec.protocols.core.masking import mask_vector
+from fkgsec.protocols.core.rounds import Silence
+from fkgsec.protocols.core.shamir import reconstruct
+from fkgsec.protocols.secagg import Setting, client, safe_threshold
+from fkgsec.protocols.secagg import server as summing
+from fkgsec.protocols.secagg.bindings import View, adds_pair_mask, pair_mask_seed, self_mask_seed
+from fkgsec.protocols.secagg.messages import Receipt, Survivors
 
 TINY_VALUE = 1e-30
 """ComplEx has gradients in proportion to its rows, and Adam's epsilon makes tiny steps of tiny gradients: rows of this size are

@@ -10,14 +10,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from defenses.transport import make_transport
-from experiments.deploy.core.measure import EMBEDDINGS
-from experiments.deploy.core.messages import Answer, Reply, Request
-from experiments.runs.record import Record, make_record
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError
+from fkgsec.experiments.deploy.core.measure import EMBEDDINGS
+from fkgsec.experiments.deploy.core.messages import Answer, Reply, Request
+from fkgsec.experiments.runs.record import Record, make_record
 from fkgsec.federation import messages
 from fkgsec.federation.loop import run_federation
-from protocols.core.rounds import Silence
+from fkgsec.protocols.core.rounds import Silence
 
 
 class Killed(BaseException):
@@ -40,7 +40,7 @@ def dying(apart: Any) -> Callable[..., Any]:
 
 def serve_through(apart: Any, ask: Callable[..., Any], **more: Any) -> tuple[Record, int]:
     """The record, and how often the server was started anew."""
-    from experiments.deploy.server import serve
+    from fkgsec.experiments.deploy.server import serve
 
     for deaths in range(100):
         try:

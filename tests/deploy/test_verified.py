@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from experiments.integrity.checks import Check, check_folder, require_whole
-from experiments.integrity.recompute import recomputed
-from experiments.runs.record import read_record
 from fkgsec.errors import RunError
+from fkgsec.experiments.integrity.checks import Check, check_folder, require_whole
+from fkgsec.experiments.integrity.recompute import recomputed
+from fkgsec.experiments.runs.record import read_record
 from fkgsec.federation.loop import CHECKPOINT
 
 

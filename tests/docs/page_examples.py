@@ -30,8 +30,8 @@ from typing import Annotated, NamedTuple
 import typer
 from typer.testing import CliRunner
 
-from experiments.cli.console import expected_errors
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.console import expected_errors
 
 _BLOCK = re.compile(
     r"(?:<!-- output(?:: (?P<begins>[^\n]*?))? -->\n)?^```(?P<info>[^\n]*)\n(?P<body>.*?)^```$",
@@ -97,7 +97,7 @@ def _command(line: str) -> str:
     expected = re.search(r"#.*exit status (\d+)", line)
     words = shlex.split(line, comments=True)
     if words[0] == "fkgsec":
-        from experiments.cli.main import app
+        from fkgsec.experiments.cli.main import app
 
         done = CliRunner().invoke(app, words[1:], env={"COLUMNS": "80"})
         status, shown, said = done.exit_code, done.stdout, done.stderr

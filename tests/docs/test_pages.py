@@ -12,13 +12,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attacks.figure import STATUSES
-from attacks.options import THREAT_MODELS
-from attacks.registry import ATTACKS
-from experiments.cli.main import app
+from fkgsec.attacks.figure import STATUSES
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import ATTACKS
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.kge.models import ENCODERS, MODELS
 from tests.docs.page_examples import blocks, commands, comparable, excerpt, how, renewed, run_page

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from experiments.papers.reproduce import find_record
-from experiments.papers.spec import find_experiment, read_experiment
-from experiments.runs.record import read_record
+from fkgsec.experiments.papers.reproduce import find_record
+from fkgsec.experiments.papers.spec import find_experiment, read_experiment
+from fkgsec.experiments.runs.record import read_record
 from scripts.docs.published import (
     FILES,
     by_tenth,

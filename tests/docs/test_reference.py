@@ -7,13 +7,13 @@ import msgspec
 import pytest
 import typer
 
-from attacks.options import THREAT_MODELS
-from attacks.registry import ATTACKS
-from defenses.options import KINDS
-from experiments.cli.main import app
-from experiments.gate.measures import MEASURES
-from experiments.runs.record import Record
-from experiments.tasks.task import all_tasks
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import ATTACKS
+from fkgsec.defenses.options import KINDS
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.gate.measures import MEASURES
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.tasks.task import all_tasks
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.settings import fields_of as settings_of
 from scripts.docs.reference import anchor, as_markdown, described, fields_of, reference_files, structs_of

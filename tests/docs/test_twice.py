@@ -21,10 +21,10 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.papers.spec import shipped_experiments
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.papers.spec import shipped_experiments
 from tests.docs.page_examples import blocks, how
 
 TUTORIALS = Path(__file__).parents[2] / "docs/tutorials"

@@ -14,12 +14,12 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from defenses import make_transport
-from defenses.bound_broadcasts import ReceivedBroadcasts
-from defenses.client import DefendedClient
-from defenses.server import DefendedServer
-from defenses.terms import Entropy, PartyEntropy
-from defenses.transport import DefendedTransport
+from fkgsec.defenses import make_transport
+from fkgsec.defenses.bound_broadcasts import ReceivedBroadcasts
+from fkgsec.defenses.client import DefendedClient
+from fkgsec.defenses.server import DefendedServer
+from fkgsec.defenses.terms import Entropy, PartyEntropy
+from fkgsec.defenses.transport import DefendedTransport
 from fkgsec.exchange import Aggregation, Holding, SharedTable, Transport
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.codec import ClientCodec, ServerCodec

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from attacks.view import ALL
-from experiments.runs.record import read_record
+from fkgsec.attacks.view import ALL
+from fkgsec.experiments.runs.record import read_record
 
 FOLDER = Path("results/attacks/graphs")
 OF_WAYS = ("auc", "same_data")  # figures of which an attack has several

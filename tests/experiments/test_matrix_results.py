@@ -9,15 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attacks.figure import Figure
-from experiments.reporting import summary
-from experiments.reporting.summary import matrix_lines
-from experiments.runs.compare import read_comparison
-from experiments.runs.intervals import over_seeds
-from experiments.runs.record import Record
+from fkgsec.attacks.figure import Figure
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.reporting import summary
+from fkgsec.experiments.reporting.summary import matrix_lines
+from fkgsec.experiments.runs.compare import read_comparison
+from fkgsec.experiments.runs.intervals import over_seeds
+from fkgsec.experiments.runs.record import Record
 
-FOLDER = Path(summary.__file__).parents[2] / "results" / "attacks" / "matrix"
+FOLDER = Path(summary.__file__).resolve().parents[2] / "results" / "attacks" / "matrix"
 SEEDS = sorted(int(path.stem[-1]) for path in FOLDER.glob("rules-seed*.json"))
 
 

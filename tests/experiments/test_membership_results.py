@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from attacks.figure import STRONGEST, Figure
-from attacks.view import ALL
-from experiments.reporting import summary
-from experiments.reporting.summary import matrix_lines
-from experiments.runs.compare import read_comparison
-from experiments.runs.record import Record, read_record
-from experiments.runs.spec import Spec
+from fkgsec.attacks.figure import STRONGEST, Figure
+from fkgsec.attacks.view import ALL
+from fkgsec.experiments.reporting import summary
+from fkgsec.experiments.reporting.summary import matrix_lines
+from fkgsec.experiments.runs.compare import read_comparison
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.spec import Spec
 
-FOLDER = Path(summary.__file__).parents[2] / "results" / "attacks" / "membership"
+FOLDER = Path(summary.__file__).resolve().parents[2] / "results" / "attacks" / "membership"
 PAGE = (FOLDER / "README.md").read_text()
 DATA = ("hospitals", "umls")
 WAYS = ("score", "loss", "rank", *(f"{way}, same graph" for way in ("calibrated", "lira", "lira-linear", "rmia")))

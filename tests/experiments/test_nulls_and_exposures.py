@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from experiments.cli.main import app
-from experiments.runs.record import read_record
-from experiments.runs.run import RECORD_FILE
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.runs.run import RECORD_FILE
 
 needs_data = pytest.mark.skipif(DATA_VARIABLE not in os.environ, reason=f"{DATA_VARIABLE} names no folder of data sets")
 DATA = ["consortium", pytest.param("Nations", marks=[needs_data, pytest.mark.slow])]

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from experiments.runs.spec import Spec
 from fkgsec.data.catalogue import DATA_VARIABLE
+from fkgsec.experiments.runs.spec import Spec
 from fkgsec.federation.loop import run_federation
 
 pytestmark = [

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.runs.record import read_record
 from fkgsec.data.catalogue import DATA_VARIABLE
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.runs.record import read_record
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 
 pytestmark = [

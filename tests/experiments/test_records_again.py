@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from experiments.papers.judging.scoreboard import all_records
-from experiments.reporting.summary import __file__ as summary_file
-from experiments.runs.record import Record, is_record, read_record, vector_level
 from fkgsec.data.catalogue import DATA_VARIABLE
+from fkgsec.experiments.papers.judging.scoreboard import all_records
+from fkgsec.experiments.reporting.summary import __file__ as summary_file
+from fkgsec.experiments.runs.record import Record, is_record, read_record, vector_level
 
-RESULTS = Path(summary_file).parents[2] / "results"
+RESULTS = Path(summary_file).resolve().parents[2] / "results"
 NUM_CHEAPEST = 3
 WITH_PATHS = ("attacks/matrix", "attacks/membership", "tables/kge")  # their commands name folders of one machine
 REMADE = ("ddb14-fed5-fedr-6rounds", "ddb14-fed5-fede-published16")

@@ -6,15 +6,15 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.papers.runner import Results, find_results, table_of
-from experiments.papers.spec import find_experiment, read_experiment
-from experiments.papers.table import table_lines
-from experiments.reporting import summary
-from experiments.reporting.convergence import convergence
-from experiments.runs.compare import read_comparison
-from experiments.runs.record import read_record
+from fkgsec.experiments.papers.runner import Results, find_results, table_of
+from fkgsec.experiments.papers.spec import find_experiment, read_experiment
+from fkgsec.experiments.papers.table import table_lines
+from fkgsec.experiments.reporting import summary
+from fkgsec.experiments.reporting.convergence import convergence
+from fkgsec.experiments.runs.compare import read_comparison
+from fkgsec.experiments.runs.record import read_record
 
-FOLDER = Path(summary.__file__).parents[2] / "results"
+FOLDER = Path(summary.__file__).resolve().parents[2] / "results"
 RECORDS = {path.stem: read_record(path) for path in sorted(FOLDER.glob("*.json"))}
 FOLDERS = (FOLDER, FOLDER / "defended", FOLDER / "recipes", FOLDER / "attacks", FOLDER / "active", FOLDER / "encoders")
 for path in sorted(path for folder in FOLDERS[1:] for path in folder.glob("*.json")):

@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from experiments import tracking
-from experiments.cli.main import app
-from experiments.runs.record import Record, read_record
-from experiments.runs.run import execute
-from experiments.runs.spec import make_spec
-from experiments.tracking import Tracked, Trackers, check_trackers, track, without_passwords
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments import tracking
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.run import execute
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.tracking import Tracked, Trackers, check_trackers, track, without_passwords
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
 

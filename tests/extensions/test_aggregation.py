@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from defenses import make_transport
 from fkgsec import KgeOptions, generate_consortium, run_federation
+from fkgsec.defenses import make_transport
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import AGGREGATIONS, Aggregation, Delivered, SharedTable, Upload
 from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register

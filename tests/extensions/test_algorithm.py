@@ -5,9 +5,9 @@ from typing import Annotated
 import pytest
 from msgspec import Meta
 
-from experiments.runs.spec import make_spec
 from fkgsec import KgeOptions, generate_consortium, run_federation
 from fkgsec.errors import SpecError
+from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
 from fkgsec.federation.settings import AlgorithmSettings
 from fkgsec.kge.local.objectives import OBJECTIVES

@@ -10,16 +10,16 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from attacks import ATTACKS
-from attacks.figure import over_victims
-from experiments.cli.main import app
-from experiments.reporting.frames import figure_frame, figures, over_all
-from experiments.reporting.listing import final_figures, find_records
-from experiments.reporting.sheets import interval, json_rows
-from experiments.reporting.tables import figure_sheet
-from experiments.runs.compare import read_comparison
-from experiments.runs.record import read_record
+from fkgsec.attacks import ATTACKS
+from fkgsec.attacks.figure import over_victims
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.reporting.frames import figure_frame, figures, over_all
+from fkgsec.experiments.reporting.listing import final_figures, find_records
+from fkgsec.experiments.reporting.sheets import interval, json_rows
+from fkgsec.experiments.reporting.tables import figure_sheet
+from fkgsec.experiments.runs.compare import read_comparison
+from fkgsec.experiments.runs.record import read_record
 from tests.extensions.shapes_attack import SHAPES
 
 TRAINED = [

@@ -10,13 +10,13 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from experiments.deploy.agreement import Agreement
-from experiments.deploy.flower.inside.fkgsec_relay import wire
-from experiments.deploy.layout import PartyFolder, ServerFolder
-from experiments.deploy.server import serve
-from experiments.runs.run import read_spec
-from experiments.runs.spec import of_triples
-from protocols.core.rounds import Silence
+from fkgsec.experiments.deploy.agreement import Agreement
+from fkgsec.experiments.deploy.flower.inside.fkgsec_relay import wire
+from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder
+from fkgsec.experiments.deploy.server import serve
+from fkgsec.experiments.runs.run import read_spec
+from fkgsec.experiments.runs.spec import of_triples
+from fkgsec.protocols.core.rounds import Silence
 
 PATIENCE_S = 120.0
 

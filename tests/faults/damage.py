@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from fkgsec.errors import FkgsecError
-from protocols.core.errors import ProtocolError
+from fkgsec.protocols.core.errors import ProtocolError
 
 MOST_S, MOST_LETTERS = 10, 4000
 QUICK, MANY = 8, int(os.environ.get("FKGSEC_INPUTS", "400"))  # inputs of a reader

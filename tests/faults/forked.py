@@ -109,7 +109,7 @@ class Commands:
 
 def _child(asked: dict[str, Any], report: mmap.mmap, said: dict[str, int]) -> None:
     """Become the command; never returns. What it says goes through pipes, which no limit of files concerns."""
-    from experiments.cli.main import main
+    from fkgsec.experiments.cli.main import main
 
     started: Callable[[], object] = main
     if asked["arguments"][0] == "-m":
@@ -175,7 +175,7 @@ def _late_imports() -> list[str]:
     found = os.memfd_create("modules")
     child = os.fork()
     if child == 0:
-        from experiments.cli.main import main
+        from fkgsec.experiments.cli.main import main
 
         with tempfile.TemporaryDirectory() as folder, Path(os.devnull).open("w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
@@ -247,7 +247,7 @@ class _Kept:
 
 def _serve() -> None:
     """Fork a command for every line of standard input, and say in a line how it ended."""
-    importlib.import_module("experiments.cli.main")
+    importlib.import_module("fkgsec.experiments.cli.main")
     importlib.import_module(
         "encodings.utf_8_sig"
     )  # a child that becomes somebody else may not read the interpreter's folder

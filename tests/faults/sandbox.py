@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-FKGSEC = (sys.executable, "-m", "experiments.cli.main")
+FKGSEC = (sys.executable, "-m", "fkgsec.experiments.cli.main")
 
 # Folders of their own file systems (the checkout, the interpreter) are bound to themselves, so that they can be made read-only.
 _SETUP = """

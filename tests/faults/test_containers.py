@@ -9,7 +9,7 @@ from tests.faults.sandbox import FKGSEC, ROOT, read_only
 
 CACHES = """
 import warnings; warnings.simplefilter("error")
-from protocols.noise import sampling  # the kernels have the same decorator, but load torch
+from fkgsec.protocols.noise import sampling  # the kernels have the same decorator, but load torch
 print(sampling._propose.stats.cache_path)
 """
 

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.deploy.party import STATE
-from experiments.runs.run import execute, read_spec
-from experiments.runs.spec import make_spec
-from experiments.unlearning.unlearn import UNLEARNED_FILE, read_unlearned, triple_lines, unlearn_run
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.deploy.party import STATE
+from fkgsec.experiments.runs.run import execute, read_spec
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.unlearning.unlearn import UNLEARNED_FILE, read_unlearned, triple_lines, unlearn_run
 from fkgsec.federation.checkpoint import Progress, RoundEntry, load, save
 from fkgsec.federation.loop import CHECKPOINT, run_identities
 from fkgsec.unlearning.options import UnlearnOptions

@@ -16,21 +16,21 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from experiments.audit.table_files import read_names, read_tables
-from experiments.gate.baseline import read_baseline
-from experiments.gate.policy import read_policy
-from experiments.papers.spec import read_experiment
-from experiments.runs.record import read_record
-from experiments.runs.spec import make_spec
 from fkgsec.data.escrow import Escrow, read_escrow
 from fkgsec.data.formats.readers import read_path
 from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.experiments.audit.table_files import read_names, read_tables
+from fkgsec.experiments.gate.baseline import read_baseline
+from fkgsec.experiments.gate.policy import read_policy
+from fkgsec.experiments.papers.spec import read_experiment
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.federation import messages
 from fkgsec.federation.checkpoint import Progress, load, save
 from fkgsec.graphs.tu import read_tu_folder
+from fkgsec.protocols.psu.messages import decode_message
+from fkgsec.protocols.secagg import messages as secagg
 from fkgsec.unlearning.forget_sets import read_forget
-from protocols.psu.messages import decode_message
-from protocols.secagg import messages as secagg
 from tests.faults.damage import MANY, QUICK, Target, tried
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"

@@ -14,19 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from experiments.deploy.agreement import SECRET, Agreement, read_secret
-from experiments.deploy.certificates import Authority, node_key, public_pem
-from experiments.deploy.core.conversation import Journal
-from experiments.deploy.core.messages import Reply, decode
-from experiments.deploy.data import read_party_data
-from experiments.deploy.flower.inside.fkgsec_relay import wire
-from experiments.deploy.keys import PublicKeys
-from experiments.deploy.layout import NodeSettings, ServerSettings, encode_settings, read_settings
-from experiments.deploy.party import STATE, Party
-from experiments.deploy.policy import PartySettings, Policy
-from experiments.deploy.server import Server, serve
+from fkgsec.experiments.deploy.agreement import SECRET, Agreement, read_secret
+from fkgsec.experiments.deploy.certificates import Authority, node_key, public_pem
+from fkgsec.experiments.deploy.core.conversation import Journal
+from fkgsec.experiments.deploy.core.messages import Reply, decode
+from fkgsec.experiments.deploy.data import read_party_data
+from fkgsec.experiments.deploy.flower.inside.fkgsec_relay import wire
+from fkgsec.experiments.deploy.keys import PublicKeys
+from fkgsec.experiments.deploy.layout import NodeSettings, ServerSettings, encode_settings, read_settings
+from fkgsec.experiments.deploy.party import STATE, Party
+from fkgsec.experiments.deploy.policy import PartySettings, Policy
+from fkgsec.experiments.deploy.server import Server, serve
 from fkgsec.federation.loop import CHECKPOINT
-from protocols.core.rounds import Silence
+from fkgsec.protocols.core.rounds import Silence
 from tests.deploy.conftest import Consortium
 from tests.faults.damage import MANY, QUICK, Target, tried
 

@@ -18,21 +18,28 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from experiments.cli.console import make_console
-from experiments.gate.judge import Checked
-from experiments.gate.verdict_formats import detail_lines, to_json, to_junit, to_markdown, to_sarif, verdict_table
-from experiments.gate.verdicts import Verdict
-from experiments.reporting import tables
-from experiments.reporting.frames import each_victim, figure_frame, figures
-from experiments.reporting.html.page import assemble, render
-from experiments.reporting.items import Run
-from experiments.reporting.listing import listing_table
-from experiments.reporting.pictures import draw_comparison, draw_picture
-from experiments.reporting.sheets import as_csv, markdown_lines, print_sheets
-from experiments.reporting.words import reading_aid
-from experiments.runs.record import Record, encode_record, read_record
-from experiments.runs.run import data_name
 from fkgsec.estimate import proportion
+from fkgsec.experiments.cli.console import make_console
+from fkgsec.experiments.gate.judge import Checked
+from fkgsec.experiments.gate.verdict_formats import (
+    detail_lines,
+    to_json,
+    to_junit,
+    to_markdown,
+    to_sarif,
+    verdict_table,
+)
+from fkgsec.experiments.gate.verdicts import Verdict
+from fkgsec.experiments.reporting import tables
+from fkgsec.experiments.reporting.frames import each_victim, figure_frame, figures
+from fkgsec.experiments.reporting.html.page import assemble, render
+from fkgsec.experiments.reporting.items import Run
+from fkgsec.experiments.reporting.listing import listing_table
+from fkgsec.experiments.reporting.pictures import draw_comparison, draw_picture
+from fkgsec.experiments.reporting.sheets import as_csv, markdown_lines, print_sheets
+from fkgsec.experiments.reporting.words import reading_aid
+from fkgsec.experiments.runs.record import Record, encode_record, read_record
+from fkgsec.experiments.runs.run import data_name
 
 RESULTS = Path(__file__).parents[2] / "results"
 MANY = int(os.environ.get("FKGSEC_INPUTS", "60"))  # sets of names

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from experiments.audit.table_files import read_names, read_tables
 from fkgsec.data.formats.readers import read_path
 from fkgsec.errors import FkgsecError
+from fkgsec.experiments.audit.table_files import read_names, read_tables
 
 DIGITS = "9" * 5000
 MOST_LETTERS, MOST_S = 500, 10

@@ -13,15 +13,15 @@ import typer
 from rich.table import Table
 from typer.testing import CliRunner
 
-from experiments.cli.console import expected_errors, make_console
-from experiments.cli.main import app
-from experiments.gate.verdict_formats import _sarif_text
-from experiments.reporting.listing import find_records
-from experiments.reporting.sheets import as_csv
-from experiments.runs.documents import read_document
-from experiments.runs.record import read_if_of, read_record
-from experiments.runs.spec import make_spec
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.console import expected_errors, make_console
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.gate.verdict_formats import _sarif_text
+from fkgsec.experiments.reporting.listing import find_records
+from fkgsec.experiments.reporting.sheets import as_csv
+from fkgsec.experiments.runs.documents import read_document
+from fkgsec.experiments.runs.record import read_if_of, read_record
+from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.text import printable, shown
 
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\x9b31mred\u202e"
@@ -155,7 +155,7 @@ def test_refusals_of_the_machine_are_one_line(capsys: pytest.CaptureFixture[str]
     "closed", ["stdout", *(pytest.param(one, marks=pytest.mark.slow) for one in ("stderr", "ascii"))]
 )
 def test_streams_that_are_closed_or_take_ascii_alone(closed: str, hostile: Path) -> None:
-    command = f"{sys.executable} -m experiments.cli.main data stats --data {hostile}"
+    command = f"{sys.executable} -m fkgsec.experiments.cli.main data stats --data {hostile}"
     redirect = {"stdout": ">&-", "stderr": "2>&-", "ascii": ""}[closed]
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"} if closed == "ascii" else dict(os.environ)
     done = subprocess.run(f"{command} {redirect}", shell=True, capture_output=True, text=True, env=environment)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.deploy.core.measure import EMBEDDINGS
+from fkgsec.experiments.deploy.core.measure import EMBEDDINGS
 from tests.faults.forked import Commands, Ended
 from tests.faults.workloads import outcome
 

@@ -123,7 +123,7 @@ def test_a_disk_that_is_full(size: str, tmp_path: Path) -> None:
 
 def numba_cache() -> str:
     """Where machine code lies already, since the small disk has no room for it."""
-    from protocols.core.compiled import __file__ as compiled
+    from fkgsec.protocols.core.compiled import __file__ as compiled
 
     return os.environ.get("NUMBA_CACHE_DIR", str(Path(compiled).parent))
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from experiments.runs.run import execute
-from experiments.runs.spec import make_spec
-from experiments.runs.writing import LOCK_FILE, locked, write_atomically
 from fkgsec.errors import RunError
+from fkgsec.experiments.runs.run import execute
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.runs.writing import LOCK_FILE, locked, write_atomically
 from fkgsec.federation.checkpoint import Progress, load, save
 
 TINY = {"size": 600, "dim": 4, "rounds": 1, "seed": 0}
 HOLD = """
 import sys
 from pathlib import Path
-from experiments.runs.writing import locked
+from fkgsec.experiments.runs.writing import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

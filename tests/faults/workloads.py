@@ -17,7 +17,7 @@ from typing import Any
 
 from safetensors.torch import load_file
 
-from experiments.runs.writing import LOCK_FILE
+from fkgsec.experiments.runs.writing import LOCK_FILE
 from fkgsec.federation.loop import BEFORE_END, CHECKPOINT
 from tests.faults.forked import Commands, Ended
 
@@ -76,7 +76,7 @@ def prepare(commands: Commands, home: Path) -> None:
 
 
 def _some_triples(record: Mapping[str, Any], client: str) -> str:
-    from experiments.runs.spec import make_spec
+    from fkgsec.experiments.runs.spec import make_spec
 
     spec = make_spec(None, {name: record["spec"][name] for name in ("size", "clients")})
     graph = spec.load_graph()

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.transport import make_transport
 from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import FkgsecError, RunError, SpecError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import RoundEntry

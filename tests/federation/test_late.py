@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError
 from fkgsec.federation import loop
 from fkgsec.federation.adversary import Adversary

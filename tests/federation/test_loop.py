@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.options import THREAT_MODELS
-from attacks.registry import build_view
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import build_view
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.federation import checkpoint

@@ -14,8 +14,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from defenses import make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses import make_transport
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.exchange import Holding, Received, Transport
 from fkgsec.federation import packing

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from defenses.transport import make_transport
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.exchange.tensors.quantised import Quantised
 from fkgsec.federation.loop import run_federation

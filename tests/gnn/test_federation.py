@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from defenses.transport import make_transport
 from fkgsec import generate_consortium
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import DataError, SpecError
 from fkgsec.estimate import proportion
 from fkgsec.federation.loop import Observer, run_federation

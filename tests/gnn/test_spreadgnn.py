@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from defenses.transport import make_transport
 from fkgsec.algorithms.graphs.spreadgnn import HEAD, SpreadGNNRule, multi_task_term, neighbours_of
+from fkgsec.defenses.transport import make_transport
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import replace

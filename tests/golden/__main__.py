@@ -15,7 +15,7 @@ from typing import Any
 import numpy
 import torch
 
-from experiments.runs.record import vector_level
+from fkgsec.experiments.runs.record import vector_level
 from tests.golden.cases import CASES
 from tests.golden.compare import differences
 from tests.golden.figures import Golden

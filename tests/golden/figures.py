@@ -22,10 +22,10 @@ from matplotlib.figure import Figure
 from safetensors import safe_open
 from typer.testing import CliRunner
 
-from attacks.figure import STRONGEST, headline
-from attacks.figure import Figure as AttackFigure
-from attacks.reconstruction.leakage import PAPER, PUBLISHED, RECONSTRUCTION, UNLINKED, rebuilt
-from experiments.cli.main import app
+from fkgsec.attacks.figure import STRONGEST, headline
+from fkgsec.attacks.figure import Figure as AttackFigure
+from fkgsec.attacks.reconstruction.leakage import PAPER, PUBLISHED, RECONSTRUCTION, UNLINKED, rebuilt
+from fkgsec.experiments.cli.main import app
 from tests.golden.cases import BY_NAME
 
 DIGITS = 10

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from experiments.runs.record import vector_level
+from fkgsec.experiments.runs.record import vector_level
 from tests.golden.cases import CASES
 from tests.golden.compare import REL, REL_ELSEWHERE, differences
 from tests.golden.figures import Golden

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.core.one_shot import Taken
-from protocols.core.prg import Randomness, Ring, derive, seeded
-from protocols.secagg import (
+from fkgsec.protocols.core.one_shot import Taken
+from fkgsec.protocols.core.prg import Randomness, Ring, derive, seeded
+from fkgsec.protocols.secagg import (
     Message,
     Setting,
     Stage,

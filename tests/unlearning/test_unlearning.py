@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from defenses.transport import make_transport
 from fkgsec.algorithms.settings import Variant
 from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import Transport
 from fkgsec.federation.loop import Observer, run_federation

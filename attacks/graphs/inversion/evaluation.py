@@ -27,14 +27,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.figure import NOT_ATTACKED, Figure
-from attacks.graphs.inversion.inference import Inverted, Step, invert
-from attacks.graphs.inversion.similarity import LabelledGraph, similarity
-from attacks.graphs.view import GraphVictim, GraphView
-from attacks.laboratory import Laboratory, PublicSettings
-from attacks.options import GRAPH
-from attacks.registry import Attack, Needs, Truth
-from attacks.view import ALL
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.graphs.inversion.inference import Inverted, Step, invert
+from fkgsec.attacks.graphs.inversion.similarity import LabelledGraph, similarity
+from fkgsec.attacks.graphs.view import GraphVictim, GraphView
+from fkgsec.attacks.laboratory import Laboratory, PublicSettings
+from fkgsec.attacks.options import GRAPH
+from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import exact, proportion
 from fkgsec.gnn.result import GnnResult
 from fkgsec.gnn.training import batch_order

@@ -25,8 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.graphs.inversion.assembly import Kind, Wiring, Wirings, block_counts
-from attacks.graphs.inversion.blocks import (
+from fkgsec.attacks.graphs.inversion.assembly import Kind, Wiring, Wirings, block_counts
+from fkgsec.attacks.graphs.inversion.blocks import (
     FLOAT32_ERROR,
     Layer,
     Level,

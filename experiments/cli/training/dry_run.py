@@ -16,12 +16,12 @@ import msgspec
 import typer
 from rich.console import Console
 
-from experiments.cli.training.presets import Chosen
-from experiments.tasks.memory import GIB, available, needed
-from experiments.tasks.spec import RunSpec
+from fkgsec.experiments.cli.training.presets import Chosen
+from fkgsec.experiments.tasks.memory import GIB, available, needed
+from fkgsec.experiments.tasks.spec import RunSpec
 
 if TYPE_CHECKING:
-    from experiments.reporting.sheets import Sheet
+    from fkgsec.experiments.reporting.sheets import Sheet
 
 DryRun = Annotated[
     bool,
@@ -52,7 +52,7 @@ def print_plan(
     Args:
         runs: by name, at least one. attack: whether they would be attacked. records: a folder of finished runs, for rounds.
     """
-    from experiments.reporting.sheets import print_sheets
+    from fkgsec.experiments.reporting.sheets import print_sheets
 
     console.print("Nothing is trained or written (--dry-run).", highlight=False)
     print_sheets(console, [_settings(chosen), _runs(graph, runs, records)])
@@ -62,7 +62,7 @@ def print_plan(
 
 def _settings(chosen: Chosen) -> Sheet:
     """What is not left at its default, and whose it is."""
-    from experiments.reporting.sheets import Column, Sheet
+    from fkgsec.experiments.reporting.sheets import Column, Sheet
 
     values = chosen.spec.document()
     rows = tuple((name, _written(values.get(name)), whose) for name, whose in chosen.whose.items())
@@ -87,10 +87,10 @@ def _written(value: Any) -> str:
 
 def _runs(graph: Any, runs: Mapping[str, Planned], records: Path) -> Sheet:
     """A row for each run with its estimates."""
-    from experiments.papers.estimates import Costs
-    from experiments.reporting.listing import find_records
-    from experiments.reporting.sheets import Column, Sheet
-    from experiments.runs.run import RECORD_FILE
+    from fkgsec.experiments.papers.estimates import Costs
+    from fkgsec.experiments.reporting.listing import find_records
+    from fkgsec.experiments.reporting.sheets import Column, Sheet
+    from fkgsec.experiments.runs.run import RECORD_FILE
 
     known = find_records([records]).records.values() if any(records.rglob(RECORD_FILE)) else ()
     costs = Costs(known, papers_rounds={})

@@ -16,11 +16,11 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from experiments.cli.console import complete_from
-from experiments.runs.choices import spelled
-from experiments.runs.documents import read_document
-from experiments.runs.spec import allowed_words, make_spec
-from experiments.tasks.task import task_of
+from fkgsec.experiments.cli.console import complete_from
+from fkgsec.experiments.runs.choices import spelled
+from fkgsec.experiments.runs.documents import read_document
+from fkgsec.experiments.runs.spec import allowed_words, make_spec
+from fkgsec.experiments.tasks.task import task_of
 
 TABLES = {
     "fedr": "zhang2022_fedr_table2",
@@ -87,7 +87,7 @@ def preset_values(preset: str, stated: Mapping[str, Any], *, rows: bool = True) 
     Args:
         stated: what else is said of the run; its algorithm and model tell the row.
     """
-    from experiments.papers.spec import find_experiment
+    from fkgsec.experiments.papers.spec import find_experiment
 
     name = spelled("preset", preset, TABLES)
     document = read_document(find_experiment(TABLES[name])).content

@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from rich.console import Console
 
-from attacks.options import UPDATE_RECOVERY
-from experiments.cli.console import make_console, say
-from experiments.runs.writing import write_new
+from fkgsec.attacks.options import UPDATE_RECOVERY
+from fkgsec.experiments.cli.console import make_console, say
+from fkgsec.experiments.runs.writing import write_new
 
 if TYPE_CHECKING:
-    from experiments.runs.compare import Comparison
-    from experiments.runs.record import Record
-    from experiments.runs.run import Finished
-    from experiments.runs.seeds import SeedsRecord
+    from fkgsec.experiments.runs.compare import Comparison
+    from fkgsec.experiments.runs.record import Record
+    from fkgsec.experiments.runs.run import Finished
+    from fkgsec.experiments.runs.seeds import SeedsRecord
 
 
 class Output(NamedTuple):
@@ -30,7 +30,7 @@ class Output(NamedTuple):
 
 def not_asked(record: Record) -> list[str]:
     """The threat models of named attacks that a record has no figure of, a line for each attack."""
-    from attacks.registry import ATTACKS
+    from fkgsec.attacks.registry import ATTACKS
 
     lines = []
     for name in record.spec.attack:
@@ -52,11 +52,11 @@ def print_comparison(comparison: Comparison, folder: Path, remarks: Iterable[str
     Args:
         remarks: lines about how it was trained.
     """
-    from experiments.reporting import tables, words
-    from experiments.reporting.matrix import has_matrix, matrix, sheet
-    from experiments.reporting.sheets import print_sheets
-    from experiments.reporting.verdict import comparison_lines
-    from experiments.runs.recovery import AID as UPDATE_AID
+    from fkgsec.experiments.reporting import tables, words
+    from fkgsec.experiments.reporting.matrix import has_matrix, matrix, sheet
+    from fkgsec.experiments.reporting.sheets import print_sheets
+    from fkgsec.experiments.reporting.verdict import comparison_lines
+    from fkgsec.experiments.runs.recovery import AID as UPDATE_AID
 
     console = make_console()
     records = {case.name: case.record for case in comparison.cases}
@@ -87,11 +87,11 @@ def print_several(
     several: SeedsRecord, records: Sequence[Record], folder: Path, output: Output, remarks: Iterable[str] = ()
 ) -> None:
     """The verdict over the seeds, their figures, and where they lie."""
-    from experiments.reporting import tables
-    from experiments.reporting.sheets import print_sheets
-    from experiments.reporting.verdict import SURE_OVER, verdict_lines, verdict_over
-    from experiments.runs.seeds import SEEDS_FILE
-    from experiments.runs.stored import encode_stored
+    from fkgsec.experiments.reporting import tables
+    from fkgsec.experiments.reporting.sheets import print_sheets
+    from fkgsec.experiments.reporting.verdict import SURE_OVER, verdict_lines, verdict_over
+    from fkgsec.experiments.runs.seeds import SEEDS_FILE
+    from fkgsec.experiments.runs.stored import encode_stored
 
     if not output.quiet:
         console = make_console(stderr=output.json == "-")
@@ -121,10 +121,10 @@ def print_finished(
     Args:
         warnings: on standard error. remarks: lines about how it was trained.
     """
-    from experiments.reporting import tables, words
-    from experiments.reporting.sheets import print_sheets
-    from experiments.reporting.verdict import SURE, verdict_lines, verdict_of
-    from experiments.runs.record import encode_record
+    from fkgsec.experiments.reporting import tables, words
+    from fkgsec.experiments.reporting.sheets import print_sheets
+    from fkgsec.experiments.reporting.verdict import SURE, verdict_lines, verdict_of
+    from fkgsec.experiments.runs.record import encode_record
 
     for warning in warnings:
         say(f"warning: {warning}")

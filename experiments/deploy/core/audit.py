@@ -18,13 +18,13 @@ from typing import Any
 
 import msgspec
 
-from attacks.figure import Figure
-from attacks.kge.task import attack_under
-from attacks.options import THREAT_MODELS, KgeAttackOptions
-from attacks.registry import ATTACKS
-from attacks.view import ALL
-from experiments.runs.stored import decode_stored, encode_stored
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.task import attack_under
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
+from fkgsec.attacks.registry import ATTACKS
+from fkgsec.attacks.view import ALL
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.kge.result import KgeResult
 
 AUDITS = {"membership": "models", "edges": "server", "degrees": "server", "server-aux": "server+triples"}

@@ -23,16 +23,16 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from defenses.rounds import SENT_ROWS
-from experiments.deploy.agreement import Agreement
-from experiments.deploy.core.messages import LASTING, LATE, Answer, Item, Reply, Request, Step, decode, encode
+from fkgsec.defenses.rounds import SENT_ROWS
 from fkgsec.errors import RunError
 from fkgsec.exchange.rounds import check_header
+from fkgsec.experiments.deploy.agreement import Agreement
+from fkgsec.experiments.deploy.core.messages import LASTING, LATE, Answer, Item, Reply, Request, Step, decode, encode
 from fkgsec.federation import messages
 from fkgsec.federation.messages import SERVER, AnyMessage, Transcript
 from fkgsec.federation.recipes import Table
-from protocols.core.errors import MalformedMessage, describe
-from protocols.core.rounds import NOTHING, Replies, Result, ServerRound, Silence
+from fkgsec.protocols.core.errors import MalformedMessage, describe
+from fkgsec.protocols.core.rounds import NOTHING, Replies, Result, ServerRound, Silence
 
 Ask = Callable[[str, Mapping[str, bytes]], Iterable[tuple[str, bytes | Silence]]]
 """(stage, requests by party): sends, waits, and yields replies in the order of the requests; a `Silence` says why none came, such

@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from defenses.terms import Entropy
-from defenses.transport import DefendedTransport
-from experiments.deploy.agreement import Agreement, agreed_terms
-from experiments.deploy.core.conversation import Conversation
-from experiments.deploy.core.messages import Placed, encode
+from fkgsec.defenses.terms import Entropy
+from fkgsec.defenses.transport import DefendedTransport
 from fkgsec.errors import RunError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.exchange.rounds import sole
+from fkgsec.experiments.deploy.agreement import Agreement, agreed_terms
+from fkgsec.experiments.deploy.core.conversation import Conversation
+from fkgsec.experiments.deploy.core.messages import Placed, encode
 from fkgsec.federation.messages import Channel
 from fkgsec.federation.recipes import RECIPES, Table
-from protocols.core.rounds import Replies, ServerRound, Silence
+from fkgsec.protocols.core.rounds import Replies, ServerRound, Silence
 
 
 class Apart(Transport):

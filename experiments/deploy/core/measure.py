@@ -22,13 +22,13 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from experiments.deploy.agreement import Agreement
-from experiments.tasks.task import Figures, Reached
 from fkgsec import estimate
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.data.split_leaks import leaked_test_mask
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.deploy.agreement import Agreement
+from fkgsec.experiments.tasks.task import Figures, Reached
 from fkgsec.federation.checkpoint import save_tensors
 from fkgsec.kge.models import HITS, ClientTables
 from fkgsec.randomness import generator

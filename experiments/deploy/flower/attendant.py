@@ -9,11 +9,11 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from experiments.deploy.flower.inside.fkgsec_relay import wire
-from experiments.deploy.flower.local import Door
 from fkgsec.errors import FkgsecError
-from protocols.core.errors import ProtocolError
-from protocols.core.rounds import Silence
+from fkgsec.experiments.deploy.flower.inside.fkgsec_relay import wire
+from fkgsec.experiments.deploy.flower.local import Door
+from fkgsec.protocols.core.errors import ProtocolError
+from fkgsec.protocols.core.rounds import Silence
 
 Answer = Callable[[bytes], bytes | Silence]
 Say = Callable[[str], None]

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import fkgsec
-from experiments.deploy.flower.installed import VERSION
+from fkgsec.experiments.deploy.flower.installed import VERSION
 
 PACKAGE = "fkgsec_relay"
 SOURCE = Path(__file__).absolute().parent / "inside" / PACKAGE

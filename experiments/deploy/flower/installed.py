@@ -15,8 +15,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from experiments.runs.writing import write_atomically
 from fkgsec.errors import RunError
+from fkgsec.experiments.runs.writing import write_atomically
 
 VERSION = "1.41.0"
 FOLDER = "FKGSEC_FLOWER"

@@ -22,15 +22,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
-from experiments.deploy import TIMEOUT_S
-from experiments.deploy.flower.inside.fkgsec_relay import wire
-from experiments.deploy.flower.installed import command, complaint, environment
-from experiments.deploy.flower.local import Door
-from experiments.deploy.flower.processes import connect_to
-from experiments.deploy.layout import CONNECTION, ServerFolder
 from fkgsec.errors import RunError
+from fkgsec.experiments.deploy import TIMEOUT_S
+from fkgsec.experiments.deploy.flower.inside.fkgsec_relay import wire
+from fkgsec.experiments.deploy.flower.installed import command, complaint, environment
+from fkgsec.experiments.deploy.flower.local import Door
+from fkgsec.experiments.deploy.flower.processes import connect_to
+from fkgsec.experiments.deploy.layout import CONNECTION, ServerFolder
 from fkgsec.federation.messages import client_party
-from protocols.core.rounds import NOTHING, Silence
+from fkgsec.protocols.core.rounds import NOTHING, Silence
 
 """How long a party may take for one reply before it counts as silent."""
 _START_S, _AGAIN_S, _LOOK_S, _RETURN_S = 120.0, 2.0, 1.0, 120.0

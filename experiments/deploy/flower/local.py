@@ -19,9 +19,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from experiments.deploy.flower.inside.fkgsec_relay import wire
-from experiments.runs.writing import write_atomically
 from fkgsec.errors import RunError
+from fkgsec.experiments.deploy.flower.inside.fkgsec_relay import wire
+from fkgsec.experiments.runs.writing import write_atomically
 
 _LONGEST_SOCKET = 100
 """Bytes of a path that every system takes for a unix socket."""

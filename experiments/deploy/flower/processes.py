@@ -18,9 +18,9 @@ from pathlib import Path
 from types import FrameType
 from typing import NamedTuple
 
-from experiments.deploy.flower.installed import command, complaint, configure, environment, interpreter
-from experiments.deploy.layout import CONNECTION, PartyFolder, ServerFolder
 from fkgsec.errors import RunError
+from fkgsec.experiments.deploy.flower.installed import command, complaint, configure, environment, interpreter
+from fkgsec.experiments.deploy.layout import CONNECTION, PartyFolder, ServerFolder
 
 Say = Callable[[str], None]
 LOOPBACK = "127.0.0.1"
@@ -233,7 +233,14 @@ def on_one_machine(place: Path, say: Say) -> Iterator[None]:
     logs.mkdir(exist_ok=True)
     programs = {"superlink": superlink(server), "gate": entrance(server)}
     for name in names:
-        command_line = [sys.executable, "-m", "experiments.cli.main", "deploy", "party", str(place / "parties" / name)]
+        command_line = [
+            sys.executable,
+            "-m",
+            "fkgsec.experiments.cli.main",
+            "deploy",
+            "party",
+            str(place / "parties" / name),
+        ]
         programs[f"party-{name}"] = Program(f"process of {name}", command_line, os.environ)
     programs |= {f"supernode-{name}": supernode(PartyFolder(place / "parties" / name)) for name in names}
     stopped, registry = threading.Event(), Registry(server, say)

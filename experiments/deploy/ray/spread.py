@@ -19,9 +19,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from experiments.deploy.ray.host import TRAINER, packed, pickled
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError, TrainingError
+from fkgsec.experiments.deploy.ray.host import TRAINER, packed, pickled
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.local.evaluation import Evaluator
 from fkgsec.kge.local.stack import ClientStack

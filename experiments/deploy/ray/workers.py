@@ -21,8 +21,8 @@ import numba
 import torch
 
 import fkgsec
-from experiments.deploy.ray.host import Host
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.deploy.ray.host import Host
 
 MOST_WORKERS = 4096
 _LOOK_S, _START_S = 0.2, 300.0

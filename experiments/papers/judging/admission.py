@@ -15,11 +15,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from experiments.papers.forgetting import Forgotten
-from experiments.papers.runner import run_key, run_of
-from experiments.papers.table import Made
-from experiments.runs.record import Record
-from experiments.tasks.task import task_of
+from fkgsec.experiments.papers.forgetting import Forgotten
+from fkgsec.experiments.papers.runner import run_key, run_of
+from fkgsec.experiments.papers.table import Made
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.tasks.task import task_of
 from fkgsec.text import printable
 
 _RISING = ("hits@1", "hits@3", "hits@5", "hits@10")

@@ -24,18 +24,18 @@ import msgspec
 import numpy as np
 from scipy.special import stdtrit
 
-from experiments.papers.document import Average, Metric
-from experiments.papers.judging.admission import admit
-from experiments.papers.runner import Results, run_of
-from experiments.papers.spec import Cell, Experiment, select_names
-from experiments.papers.table import Made, measure, over_seeds
-from experiments.runs.documents import read_document
-from experiments.runs.record import Record
-from experiments.runs.spec import RunSpec
-from experiments.tasks.items import TestItems
-from experiments.tasks.task import task_of
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate, critical_value
+from fkgsec.experiments.papers.document import Average, Metric
+from fkgsec.experiments.papers.judging.admission import admit
+from fkgsec.experiments.papers.runner import Results, run_of
+from fkgsec.experiments.papers.spec import Cell, Experiment, select_names
+from fkgsec.experiments.papers.table import Made, measure, over_seeds
+from fkgsec.experiments.runs.documents import read_document
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.spec import RunSpec
+from fkgsec.experiments.tasks.items import TestItems
+from fkgsec.experiments.tasks.task import task_of
 
 CLAIMS_FILE = Path(__file__).with_name("claims.yaml")
 MIN_TESTS, LEAST, MOST = 3, 0.25, 0.75

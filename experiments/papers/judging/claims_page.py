@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from experiments.papers.judging.admission import LIMITS, PROSE, left_out_lines
-from experiments.papers.judging.claims import (
+from fkgsec.experiments.papers.judging.admission import LIMITS, PROSE, left_out_lines
+from fkgsec.experiments.papers.judging.claims import (
     LEAST,
     MIN_TESTS,
     MOST,
@@ -20,8 +20,8 @@ from experiments.papers.judging.claims import (
     Judged,
     Pair,
 )
-from experiments.papers.table import STYLES
-from experiments.reporting.sheets import Column, Sheet, markdown_lines
+from fkgsec.experiments.papers.table import STYLES
+from fkgsec.experiments.reporting.sheets import Column, Sheet, markdown_lines
 from fkgsec.text import printable
 
 

@@ -18,17 +18,17 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from experiments.integrity.origin import seal_of
-from experiments.papers.document import SIZES
-from experiments.papers.forgetting import read_forgotten
-from experiments.papers.judging.admission import LIMITS, PROSE, admit, left_out_lines
-from experiments.papers.runner import Results, table_of
-from experiments.papers.spec import Cell, Experiment, read_experiment, shipped_experiments
-from experiments.papers.table import STYLES, Figure, Made, TableCell
-from experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines
-from experiments.runs.record import Record, is_record, read_record
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.integrity.origin import seal_of
+from fkgsec.experiments.papers.document import SIZES
+from fkgsec.experiments.papers.forgetting import read_forgotten
+from fkgsec.experiments.papers.judging.admission import LIMITS, PROSE, admit, left_out_lines
+from fkgsec.experiments.papers.runner import Results, table_of
+from fkgsec.experiments.papers.spec import Cell, Experiment, read_experiment, shipped_experiments
+from fkgsec.experiments.papers.table import STYLES, Figure, Made, TableCell
+from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines
+from fkgsec.experiments.runs.record import Record, is_record, read_record
 
 Standing = Literal["inside", "outside", "undecided", "no figure", "other data", "not at hand", "not run"]
 JUDGED: tuple[Standing, ...] = ("inside", "outside", "undecided")

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from experiments.cli.console import expected_errors
-from experiments.runs.writing import Overwrite, write_new
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.console import expected_errors
+from fkgsec.experiments.runs.writing import Overwrite, write_new
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from experiments.reporting.items import Run
-    from experiments.runs.record import Record
+    from fkgsec.experiments.reporting.items import Run
+    from fkgsec.experiments.runs.record import Record
 
 EPILOG = (
     "Examples:\n\n  fkgsec report runs/mine\n\n  fkgsec report runs/defenses/comparison.json --out defenses.html\n\n"
@@ -46,9 +46,9 @@ def report(
     overwrite: Overwrite = False,
 ) -> None:
     """Write one HTML page on finished runs: what leaked to whom, what the defense promises, utility, bytes, provenance."""
-    from experiments.reporting.html.page import assemble, render
-    from experiments.reporting.html.verdicts import judged_beside, read_judged
-    from experiments.reporting.sheets import count
+    from fkgsec.experiments.reporting.html.page import assemble, render
+    from fkgsec.experiments.reporting.html.verdicts import judged_beside, read_judged
+    from fkgsec.experiments.reporting.sheets import count
 
     if out.suffix not in (".html", ".htm"):
         raise SpecError(f"out must end with .html, so that no record is written over; got {out}")
@@ -71,7 +71,7 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     Raises:
         RunError: something is missing, damaged, or scores that are not those of their record.
     """
-    from experiments.reporting.items import Run
+    from fkgsec.experiments.reporting.items import Run
 
     runs: list[Run] = []
     seen: Counter[str] = Counter()
@@ -85,8 +85,8 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 def _name(path: Path) -> str:
     """The folder's name, or the file's where files of their own stand side by side."""
-    from experiments.runs.compare import COMPARISON_FILE
-    from experiments.runs.run import RECORD_FILE
+    from fkgsec.experiments.runs.compare import COMPARISON_FILE
+    from fkgsec.experiments.runs.run import RECORD_FILE
 
     if path.is_file() and path.name not in (RECORD_FILE, COMPARISON_FILE):
         return path.stem
@@ -98,10 +98,10 @@ Read: TypeAlias = "tuple[str, Record, pd.DataFrame | None, pd.DataFrame | None]"
 
 def _read(path: Path) -> list[Read]:
     """The records at one place, with the case's name where it is a comparison's, and the scores that stand beside them."""
-    from experiments.integrity.checks import require_whole
-    from experiments.runs.compare import COMPARISON_FILE, folder_name, read_comparison
-    from experiments.runs.record import read_record
-    from experiments.runs.run import RECORD_FILE, SCORES_FILE
+    from fkgsec.experiments.integrity.checks import require_whole
+    from fkgsec.experiments.runs.compare import COMPARISON_FILE, folder_name, read_comparison
+    from fkgsec.experiments.runs.record import read_record
+    from fkgsec.experiments.runs.run import RECORD_FILE, SCORES_FILE
 
     if path.is_dir():
         inside = next((path / name for name in (RECORD_FILE, COMPARISON_FILE) if (path / name).exists()), None)
@@ -132,9 +132,9 @@ def _read_scores(path: Path, record: Record) -> tuple[pd.DataFrame | None, pd.Da
     Raises:
         RunError: the file is damaged, is not the record's, or gives other figures than it.
     """
-    from experiments.integrity.checks import check_shares
-    from experiments.reporting.membership import candidates_of
-    from experiments.runs.run import read_scores
+    from fkgsec.experiments.integrity.checks import check_shares
+    from fkgsec.experiments.reporting.membership import candidates_of
+    from fkgsec.experiments.runs.run import read_scores
 
     scores = read_scores(path, record)
     if scores is None or not len(scores):

@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from attacks.options import THREAT_MODELS
-from attacks.view import ALL
-from experiments.reporting.frames import figure_frame, over_all
-from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
-from experiments.reporting.items import Run
-from experiments.reporting.membership import Curve, curves
-from experiments.reporting.sheets import Column, Kind, Sheet, count, interval, mebibytes, rows_of
-from experiments.tasks.task import task_of
 from fkgsec import estimate
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.reporting.frames import figure_frame, over_all
+from fkgsec.experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
+from fkgsec.experiments.reporting.items import Run
+from fkgsec.experiments.reporting.membership import Curve, curves
+from fkgsec.experiments.reporting.sheets import Column, Kind, Sheet, count, interval, mebibytes, rows_of
+from fkgsec.experiments.tasks.task import task_of
 
 MOST_CHARTS, MOST_POINTS = 4, 160
 _RATES = (0.01, 0.001)

@@ -14,24 +14,33 @@ import msgspec
 import pandas as pd
 
 import fkgsec
-from attacks.options import RECONSTRUCTION, threat_models
-from attacks.registry import ATTACKS
-from experiments.gate.judge import Checked
-from experiments.reporting.frames import each_victim, figure_frame, over_all
-from experiments.reporting.html.figures import Chart, convergence_charts, cost_charts, figure_charts, roc_charts
-from experiments.reporting.html.verdicts import Judged, judged_part
-from experiments.reporting.items import RULE, Examples, Run, examples_of, rebuilt, relations_sheet, risk_sheets
-from experiments.reporting.matrix import LEGEND, Matrix, has_matrix, matrix, written
-from experiments.reporting.pages import render_page
-from experiments.reporting.sheets import Column, Sheet, cell_order, cell_text, count, interval, mebibytes, rows_of
-from experiments.reporting.tables import clients_sheet, figure_sheet, runs_sheet
-from experiments.reporting.verdict import SAYS_NOT, Verdict, figure_text, question_text, verdict_of
-from experiments.reporting.words import figure_reasons, protection_lines, temperature_remark
-from experiments.runs.record import Record
-from experiments.runs.spec import CONSORTIUM
-from experiments.runs.stored import encode_stored
-from experiments.tasks.task import task_of
-from experiments.unlearning.verification import Verification
+from fkgsec.attacks.options import RECONSTRUCTION, threat_models
+from fkgsec.attacks.registry import ATTACKS
+from fkgsec.experiments.gate.judge import Checked
+from fkgsec.experiments.reporting.frames import each_victim, figure_frame, over_all
+from fkgsec.experiments.reporting.html.figures import Chart, convergence_charts, cost_charts, figure_charts, roc_charts
+from fkgsec.experiments.reporting.html.verdicts import Judged, judged_part
+from fkgsec.experiments.reporting.items import RULE, Examples, Run, examples_of, rebuilt, relations_sheet, risk_sheets
+from fkgsec.experiments.reporting.matrix import LEGEND, Matrix, has_matrix, matrix, written
+from fkgsec.experiments.reporting.pages import render_page
+from fkgsec.experiments.reporting.sheets import (
+    Column,
+    Sheet,
+    cell_order,
+    cell_text,
+    count,
+    interval,
+    mebibytes,
+    rows_of,
+)
+from fkgsec.experiments.reporting.tables import clients_sheet, figure_sheet, runs_sheet
+from fkgsec.experiments.reporting.verdict import SAYS_NOT, Verdict, figure_text, question_text, verdict_of
+from fkgsec.experiments.reporting.words import figure_reasons, protection_lines, temperature_remark
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.spec import CONSORTIUM
+from fkgsec.experiments.runs.stored import encode_stored
+from fkgsec.experiments.tasks.task import task_of
+from fkgsec.experiments.unlearning.verification import Verification
 
 GLOSSARY = (
     ("Victim", "a client that does not collude with the adversary. “all” is all victims together."),

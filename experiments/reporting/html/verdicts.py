@@ -11,16 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from experiments.gate import CHECK_FILE
-from experiments.gate import SCHEMA as CHECK_SCHEMA
-from experiments.gate.judge import Checked
-from experiments.gate.verdict_formats import headline_lines
-from experiments.gate.verdicts import show, show_figure
-from experiments.reporting.items import Run
-from experiments.reporting.sheets import NONE, Column, Sheet
-from experiments.runs.record import read_if_of
-from experiments.unlearning.summary import read_verification
-from experiments.unlearning.verification import Verification
+from fkgsec.experiments.gate import CHECK_FILE
+from fkgsec.experiments.gate import SCHEMA as CHECK_SCHEMA
+from fkgsec.experiments.gate.judge import Checked
+from fkgsec.experiments.gate.verdict_formats import headline_lines
+from fkgsec.experiments.gate.verdicts import show, show_figure
+from fkgsec.experiments.reporting.items import Run
+from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet
+from fkgsec.experiments.runs.record import read_if_of
+from fkgsec.experiments.unlearning.summary import read_verification
+from fkgsec.experiments.unlearning.verification import Verification
 from fkgsec.federation.options import run_identities
 
 AUDIT_FILE = "verification.json"

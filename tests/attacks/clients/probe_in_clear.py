@@ -17,12 +17,12 @@ import msgspec
 import numpy as np
 import torch
 
-from attacks.clients.active import Plan, ask
-from attacks.kge.view import KgeView
-from attacks.laboratory import Laboratory
-from attacks.registry import Truth
-from defenses import robust
-from experiments.runs.record import Record
+from fkgsec.attacks.clients.active import Plan, ask
+from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.registry import Truth
+from fkgsec.defenses import robust
+from fkgsec.experiments.runs.record import Record
 from tests.attacks.clients.probe_null import auc, rows_of, trained
 from tests.experiments.test_matrix_results import CLIP, FOLDER, cases
 

@@ -16,17 +16,17 @@ from functools import partial
 import numpy as np
 import torch
 
-from attacks.clients.active import ATTACK, Answers, Plan, ask, draw_plan
-from attacks.clients.asking import askable, numbers, places
-from attacks.kge.view import KgeView, kge_view
-from attacks.laboratory import Laboratory
-from attacks.membership.figures import placements
-from attacks.options import THREAT_MODELS
-from attacks.registry import Truth
-from attacks.uploads.questions import Questions, draw_questions, named
-from defenses import make_transport
-from experiments.runs.record import Record
 from fkgsec import run_federation
+from fkgsec.attacks.clients.active import ATTACK, Answers, Plan, ask, draw_plan
+from fkgsec.attacks.clients.asking import askable, numbers, places
+from fkgsec.attacks.kge.view import KgeView, kge_view
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.figures import placements
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import Truth
+from fkgsec.attacks.uploads.questions import Questions, draw_questions, named
+from fkgsec.defenses import make_transport
+from fkgsec.experiments.runs.record import Record
 from fkgsec.randomness import generator
 from tests.experiments.test_matrix_results import CLIP, FOLDER, cases
 

@@ -12,10 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks import AttackOptions, Figure, run_attacks
-from attacks.clients.active import Answers, Plan, Prober
-from attacks.view import ALL
-from defenses import make_transport
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks.clients.active import Answers, Plan, Prober
+from fkgsec.attacks.view import ALL
+from fkgsec.defenses import make_transport
 from fkgsec.errors import SpecError, TrainingError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation

@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import AttackOptions, Figure, run_attacks
-from attacks.clients.guess import Guesser
-from attacks.laboratory import Laboratory
-from attacks.options import THREAT_MODELS
-from attacks.view import View
-from defenses import make_transport
 from fkgsec import FederatedGraph
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks.clients.guess import Guesser
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.view import View
+from fkgsec.defenses import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import ATTACKS, AttackOptions, Figure, run_attacks
-from attacks.options import THREAT_MODELS
-from attacks.registry import build_view
 from fkgsec import ClientGraph, FederatedGraph
+from fkgsec.attacks import ATTACKS, AttackOptions, Figure, run_attacks
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import build_view
 from fkgsec.kge.models import ClientTables
 
 CLIENT = "client"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.forgetting.evaluation import OTHERS, Forgetting, measure_forgetting
-from attacks.forgetting.relearning import relearn_curve
-from attacks.forgetting.update_difference import degree_matched, moved_rows
-from attacks.membership.audits import ClientModel, Shadow, audited_triples, client_models, to_local, train_shadow
 from fkgsec import ClientGraph, FederatedGraph, KgeModel, KgeOptions, generate_consortium
+from fkgsec.attacks.forgetting.evaluation import OTHERS, Forgetting, measure_forgetting
+from fkgsec.attacks.forgetting.relearning import relearn_curve
+from fkgsec.attacks.forgetting.update_difference import degree_matched, moved_rows
+from fkgsec.attacks.membership.audits import ClientModel, Shadow, audited_triples, client_models, to_local, train_shadow
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.negatives import KnownTriples

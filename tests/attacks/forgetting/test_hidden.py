@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attacks.forgetting.hidden import (
+from fkgsec.attacks.forgetting.hidden import (
     deviations,
     disorder,
     hidden_share,
@@ -14,7 +14,7 @@ from attacks.forgetting.hidden import (
     rearranged,
     upper_tail,
 )
-from attacks.forgetting.paired import Runs, memory_of, paired_difference, remembered_share
+from fkgsec.attacks.forgetting.paired import Runs, memory_of, paired_difference, remembered_share
 
 NUM_FORGOTTEN, NUM_CONTROLS, GAIN = 500, 200, 4.0
 FORGOTTEN = np.arange(NUM_FORGOTTEN + NUM_CONTROLS) < NUM_FORGOTTEN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attacks.forgetting.paired import (
+from fkgsec.attacks.forgetting.paired import (
     Runs,
     distance_to_runs,
     measurable_share,

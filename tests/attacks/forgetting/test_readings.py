@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.forgetting.evidence import OTHERS, weigh_evidence
-from attacks.forgetting.readings import READINGS, AuditRun, Reading, relation_ranks
-from attacks.membership.audits import Audited, ClientModel
 from fkgsec import ClientGraph, FederatedGraph
+from fkgsec.attacks.forgetting.evidence import OTHERS, weigh_evidence
+from fkgsec.attacks.forgetting.readings import READINGS, AuditRun, Reading, relation_ranks
+from fkgsec.attacks.membership.audits import Audited, ClientModel
 from fkgsec.kge.models import MODELS, ClientTables, KgeModel
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from defenses import make_transport
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.options import GnnOptions

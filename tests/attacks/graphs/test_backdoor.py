@@ -6,11 +6,11 @@ import networkx as nx
 import numpy as np
 import pytest
 
-from attacks.figure import Figure
-from attacks.graphs.backdoor import MALICIOUS, METRICS, NAME, Plan, Trigger, poisoned
-from attacks.options import GraphAttackOptions
-from attacks.registry import run_attacks
-from attacks.view import ALL
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.graphs.backdoor import MALICIOUS, METRICS, NAME, Plan, Trigger, poisoned
+from fkgsec.attacks.options import GraphAttackOptions
+from fkgsec.attacks.registry import run_attacks
+from fkgsec.attacks.view import ALL
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import Figure, GraphAttackOptions, run_attacks
-from attacks.graphs import degree_support
-from attacks.laboratory import PublicSettings
-from defenses import make_transport
+from fkgsec.attacks import Figure, GraphAttackOptions, run_attacks
+from fkgsec.attacks.graphs import degree_support
+from fkgsec.attacks.laboratory import PublicSettings
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.options import GnnOptions

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import Figure, GraphAttackOptions, run_attacks
-from attacks.graphs import membership as module
-from attacks.graphs import models
-from attacks.graphs.candidates import draw_candidates
-from attacks.graphs.membership import claim
-from attacks.graphs.models import GraphModel, own_client, parameter_names, train_layers
-from attacks.graphs.shadows import train_shadows
-from attacks.laboratory import Laboratory, PublicSettings
-from attacks.options import THREAT_MODELS
-from attacks.registry import build_view
-from defenses import make_transport
+from fkgsec.attacks import Figure, GraphAttackOptions, run_attacks
+from fkgsec.attacks.graphs import membership as module
+from fkgsec.attacks.graphs import models
+from fkgsec.attacks.graphs.candidates import draw_candidates
+from fkgsec.attacks.graphs.membership import claim
+from fkgsec.attacks.graphs.models import GraphModel, own_client, parameter_names, train_layers
+from fkgsec.attacks.graphs.shadows import train_shadows
+from fkgsec.attacks.laboratory import Laboratory, PublicSettings
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import build_view
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.options import GnnOptions

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import Figure, GraphAttackOptions, run_attacks
-from attacks.graphs import properties
-from attacks.graphs.properties import Properties, change, draws, ridge
-from defenses import make_transport
+from fkgsec.attacks import Figure, GraphAttackOptions, run_attacks
+from fkgsec.attacks.graphs import properties
+from fkgsec.attacks.graphs.properties import Properties, change, draws, ridge
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.options import GnnOptions

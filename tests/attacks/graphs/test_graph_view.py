@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import AttackOptions, GraphAttackOptions, run_attacks
-from attacks.graphs.candidates import draw_candidates
-from attacks.graphs.view import GraphView, joined_sets
-from attacks.options import THREAT_MODELS, threat_models
-from attacks.registry import attacked_task, build_view
+from fkgsec.attacks import AttackOptions, GraphAttackOptions, run_attacks
+from fkgsec.attacks.graphs.candidates import draw_candidates
+from fkgsec.attacks.graphs.view import GraphView, joined_sets
+from fkgsec.attacks.options import THREAT_MODELS, threat_models
+from fkgsec.attacks.registry import attacked_task, build_view
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, QuantisedRows, client_party

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import GraphAttackOptions, run_attacks
-from attacks.graphs import kinship
-from attacks.graphs.kinship import claim
-from attacks.graphs.view import GraphVictim, GraphView
-from attacks.laboratory import PublicSettings
-from attacks.options import THREAT_MODELS
-from defenses import make_transport
+from fkgsec.attacks import GraphAttackOptions, run_attacks
+from fkgsec.attacks.graphs import kinship
+from fkgsec.attacks.graphs.kinship import claim
+from fkgsec.attacks.graphs.view import GraphVictim, GraphView
+from fkgsec.attacks.laboratory import PublicSettings
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.layout import Layout

@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from attacks import GraphAttackOptions, run_attacks
-from attacks.graphs.view import GraphView
-from attacks.options import THREAT_MODELS
-from attacks.registry import build_view
+from fkgsec.attacks import GraphAttackOptions, run_attacks
+from fkgsec.attacks.graphs.view import GraphView
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import build_view
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.options import replace

@@ -8,10 +8,10 @@ import functools
 import numpy as np
 import pytest
 
-from attacks import Figure, GraphAttackOptions, run_attacks
-from attacks.graphs import degree_support, properties
-from attacks.graphs.inversion import evaluation as inversion
-from defenses import make_transport
+from fkgsec.attacks import Figure, GraphAttackOptions, run_attacks
+from fkgsec.attacks.graphs import degree_support, properties
+from fkgsec.attacks.graphs.inversion import evaluation as inversion
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.options import GnnOptions

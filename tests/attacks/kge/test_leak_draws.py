@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from attacks.kge.leak_draws import LEAK_DRAWS, other_seeds
-from attacks.options import AttackOptions
-from attacks.view import ALL
+from fkgsec.attacks.kge.leak_draws import LEAK_DRAWS, other_seeds
+from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.view import ALL
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.estimate import Estimate
 from fkgsec.federation.loop import run_federation

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.figure import Figure
-from attacks.kge.row_order import RowOrder
-from attacks.laboratory import Laboratory
-from attacks.options import THREAT_MODELS, AttackOptions
-from attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
-from attacks.view import View
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.row_order import RowOrder
+from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
+from fkgsec.attacks.view import View
 from fkgsec.estimate import proportion
 from fkgsec.kge.result import KgeResult
 

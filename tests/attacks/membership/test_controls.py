@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.membership.controls import ControlKind, Controls, matched_controls
 from fkgsec import ClientGraph, KnowledgeGraph, read_path
+from fkgsec.attacks.membership.controls import ControlKind, Controls, matched_controls
 from fkgsec.errors import DataError, SpecError
 
 DATA = os.environ.get("FKGSEC_DATA")

@@ -10,18 +10,18 @@ import pytest
 from scipy.special import expit, logit
 from sklearn.metrics import roc_auc_score
 
-from attacks.figure import STRONGEST, Figure
-from attacks.kge.laboratory import KgeLaboratory
-from attacks.kge.view import KgeView, VictimView
-from attacks.membership import inference
-from attacks.membership.adversaries import Signals
-from attacks.membership.audits import contains, to_local
-from attacks.membership.evaluation import Group, group_figures
-from attacks.membership.figures import placements
-from attacks.membership.intervals import dyadic_auc, dyadic_tpr
-from attacks.options import THREAT_MODELS
-from attacks.registry import Truth
 from fkgsec import FederatedGraph, KgeModel, KgeOptions, generate_consortium
+from fkgsec.attacks.figure import STRONGEST, Figure
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.membership import inference
+from fkgsec.attacks.membership.adversaries import Signals
+from fkgsec.attacks.membership.audits import contains, to_local
+from fkgsec.attacks.membership.evaluation import Group, group_figures
+from fkgsec.attacks.membership.figures import placements
+from fkgsec.attacks.membership.intervals import dyadic_auc, dyadic_tpr
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import Truth
 from fkgsec.estimate import critical_value
 
 

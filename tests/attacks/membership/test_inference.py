@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from scipy.stats import mannwhitneyu
 
-from attacks import AttackOptions, Figure, run_attacks
-from attacks.figure import STRONGEST, headline
-from attacks.membership.evaluation import ITEM, METRICS, OF_SHARED
-from attacks.membership.inference import TOO_FEW
-from attacks.registry import Attacked
-from attacks.view import ALL
-from defenses import make_transport
 from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks.figure import STRONGEST, headline
+from fkgsec.attacks.membership.evaluation import ITEM, METRICS, OF_SHARED
+from fkgsec.attacks.membership.inference import TOO_FEW
+from fkgsec.attacks.registry import Attacked
+from fkgsec.attacks.view import ALL
+from fkgsec.defenses import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult

@@ -8,8 +8,8 @@ import pytest
 from scipy.stats import norm
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from attacks.membership.figures import auc_of, tpr_at_fpr
-from attacks.membership.intervals import dyadic_auc, dyadic_mean, dyadic_tpr
+from fkgsec.attacks.membership.figures import auc_of, tpr_at_fpr
+from fkgsec.attacks.membership.intervals import dyadic_auc, dyadic_mean, dyadic_tpr
 from fkgsec.estimate import mean_of_shares, proportion
 
 

@@ -18,9 +18,16 @@ from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 from torch import Tensor
 
-from attacks.membership.controls import matched_controls
-from attacks.membership.figures import MembershipResult, compare_auc, measure_membership, relearn_time, score_distance
-from attacks.membership.statistics import (
+from fkgsec import ClientGraph, Estimate, KgeModel, KnowledgeGraph, read_path
+from fkgsec.attacks.membership.controls import matched_controls
+from fkgsec.attacks.membership.figures import (
+    MembershipResult,
+    compare_auc,
+    measure_membership,
+    relearn_time,
+    score_distance,
+)
+from fkgsec.attacks.membership.statistics import (
     Variance,
     calibrated,
     likelihood_ratio,
@@ -32,7 +39,6 @@ from attacks.membership.statistics import (
     triple_losses,
     triple_scores,
 )
-from fkgsec import ClientGraph, Estimate, KgeModel, KnowledgeGraph, read_path
 from fkgsec.errors import SpecError
 from fkgsec.kge.models import MODELS, ModelName
 

@@ -7,11 +7,11 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from attacks.membership.audits import contains
-from attacks.membership.candidates import draw_candidates
-from attacks.membership.shadows import shadow_federation, shadow_options, similar
-from attacks.options import ShadowKnowledge
 from fkgsec import FederatedGraph, KgeOptions, generate_consortium
+from fkgsec.attacks.membership.audits import contains
+from fkgsec.attacks.membership.candidates import draw_candidates
+from fkgsec.attacks.membership.shadows import shadow_federation, shadow_options, similar
+from fkgsec.attacks.options import ShadowKnowledge
 
 
 @pytest.fixture(scope="module")

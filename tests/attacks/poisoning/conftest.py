@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from attacks import AttackOptions, Figure, run_attacks
-from attacks.figure import STRONGEST
-from defenses import make_transport
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks.figure import STRONGEST
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import AttackOptions, headline, run_attacks
-from attacks.poisoning.client import Poisoner
 from fkgsec import ClientGraph
+from fkgsec.attacks import AttackOptions, headline, run_attacks
+from fkgsec.attacks.poisoning.client import Poisoner
 
 POISON = np.array([(1, 0, 3), (2, 1, 0)])
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from attacks.figure import STRONGEST, Figure
-from attacks.options import THREAT_MODELS
-from attacks.poisoning.damage import damage
-from attacks.poisoning.untargeted import ATTACK, RandomRows, ShuffledIdentities, SignFlip
-from attacks.registry import Truth
+from fkgsec.attacks.figure import STRONGEST, Figure
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.poisoning.damage import damage
+from fkgsec.attacks.poisoning.untargeted import ATTACK, RandomRows, ShuffledIdentities, SignFlip
+from fkgsec.attacks.registry import Truth
 from fkgsec.estimate import mean
 
 RANKS = {"bad": [[10, 10]] * 40, "one": [[1, 1], [2, 2]] * 20, "two": [[1, 2]] * 40}

@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from attacks.poisoning.false_triples import FalseTriples, draw_false, held_by, without_true
 from fkgsec import ClientGraph, FederatedGraph
+from fkgsec.attacks.poisoning.false_triples import FalseTriples, draw_false, held_by, without_true
 
 NONE = np.zeros((0, 3), dtype=np.int64)
 

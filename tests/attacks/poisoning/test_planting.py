@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from attacks import AttackOptions, run_attacks
-from attacks.poisoning.planting import tail_ranks
-from attacks.registry import ATTACKS, attacks_of
+from fkgsec.attacks import AttackOptions, run_attacks
+from fkgsec.attacks.poisoning.planting import tail_ranks
+from fkgsec.attacks.registry import ATTACKS, attacks_of
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import AttackOptions, run_attacks
-from attacks.figure import headline
-from attacks.poisoning.server import ShadowHolder, ShadowModel
-from defenses import make_transport
 from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
+from fkgsec.attacks import AttackOptions, run_attacks
+from fkgsec.attacks.figure import headline
+from fkgsec.attacks.poisoning.server import ShadowHolder, ShadowModel
 from fkgsec.data.graph import SPLITS
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER
 from fkgsec.federation.options import replace

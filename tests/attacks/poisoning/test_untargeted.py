@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.poisoning.untargeted import RandomRows, ShuffledIdentities, SignFlip
 from fkgsec import ClientGraph
+from fkgsec.attacks.poisoning.untargeted import RandomRows, ShuffledIdentities, SignFlip
 
 NONE = np.zeros((0, 3), dtype=np.int64)
 

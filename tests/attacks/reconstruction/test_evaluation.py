@@ -11,12 +11,12 @@ import pytest
 import torch
 from sklearn.metrics import average_precision_score
 
-from attacks.kge.view import VictimView
-from attacks.options import THREAT_MODELS, AttackOptions
-from attacks.reconstruction import unlinked
-from attacks.registry import build_view, default_threats
-from attacks.view import ALL, View
 from fkgsec import ClientGraph, FederatedGraph
+from fkgsec.attacks.kge.view import VictimView
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.reconstruction import unlinked
+from fkgsec.attacks.registry import build_view, default_threats
+from fkgsec.attacks.view import ALL, View
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.kge.models import ClientTables

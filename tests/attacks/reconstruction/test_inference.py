@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
-from attacks.options import THREAT_MODELS, AttackOptions
-from attacks.reconstruction.inference import (
+from fkgsec import KgeModel
+from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.reconstruction.inference import (
     best_relations,
     expected_pairs,
     infer_entities,
@@ -20,9 +21,8 @@ from attacks.reconstruction.inference import (
     nothing_to_attack,
     rank_pairs,
 )
-from attacks.registry import build_view
-from attacks.view import ALL, View
-from fkgsec import KgeModel
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.view import ALL, View
 from fkgsec.kge.models import MODELS, ModelName
 from tests.attacks.pairs import reconstruct
 

@@ -9,15 +9,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from attacks import run_attacks
-from attacks.figure import Figure, headline, over_victims
-from attacks.options import THREAT_MODELS, AttackOptions
-from attacks.reconstruction.leakage import items_behind
-from attacks.reconstruction.scoring import strongest
-from attacks.registry import build_view
-from attacks.view import ALL
-from defenses import make_transport
 from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
+from fkgsec.attacks import run_attacks
+from fkgsec.attacks.figure import Figure, headline, over_victims
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.reconstruction.leakage import items_behind
+from fkgsec.attacks.reconstruction.scoring import strongest
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.view import ALL
+from fkgsec.defenses import make_transport
 from fkgsec.estimate import exact, proportion
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ModelName

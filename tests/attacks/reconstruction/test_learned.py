@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.kge.view import ColluderKnowledge, KgeView, VictimView
-from attacks.options import THREAT_MODELS, AttackOptions
-from attacks.reconstruction import learned
-from attacks.reconstruction.leakage import INFERENCES
-from attacks.reconstruction.learned import learn_relations
-from attacks.reconstruction.relation_guesses import RelationGuesser
-from attacks.registry import build_view
-from attacks.view import ALL
 from fkgsec import KgeModel, KgeOptions, generate_consortium, load_dataset, partition
+from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.reconstruction import learned
+from fkgsec.attacks.reconstruction.leakage import INFERENCES
+from fkgsec.attacks.reconstruction.learned import learn_relations
+from fkgsec.attacks.reconstruction.relation_guesses import RelationGuesser
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.view import ALL
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ModelName
 from fkgsec.kge.result import KgeResult

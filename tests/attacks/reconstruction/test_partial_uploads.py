@@ -14,12 +14,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from attacks.options import THREAT_MODELS, AttackOptions
-from attacks.reconstruction.evaluation import NO_NAME
-from attacks.reconstruction.inference import rank_pairs
-from attacks.registry import build_view
-from attacks.view import ALL, View
 from fkgsec import ClientGraph, KgeOptions, generate_consortium
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.reconstruction.evaluation import NO_NAME
+from fkgsec.attacks.reconstruction.inference import rank_pairs
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.view import ALL, View
 from fkgsec.exchange import Transport
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation

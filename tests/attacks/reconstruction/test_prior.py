@@ -5,9 +5,9 @@ import math
 import numpy as np
 import torch
 
-from attacks.kge.view import ColluderKnowledge
-from attacks.options import AttackOptions
-from attacks.reconstruction.prior import SMOOTHINGS, fit_names
+from fkgsec.attacks.kge.view import ColluderKnowledge
+from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.reconstruction.prior import SMOOTHINGS, fit_names
 from tests.attacks.pairs import reconstruct
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attacks.options import THREAT_MODELS, AttackOptions
-from attacks.registry import build_view
-from attacks.view import ALL
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.view import ALL
 from fkgsec.kge.result import KgeResult
 from tests.attacks.pairs import Pair, reconstruct
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from attacks import update_recovery
+from fkgsec.attacks import update_recovery
 from fkgsec.kge.result import KgeResult
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from attacks import AttackOptions, Figure, run_attacks
-from defenses import make_transport
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
 

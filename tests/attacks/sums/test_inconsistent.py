@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from attacks import AttackOptions, Figure, run_attacks
-from attacks.sums.inconsistent import left_of_sum
 from benchmarks.active_server import UnprotectedTransport
-from defenses import make_transport
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks.sums.inconsistent import left_of_sum
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened
 from fkgsec.kge.result import KgeResult

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.uploads.attributes import Answers, Inferred, _ranks
 from fkgsec import ClientGraph, FederatedGraph
+from fkgsec.attacks.uploads.attributes import Answers, Inferred, _ranks
 from fkgsec.kge.models import ClientTables
 
 THREAT = "identifiers"

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import AttackOptions
-from attacks.options import THREAT_MODELS
-from attacks.registry import build_view
-from attacks.uploads.auxiliary import FILLED_UP, UNSEEN, fit, fit_relations
 from fkgsec import KgeModel
+from fkgsec.attacks import AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.uploads.auxiliary import FILLED_UP, UNSEEN, fit, fit_relations
 from fkgsec.errors import SpecError
 
 THREAT = "server+triples"

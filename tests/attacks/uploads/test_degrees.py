@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import AttackOptions, run_attacks
-from attacks.uploads.degrees import NEIGHBOURS, nearness
-from attacks.uploads.pairs import closeness
+from fkgsec.attacks import AttackOptions, run_attacks
+from fkgsec.attacks.uploads.degrees import NEIGHBOURS, nearness
+from fkgsec.attacks.uploads.pairs import closeness
 from fkgsec.kge.models import ClientTables, KgeModel
 
 SERVER = "server"

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import ATTACKS, AttackOptions, run_attacks
-from attacks.kge.task import default_attacks
-from attacks.options import THREAT_MODELS
 from fkgsec import ClientGraph, FederatedGraph
+from fkgsec.attacks import ATTACKS, AttackOptions, run_attacks
+from fkgsec.attacks.kge.task import default_attacks
+from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.options import KgeOptions
 

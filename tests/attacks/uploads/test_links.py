@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.figure import Figure, headline
-from attacks.kge.view import ColluderKnowledge
-from attacks.options import AttackOptions
-from attacks.reconstruction.learned import learn_relations
-from attacks.registry import run_attacks
-from attacks.uploads.links import MAX_LINKED, LinkLearner, learn_links
 from fkgsec import KgeModel
+from fkgsec.attacks.figure import Figure, headline
+from fkgsec.attacks.kge.view import ColluderKnowledge
+from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.reconstruction.learned import learn_relations
+from fkgsec.attacks.registry import run_attacks
+from fkgsec.attacks.uploads.links import MAX_LINKED, LinkLearner, learn_links
 from fkgsec.estimate import at_level, mean, proportion
 
 MODEL = KgeModel("transe", 8)

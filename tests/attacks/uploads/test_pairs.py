@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.uploads.pairs import (
+from fkgsec import KgeModel
+from fkgsec.attacks.uploads.pairs import (
     FirstPairs,
     Pairs,
     RankingAuc,
@@ -21,9 +22,8 @@ from attacks.uploads.pairs import (
     right_of_first,
     standardised,
 )
-from attacks.uploads.rank_correlation import spearman
-from attacks.uploads.ways import by_ways
-from fkgsec import KgeModel
+from fkgsec.attacks.uploads.rank_correlation import spearman
+from fkgsec.attacks.uploads.ways import by_ways
 from fkgsec.estimate import exact, proportion
 
 RNG = np.random.default_rng(0)
@@ -158,7 +158,7 @@ def test_the_strongest_of_ways_and_guesses_is_corrected_for_the_choice() -> None
         attack = SimpleNamespace(errors=())
 
         def figure(self, metric, victim, estimate, **details):
-            from attacks import Figure
+            from fkgsec.attacks import Figure
 
             return Figure("x", metric, "server", victim, estimate, **details)
 

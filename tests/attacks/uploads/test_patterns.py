@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import torch
 
-from attacks.options import THREAT_MODELS
-from attacks.registry import build_view
-from attacks.uploads.pairs import candidate_pairs
-from attacks.uploads.patterns import together
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.uploads.pairs import candidate_pairs
+from fkgsec.attacks.uploads.patterns import together
 from fkgsec.federation.messages import SERVER, SparseRows, client_party, encode
 
 SERVER_ALONE = "server"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from attacks import ATTACKS, Truth
-from attacks.membership.audits import contains
-from attacks.membership.figures import estimate_auc, placements
-from attacks.membership.intervals import dyadic_tpr
-from attacks.options import THREAT_MODELS
-from attacks.uploads.questions import TPR, draw_questions, named, question_figures
+from fkgsec.attacks import ATTACKS, Truth
+from fkgsec.attacks.membership.audits import contains
+from fkgsec.attacks.membership.figures import estimate_auc, placements
+from fkgsec.attacks.membership.intervals import dyadic_tpr
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.uploads.questions import TPR, draw_questions, named, question_figures
 from fkgsec.estimate import proportion
 
 

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import AttackOptions, Figure, run_attacks
-from attacks.figure import headline
-from attacks.kge.view import VictimView
-from attacks.membership.figures import placements
-from attacks.uploads.edges import Ranked
-from attacks.uploads.pairs import HeldRows, candidate_pairs, closeness, linked_pairs
-from attacks.uploads.rounds import pairs_over_rounds, triples_over_rounds
-from defenses import make_transport
 from fkgsec import FederatedGraph, KgeModel, KgeOptions
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks.figure import headline
+from fkgsec.attacks.kge.view import VictimView
+from fkgsec.attacks.membership.figures import placements
+from fkgsec.attacks.uploads.edges import Ranked
+from fkgsec.attacks.uploads.pairs import HeldRows, candidate_pairs, closeness, linked_pairs
+from fkgsec.attacks.uploads.rounds import pairs_over_rounds, triples_over_rounds
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.result import KgeResult

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from attacks import AttackOptions, Figure, run_attacks
-from attacks.kge.view import KgeView, VictimView
-from attacks.reconstruction.knowledge import Knowledge
-from attacks.uploads import structure
-from attacks.uploads.pairs import HeldRows
-from attacks.uploads.structure import NEAREST, profiles
 from fkgsec import ClientGraph, FederatedGraph, KgeModel
+from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.reconstruction.knowledge import Knowledge
+from fkgsec.attacks.uploads import structure
+from fkgsec.attacks.uploads.pairs import HeldRows
+from fkgsec.attacks.uploads.structure import NEAREST, profiles
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.result import KgeResult
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-from defenses.transport import make_transport
-from experiments.deploy.ray.host import Host
-from experiments.deploy.ray.spread import shared_out, spread_over
-from experiments.runs.spec import make_spec
-from experiments.tasks.kge import Spec
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import SpecError, TrainingError
+from fkgsec.experiments.deploy.ray.host import Host
+from fkgsec.experiments.deploy.ray.spread import shared_out, spread_over
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.tasks.kge import Spec
 from fkgsec.federation.loop import Federation, Observer, load_federation, run_federation
 from fkgsec.kge.local.training import TrainingSubset
 from fkgsec.kge.result import KgeResult

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.deploy.ray.workers import RayWorkers
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.deploy.ray.workers import RayWorkers
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 SETTINGS = {"clients": 4, "size": 300, "dim": 16, "rounds": 2, "eval-every": 1, "num-negatives": 8, "device": "cpu"}

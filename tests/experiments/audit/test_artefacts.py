@@ -16,12 +16,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 from typer.testing import CliRunner
 
-from attacks.figure import Figure
-from attacks.options import AttackOptions
-from attacks.reconstruction.leakage import rebuilt
-from experiments.audit.artefacts import audit_tables, collect_tables, infer_dim
-from experiments.audit.cli import audit, export
-from experiments.audit.table_files import (
+from fkgsec import FederatedGraph, KgeOptions
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.reconstruction.leakage import rebuilt
+from fkgsec.errors import FkgsecError, RunError, SpecError, ThreatModelError
+from fkgsec.experiments.audit.artefacts import audit_tables, collect_tables, infer_dim
+from fkgsec.experiments.audit.cli import audit, export
+from fkgsec.experiments.audit.table_files import (
     Manifest,
     NamedRows,
     Tables,
@@ -30,11 +32,9 @@ from experiments.audit.table_files import (
     read_tables,
     write_tables,
 )
-from experiments.cli.console import expected_errors
-from experiments.runs.run import execute, load_run
-from experiments.runs.spec import Spec
-from fkgsec import FederatedGraph, KgeOptions
-from fkgsec.errors import FkgsecError, RunError, SpecError, ThreatModelError
+from fkgsec.experiments.cli.console import expected_errors
+from fkgsec.experiments.runs.run import execute, load_run
+from fkgsec.experiments.runs.spec import Spec
 from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.models import ModelName
 from fkgsec.kge.result import KgeResult
@@ -168,7 +168,7 @@ def test_a_partial_upload_is_kept_apart_from_what_the_client_holds(
     fede: tuple[Manifest, Tables, FederatedGraph],
 ) -> None:
     """Names say which rows crossed; the others are not in what the server is given."""
-    from experiments.audit.artefacts import federation_of
+    from fkgsec.experiments.audit.artefacts import federation_of
 
     manifest, tables, graph = fede
     whole = tables["hospital-2"]["entities"]
@@ -313,7 +313,7 @@ def test_pykeen(trained: tuple[Path, Run, Tables], tmp_path: Path) -> None:
 @pytest.mark.parametrize("model", ["transe", "distmult", "complex", "rotate"])
 def test_rows_of_pykeen_mean_what_they_mean_there(model: ModelName, tmp_path: Path) -> None:
     """Its own scores, from its own weights; RotatE's there is another norm, so the difference is compared instead."""
-    from experiments.audit.artefacts import pick_rows
+    from fkgsec.experiments.audit.artefacts import pick_rows
 
     models = pytest.importorskip("pykeen.models")
     from pykeen.triples import TriplesFactory

@@ -34,7 +34,7 @@ def started(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 import atexit, sys
 atexit.register(lambda: print([name for name in {OPTIONS} if name in sys.modules], file=sys.stderr))
 sys.argv = ["fkgsec", *{list(arguments)}]
-from experiments.cli.main import main
+from fkgsec.experiments.cli.main import main
 main()
 """
     how = {"capture_output": True, "text": True, "env": {**os.environ, **environment}}

@@ -14,10 +14,10 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from typer.testing import CliRunner
 
-from attacks.reconstruction.leakage import items_behind
-from experiments.cli.main import app
-from experiments.runs.record import SCHEMA, read_record
+from fkgsec.attacks.reconstruction.leakage import items_behind
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.runs.record import SCHEMA, read_record
 
 SMALL = [
     "--size", "600", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--rounds", "3", "--eval-every", "1",
@@ -286,13 +286,13 @@ def test_internal_faults_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -
     def broken(*arguments: object, **options: object) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("experiments.cli.main.choose", broken)
+    monkeypatch.setattr("fkgsec.experiments.cli.main.choose", broken)
     with pytest.raises(ZeroDivisionError):
         CliRunner().invoke(app, ["train"], catch_exceptions=False)
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "experiments.cli.main", "attack", "--target", "fede", "--size", "900", "--dim", "16",
+    command = [sys.executable, "-m", "fkgsec.experiments.cli.main", "attack", "--target", "fede", "--size", "900", "--dim", "16",
                "--batch-size", "64", "--rounds", "12", "--eval-every", "3", "--checkpoint-every", "0", "--device", "cpu",
                "--unlinked-heads", "10", "--threat", "identifiers", "--out", str(folder), "--quiet"]  # fmt: skip
     root = Path(__file__).parents[3]

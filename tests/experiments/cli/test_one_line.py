@@ -4,7 +4,7 @@ import pytest
 from typer.testing import CliRunner
 
 import fkgsec
-from experiments.cli.main import app
+from fkgsec.experiments.cli.main import app
 
 
 def completed(line: str) -> list[str]:

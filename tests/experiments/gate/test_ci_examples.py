@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from experiments.gate.policy import read_policy
+from fkgsec.experiments.gate.policy import read_policy
 
 ROOT = Path(__file__).parents[3]
 EXAMPLES = ROOT / "examples"
@@ -66,7 +66,9 @@ def clean(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (lib / "dependencies.pth").write_text(f"{ours}\n")
     source = folder / "fkgsec"
     for name in ("fkgsec", "attacks", "defenses", "protocols", "experiments"):
-        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc"))
+        shutil.copytree(
+            ROOT / name, source / name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__", "*.nbi", "*.nbc")
+        )
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
     return folder
@@ -128,7 +130,7 @@ def test_from_an_empty_folder_to_a_red_build_by_the_steps_of_the_workflow(clean:
     env = environment(clean, tmp_path)
     installed = run(github_steps(EXAMPLES / "github-workflow.yml")[0]["run"], tmp_path, env)
     assert installed.returncode == 0, installed.stderr
-    assert run("cd / && python -c 'import experiments; print(experiments.__file__)'", tmp_path, env).stdout.startswith(
+    assert run("cd / && python -c 'import fkgsec; print(fkgsec.__file__)'", tmp_path, env).stdout.startswith(
         str(clean / "venv")
     )
     started = children_s()

@@ -15,16 +15,16 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from attacks.view import ALL
-from experiments.cli.main import app
-from experiments.gate import first_policy, measures
-from experiments.gate.first_policy import _membership_line, _summary
-from experiments.gate.measures import Question
-from experiments.gate.separation import limit_between, separate
-from experiments.runs.record import read_record
-from experiments.runs.run import Finished
-from experiments.tasks.task import task_named
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.gate import first_policy, measures
+from fkgsec.experiments.gate.first_policy import _membership_line, _summary
+from fkgsec.experiments.gate.measures import Question
+from fkgsec.experiments.gate.separation import limit_between, separate
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.runs.run import Finished
+from fkgsec.experiments.tasks.task import task_named
 
 DEFENSE = "    defense: psu,secagg"
 

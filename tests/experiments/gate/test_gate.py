@@ -14,31 +14,31 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from attacks.figure import Figure, headline
-from attacks.options import KgeAttackOptions
-from attacks.registry import run_attacks
-from attacks.view import ALL
-from experiments.cli.main import app
-from experiments.gate import CHECK_FILE, SCHEMA
-from experiments.gate import judge as gate
-from experiments.gate.baseline import BaselineRun, read_baseline, worse_by
-from experiments.gate.evidence import evidence_lines
-from experiments.gate.judge import exit_status
-from experiments.gate.measures import MEASURES, NotMeasured, Question
-from experiments.gate.policy import Limit
-from experiments.gate.verdicts import Runs, judge, judge_limit, overall, what_would_settle
-from experiments.reporting.frames import figures
-from experiments.reporting.html.page import assemble, render
-from experiments.reporting.items import Run
-from experiments.reporting.sheets import interval, print_sheets
-from experiments.reporting.tables import attack_sheets
-from experiments.runs.intervals import over_seeds
-from experiments.runs.record import Record, read_record
-from experiments.runs.run import Finished, load_run
+from fkgsec.attacks.figure import Figure, headline
+from fkgsec.attacks.options import KgeAttackOptions
+from fkgsec.attacks.registry import run_attacks
+from fkgsec.attacks.view import ALL
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact, proportion
-from protocols.noise.accounting import Guarantee
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.gate import CHECK_FILE, SCHEMA
+from fkgsec.experiments.gate import judge as gate
+from fkgsec.experiments.gate.baseline import BaselineRun, read_baseline, worse_by
+from fkgsec.experiments.gate.evidence import evidence_lines
+from fkgsec.experiments.gate.judge import exit_status
+from fkgsec.experiments.gate.measures import MEASURES, NotMeasured, Question
+from fkgsec.experiments.gate.policy import Limit
+from fkgsec.experiments.gate.verdicts import Runs, judge, judge_limit, overall, what_would_settle
+from fkgsec.experiments.reporting.frames import figures
+from fkgsec.experiments.reporting.html.page import assemble, render
+from fkgsec.experiments.reporting.items import Run
+from fkgsec.experiments.reporting.sheets import interval, print_sheets
+from fkgsec.experiments.reporting.tables import attack_sheets
+from fkgsec.experiments.runs.intervals import over_seeds
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.run import Finished, load_run
+from fkgsec.protocols.noise.accounting import Guarantee
 
 FEDERATION = """\
 federations:

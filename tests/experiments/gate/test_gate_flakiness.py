@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.gate.measures import MEASURES, Question
-from experiments.gate.verdicts import judge
-from experiments.runs.run import Finished, execute
-from experiments.runs.spec import Spec
-from experiments.tasks.task import task_named
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.formats.folders import write_client_folders
+from fkgsec.experiments.gate.measures import MEASURES, Question
+from fkgsec.experiments.gate.verdicts import judge
+from fkgsec.experiments.runs.run import Finished, execute
+from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.tasks.task import task_named
 
 SEEDS = 20
 SETTINGS = dict(task_named("kge").first_policy.settings)

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from attacks import ATTACKS, THREAT_MODELS, Needs
-from experiments.cli.main import app
-from experiments.gate.measures import MEASURES, Question
-from experiments.gate.policy import figure_id, read_policy
+from fkgsec.attacks import ATTACKS, THREAT_MODELS, Needs
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.gate.measures import MEASURES, Question
+from fkgsec.experiments.gate.policy import figure_id, read_policy
 
 GOOD = """\
 federations:

@@ -11,10 +11,11 @@ import pytest
 from lxml import etree
 from rich.console import Console
 
-from experiments.gate import SCHEMA, WhenInconclusive
-from experiments.gate.judge import Checked, exit_status
-from experiments.gate.measures import MEASURES
-from experiments.gate.verdict_formats import (
+from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.experiments.gate import SCHEMA, WhenInconclusive
+from fkgsec.experiments.gate.judge import Checked, exit_status
+from fkgsec.experiments.gate.measures import MEASURES
+from fkgsec.experiments.gate.verdict_formats import (
     detail_lines,
     headline_lines,
     summary_line,
@@ -24,8 +25,7 @@ from experiments.gate.verdict_formats import (
     to_sarif,
     verdict_table,
 )
-from experiments.gate.verdicts import Verdict
-from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.experiments.gate.verdicts import Verdict
 
 ASSETS = Path(__file__).parent / "assets"
 JUNIT = etree.XMLSchema(etree.parse(ASSETS / "junit-10.xsd"))

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.integrity.origin import seal_of
-from experiments.integrity.signing import check_signature, draw_key, sign_record, signature_file
-from experiments.runs.record import read_record
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.integrity.origin import seal_of
+from fkgsec.experiments.integrity.signing import check_signature, draw_key, sign_record, signature_file
+from fkgsec.experiments.runs.record import read_record
 
 COMMITTED = Path(__file__).parents[3] / "results/tables/kge/fedr-table2-transe-local-ddb14-c20-seed0.json"
 

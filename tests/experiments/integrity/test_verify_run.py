@@ -12,19 +12,19 @@ import torch
 from safetensors.torch import load_file, safe_open
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.integrity.checks import check_folder, require_whole
-from experiments.integrity.groups import check_seeds
-from experiments.integrity.origin import seal_of
-from experiments.runs.record import read_record
-from experiments.runs.run import execute, reuse
-from experiments.runs.seeds import record_of
-from experiments.runs.spec import make_spec
-from experiments.runs.stored import encode_stored
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.integrity.checks import check_folder, require_whole
+from fkgsec.experiments.integrity.groups import check_seeds
+from fkgsec.experiments.integrity.origin import seal_of
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.runs.run import execute, reuse
+from fkgsec.experiments.runs.seeds import record_of
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.runs.stored import encode_stored
 from fkgsec.federation import checkpoint
 from fkgsec.federation.loop import CHECKPOINT
-from protocols.noise.guarantee import Guarantee
+from fkgsec.protocols.noise.guarantee import Guarantee
 
 TINY = {"size": 600, "clients": 2, "dim": 4, "rounds": 2, "num_negatives": 4, "unlinked_heads": 0, "device": "cpu"}
 GRAPHS = {"algorithm": "cefgl", "clients": 2, "size": 80, "rounds": 2, "layers": 2, "width": 8, "device": "cpu"}

@@ -12,9 +12,13 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.papers.cli import experiment_app
-from experiments.papers.runner import Results, find_results, run_experiment, run_name, table_of, unfinished
-from experiments.papers.spec import (
+from fkgsec.data.catalogue import DATA_VARIABLE, find_dataset
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import RunError, SpecError
+from fkgsec.estimate import Estimate, exact
+from fkgsec.experiments.papers.cli import experiment_app
+from fkgsec.experiments.papers.runner import Results, find_results, run_experiment, run_name, table_of, unfinished
+from fkgsec.experiments.papers.spec import (
     Cell,
     Experiment,
     find_experiment,
@@ -22,15 +26,11 @@ from experiments.papers.spec import (
     select_cells,
     shipped_experiments,
 )
-from experiments.papers.table import Figure, PaperTable, TableCell, over_seeds, table_lines
-from experiments.reporting.summary import __file__ as summary_file
-from experiments.runs.record import Record, read_record
-from experiments.runs.run import check_run
-from experiments.runs.spec import GraphSpec, Spec
-from fkgsec.data.catalogue import DATA_VARIABLE, find_dataset
-from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import RunError, SpecError
-from fkgsec.estimate import Estimate, exact
+from fkgsec.experiments.papers.table import Figure, PaperTable, TableCell, over_seeds, table_lines
+from fkgsec.experiments.reporting.summary import __file__ as summary_file
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.run import check_run
+from fkgsec.experiments.runs.spec import GraphSpec, Spec
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
 from fkgsec.federation.options import replace
@@ -520,7 +520,7 @@ def test_a_killed_run_goes_on_and_a_failed_cell_stops_no_other(tmp_path: Path) -
 def test_a_bug_in_one_cell_keeps_its_traceback_and_the_others_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from experiments.papers import workers
+    from fkgsec.experiments.papers import workers
 
     real = workers.execute
 
@@ -559,7 +559,7 @@ def test_an_attack_where_the_file_asks_for_one(tmp_path: Path) -> None:
 def record_of(cell: Cell, mrr: float, *, seed: int = 0, bytes_a_round: int = 10, **changes: Any) -> Record:
     """A record of a cell with this test MRR, validated in rounds 1 to 4 at 0.1, 0.2, 0.21 and 0.2."""
     assert cell.spec
-    template = read_record(Path(summary_file).parents[2] / "results" / "ddb14-clean5-fedr.json")
+    template = read_record(Path(summary_file).resolve().parents[2] / "results" / "ddb14-clean5-fedr.json")
     rounds = [RoundEntry(0, None, None, 0, 0, 0.0)]
     rounds += [RoundEntry(n, 1.0, v, bytes_a_round, 0, 0.0) for n, v in enumerate((0.1, 0.2, 0.21, 0.2), 1)]
     return msgspec.structs.replace(
@@ -715,7 +715,7 @@ def test_a_row_may_show_the_shared_model(tmp_path: Path) -> None:
 
 def test_test_triples_that_stand_in_train_are_remarked(tmp_path: Path) -> None:
     experiment = read_experiment(write(tmp_path, TINY))
-    leaky = read_record(Path(summary_file).parents[2] / "results" / "ddb14-fed5-fedr.json")
+    leaky = read_record(Path(summary_file).resolve().parents[2] / "results" / "ddb14-fed5-fedr.json")
     results = Results(attack=False)
     made = record_of(experiment.cells[0], 0.4)
     results.add(msgspec.structs.replace(made, utility_by_leak=leaky.utility_by_leak))

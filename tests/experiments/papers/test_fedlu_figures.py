@@ -2,9 +2,9 @@
 
 import pytest
 
-from experiments.papers.runner import run_key
-from experiments.papers.spec import find_experiment, read_experiment
-from experiments.tasks.spec import RunSpec
+from fkgsec.experiments.papers.runner import run_key
+from fkgsec.experiments.papers.spec import find_experiment, read_experiment
+from fkgsec.experiments.tasks.spec import RunSpec
 
 FIGURES = ("figure3", "figure5", "figure6", "figure7")
 

@@ -6,19 +6,19 @@ import msgspec
 import numpy as np
 import pytest
 
-from attacks.membership.statistics import triple_scores
-from experiments.cli.progress import unobserved
-from experiments.papers.estimates import Costs, Timed, Timings
-from experiments.papers.forgetting import FORGOTTEN_FILE, Forgotten, forget_sets, make_forgotten, read_forgotten
-from experiments.papers.judging.admission import admit
-from experiments.papers.judging.scoreboard import all_records, make_scoreboard
-from experiments.papers.queue import Entry, entries_of, wanted_runs
-from experiments.papers.runner import Outcome, Results, run_experiment, run_key
-from experiments.papers.spec import Experiment, find_experiment, read_experiment
-from experiments.papers.workers import Job, run_jobs
-from experiments.runs.run import load_run
-from experiments.runs.spec import Spec
+from fkgsec.attacks.membership.statistics import triple_scores
 from fkgsec.errors import DataError, RunError, SpecError
+from fkgsec.experiments.cli.progress import unobserved
+from fkgsec.experiments.papers.estimates import Costs, Timed, Timings
+from fkgsec.experiments.papers.forgetting import FORGOTTEN_FILE, Forgotten, forget_sets, make_forgotten, read_forgotten
+from fkgsec.experiments.papers.judging.admission import admit
+from fkgsec.experiments.papers.judging.scoreboard import all_records, make_scoreboard
+from fkgsec.experiments.papers.queue import Entry, entries_of, wanted_runs
+from fkgsec.experiments.papers.runner import Outcome, Results, run_experiment, run_key
+from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
+from fkgsec.experiments.papers.workers import Job, run_jobs
+from fkgsec.experiments.runs.run import load_run
+from fkgsec.experiments.runs.spec import Spec
 from fkgsec.unlearning.forget_sets import retaining
 
 TABLE = """

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from rich.console import Console
 
-from experiments.cli.progress import RunLines, observe_on, unobserved
-from experiments.papers.runner import Results, find_results, run_experiment, table_of, unfinished
-from experiments.papers.spec import read_experiment
-from experiments.papers.table import PaperTable, table_lines
-from experiments.papers.workers import Job, run_jobs
-from experiments.runs.record import Record, read_record
-from experiments.tasks.graph import GraphSpec
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import proportion
+from fkgsec.experiments.cli.progress import RunLines, observe_on, unobserved
+from fkgsec.experiments.papers.runner import Results, find_results, run_experiment, table_of, unfinished
+from fkgsec.experiments.papers.spec import read_experiment
+from fkgsec.experiments.papers.table import PaperTable, table_lines
+from fkgsec.experiments.papers.workers import Job, run_jobs
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.tasks.graph import GraphSpec
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
 
@@ -192,7 +192,7 @@ def test_a_client_whose_test_graphs_all_have_a_twin_gives_a_reason(ran: Path) ->
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock that stands until it is set."""
     now = [0.0]
-    monkeypatch.setattr("experiments.cli.progress.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("fkgsec.experiments.cli.progress.time.monotonic", lambda: now[0])
     return now
 
 

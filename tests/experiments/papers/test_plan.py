@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.cli.progress import Trained
-from experiments.papers.estimates import Costs, Timed, Timings
-from experiments.papers.plan import plan_lines, plan_of, runs_sheet
-from experiments.papers.runner import find_results, run_experiment
-from experiments.papers.spec import read_experiment
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.cli.progress import Trained
+from fkgsec.experiments.papers.estimates import Costs, Timed, Timings
+from fkgsec.experiments.papers.plan import plan_lines, plan_of, runs_sheet
+from fkgsec.experiments.papers.runner import find_results, run_experiment
+from fkgsec.experiments.papers.spec import read_experiment
 from fkgsec.federation.loop import Observer
 
 TABLE = """

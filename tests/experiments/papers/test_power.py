@@ -5,12 +5,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from experiments.papers.estimates import Costs, Timed, Timings
-from experiments.papers.judging.claims import judge_claims, num_needed, read_claims
-from experiments.papers.power import need_of, order_by_claims, power_sheet
-from experiments.papers.queue import Entry, entries_of, wanted_runs
-from experiments.papers.runner import Results
-from experiments.papers.spec import Experiment, find_experiment, read_experiment
+from fkgsec.experiments.papers.estimates import Costs, Timed, Timings
+from fkgsec.experiments.papers.judging.claims import judge_claims, num_needed, read_claims
+from fkgsec.experiments.papers.power import need_of, order_by_claims, power_sheet
+from fkgsec.experiments.papers.queue import Entry, entries_of, wanted_runs
+from fkgsec.experiments.papers.runner import Results
+from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
 
 SECONDS = {"DDB14-Fed5": 1.0, "DDB14-Fed10": 2.0, "DDB14-Fed15": 3.0}
 

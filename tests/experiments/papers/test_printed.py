@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.papers.spec import Cell, read_experiment, shipped_experiments
+from fkgsec.experiments.papers.spec import Cell, read_experiment, shipped_experiments
 
 PAPERS = os.environ.get("FKGSEC_PAPERS")
 TEXTS = {"zhang2022_fedr": "fedr", "zhang2024_feds": "feds", "zhu2023_fedlu": "fedlu", "zhang2024_pfedeg": "pfedeg"}

@@ -10,21 +10,21 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.cli.progress import Trained
-from experiments.papers.estimates import TIMED_CLIENTS, Costs, Timed, Timings, time_spec, time_training
-from experiments.papers.queue import Entry, entries_of, papers_rounds, wanted_runs
-from experiments.papers.runner import Results, find_results, run_key
-from experiments.papers.spec import Experiment, find_experiment, read_experiment
-from experiments.papers.workers import CutOff, Job, run_jobs
-from experiments.reporting.summary import __file__ as summary_file
-from experiments.runs.record import Record, read_record
-from experiments.runs.spec import GraphSpec, RunSpec, Spec
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.cli.progress import Trained
+from fkgsec.experiments.papers.estimates import TIMED_CLIENTS, Costs, Timed, Timings, time_spec, time_training
+from fkgsec.experiments.papers.queue import Entry, entries_of, papers_rounds, wanted_runs
+from fkgsec.experiments.papers.runner import Results, find_results, run_key
+from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
+from fkgsec.experiments.papers.workers import CutOff, Job, run_jobs
+from fkgsec.experiments.reporting.summary import __file__ as summary_file
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.spec import GraphSpec, RunSpec, Spec
 from fkgsec.federation.loop import Observer
 from fkgsec.federation.task import TASKS
 
-RESULTS = Path(summary_file).parents[2] / "results"
+RESULTS = Path(summary_file).resolve().parents[2] / "results"
 FEDR = RESULTS / "ddb14-fed5-fedr.json"
 TABLE = """
 title: A table

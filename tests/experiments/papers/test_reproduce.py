@@ -7,13 +7,13 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.integrity.origin import seal_of
-from experiments.papers.reproduce import again, compared, compared_rounds, find_record
-from experiments.papers.spec import read_experiment
-from experiments.runs.record import Record, read_record
-from experiments.runs.run import RECORD_FILE, execute
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.integrity.origin import seal_of
+from fkgsec.experiments.papers.reproduce import again, compared, compared_rounds, find_record
+from fkgsec.experiments.papers.spec import read_experiment
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE, execute
 
 TABLE = """
 title: Tiny

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from experiments.cli.progress import unobserved
-from experiments.papers import workers
-from experiments.papers.document import Asked, Role
-from experiments.papers.workers import Job, make, run_with_bases
-from experiments.runs.record import read_record
-from experiments.runs.spec import Spec
-from experiments.runs.writing import LOCK_FILE, locked
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.progress import unobserved
+from fkgsec.experiments.papers import workers
+from fkgsec.experiments.papers.document import Asked, Role
+from fkgsec.experiments.papers.workers import Job, make, run_with_bases
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.runs.writing import LOCK_FILE, locked
 from fkgsec.federation.loop import Observer
 
 TINY = Spec(size=300, clients=2, dim=4, num_negatives=4, batch_size=64, rounds=2, patience=0, eval_every=1)
@@ -96,8 +96,8 @@ def test_a_base_run_is_made_once_and_first_and_takes_its_cells_alone_along(
 LONG = """
 from contextlib import nullcontext
 from pathlib import Path
-from experiments.papers.workers import Job, run_jobs
-from experiments.runs.spec import Spec
+from fkgsec.experiments.papers.workers import Job, run_jobs
+from fkgsec.experiments.runs.spec import Spec
 from fkgsec.federation.loop import Observer
 
 spec = Spec(size=4000, clients=2, dim=64, rounds=2, local_epochs=1_000_000, patience=0)

@@ -5,9 +5,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from experiments.reporting.convergence import bytes_to_reach, convergence, relative_cost
-from experiments.reporting.summary import __file__ as summary_file
-from experiments.runs.record import Record, read_record
+from fkgsec.experiments.reporting.convergence import bytes_to_reach, convergence, relative_cost
+from fkgsec.experiments.reporting.summary import __file__ as summary_file
+from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.federation.checkpoint import RoundEntry
 
 MRRS = {5: 0.10, 10: 0.20, 15: 0.195, 20: 0.21, 25: 0.205}
@@ -16,7 +16,7 @@ MRRS = {5: 0.10, 10: 0.20, 15: 0.195, 20: 0.21, 25: 0.205}
 @pytest.fixture(scope="module")
 def record() -> Record:
     """25 rounds of 10 + 20 bytes after an alignment of 100 + 200, validated every 5; the best is round 20."""
-    template = read_record(Path(summary_file).parents[2] / "results" / "ddb14-fed5-fedr.json")
+    template = read_record(Path(summary_file).resolve().parents[2] / "results" / "ddb14-fed5-fedr.json")
     rounds = [RoundEntry(0, None, None, 100, 200, 0.0)]
     rounds += [RoundEntry(number, 1.0, MRRS.get(number), 10, 20, 0.0) for number in range(1, 26)]
     return msgspec.structs.replace(template, rounds=rounds, best_round=20)

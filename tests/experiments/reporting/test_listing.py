@@ -10,11 +10,12 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attacks.figure import Figure, over_victims
-from experiments.cli.console import expected_errors
-from experiments.reporting.cli import results
-from experiments.reporting.frames import figures
-from experiments.reporting.listing import (
+from fkgsec.attacks.figure import Figure, over_victims
+from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.console import expected_errors
+from fkgsec.experiments.reporting.cli import results
+from fkgsec.experiments.reporting.frames import figures
+from fkgsec.experiments.reporting.listing import (
     LEAST_FIRST,
     WIDE,
     curves,
@@ -24,12 +25,11 @@ from experiments.reporting.listing import (
     select,
     sort,
 )
-from experiments.reporting.sheets import interval
-from experiments.runs.compare import SCHEMA, Case, Comparison
-from experiments.runs.record import Record, encode_record
-from experiments.runs.run import execute
-from experiments.runs.spec import Spec
-from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.reporting.sheets import interval
+from fkgsec.experiments.runs.compare import SCHEMA, Case, Comparison
+from fkgsec.experiments.runs.record import Record, encode_record
+from fkgsec.experiments.runs.run import execute
+from fkgsec.experiments.runs.spec import Spec
 
 SPEC = Spec(
     size=300, dim=8, rounds=2, local_epochs=1, eval_every=2, batch_size=64, num_negatives=4, learning_rate=0.05,

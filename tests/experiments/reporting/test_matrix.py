@@ -7,20 +7,20 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from attacks.figure import Figure
-from attacks.registry import ATTACKS, attacks_of
-from experiments.cli.main import app
-from experiments.gate.measures import MEASURES
-from experiments.reporting.html.page import assemble, render
-from experiments.reporting.items import Run
-from experiments.reporting.matrix import Cell, draw_matrix, has_matrix, matrix, over_seeds, sheet
-from experiments.reporting.summary import matrix_lines
-from experiments.runs.compare import SCHEMA, Case, Comparison
-from experiments.runs.record import Record, read_record
-from experiments.runs.spec import make_spec
-from experiments.runs.stored import encode_stored
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.registry import ATTACKS, attacks_of
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate, exact
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.gate.measures import MEASURES
+from fkgsec.experiments.reporting.html.page import assemble, render
+from fkgsec.experiments.reporting.items import Run
+from fkgsec.experiments.reporting.matrix import Cell, draw_matrix, has_matrix, matrix, over_seeds, sheet
+from fkgsec.experiments.reporting.summary import matrix_lines
+from fkgsec.experiments.runs.compare import SCHEMA, Case, Comparison
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.runs.stored import encode_stored
 
 RECORD = read_record(Path(__file__).parents[3] / "results" / "attacks" / "hospitals-transe.json")
 

@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from attacks.membership.evaluation import ITEM
-from attacks.membership.figures import tpr_at_fpr
-from experiments.reporting.html.figures import roc_charts
-from experiments.reporting.items import Run, risk_sheets
-from experiments.reporting.membership import candidates_of, curves, draw_roc, risk_table
-from experiments.reporting.sheets import as_csv
+from fkgsec.attacks.membership.evaluation import ITEM
+from fkgsec.attacks.membership.figures import tpr_at_fpr
+from fkgsec.experiments.reporting.html.figures import roc_charts
+from fkgsec.experiments.reporting.items import Run, risk_sheets
+from fkgsec.experiments.reporting.membership import candidates_of, curves, draw_roc, risk_table
+from fkgsec.experiments.reporting.sheets import as_csv
 
 HOSTILE = ['=HYPERLINK("http://x")', "+1", "@SUM(A1)", "$\\frac{a}{b}$", "<script>alert(1)</script>", "a,b\nc"]
 

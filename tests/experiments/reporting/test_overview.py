@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.reporting.overview import render_overview, row_of
-from experiments.reporting.verdict import verdict_of
-from experiments.runs.record import read_record
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.reporting.overview import render_overview, row_of
+from fkgsec.experiments.reporting.verdict import verdict_of
+from fkgsec.experiments.runs.record import read_record
 
 RESULTS = Path(__file__).parents[3] / "results"
 ATTACKED, GRAPHS = "attacks/nations-transe.json", "attacks/graphs/properties-dp.json"

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.reporting.pictures import draw_comparison, draw_picture
-from experiments.runs.record import Record
-from experiments.runs.stored import decode_stored
+from fkgsec.experiments.reporting.pictures import draw_comparison, draw_picture
+from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.stored import decode_stored
 
 RECORDS = Path("results/attacks")
 LONG = "x" * 300

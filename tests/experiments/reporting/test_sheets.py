@@ -2,9 +2,10 @@
 
 import pandas as pd
 
-from attacks.figure import NOT_ATTACKED, Figure
-from experiments.reporting.frames import figure_frame, over_all
-from experiments.reporting.sheets import (
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.estimate import exact, proportion
+from fkgsec.experiments.reporting.frames import figure_frame, over_all
+from fkgsec.experiments.reporting.sheets import (
     Column,
     Sheet,
     cell_order,
@@ -15,7 +16,6 @@ from experiments.reporting.sheets import (
     short,
     terminal_table,
 )
-from fkgsec.estimate import exact, proportion
 
 FIGURES = (
     Figure("a", "err", "collusion", "x", proportion(30, 100), exact(0.1, 100), 0.9, 0.5, 4),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from experiments.runs.record import make_record
-from experiments.runs.spec import Spec
 from fkgsec.algorithms.settings import transmitted_ratio
+from fkgsec.experiments.runs.record import make_record
+from fkgsec.experiments.runs.spec import Spec
 from fkgsec.federation.loop import run_federation
 
 HEADER = 160  # what names a message: parties, round, sizes

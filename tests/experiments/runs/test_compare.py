@@ -5,19 +5,19 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.reporting.sheets import terminal_table
-from experiments.reporting.tables import comparison_sheets
-from experiments.runs.compare import (
+from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.reporting.sheets import terminal_table
+from fkgsec.experiments.reporting.tables import comparison_sheets
+from fkgsec.experiments.runs.compare import (
     COMPARISON_FILE,
     Comparison,
     case_spec,
     folder_name,
 )
-from experiments.runs.spec import Spec
-from experiments.runs.stored import decode_stored
-from experiments.tasks.kge import TASK
-from fkgsec.errors import SpecError
+from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.runs.stored import decode_stored
+from fkgsec.experiments.tasks.kge import TASK
 
 SMALL = ["--size", "900", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from experiments.runs.record import encode_record, make_record, read_record
-from experiments.runs.spec import make_spec
 from fkgsec.errors import RunError
+from fkgsec.experiments.runs.record import encode_record, make_record, read_record
+from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.federation.loop import run_federation
 
 ONE = {"value": 0.5, "low": 0.4, "high": 0.6, "n": 10, "method": "wilson"}

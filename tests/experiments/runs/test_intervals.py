@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from experiments.runs.intervals import design_effect, over_seeds, paired_difference
 from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.experiments.runs.intervals import design_effect, over_seeds, paired_difference
 
 
 def naive_design_effect(values: np.ndarray, ends: np.ndarray) -> float:

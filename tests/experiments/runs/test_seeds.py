@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.runs.intervals import over_seeds
-from experiments.runs.record import read_record
-from experiments.runs.seeds import SCHEMA, SEEDS_FILE, OverSeeds, SeedsRecord, figures_over
-from experiments.runs.stored import decode_stored
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.runs.intervals import over_seeds
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.runs.seeds import SCHEMA, SEEDS_FILE, OverSeeds, SeedsRecord, figures_over
+from fkgsec.experiments.runs.stored import decode_stored
 
 SMALL = [
     "--size", "300", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--rounds", "2", "--eval-every", "1",

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments.cli.options import ATTACK_FIELDS, FLAGS, TRAIN_FIELDS
-from experiments.runs.spec import allowed_words, make_spec, option_names
 from fkgsec.errors import DataError, SpecError
+from fkgsec.experiments.cli.options import ATTACK_FIELDS, FLAGS, TRAIN_FIELDS
+from fkgsec.experiments.runs.spec import allowed_words, make_spec, option_names
 
 
 def test_every_field_of_a_spec_is_an_option_and_the_other_way_round() -> None:

@@ -10,16 +10,16 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.papers.spec import read_experiment, shipped_experiments
-from experiments.reporting.frames import mixed_temperatures
-from experiments.runs.compare import read_comparison
-from experiments.runs.record import encode_record, read_record
-from experiments.runs.run import RECORD_FILE, SPEC_FILE, load_run
-from experiments.runs.spec import Spec, make_spec
-from experiments.runs.stored import decode_stored
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.papers.spec import read_experiment, shipped_experiments
+from fkgsec.experiments.reporting.frames import mixed_temperatures
+from fkgsec.experiments.runs.compare import read_comparison
+from fkgsec.experiments.runs.record import encode_record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE, SPEC_FILE, load_run
+from fkgsec.experiments.runs.spec import Spec, make_spec
+from fkgsec.experiments.runs.stored import decode_stored
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.options import nested
 from fkgsec.kge.options import KgeOptions

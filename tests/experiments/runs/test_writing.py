@@ -10,12 +10,12 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.runs.record import read_record
-from experiments.runs.run import ATTACKS, RECORD_FILE, attack_folder, execute, reuse
-from experiments.runs.spec import Spec
-from experiments.runs.writing import must_write, put_in_place, write_atomically, write_new
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.runs.run import ATTACKS, RECORD_FILE, attack_folder, execute, reuse
+from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.runs.writing import must_write, put_in_place, write_atomically, write_new
 
 SPEC = Spec(size=400, clients=2, dim=8, rounds=1, num_negatives=4, batch_size=64, unlinked_heads=0, device="cpu")
 SMALL = ["--size", "400", "--clients", "2", "--dim", "8", "--rounds", "1", "--num-negatives", "4", "--batch-size", "64",

@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.gate.measures import MEASURES
-from experiments.gate.policy import read_policy
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.gate.measures import MEASURES
+from fkgsec.experiments.gate.policy import read_policy
 
 SMALL = "{data: motifs, size: 120, clients: 3, algorithm: cefgl, width: 8, rounds: 2}"
 

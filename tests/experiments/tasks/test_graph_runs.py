@@ -8,14 +8,14 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.runs.record import encode_record, read_record
-from experiments.runs.run import RECORD_FILE, SPEC_FILE, load_run
-from experiments.runs.spec import GraphSpec, make_spec
-from experiments.runs.stored import decode_stored
-from experiments.tasks.graph import TASK, is_graph_data, twins_of
-from experiments.tasks.spec import RunSpec
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.runs.record import encode_record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE, SPEC_FILE, load_run
+from fkgsec.experiments.runs.spec import GraphSpec, make_spec
+from fkgsec.experiments.runs.stored import decode_stored
+from fkgsec.experiments.tasks.graph import TASK, is_graph_data, twins_of
+from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.graphs.split import GRAPH_PARTITIONS
 
 SMALL = ["--data", "motifs", "--size", "120", "--clients", "3", "--width", "8", "--rounds", "2", "--device", "cpu"]

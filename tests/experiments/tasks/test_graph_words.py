@@ -13,7 +13,7 @@ import pytest
 from safetensors import SafetensorError, safe_open
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
+from fkgsec.experiments.cli.main import app
 from fkgsec.federation.loop import CHECKPOINT
 
 SMALL = ["--size", "120", "--clients", "3", "--width", "8", "--rounds", "2", "--device", "cpu"]
@@ -83,8 +83,8 @@ def test_comparisons_and_verdicts_say_nothing_of_triples(tmp_path: Path, monkeyp
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-m", "experiments.cli.main", "attack", "--target", "cefgl", "--size", "300", "--width", "16",
-               "--rounds", "40", "--checkpoint-every", "0", "--device", "cpu", "--out", str(folder), "--quiet"]  # fmt: skip
+    command = [sys.executable, "-m", "fkgsec.experiments.cli.main", "attack", "--target", "cefgl", "--size", "300", "--width",
+               "16", "--rounds", "40", "--checkpoint-every", "0", "--device", "cpu", "--out", str(folder), "--quiet"]  # fmt: skip
     root = Path(__file__).parents[3]
     return subprocess.Popen(command, cwd=root, env={**os.environ, "PYTHONPATH": str(root)})
 

@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from experiments.runs.record import read_record
-from experiments.runs.run import RECORD_FILE, execute, load_run
-from experiments.tasks.graph import GraphSpec
-from experiments.tasks.items import TestItems
-from experiments.tasks.kge import Spec
 from fkgsec.errors import RunError
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.runs.run import RECORD_FILE, execute, load_run
+from fkgsec.experiments.tasks.graph import GraphSpec
+from fkgsec.experiments.tasks.items import TestItems
+from fkgsec.experiments.tasks.kge import Spec
 
 TINY = Spec(size=300, dim=8, rounds=1, num_negatives=4, batch_size=64, local_epochs=1, device="cpu")
 

@@ -5,11 +5,11 @@ import dataclasses
 import numpy as np
 import pytest
 
-from experiments.runs.spec import make_spec
-from experiments.tasks.kge import TASK
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.split_leaks import NEW, seen_in_training
 from fkgsec.errors import SpecError
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.tasks.kge import TASK
 
 
 def test_clients_with_two_test_triples_or_fewer_are_named() -> None:

@@ -5,14 +5,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.runs.run import execute
-from experiments.runs.spec import make_spec
-from experiments.tasks import memory
-from experiments.tasks.memory import GIB, Free, available, check_memory, needed
-from experiments.tasks.spec import RunSpec
-from experiments.unlearning.unlearn import triple_lines
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.runs.run import execute
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.tasks import memory
+from fkgsec.experiments.tasks.memory import GIB, Free, available, check_memory, needed
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.experiments.unlearning.unlearn import triple_lines
 
 KGE = {"size": 600, "clients": 2, "dim": 8, "rounds": 1, "num_negatives": 4, "device": "cpu"}
 GRAPHS = {"algorithm": "cefgl", "size": 80, "clients": 2, "layers": 1, "width": 8, "rounds": 1, "device": "cpu"}

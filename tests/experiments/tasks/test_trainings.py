@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import torch
 
-from defenses import make_transport
-from experiments.tasks.trainings import Trainings
 from fkgsec import KgeOptions, generate_consortium
+from fkgsec.defenses import make_transport
+from fkgsec.experiments.tasks.trainings import Trainings
 from fkgsec.federation.loop import Observer, run_federation
 
 OPTIONS = KgeOptions(

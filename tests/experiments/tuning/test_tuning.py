@@ -15,16 +15,16 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.cli.progress import Trained, unobserved
-from experiments.runs.record import read_record
-from experiments.runs.spec import make_spec
-from experiments.runs.stored import decode_stored
-from experiments.tuning.search import read_searches
-from experiments.tuning.shown import best_document, ordered, write_tuning
-from experiments.tuning.study import Trial, Tuning, tune, without_test
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.cli.progress import Trained, unobserved
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.runs.stored import decode_stored
+from fkgsec.experiments.tuning.search import read_searches
+from fkgsec.experiments.tuning.shown import best_document, ordered, write_tuning
+from fkgsec.experiments.tuning.study import Trial, Tuning, tune, without_test
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
 
@@ -186,7 +186,7 @@ def test_kill_nine_in_the_midst_loses_nothing(first: tuple[Path, Tuning], tmp_pa
     command = [
         sys.executable,
         "-m",
-        "experiments.cli.main",
+        "fkgsec.experiments.cli.main",
         "tune",
         *given,
         *searches,

@@ -17,22 +17,22 @@ import msgspec
 import numpy as np
 import pytest
 
-from attacks.forgetting.evidence import Power, measure_power
-from attacks.forgetting.readings import AuditRun
-from attacks.membership.audits import audited_triples
 from benchmarks.certificates import Certificates, run, table
 from benchmarks.fakes import FAKES, HIDING, Case, held_share
-from experiments.cli.progress import unobserved
-from experiments.runs.run import execute, load_run
-from experiments.runs.spec import Spec
-from experiments.unlearning.audit_runs import Auditor, OwnRuns
-from experiments.unlearning.certificate import to_markdown
-from experiments.unlearning.options import AuditOptions, Thresholds
-from experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
-from experiments.unlearning.verification import REQUEST_UNKNOWN, Verification, verify
+from fkgsec.attacks.forgetting.evidence import Power, measure_power
+from fkgsec.attacks.forgetting.readings import AuditRun
+from fkgsec.attacks.membership.audits import audited_triples
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.errors import DataError, RunError
+from fkgsec.experiments.cli.progress import unobserved
+from fkgsec.experiments.runs.run import execute, load_run
+from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.unlearning.audit_runs import Auditor, OwnRuns
+from fkgsec.experiments.unlearning.certificate import to_markdown
+from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
+from fkgsec.experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
+from fkgsec.experiments.unlearning.verification import REQUEST_UNKNOWN, Verification, verify
 from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.unlearning import UnlearnOptions
 

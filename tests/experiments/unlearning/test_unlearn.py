@@ -19,23 +19,23 @@ from safetensors.torch import save_file
 from scipy.stats import norm
 from typer.testing import CliRunner
 
-from attacks.forgetting.evaluation import OTHERS, Membership
-from attacks.forgetting.evidence import Evidence, ModelEvidence, PairedTest, PlantedShare, UtilityChange
-from attacks.forgetting.paired import Sensitivity
-from attacks.membership.audits import Attack
-from attacks.membership.figures import compare_auc, measure_membership
-from experiments.cli.console import expected_errors
-from experiments.runs.run import execute
-from experiments.runs.spec import Spec
-from experiments.unlearning import unlearn as storage
-from experiments.unlearning.certificate import sheets, to_html, to_markdown
-from experiments.unlearning.cli import unlearn, verify
-from experiments.unlearning.options import Thresholds
-from experiments.unlearning.unlearn import UNLEARNED_FILE, Unlearning, read_unlearned, unlearn_run
-from experiments.unlearning.verdict import judge, widened
-from experiments.unlearning.verification import Verification
+from fkgsec.attacks.forgetting.evaluation import OTHERS, Membership
+from fkgsec.attacks.forgetting.evidence import Evidence, ModelEvidence, PairedTest, PlantedShare, UtilityChange
+from fkgsec.attacks.forgetting.paired import Sensitivity
+from fkgsec.attacks.membership.audits import Attack
+from fkgsec.attacks.membership.figures import compare_auc, measure_membership
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.cli.console import expected_errors
+from fkgsec.experiments.runs.run import execute
+from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.unlearning import unlearn as storage
+from fkgsec.experiments.unlearning.certificate import sheets, to_html, to_markdown
+from fkgsec.experiments.unlearning.cli import unlearn, verify
+from fkgsec.experiments.unlearning.options import Thresholds
+from fkgsec.experiments.unlearning.unlearn import UNLEARNED_FILE, Unlearning, read_unlearned, unlearn_run
+from fkgsec.experiments.unlearning.verdict import judge, widened
+from fkgsec.experiments.unlearning.verification import Verification
 from fkgsec.federation import result as results
 from fkgsec.federation.messages import Rows, Transcript, encode
 from fkgsec.kge.models import ClientTables

@@ -5,16 +5,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from attacks.forgetting.evaluation import Membership, Role
-from attacks.forgetting.figures import METRICS, forgetting_figures
 from benchmarks.certificates import Certificates, table
 from benchmarks.fakes import FAKES
-from experiments.reporting import summary
-from experiments.runs.stored import decode_stored
-from experiments.unlearning.summary import mean_of, read_verification
-from experiments.unlearning.verification import Verification
+from fkgsec.attacks.forgetting.evaluation import Membership, Role
+from fkgsec.attacks.forgetting.figures import METRICS, forgetting_figures
+from fkgsec.experiments.reporting import summary
+from fkgsec.experiments.runs.stored import decode_stored
+from fkgsec.experiments.unlearning.summary import mean_of, read_verification
+from fkgsec.experiments.unlearning.verification import Verification
 
-FOLDER = Path(summary.__file__).parents[2] / "results" / "unlearning"
+FOLDER = Path(summary.__file__).resolve().parents[2] / "results" / "unlearning"
 RECORDS: dict[str, Verification] = {
     path.stem: made for path in sorted(FOLDER.glob("*.json")) if (made := read_verification(path))
 }

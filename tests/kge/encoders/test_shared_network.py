@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from defenses.transport import make_transport
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import Federation, Observer, run_federation
 from fkgsec.federation.messages import Rows

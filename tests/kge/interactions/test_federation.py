@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.options import KgeAttackOptions
-from attacks.registry import run_attacks
-from defenses.transport import make_transport
+from fkgsec.attacks.options import KgeAttackOptions
+from fkgsec.attacks.registry import run_attacks
 from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import Rows
 from fkgsec.federation.options import replace

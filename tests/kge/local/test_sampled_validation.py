@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from experiments.runs.record import make_record
-from experiments.runs.spec import make_spec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.estimate import critical_value
+from fkgsec.experiments.runs.record import make_record
+from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.kge.models import KgeModel

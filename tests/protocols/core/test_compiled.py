@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from protocols.core.compiled import compiled, own_temporary_folder
+from fkgsec.protocols.core.compiled import compiled, own_temporary_folder
 
 NAME = f"fkgsec-numba-{os.getuid()}"
 

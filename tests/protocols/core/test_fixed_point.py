@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.core.errors import NotFinite, OutOfRing, SettingError, WrongType
-from protocols.core.fixed_point import FixedPoint
-from protocols.core.prg import Ring
+from fkgsec.protocols.core.errors import NotFinite, OutOfRing, SettingError, WrongType
+from fkgsec.protocols.core.fixed_point import FixedPoint
+from fkgsec.protocols.core.prg import Ring
 
 
 def ring_sum(codec: FixedPoint, encoded: list[np.ndarray]) -> np.ndarray:

@@ -6,9 +6,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.core.errors import BadCiphertext, BadSignature, LowOrderPoint, ProtocolError, WrongLength
-from protocols.core.keys import agree, generate, public_key, seal, sign, unseal, verify
-from protocols.core.prg import seeded
+from fkgsec.protocols.core.errors import BadCiphertext, BadSignature, LowOrderPoint, ProtocolError, WrongLength
+from fkgsec.protocols.core.keys import agree, generate, public_key, seal, sign, unseal, verify
+from fkgsec.protocols.core.prg import seeded
 
 P = 2**255 - 19
 LOW_ORDER = [  # every u coordinate of small order that fits 32 bytes with the top bit clear, RFC 7748 and Cremers 2019

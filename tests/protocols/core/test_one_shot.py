@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from protocols.core.errors import ProtocolError, StateReused
-from protocols.core.one_shot import Taken
+from fkgsec.protocols.core.errors import ProtocolError, StateReused
+from fkgsec.protocols.core.one_shot import Taken
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.core.errors import OutOfRing, RandomnessError, SettingError, WrongLength, WrongType
-from protocols.core.masking import BLOCK_BYTES, add_into, mask_vector
-from protocols.core.prg import Ring, derive, digest, draw, frame, hkdf_sha256, keystream, seeded
+from fkgsec.protocols.core.errors import OutOfRing, RandomnessError, SettingError, WrongLength, WrongType
+from fkgsec.protocols.core.masking import BLOCK_BYTES, add_into, mask_vector
+from fkgsec.protocols.core.prg import Ring, derive, digest, draw, frame, hkdf_sha256, keystream, seeded
 
 SEEDS = [derive(b"seed", "test", number) for number in range(31)]
 

@@ -6,8 +6,8 @@ from collections.abc import Generator, Sequence
 
 import pytest
 
-from protocols.core.errors import MalformedMessage, ProtocolError, UnexpectedMessage
-from protocols.core.rounds import (
+from fkgsec.protocols.core.errors import MalformedMessage, ProtocolError, UnexpectedMessage
+from fkgsec.protocols.core.rounds import (
     NOTHING,
     SERVER,
     Ask,

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chi2
 
-from protocols.core.errors import BadShare, ReconstructionMismatch, SettingError, TooFewParties, WrongLength
-from protocols.core.prg import seeded
-from protocols.core.shamir import PRIME, SHARE_BYTES, correct, reconstruct, split
+from fkgsec.protocols.core.errors import BadShare, ReconstructionMismatch, SettingError, TooFewParties, WrongLength
+from fkgsec.protocols.core.prg import seeded
+from fkgsec.protocols.core.shamir import PRIME, SHARE_BYTES, correct, reconstruct, split
 
 SECRET = bytes(range(32))
 

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from protocols.core.prg import seeded
-from protocols.noise import DiscreteGaussian, Skellam, gaussian, sampling_delta
-from protocols.noise import accounting as module
-from protocols.noise.accounting import (
+from fkgsec.protocols.core.prg import seeded
+from fkgsec.protocols.noise import DiscreteGaussian, Skellam, gaussian, sampling_delta
+from fkgsec.protocols.noise import accounting as module
+from fkgsec.protocols.noise.accounting import (
     AccountingError,
     Guarantee,
     compose,
@@ -26,8 +26,8 @@ from protocols.noise.accounting import (
     skellam_epsilon,
     skellam_variance,
 )
-from protocols.noise.audit import audit_epsilon, audit_lower_bound
-from protocols.noise.guarantee import Releases
+from fkgsec.protocols.noise.audit import audit_epsilon, audit_lower_bound
+from fkgsec.protocols.noise.guarantee import Releases
 
 RING = {"l2_sensitivity": 3.0, "dimension": 50, "smallest_cohort": 5, "rounds": 4, "delta": 1e-6}
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from protocols.core.errors import RandomnessError
-from protocols.core.prg import derive, seeded
-from protocols.noise import (
+from fkgsec.protocols.core.errors import RandomnessError
+from fkgsec.protocols.core.prg import derive, seeded
+from fkgsec.protocols.noise import (
     MAX_SIGMA,
     MIN_SIGMA,
     SAMPLE_DISTANCE,
@@ -23,7 +23,7 @@ from protocols.noise import (
     gaussian,
     sampling_delta,
 )
-from protocols.noise import sampling as module
+from fkgsec.protocols.noise import sampling as module
 
 TOLD_APART, ALIKE = 1e-9, 1e-3  # p-values; every seed is fixed, so no outcome is left to chance
 

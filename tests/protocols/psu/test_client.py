@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.core.errors import (
+from fkgsec.protocols.core.errors import (
     MalformedMessage,
     ReplayedMessage,
     SettingError,
@@ -18,8 +18,8 @@ from protocols.core.errors import (
     UnexpectedMessage,
     UnknownSender,
 )
-from protocols.core.prg import derive, seeded
-from protocols.psu import (
+from fkgsec.protocols.core.prg import derive, seeded
+from fkgsec.protocols.psu import (
     Announcement,
     Client,
     MissingIdentifiers,
@@ -32,10 +32,10 @@ from protocols.psu import (
     join,
     open_union,
 )
-from protocols.psu.table import (
+from fkgsec.protocols.psu.table import (
     CELL_WIDTH,
 )
-from protocols.secagg import SERVER, Message, Sum
+from fkgsec.protocols.secagg import SERVER, Message, Sum
 
 
 def keys_of(clients: Collection[str]) -> dict[str, Ed25519PrivateKey]:

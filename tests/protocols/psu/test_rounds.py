@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols import psu
-from protocols.core.errors import MalformedMessage, UnexpectedMessage
-from protocols.core.keys import KeyPair
-from protocols.core.one_shot import Taken
-from protocols.core.prg import Randomness, derive, seeded
-from protocols.core.rounds import NOTHING, SERVER, ClientRound, Outcome, Party, Tally, run
-from protocols.psu import CohortChanged, Plan, UnionList, client_round, decode_message, join, server_round
-from protocols.secagg import client as secagg_client
-from protocols.secagg import encode
+from fkgsec.protocols import psu
+from fkgsec.protocols.core.errors import MalformedMessage, UnexpectedMessage
+from fkgsec.protocols.core.keys import KeyPair
+from fkgsec.protocols.core.one_shot import Taken
+from fkgsec.protocols.core.prg import Randomness, derive, seeded
+from fkgsec.protocols.core.rounds import NOTHING, SERVER, ClientRound, Outcome, Party, Tally, run
+from fkgsec.protocols.psu import CohortChanged, Plan, UnionList, client_round, decode_message, join, server_round
+from fkgsec.protocols.secagg import client as secagg_client
+from fkgsec.protocols.secagg import encode
 
 SETS = {f"client{number}": [f"/m/{i}" for i in range(60) if (i + number) % 4 < 2] for number in range(4)}
 UNION = tuple(sorted(f"/m/{i}" for i in range(60)))

@@ -13,12 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.core.errors import (
+from fkgsec.protocols.core.errors import (
     SettingError,
 )
-from protocols.core.prg import Ring, derive, seeded
-from protocols.core.rounds import run as run_round
-from protocols.psu import (
+from fkgsec.protocols.core.prg import Ring, derive, seeded
+from fkgsec.protocols.core.rounds import run as run_round
+from fkgsec.protocols.psu import (
     Announcement,
     CohortChanged,
     DamagedTable,
@@ -35,8 +35,8 @@ from protocols.psu import (
     server_round,
     union,
 )
-from protocols.psu import client as psu_module
-from protocols.psu.table import (
+from fkgsec.protocols.psu import client as psu_module
+from fkgsec.protocols.psu.table import (
     CELL_WIDTH,
     MERSENNE61,
     NUM_SEGMENTS,
@@ -45,9 +45,9 @@ from protocols.psu.table import (
     Parameters,
     cells_for,
 )
-from protocols.secagg import SERVER, Message, Stage
-from protocols.secagg import encode as encode_message
-from protocols.secagg.messages import MaskedUpload, RevealedShares, UnmaskRequest
+from fkgsec.protocols.secagg import SERVER, Message, Stage
+from fkgsec.protocols.secagg import encode as encode_message
+from fkgsec.protocols.secagg.messages import MaskedUpload, RevealedShares, UnmaskRequest
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 

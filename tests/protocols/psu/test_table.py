@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.core.errors import (
+from fkgsec.protocols.core.errors import (
     RandomnessError,
     SettingError,
 )
-from protocols.core.prg import Ring, derive, seeded
-from protocols.psu.table import (
+from fkgsec.protocols.core.prg import Ring, derive, seeded
+from fkgsec.protocols.psu.table import (
     CELL_WIDTH,
     MAX_IDENTIFIER_BYTES,
     MERSENNE61,

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from protocols.core.errors import SettingError
-from protocols.secagg.bounds import (
+from fkgsec.protocols.core.errors import SettingError
+from fkgsec.protocols.secagg.bounds import (
     MOST_EXPOSURE,
     MOST_FAILURE,
     Risk,
     regular_risk,
     require_small_risk,
 )
-from protocols.secagg.graph import components, regular_graph
+from fkgsec.protocols.secagg.graph import components, regular_graph
 
 
 def happened(num_parties: int, neighbours: int, threshold: int, colluders: int, dropout: float, trials: int) -> Risk:

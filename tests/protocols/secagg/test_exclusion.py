@@ -5,12 +5,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.core.errors import MalformedMessage, ReconstructionMismatch, SplitView, SubstitutedKey, TooFewParties
-from protocols.core.keys import sign
-from protocols.core.prg import Ring, seeded
-from protocols.secagg import Failure, Stage, aggregate, client, decode, encode, server
-from protocols.secagg.bindings import advertised_claim
-from protocols.secagg.messages import (
+from fkgsec.protocols.core.errors import (
+    MalformedMessage,
+    ReconstructionMismatch,
+    SplitView,
+    SubstitutedKey,
+    TooFewParties,
+)
+from fkgsec.protocols.core.keys import sign
+from fkgsec.protocols.core.prg import Ring, seeded
+from fkgsec.protocols.secagg import Failure, Stage, aggregate, client, decode, encode, server
+from fkgsec.protocols.secagg.bindings import advertised_claim
+from fkgsec.protocols.secagg.messages import (
     Advertisement,
     Confirmation,
     KeyList,

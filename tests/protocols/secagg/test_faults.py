@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from protocols.core.errors import (
+from fkgsec.protocols.core.errors import (
     BadSignature,
     BothSharesRequested,
     DisconnectedGraph,
@@ -26,10 +26,10 @@ from protocols.core.errors import (
     WrongLength,
     WrongType,
 )
-from protocols.core.keys import sign
-from protocols.core.prg import Ring, seeded
-from protocols.secagg import Stage, bindings, client, decode, encode, server
-from protocols.secagg.messages import (
+from fkgsec.protocols.core.keys import sign
+from fkgsec.protocols.core.prg import Ring, seeded
+from fkgsec.protocols.secagg import Stage, bindings, client, decode, encode, server
+from fkgsec.protocols.secagg.messages import (
     Confirmation,
     KeyList,
     MaskedUpload,

@@ -14,14 +14,14 @@ from sklearn.model_selection import cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from protocols.core.errors import TooFewParties
-from protocols.core.fixed_point import FixedPoint
-from protocols.core.keys import agree
-from protocols.core.masking import mask_vector
-from protocols.core.prg import Ring
-from protocols.core.shamir import reconstruct
-from protocols.secagg import Setting, Stage, bindings, client, server
-from protocols.secagg.messages import Advertisement, MaskedUpload, RevealedShares
+from fkgsec.protocols.core.errors import TooFewParties
+from fkgsec.protocols.core.fixed_point import FixedPoint
+from fkgsec.protocols.core.keys import agree
+from fkgsec.protocols.core.masking import mask_vector
+from fkgsec.protocols.core.prg import Ring
+from fkgsec.protocols.core.shamir import reconstruct
+from fkgsec.protocols.secagg import Setting, Stage, bindings, client, server
+from fkgsec.protocols.secagg.messages import Advertisement, MaskedUpload, RevealedShares
 
 LIMIT = 1e-9  # of a chi-square test: seeds are fixed, and each control below lies far beyond
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from protocols.core.errors import (
+from fkgsec.protocols.core.errors import (
     LowOrderPoint,
     RandomnessError,
     SettingError,
@@ -14,11 +14,11 @@ from protocols.core.errors import (
     TooFewParties,
     UnknownSender,
 )
-from protocols.core.keys import agree, generate, seal, sign
-from protocols.core.prg import derive, frame, seeded
-from protocols.core.shamir import PRIME, SHARE_BYTES
-from protocols.secagg import Stage, bindings, client, server
-from protocols.secagg.messages import (
+from fkgsec.protocols.core.keys import agree, generate, seal, sign
+from fkgsec.protocols.core.prg import derive, frame, seeded
+from fkgsec.protocols.core.shamir import PRIME, SHARE_BYTES
+from fkgsec.protocols.secagg import Stage, bindings, client, server
+from fkgsec.protocols.secagg.messages import (
     Advertisement,
     KeyList,
     ShareInbox,

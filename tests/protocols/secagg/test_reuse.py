@@ -6,9 +6,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from protocols.core.errors import ReplayedMessage, StateReused
-from protocols.core.prg import seeded
-from protocols.secagg import Stage, client
+from fkgsec.protocols.core.errors import ReplayedMessage, StateReused
+from fkgsec.protocols.core.prg import seeded
+from fkgsec.protocols.secagg import Stage, client
 
 change = msgspec.structs.replace
 STEPS = {

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from protocols.core.errors import ProtocolError, SplitView, TooFewParties
-from protocols.core.keys import KeyPair
-from protocols.core.one_shot import Taken
-from protocols.core.rounds import (
+from fkgsec.protocols.core.errors import ProtocolError, SplitView, TooFewParties
+from fkgsec.protocols.core.keys import KeyPair
+from fkgsec.protocols.core.one_shot import Taken
+from fkgsec.protocols.core.rounds import (
     NOTHING,
     SERVER,
     Ask,
@@ -31,8 +31,8 @@ from protocols.core.rounds import (
     Tally,
     run,
 )
-from protocols.secagg import Sum, client, client_round, decode, encode, server_round
-from protocols.secagg.messages import Cohort, KeyList, Message, kind_of
+from fkgsec.protocols.secagg import Sum, client, client_round, decode, encode, server_round
+from fkgsec.protocols.secagg.messages import Cohort, KeyList, Message, kind_of
 
 STAGES = ["advertise", "share", "receive", "mask", "confirm", "unmask"]
 ROOT = Path(__file__).parents[3]
@@ -318,8 +318,8 @@ def test_five_requests_a_round_when_keys_ride_on_the_last_reply(cohort) -> None:
 COMMON = """
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from protocols.core.prg import Ring, derive, seeded
-from protocols.secagg import Setting, Vector
+from fkgsec.protocols.core.prg import Ring, derive, seeded
+from fkgsec.protocols.secagg import Setting, Vector
 
 names = tuple(f"client{number}" for number in range(4))
 keys = {name: Ed25519PrivateKey.from_private_bytes(derive(b"identity", name)) for name in names}
@@ -331,8 +331,8 @@ CLIENT = (
     COMMON
     + """
 import sys
-from protocols.core.rounds import Party
-from protocols.secagg import client_round
+from fkgsec.protocols.core.rounds import Party
+from fkgsec.protocols.secagg import client_round
 
 name = sys.argv[1]
 values = {"rows": np.array([1, 2, 3], dtype=np.uint32) * int(name[-1])}

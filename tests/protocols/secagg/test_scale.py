@@ -5,10 +5,10 @@ from collections import Counter
 import msgspec
 import pytest
 
-from protocols.core import keys as keys_module
-from protocols.core.errors import SplitView, TooFewParties
-from protocols.secagg import SERVER, Stage, bindings, client, encode
-from protocols.secagg.messages import Confirmation, KeyList, Survivors, UnmaskRequest
+from fkgsec.protocols.core import keys as keys_module
+from fkgsec.protocols.core.errors import SplitView, TooFewParties
+from fkgsec.protocols.secagg import SERVER, Stage, bindings, client, encode
+from fkgsec.protocols.secagg.messages import Confirmation, KeyList, Survivors, UnmaskRequest
 
 change = msgspec.structs.replace
 

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocols.core.errors import DisconnectedGraph, SettingError, TooFewParties
-from protocols.core.fixed_point import FixedPoint
-from protocols.core.prg import Ring, seeded
-from protocols.secagg import SERVER, Stage, Vector, aggregate, bindings, encode, safe_threshold
-from protocols.secagg.graph import components, regular_graph
-from protocols.secagg.messages import (
+from fkgsec.protocols.core.errors import DisconnectedGraph, SettingError, TooFewParties
+from fkgsec.protocols.core.fixed_point import FixedPoint
+from fkgsec.protocols.core.prg import Ring, seeded
+from fkgsec.protocols.secagg import SERVER, Stage, Vector, aggregate, bindings, encode, safe_threshold
+from fkgsec.protocols.secagg.graph import components, regular_graph
+from fkgsec.protocols.secagg.messages import (
     Advertisement,
     Cohort,
     Confirmation,

@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from attacks.graphs.inversion.evaluation import METRICS, NAME, claim, stepped_graphs
-from attacks.graphs.inversion.similarity import LabelledGraph
-from attacks.options import THREAT_MODELS, GraphAttackOptions
-from attacks.registry import Figure, build_view, run_attacks
-from attacks.view import ALL
-from defenses import make_transport
+from fkgsec.attacks.graphs.inversion.evaluation import METRICS, NAME, claim, stepped_graphs
+from fkgsec.attacks.graphs.inversion.similarity import LabelledGraph
+from fkgsec.attacks.options import THREAT_MODELS, GraphAttackOptions
+from fkgsec.attacks.registry import Figure, build_view, run_attacks
+from fkgsec.attacks.view import ALL
+from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.gnn.options import GnnOptions

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch.nn import functional
 
-from attacks.graphs.inversion.assembly import Kind, Wirings, block_counts
-from attacks.graphs.inversion.blocks import Linear, deeper, grown, labels_of
-from attacks.graphs.inversion.inference import Step, invert
-from attacks.graphs.inversion.similarity import LabelledGraph, similarity
+from fkgsec.attacks.graphs.inversion.assembly import Kind, Wirings, block_counts
+from fkgsec.attacks.graphs.inversion.blocks import Linear, deeper, grown, labels_of
+from fkgsec.attacks.graphs.inversion.inference import Step, invert
+from fkgsec.attacks.graphs.inversion.similarity import LabelledGraph, similarity
 from fkgsec.gnn.batches import Batch
 from fkgsec.gnn.models import Architecture, GraphClassifier, make_classifier
 from fkgsec.graphs.collection import load_graphs

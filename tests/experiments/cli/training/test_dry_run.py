@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.runs.spec import make_spec
-from experiments.tasks.memory import GIB, needed
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.runs.spec import make_spec
+from fkgsec.experiments.tasks.memory import GIB, needed
 
 SMALL = ["--size", "600", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--device", "cpu"]
 

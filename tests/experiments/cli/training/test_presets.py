@@ -7,13 +7,13 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.cli.options import SOURCES
-from experiments.cli.training.presets import TABLES, choose, longer
-from experiments.papers.spec import Experiment, find_experiment, read_experiment
-from experiments.runs.record import read_record
-from experiments.tasks.task import task_named
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.cli.options import SOURCES
+from fkgsec.experiments.cli.training.presets import TABLES, choose, longer
+from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
+from fkgsec.experiments.runs.record import read_record
+from fkgsec.experiments.tasks.task import task_named
 
 SMALL = ["--size", "600", "--dim", "8", "--rounds", "1", "--num-negatives", "4", "--device", "cpu", "--quiet"]
 

@@ -8,13 +8,13 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from attacks.figure import NOT_ATTACKED, Figure
-from experiments.cli.main import app
-from experiments.reporting.sheets import rows_of
-from experiments.reporting.verdict import SURE, comparison_lines, figure_text, verdict_of, verdict_over
-from experiments.reporting.verdict import verdict_lines as lines_of
-from experiments.runs.record import Record, read_record
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
 from fkgsec.estimate import Estimate, exact
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.reporting.sheets import rows_of
+from fkgsec.experiments.reporting.verdict import SURE, comparison_lines, figure_text, verdict_of, verdict_over
+from fkgsec.experiments.reporting.verdict import verdict_lines as lines_of
+from fkgsec.experiments.runs.record import Record, read_record
 
 RECORD = Path(__file__).parents[4] / "results/fb15k237-c3-fede.json"
 SMALL = [

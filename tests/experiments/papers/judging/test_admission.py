@@ -6,16 +6,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from experiments.integrity.origin import Origin
-from experiments.papers.document import Asked
-from experiments.papers.forgetting import Forgotten, Quality
-from experiments.papers.judging.admission import admit, end_of
-from experiments.papers.judging.claims import Judged, Pair, read_claims
-from experiments.papers.judging.claims_page import _command_lines
-from experiments.papers.judging.scoreboard import all_records, make_scoreboard, scoreboard_lines
-from experiments.papers.spec import Experiment, find_experiment, read_experiment
-from experiments.runs.record import Bytes, Record, encode_record, read_record, sealed
 from fkgsec.estimate import Estimate, exact
+from fkgsec.experiments.integrity.origin import Origin
+from fkgsec.experiments.papers.document import Asked
+from fkgsec.experiments.papers.forgetting import Forgotten, Quality
+from fkgsec.experiments.papers.judging.admission import admit, end_of
+from fkgsec.experiments.papers.judging.claims import Judged, Pair, read_claims
+from fkgsec.experiments.papers.judging.claims_page import _command_lines
+from fkgsec.experiments.papers.judging.scoreboard import all_records, make_scoreboard, scoreboard_lines
+from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
+from fkgsec.experiments.runs.record import Bytes, Record, encode_record, read_record, sealed
 
 RESULTS = Path("results")
 CELL = "TransE FedR DDB14 C5"

@@ -8,8 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from experiments.papers.document import Average
-from experiments.papers.judging.claims import (
+from fkgsec.errors import SpecError
+from fkgsec.estimate import Estimate
+from fkgsec.experiments.papers.document import Average
+from fkgsec.experiments.papers.judging.claims import (
     OTHER_DEVIATION,
     Claim,
     Compared,
@@ -23,17 +25,15 @@ from experiments.papers.judging.claims import (
     smallest_difference,
     with_intervals,
 )
-from experiments.papers.judging.claims_page import page_lines
-from experiments.papers.judging.scoreboard import all_records, read_experiments
-from experiments.papers.spec import Experiment, find_experiment, read_experiment
-from experiments.reporting.summary import __file__ as summary_file
-from experiments.runs.record import Record, read_record
-from experiments.tasks.items import TestItems
-from fkgsec.errors import SpecError
-from fkgsec.estimate import Estimate
+from fkgsec.experiments.papers.judging.claims_page import page_lines
+from fkgsec.experiments.papers.judging.scoreboard import all_records, read_experiments
+from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
+from fkgsec.experiments.reporting.summary import __file__ as summary_file
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.tasks.items import TestItems
 from fkgsec.kge.ranking import utility
 
-RESULTS = Path(summary_file).parents[2] / "results"
+RESULTS = Path(summary_file).resolve().parents[2] / "results"
 PAPERS = os.environ.get("FKGSEC_PAPERS")
 FOR: list[Reading] = ["for"]
 ROWS = ("TransE FedR", "TransE FedE")

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.papers.judging.scoreboard import (
+from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.papers.judging.scoreboard import (
     TableStanding,
     all_records,
     make_scoreboard,
@@ -17,9 +18,8 @@ from experiments.papers.judging.scoreboard import (
     tables_sheet,
     total_line,
 )
-from experiments.papers.spec import Experiment, find_experiment, read_experiment
-from experiments.runs.record import Record
-from fkgsec.errors import RunError
+from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
+from fkgsec.experiments.runs.record import Record
 
 RESULTS = Path("results")
 SINGLE, FEDE, FEDR = (RESULTS / f"ddb14-fed5-{name}.json" for name in ("single", "fede-published", "fedr"))

@@ -21,23 +21,23 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from attacks.figure import headline
-from attacks.reconstruction.leakage import items_behind
-from experiments.cli.main import app
-from experiments.reporting.frames import each_victim
-from experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
-from experiments.reporting.html.cli import read_runs, report
-from experiments.reporting.html.page import assemble, render
-from experiments.reporting.items import _PHRASES, NUM_EXAMPLES, Run, triple_words
-from experiments.reporting.sheets import interval, short
-from experiments.reporting.words import figure_reasons
-from experiments.runs.compare import read_comparison
-from experiments.runs.record import Record, encode_record, read_record
-from experiments.runs.spec import Spec
-from experiments.runs.stored import decode_stored
 from fkgsec import estimate
+from fkgsec.attacks.figure import headline
+from fkgsec.attacks.reconstruction.leakage import items_behind
 from fkgsec.data.consortium import RELATIONS, generate_consortium
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.reporting.frames import each_victim
+from fkgsec.experiments.reporting.html.charts import Dot, Group, Line, dot_plot, line_plot
+from fkgsec.experiments.reporting.html.cli import read_runs, report
+from fkgsec.experiments.reporting.html.page import assemble, render
+from fkgsec.experiments.reporting.items import _PHRASES, NUM_EXAMPLES, Run, triple_words
+from fkgsec.experiments.reporting.sheets import interval, short
+from fkgsec.experiments.reporting.words import figure_reasons
+from fkgsec.experiments.runs.compare import read_comparison
+from fkgsec.experiments.runs.record import Record, encode_record, read_record
+from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.runs.stored import decode_stored
 
 SMALL = ["--size", "900", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20",
          "--eval-every", "1", "--device", "cpu"]  # fmt: skip
@@ -568,7 +568,7 @@ def test_the_same_input_gives_the_same_bytes(folder: Path, tmp_path: Path) -> No
 @pytest.mark.slow
 def test_the_bytes_do_not_hang_on_the_order_of_hashes(folder: Path, tmp_path: Path) -> None:
     pages = []
-    code = "import sys, typer; from experiments.reporting.html.cli import report; typer.run(report)"
+    code = "import sys, typer; from fkgsec.experiments.reporting.html.cli import report; typer.run(report)"
     for seed in ("1", "2"):
         out = tmp_path / f"{seed}.html"
         root = Path(__file__).parents[4]

@@ -10,19 +10,19 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from experiments.gate import CHECK_FILE, SCHEMA
-from experiments.gate.judge import Checked
-from experiments.gate.verdict_formats import to_json
-from experiments.gate.verdicts import Verdict
-from experiments.reporting.html.cli import report
-from experiments.reporting.html.page import assemble, render
-from experiments.reporting.html.verdicts import certificate_part, policy_part
-from experiments.reporting.items import Example, Examples, Run
-from experiments.reporting.verdict import verdict_of
-from experiments.runs.record import Record, read_record
-from experiments.unlearning.summary import read_verification
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.gate import CHECK_FILE, SCHEMA
+from fkgsec.experiments.gate.judge import Checked
+from fkgsec.experiments.gate.verdict_formats import to_json
+from fkgsec.experiments.gate.verdicts import Verdict
+from fkgsec.experiments.reporting.html.cli import report
+from fkgsec.experiments.reporting.html.page import assemble, render
+from fkgsec.experiments.reporting.html.verdicts import certificate_part, policy_part
+from fkgsec.experiments.reporting.items import Example, Examples, Run
+from fkgsec.experiments.reporting.verdict import verdict_of
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.unlearning.summary import read_verification
 from fkgsec.federation.options import run_identities
 
 RESULTS = Path(__file__).parents[4] / "results"

@@ -8,13 +8,20 @@ import pytest
 from matplotlib.colors import to_rgb
 from typer.testing import CliRunner
 
-from experiments.cli.main import app
-from experiments.reporting.html.cli import read_runs
-from experiments.reporting.items import Run
-from experiments.reporting.picture import saved
-from experiments.reporting.pictures import COLOURS, bytes_by_run, convergence, risk_by_relation, roc, utility_leakage
-from experiments.reporting.plot_cli import places_of
-from experiments.runs.record import read_record
+from fkgsec.experiments.cli.main import app
+from fkgsec.experiments.reporting.html.cli import read_runs
+from fkgsec.experiments.reporting.items import Run
+from fkgsec.experiments.reporting.picture import saved
+from fkgsec.experiments.reporting.pictures import (
+    COLOURS,
+    bytes_by_run,
+    convergence,
+    risk_by_relation,
+    roc,
+    utility_leakage,
+)
+from fkgsec.experiments.reporting.plot_cli import places_of
+from fkgsec.experiments.runs.record import read_record
 
 RESULTS = Path(__file__).parents[4] / "results"
 FEDE, FEDR = RESULTS / "fb15k237-c3-fede.json", RESULTS / "fb15k237-c3-fedr.json"
