@@ -58,7 +58,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load an exported name when it is first asked for: `attacks.figure` alone needs no torch, the attacks do."""
+    """Load an exported name when it is first asked for: `fkgsec.attacks.figure` alone needs no torch, the attacks do."""
     if name not in _WHERE:
         raise AttributeError(f"module 'attacks' has no attribute {name!r}")
     return getattr(importlib.import_module(_WHERE[name]), name)

@@ -23,7 +23,7 @@ COLUMNS = (
     "baseline", "baseline_low", "baseline_high", "attainable", "advantage", "less_is_worse", "headline", "by", "num_attacked",
     "status", "reason", "remark",
 )  # fmt: skip
-"""Columns of figures; `advantage` is how much worse for the victim than the baseline, see `attacks.figure.Figure`."""
+"""Columns of figures; `advantage` is how much worse for the victim than the baseline, see `fkgsec.attacks.figure.Figure`."""
 
 HEADS = ("attack", "metric", "threat model", "leak", "victim", "figure", "baseline", "attainable")
 

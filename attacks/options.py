@@ -143,13 +143,13 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
     """Which attacks, under what.
 
     Attributes:
-        task: whose runs a subclass is for, a name in `attacks.registry.ATTACKED`; not an option itself.
+        task: whose runs a subclass is for, a name in `fkgsec.attacks.registry.ATTACKED`; not an option itself.
         threat: names of `THREAT_MODELS` that apply to the task; empty takes each attack's own, or those that fit the algorithm
-            (`attacks.registry.default_threats`).
+            (`fkgsec.attacks.registry.default_threats`).
         colluder: name of the colluding client, or of several, whose knowledge is pooled; None takes the first client.
         seed: of all that attacks draw: their own, from which nothing in a run is drawn alike.
-        attack: names of `attacks.registry.ATTACKS`; empty: the task's default. They are looked up when they are run, so that a
-            record is read where one is not installed.
+        attack: names of `fkgsec.attacks.registry.ATTACKS`; empty: the task's default. They are looked up when they are run, so
+            that a record is read where one is not installed.
     """
 
     task: ClassVar[str] = ""
@@ -194,12 +194,12 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
 
     Attributes (beside those of `BaseAttackOptions`; each field has its line of help):
         leak: leak ratios in (0, 1]; which share leaks follows from `seed`, as the sampled heads do.
-        inference: several of `attacks.reconstruction.leakage.INFERENCES`; one name may stand for a list of one.
+        inference: several of `fkgsec.attacks.reconstruction.leakage.INFERENCES`; one name may stand for a list of one.
         metric: "paper" (the definitions above), "published" (the notebooks' counts).
         probes: where these are most of its entities, nobody follows any one.
         probe_round: None: so late that the answer crosses in the last of its rounds.
         attack_rounds: None: all. Few are replayed in seconds, and say less (docs/poisoning.md).
-        shadow_knowledge: see `attacks.membership.shadows`.
+        shadow_knowledge: see `fkgsec.attacks.membership.shadows`.
     """
 
     task: ClassVar[str] = KGE

@@ -235,7 +235,7 @@ class Attack:
         redrawn: whether it is repeated on other leaked entities, so that intervals cover which entities leaked.
         asks: whether victims come with triples that the adversary is to tell apart (`VictimView.candidates`).
         dictionary: how many names of each victim stand in a dictionary that the adversary has; 0: it has none.
-        task: whose runs it attacks, a name in `attacks.registry.ATTACKED`.
+        task: whose runs it attacks, a name in `fkgsec.attacks.registry.ATTACKED`.
         leads: metrics that stand for it where there is room for few; empty: the first.
         trains: whether it has the run trained once more, with itself in it or for messages that were not kept; what clients then
             unlearn is no such run.
@@ -292,34 +292,34 @@ ATTACKS: Registry[Attack] = Registry(
     "attack",
     "fkgsec.attacks",
     {
-        "reconstruction": "attacks.reconstruction.evaluation:ATTACK",
-        "update-recovery": "attacks.update_recovery:ATTACK",
-        "membership": "attacks.membership.inference:ATTACK",
-        "edges": "attacks.uploads.edges:ATTACK",
-        "edges-rounds": "attacks.uploads.rounds:EDGES",
-        "degrees": "attacks.uploads.degrees:ATTACK",
-        "patterns": "attacks.uploads.patterns:ATTACK",
-        "server-aux": "attacks.uploads.auxiliary:ATTACK",
-        "server-aux-rounds": "attacks.uploads.rounds:TRIPLES",
-        "attributes": "attacks.uploads.attributes:ATTACK",
-        "structure": "attacks.uploads.structure:ATTACK",
-        "client-passive": "attacks.clients.passive:ATTACK",
-        "client-active": "attacks.clients.active:ATTACK",
-        "client-guess": "attacks.clients.guess:ATTACK",
-        "client-poison": "attacks.poisoning.client:ATTACK",
-        "server-poison": "attacks.poisoning.server:ATTACK",
-        "client-spoil": "attacks.poisoning.untargeted:ATTACK",
-        "server-active": "attacks.sums.inconsistent:ATTACK",
-        "disaggregation": "attacks.sums.disaggregation:ATTACK",
-        "server-order": "attacks.sums.misordered:ATTACK",
-        "dropout-difference": "attacks.sums.differences:DROPOUT",
-        "count-lies": "attacks.sums.differences:LIES",
-        "graph-membership": "attacks.graphs.membership:ATTACK",
-        "degree-support": "attacks.graphs.degree_support:ATTACK",
-        "property-inference": "attacks.graphs.properties:ATTACK",
-        "client-kinship": "attacks.graphs.kinship:ATTACK",
-        "gradient-inversion": "attacks.graphs.inversion.evaluation:ATTACK",
-        "backdoor": "attacks.graphs.backdoor:ATTACK",
+        "reconstruction": "fkgsec.attacks.reconstruction.evaluation:ATTACK",
+        "update-recovery": "fkgsec.attacks.update_recovery:ATTACK",
+        "membership": "fkgsec.attacks.membership.inference:ATTACK",
+        "edges": "fkgsec.attacks.uploads.edges:ATTACK",
+        "edges-rounds": "fkgsec.attacks.uploads.rounds:EDGES",
+        "degrees": "fkgsec.attacks.uploads.degrees:ATTACK",
+        "patterns": "fkgsec.attacks.uploads.patterns:ATTACK",
+        "server-aux": "fkgsec.attacks.uploads.auxiliary:ATTACK",
+        "server-aux-rounds": "fkgsec.attacks.uploads.rounds:TRIPLES",
+        "attributes": "fkgsec.attacks.uploads.attributes:ATTACK",
+        "structure": "fkgsec.attacks.uploads.structure:ATTACK",
+        "client-passive": "fkgsec.attacks.clients.passive:ATTACK",
+        "client-active": "fkgsec.attacks.clients.active:ATTACK",
+        "client-guess": "fkgsec.attacks.clients.guess:ATTACK",
+        "client-poison": "fkgsec.attacks.poisoning.client:ATTACK",
+        "server-poison": "fkgsec.attacks.poisoning.server:ATTACK",
+        "client-spoil": "fkgsec.attacks.poisoning.untargeted:ATTACK",
+        "server-active": "fkgsec.attacks.sums.inconsistent:ATTACK",
+        "disaggregation": "fkgsec.attacks.sums.disaggregation:ATTACK",
+        "server-order": "fkgsec.attacks.sums.misordered:ATTACK",
+        "dropout-difference": "fkgsec.attacks.sums.differences:DROPOUT",
+        "count-lies": "fkgsec.attacks.sums.differences:LIES",
+        "graph-membership": "fkgsec.attacks.graphs.membership:ATTACK",
+        "degree-support": "fkgsec.attacks.graphs.degree_support:ATTACK",
+        "property-inference": "fkgsec.attacks.graphs.properties:ATTACK",
+        "client-kinship": "fkgsec.attacks.graphs.kinship:ATTACK",
+        "gradient-inversion": "fkgsec.attacks.graphs.inversion.evaluation:ATTACK",
+        "backdoor": "fkgsec.attacks.graphs.backdoor:ATTACK",
     },
 )
 DEFAULT = (RECONSTRUCTION, UPDATE_RECOVERY)  # on knowledge graphs
@@ -347,7 +347,9 @@ class AttackedTask:
 
 
 ATTACKED: Registry[AttackedTask] = Registry(
-    "task", "fkgsec.attacked", {"kge": "attacks.kge.task:ATTACKED_TASK", "graph": "attacks.graphs.task:ATTACKED_TASK"}
+    "task",
+    "fkgsec.attacked",
+    {"kge": "fkgsec.attacks.kge.task:ATTACKED_TASK", "graph": "fkgsec.attacks.graphs.task:ATTACKED_TASK"},
 )
 
 
@@ -372,8 +374,8 @@ def build_view(
         colluder: name of the client that colludes, of knowledge graphs also of several; every other client is a victim. Where
             models are held, all clients are.
         seed: of the attack.
-        asked: of knowledge graphs `leak`, see `attacks.kge.view.kge_view`; of graph classification
-            `candidates`, see `attacks.graphs.view.graph_view`.
+        asked: of knowledge graphs `leak`, see `fkgsec.attacks.kge.view.kge_view`; of graph classification
+            `candidates`, see `fkgsec.attacks.graphs.view.graph_view`.
 
     Raises:
         ThreatModelError: unknown colluder, a threat model of another task, or a run without a federation.
@@ -395,7 +397,7 @@ class Attacked(NamedTuple):
     scores: pd.DataFrame
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each figure, with its interval and baseline: columns `attacks.frames.COLUMNS`."""
+        """A row for each figure, with its interval and baseline: columns `fkgsec.attacks.frames.COLUMNS`."""
         return figures_to_frame(self.figures)
 
     def _repr_html_(self) -> str:
@@ -422,7 +424,8 @@ def run_attacks(
 
     Args:
         options: of the run's task: `KgeAttackOptions` (also called `AttackOptions`), `GraphAttackOptions`.
-        leak_draws: how often an attack that is `redrawn` is run again on other leaked entities, see `attacks.kge.leak_draws`.
+        leak_draws: how often an attack that is `redrawn` is run again on other leaked entities, see
+        `fkgsec.attacks.kge.leak_draws`.
         train: how attacks train federations of their own, such as `run_federation` with an observer or a defense's transport.
 
     Raises:

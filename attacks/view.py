@@ -4,7 +4,7 @@
     view = build_view(result, THREAT_MODELS["server"], colluder="MUTAG", seed=0)                      # a `GraphView`
 
 An attack receives a `View` and nothing else: messages that the adversary's parties saw and what its accomplice handed over. What
-these are depends on the task, which says it in a module of its own (`attacks.kge.task`, `attacks.graphs.task`).
+these are depends on the task, which says it in a module of its own (`fkgsec.attacks.kge.task`, `fkgsec.attacks.graphs.task`).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class View:
     Attributes:
         round: the attacked one.
         leak: the share of the colluder's knowledge that it handed over, where that is a share.
-        run: the number of the run in `attacks.laboratory.Laboratory.runs`; 0: the attacked one.
+        run: the number of the run in `fkgsec.attacks.laboratory.Laboratory.runs`; 0: the attacked one.
         at: of a run of the laboratory, what the same adversary had in another round whose messages were asked for.
     """
 

@@ -7,8 +7,8 @@ value, which the server subtracts from the next round's sum: what is left is the
 zeros, where entities of ComplEx and RotatE stay, and the last client nothing but the commitment. Source: Pasquini, Francati and
 Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", 2022.
 
-`fkgsec attack --attack server-active` (`attacks.sums.inconsistent`) plays the first against clients that check. `unprotected`
-clients exist so that a test of the defense shows that it would notice.
+`fkgsec attack --attack server-active` (`fkgsec.attacks.sums.inconsistent`) plays the first against clients that check.
+`unprotected` clients exist so that a test of the defense shows that it would notice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What runs really take of memory, beside the estimate that refuses those which do not fit (`experiments.tasks.memory`).
+"""What runs really take of memory, beside the estimate that refuses those which do not fit (`fkgsec.experiments.tasks.memory`).
 
     python -m benchmarks.memory          # a line for each setting: estimate, peak, and the one over the other
 

@@ -6,7 +6,7 @@
     client.require_rows("entities", 2)                    # one that was only told the commitment refuses to take part
     session = digest(..., client.digest)                  # of a sum, as a party believes it to be
 
-See `defenses.broadcasts` for what this resists.
+See `fkgsec.defenses.broadcasts` for what this resists.
 """
 
 from __future__ import annotations

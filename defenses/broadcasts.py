@@ -12,9 +12,10 @@ With private set union every client receives the whole table and hashes it (`com
 its own rows, and a Merkle root stands for the table.
 
 A client's history is a hash chain over the commitments to all that it was sent, from the list of names on
-(`defenses.bound_broadcasts`). It enters the session of every sum that the client takes part in. A client that sits a round out is
-told the commitment to the broadcasts that it does not receive, so that clients that were sent the same have the same history; it
-takes part in no sum of the table before it has received rows again. So the participants of a sum all have the rows that all of
+(`fkgsec.defenses.bound_broadcasts`). It enters the session of every sum that the client takes part in. A client that sits a
+round out is told the commitment to the broadcasts that it does not receive, so that clients that were sent the same have the
+same history; it takes part in no sum of the table before it has received rows again. So the participants of a sum all have the
+rows that all of
 them were sent last: a server cannot give some of them a table of its choice, and leave another with the rows that it trained.
 
 `check_values` refuses what no honest sum gives; `check_claims` compares what clients say under their signatures that they

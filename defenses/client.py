@@ -3,7 +3,8 @@
     client = DefendedClient("client/a", terms, entropy.of(0), ReceivedBroadcasts)
     client.join(table_client)
     client.place("entities", names, bind=False)
-    client.begin(1, "entities", rows)                     # what it puts into the sums of a round; `defenses.rounds` goes on
+    client.begin(1, "entities", rows)                     # what it puts into the sums of a round; `fkgsec.defenses.rounds`
+    goes on
 
 No object of the server is kept here, nor of another client: of what all draw from, its own share. Of the names of a table's rows
 a client knows those of a private union from the list that it was sent. Differs: after alignment in clear it knows the places of
@@ -91,7 +92,7 @@ class Guards:
 
 @dataclass(frozen=True)
 class DifferentialPrivacy:
-    """What `dp` does to a client's rows: the change is clipped, and noise of its own added. See `defenses.privacy`."""
+    """What `dp` does to a client's rows: the change is clipped, and noise of its own added. See `fkgsec.defenses.privacy`."""
 
     client: DefendedClient
     table: Table

@@ -76,7 +76,7 @@ class PsuOptions(DefenseOptions, frozen=True, kw_only=True):
 
     Attributes:
         cap: the union's size that the first table is made for; a larger union takes another, four times larger table, and no
-            third. None: starts at 1,024, without that limit. See `protocols.psu.Plan`.
+            third. None: starts at 1,024, without that limit. See `fkgsec.protocols.psu.Plan`.
         max_attempts: tables to try, each four times as large as the one before (a damaged one is tried at its size once more).
     """
 
@@ -94,9 +94,9 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
     Attributes:
         clip: clients cut values beyond +-clip, and log it locally.
         bits: of the ring that is summed in, 32 or 64.
-        threshold: shares that open a secret; None: `protocols.secagg.safe_threshold` of the round's participants.
+        threshold: shares that open a secret; None: `fkgsec.protocols.secagg.safe_threshold` of the round's participants.
         neighbours: None: every pair of clients shares a mask; k, at least 3: a k-regular graph, which assumes a server that
-            follows the protocol. Refused where `protocols.secagg.bounds` finds the graph too thin.
+            follows the protocol. Refused where `fkgsec.protocols.secagg.bounds` finds the graph too thin.
         colluders: with `neighbours`, how many clients, wherever they stand in the graph, may tell the server all they know;
             None: 1.
         complete: whether clients confirm a sum only if every participant of the round is in it. Two sums then never differ by a
@@ -254,11 +254,11 @@ KINDS: Registry[type[DefenseOptions]] = Registry(
     "defense",
     "fkgsec.defenses",
     {
-        "psu": "defenses.options:PsuOptions",
-        "secagg": "defenses.options:SecaggOptions",
-        "suppress": "defenses.options:SuppressOptions",
-        "dp": "defenses.options:DpOptions",
-        "robust": "defenses.robust:RobustOptions",
+        "psu": "fkgsec.defenses.options:PsuOptions",
+        "secagg": "fkgsec.defenses.options:SecaggOptions",
+        "suppress": "fkgsec.defenses.options:SuppressOptions",
+        "dp": "fkgsec.defenses.options:DpOptions",
+        "robust": "fkgsec.defenses.robust:RobustOptions",
     },
 )
 _OF_PROTOCOLS = ("psu", "secagg", "suppress", "dp")

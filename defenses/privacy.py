@@ -213,7 +213,7 @@ def released(guarantees: Mapping[str, Guarantee], *, releases: int) -> dict[str,
 def composed(before: Mapping[str, PrivacyGuarantee], after: Mapping[str, Guarantee]) -> dict[str, Guarantee]:
     """What was released before and what is released now, together, by what each covers.
 
-    Raises `SpecError` for a guarantee that was not made by `protocols.noise.accounting`.
+    Raises `SpecError` for a guarantee that was not made by `fkgsec.protocols.noise.accounting`.
     """
     total = dict(after)
     for tables, guarantee in before.items():

@@ -1,4 +1,5 @@
-"""The rounds of a defended exchange, each as a pair of generators (`protocols.core.rounds`): the server's half and a client's.
+"""The rounds of a defended exchange, each as a pair of generators (`fkgsec.protocols.core.rounds`): the server's half and a
+client's.
 
     parts = {party: client_upload(clients[party], 1, "entities", participants) for party in participants}
     outcome = run(server_upload(server, 1, "entities", participants, note), parts, deliver).result

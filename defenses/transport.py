@@ -10,16 +10,17 @@ Leakage, by what is chosen:
 - `secagg`: the server learns, each round, the sum of the participants' rows, how many of them hold each row (where clients have
   weights: the sum of the holders' weights; the largest weight is known to all), who is in the sum, and how many values were
   clipped (in this simulation). With a colluder it subtracts the colluder's part. What remains with few clients, or when the
-  participants change from round to round, is what `attacks.residual` reads. Without `psu` alignment is in clear: the server knows
-  who holds each row, and whose a row with one holder is.
+  participants change from round to round, is what `fkgsec.attacks.residual` reads. Without `psu` alignment is in clear: the
+  server knows who holds each row, and whose a row with one holder is.
 - `suppress`: also, before each sum, the number of holders of every row; rows held by fewer than t stay with their clients.
   Which rows are sent enters the session of the sum: clients that were told different ones open nothing.
-- `dp`: clipped values with noise, see `defenses.privacy`. It covers neither which rows a client holds nor what a record says
+- `dp`: clipped values with noise, see `fkgsec.defenses.privacy`. It covers neither which rows a client holds nor what a record
+  says
   beside the messages: losses, validation figures, counts of clipped values.
 
 Under sums a codec that leaves rows out (FedS) puts zeros in their place, which masks hide, so that uploads are as long as FedE's;
 a row that one client alone chose is opened as it is. `suppress` opens only rows that at least t clients chose. A server that does
-not follow the protocol can send some clients of such a codec rows of its choice and others none (`defenses.broadcasts`).
+not follow the protocol can send some clients of such a codec rows of its choice and others none (`fkgsec.defenses.broadcasts`).
 
 What is drawn, and from what:
 

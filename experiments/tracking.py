@@ -146,7 +146,7 @@ def final(record: Record) -> dict[str, float]:
 
 
 def of_round(entry: RoundEntry, metric: str) -> dict[str, float]:
-    """What a round says, by the names of `experiments.reporting.listing.curves`; what it did not measure is left out."""
+    """What a round says, by the names of `fkgsec.experiments.reporting.listing.curves`; what it did not measure is left out."""
     measured = {name: getattr(entry, name) for name in ("loss", "bytes_up", "bytes_down", "seconds")}
     named = {f"round/{name}": value for name, value in {**measured, f"valid_{metric}": entry.valid}.items()}
     return {name: float(value) for name, value in named.items() if value is not None}

@@ -1,9 +1,9 @@
 """Imports point down: experiments -> attacks, defenses -> fkgsec; defenses -> protocols; protocols -> nothing of ours.
 They form no cycle, also inside functions and under TYPE_CHECKING.
 
-Two modules are for all: `protocols.core.rounds`, which says how two sides of a round talk and knows nothing else, so that rounds
-of fkgsec and those of the protocols inside them have one driver, and `protocols.core.compiled`, which says where machine code is
-kept. They cannot lie in fkgsec, whose import loads torch.
+Two modules are for all: `fkgsec.protocols.core.rounds`, which says how two sides of a round talk and knows nothing else, so
+that rounds of fkgsec and those of the protocols inside them have one driver, and `fkgsec.protocols.core.compiled`, which says
+where machine code is kept. They cannot lie in fkgsec, whose import loads torch.
 """
 
 import ast

@@ -13,7 +13,7 @@ it above the score on the client's own rows after training, in which no triple o
 Which client trained on a triple it cannot tell where there are several: figures are of one victim at a time. Baseline: `names`,
 how often the head's and the tail's names stand in the relation in its own triples.
 
-Source: ours, after the passive client of Hu et al. 2023 (DP-FLames). Figures: `attacks.uploads.questions`.
+Source: ours, after the passive client of Hu et al. 2023 (DP-FLames). Figures: `fkgsec.attacks.uploads.questions`.
 """
 
 from __future__ import annotations

@@ -9,8 +9,9 @@ neighbour's model, which learnt from shared rows. Triples that some client goes 
 attack: nobody asked that client. A client that asked is not asked about the others' triples.
 
 Threat models. Membership, distance, relearning: who holds a client's model, knows how it was trained and has similar data
-(`attacks.membership.statistics`); shadow models give the attacks by difficulty and by likelihood their yardstick. Update
-difference: see `attacks.forgetting.update_difference`. Reconstruction: the threat models of `attacks.reconstruction.evaluation`.
+(`fkgsec.attacks.membership.statistics`); shadow models give the attacks by difficulty and by likelihood their yardstick. Update
+difference: see `fkgsec.attacks.forgetting.update_difference`. Reconstruction: the threat models of
+`fkgsec.attacks.reconstruction.evaluation`.
 
 Legend: `n` forgotten triples, `m` of them with a control, `c` controls.
 """

@@ -16,7 +16,7 @@ For each model of a client that asked, and of all other clients together with ea
   never-seen triples have the right mean and the wrong values;
 * their *upper tail*, whether some scores lie further above the mean difference than re-trainings' do, and their *order*, whether
   it lies further from re-training's. Memory of some that is paid for by pushing all others down has the right mean
-  (`attacks.forgetting.hidden`, which bounds it, too, and says from where it is seen);
+  (`fkgsec.attacks.forgetting.hidden`, which bounds it, too, and says from where it is seen);
 * *relearned*: the reciprocal rank after a few steps of training on them. What was only hidden is back at once;
 * *distance*: Kolmogorov and Smirnov's, beside that of re-trainings to each other;
 * the *share* of the forget set that is remembered, from whichever reading the auditor's own runs show to be the sharpest.

@@ -2,10 +2,10 @@
 
     >>> [one.estimate for one in forgetting_figures(measured) if one.key == "unlearning.auc"]          # doctest: +SKIP
 
-Forgetting is no entry of `attacks.registry.ATTACKS`. A registered attack sees a `View`: what crossed in one run, cut to a threat
-model. This audit holds the models of clients in two or three runs, of which many never crossed, and trains federations of its
-own; a view could not give it these without giving them to every attack. So its rows stay its own, and what a policy limits and
-tables compare is read off them here, by the names that a policy uses (`unlearning.auc`).
+Forgetting is no entry of `fkgsec.attacks.registry.ATTACKS`. A registered attack sees a `View`: what crossed in one run, cut to
+a threat model. This audit holds the models of clients in two or three runs, of which many never crossed, and trains
+federations of its own; a view could not give it these without giving them to every attack. So its rows stay its own, and what
+a policy limits and tables compare is read off them here, by the names that a policy uses (`unlearning.auc`).
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ them, others far below, and an order among them that is not re-training's. Here 
 notice it, and a bound on the share that is remembered *whatever* was done to the other triples: no more can be remembered in
 full than lie where trained-on triples do and others rarely.
 
-Legend: `n` audited triples (forgotten ones and controls), `K` runs of the auditor's, as in `attacks.forgetting.paired`.
+Legend: `n` audited triples (forgotten ones and controls), `K` runs of the auditor's, as in `fkgsec.attacks.forgetting.paired`.
 """
 
 from __future__ import annotations

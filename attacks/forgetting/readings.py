@@ -6,7 +6,7 @@ those of re-training may still have every forgotten relation first.
     >>> run = read_run(result, graph, audits, seed=0, relearn_steps=20)                       # doctest: +SKIP
     >>> run.readings[0, "local"].audited["score"]    # of the first client's audited triples  # doctest: +SKIP
 
-`attacks.forgetting.evidence` holds the readings of the audited run beside those of the auditor's own.
+`fkgsec.attacks.forgetting.evidence` holds the readings of the audited run beside those of the auditor's own.
 
 Legend: `n` audited triples of a client.
 """

@@ -72,7 +72,7 @@ def moved_rows(before: KgeResult, after: KgeResult, client: str) -> np.ndarray |
     Where uploads were summed: the rows of the sum that are this client's part alone once the server has subtracted the parts that
     it knows; if it knows the others' parts, moved from what it had sent.
 
-    Threat model: the honest-but-curious server (`attacks.view`, "server"). NaN where a row did not cross both times.
+    Threat model: the honest-but-curious server (`fkgsec.attacks.view`, "server"). NaN where a row did not cross both times.
     Returns the reason, in words, when single uploads did not cross.
     """
     seen = []

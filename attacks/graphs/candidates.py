@@ -7,9 +7,10 @@
 Controls are the client's test graphs. For each, a training graph of its class with nearly as many nodes is a candidate, too, so
 that neither class nor size says who is a member. Graphs with a twin anywhere in their data set are left out on both sides: one
 that is isomorphic to a training graph was trained on in effect, and what has twins is a common graph, which a model knows better.
-Validation graphs are no controls: they chose the round that is kept, and an adversary may have them (`attacks.graphs.view`).
+Validation graphs are no controls: they chose the round that is kept, and an adversary may have them
+(`fkgsec.attacks.graphs.view`).
 
-Source: ours, after the controls of `attacks.membership.controls`.
+Source: ours, after the controls of `fkgsec.attacks.membership.controls`.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@
     for one in run_attacks(result, options).figures:
         print(one.victim, one.variant, one.metric, one.estimate)        # MUTAG  local, lira  auc  0.61 [0.42, 0.77]
 
-A candidate (`attacks.graphs.candidates`) that a model knows well is taken for one that the client trained on.
+A candidate (`fkgsec.attacks.graphs.candidates`) that a model knows well is taken for one that the client trained on.
 
 - "models", "models+graphs": the models that clients are left with, "global" and "local". By their loss; with graphs also less the
-  loss of a federation that trained on none of the candidates ("calibrated"); with shadow federations (`attacks.graphs.shadows`)
-  by "lira", from 32 on also by "lira offline" (with fewer, that is "calibrated").
+  loss of a federation that trained on none of the candidates ("calibrated"); with shadow federations
+  (`fkgsec.attacks.graphs.shadows`) by "lira", from 32 on also by "lira offline" (with fewer, that is "calibrated").
 - "server", "server+graphs", "collusion": the upload of a victim, or what a sum of uploads opened to. By its loss, and less the
   loss of the broadcast that it was trained from; by how well its gradient there goes along the update ("alignment"), and along
   CEFGL's h where that crosses ("correction"), which is a mean gradient of the client's graphs (cefgl.txt Remark 2).

@@ -19,7 +19,7 @@ what it drew. Where the auxiliary graphs are the victim's own validation graphs,
 shares, nothing is left to infer, and the baseline says so.
 
 Source: after Melis et al. 2019 and Zhang et al. 2022 (who read graph embeddings); the rest is ours. Which degrees occur is the
-matter of `attacks.graphs.degree_support`.
+matter of `fkgsec.attacks.graphs.degree_support`.
 """
 
 from __future__ import annotations

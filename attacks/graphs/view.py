@@ -8,7 +8,7 @@ of uploads that were summed, their mean alone. What everybody knows: the archite
 trains on (it says so when it aligns; under secure sums their sum alone). What a colluder hands over. Where the threat model has
 auxiliary graphs, these are the validation graphs of all clients of the victim's data set: nobody trains on them, and where
 several clients hold one data set, they say nothing of one client alone. A victim's training graphs are in no view but as
-candidates of an attack that is to tell them (`attacks.graphs.candidates`), unmarked.
+candidates of an attack that is to tell them (`fkgsec.attacks.graphs.candidates`), unmarked.
 """
 
 from __future__ import annotations

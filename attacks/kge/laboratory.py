@@ -53,7 +53,7 @@ class KgeLaboratory(Laboratory[KgeView]):
         return replace(view, victims=tuple(victims))
 
     def shadow(self, number: int, knowledge: ShadowKnowledge) -> Shadow:
-        """Train a federation on half of the candidates, see `attacks.membership.shadows`.
+        """Train a federation on half of the candidates, see `fkgsec.attacks.membership.shadows`.
 
         Raises:
             TrainingError: it broke down.

@@ -6,7 +6,8 @@ other leaked entities of the same number. How much a figure differs between draw
     figures = widen(figures, [attack(seed) for seed in other_seeds(options.seed, LEAK_DRAWS)])
 
 The interval then covers the mean over draws, of the same training; the adversary's own coins are thrown anew in each draw. It
-does not cover other trainings: several seeds do (`experiments.runs.intervals.over_seeds`). At a leak of 1 nothing is drawn.
+does not cover other trainings: several seeds do (`fkgsec.experiments.runs.intervals.over_seeds`). At a leak of 1 nothing is
+drawn.
 
 Source: ours.
 """

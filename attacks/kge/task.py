@@ -1,6 +1,6 @@
 """How runs of knowledge-graph embedding are attacked: an attack under each threat model and leak ratio.
 
-Attacks that depend on which entities leak are repeated on other draws of these (`attacks.kge.leak_draws`).
+Attacks that depend on which entities leak are repeated on other draws of these (`fkgsec.attacks.kge.leak_draws`).
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     view.colluder.entity_names, view.victims[0].entities
 
 Messages that the adversary's parties saw and what its accomplice handed over; never a victim's graph, names or tables that did
-not cross. The evaluator (`attacks.reconstruction.evaluation`) joins the truth afterwards. A view is sliced to its threat model:
-where the adversary may use some rows of a table, it holds these alone.
+not cross. The evaluator (`fkgsec.attacks.reconstruction.evaluation`) joins the truth afterwards. A view is sliced to its
+threat model: where the adversary may use some rows of a table, it holds these alone.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class VictimView(Victim):
     That order follows the vocabulary (`ClientGraph.from_global`), as that of the colluder's pairs does, and gives names away:
     on UMLS by relations, at leak 1, the place of a row alone names 60 % and 19 % of the two victims' entities (chance 1 %),
     on Nations all. It is how local ids are numbered here, not what embeddings leak. No attack here uses it; one from outside
-    is given the rows in a random order (`attacks.kge.row_order`).
+    is given the rows in a random order (`fkgsec.attacks.kge.row_order`).
 
     Attributes:
         entities `[n, W]`, relations `[m, V]`: uploaded rows, None when none crossed. NaN where this row never did (FedS sends
@@ -96,7 +96,7 @@ class VictimView(Victim):
         origin: how `entities` got there.
         claims: by table, where rows were summed securely: the rows that the adversary attributes to the victim.
             `entities` or `relations` are then its embeddings of these, in their order, and names come with them.
-        models: those that it is left with, where the threat model gives them (`attacks.membership.models.client_models`).
+        models: those that it is left with, where the threat model gives them (`fkgsec.attacks.membership.models.client_models`).
         received: by table, of rows that crossed alone and whole: what the server had last sent the victim of them before,
             `[n, W]`, `[m, V]`. A table is missing where that broadcast was not kept, or had other rows.
         sent: of an algorithm whose clients send some rows of many rounds, which rows it sent in each such round up to the

@@ -7,7 +7,7 @@
 - "client": the entity rows of the last broadcast and the client's own relation rows ("broadcast").
 - "identifiers", "server+triples": a victim's uploaded entity rows by their names ("upload"), or those that the adversary
   attributes to it of a sum ("sum"). Relations act as the colluder's do, or as vectors fitted to the triples that the server has
-  of the victim (`attacks.uploads.auxiliary.fit_relations`).
+  of the victim (`fkgsec.attacks.uploads.auxiliary.fit_relations`).
 
 Legend: `n` triples; `W`, `V` widths of rows of entities and relations.
 """
@@ -28,7 +28,8 @@ from fkgsec.kge.models import KgeModel
 
 
 class Signals(NamedTuple):
-    """What rows say of triples, float64 `[n]` each; see `attacks.membership.statistics`. `losses`: None where nobody asked."""
+    """What rows say of triples, float64 `[n]` each; see `fkgsec.attacks.membership.statistics`. `losses`: None where nobody
+    asked."""
 
     scores: np.ndarray
     log_probability: np.ndarray

@@ -1,8 +1,9 @@
 """Membership audits: which triples a client's models are asked about, what the models say of them, and shadow federations.
 
 Audited triples are members (trained on, or trained on and then forgotten) and controls: triples of the same relation and of like
-degree that no client ever trained on (`attacks.membership.controls`). Attacks are those of `attacks.membership.statistics`;
-their adversary holds a client's model, knows how it was trained and has similar data, of which it trains shadow federations.
+degree that no client ever trained on (`fkgsec.attacks.membership.controls`). Attacks are those of
+`fkgsec.attacks.membership.statistics`; their adversary holds a client's model, knows how it was trained and has similar data,
+of which it trains shadow federations.
 
 Legend: `n` forgotten triples, `m` of them with a control, `c` controls.
 """
@@ -41,7 +42,7 @@ class Audited:
         place: of the client in the graph. asked: whether it asked for forgetting.
         forget: int64 `[n, 3]`, all of them.
         members, controls: int64 `[m, 3]`, `[c, 3]`: forgotten triples that nobody trains on any more and that have a matched
-            control, and these controls (`attacks.membership.controls`, "held_out").
+            control, and these controls (`fkgsec.attacks.membership.controls`, "held_out").
         reason: why there is no membership attack.
         unmatched: int64 `[u, 3]`, forgotten triples that nobody trains on any more and that have no control; where asked for.
     """

@@ -4,7 +4,7 @@
     audits[0].members, audits[0].controls                # int64 [m, 3] each, in the client's local ids, matched row by row
 
 Members are random training triples of a client that no other client trains on, controls triples that nobody trains on, of the
-same relation and of like degrees (`attacks.membership.controls`). The victim's other triples should not tell them apart:
+same relation and of like degrees (`fkgsec.attacks.membership.controls`). The victim's other triples should not tell them apart:
 `data_scorers` has what is easiest, the names and the degrees in these. Where they do, controls are not fair, and figures say so.
 """
 

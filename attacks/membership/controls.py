@@ -9,7 +9,8 @@ null is a group that a model re-trained without the forgotten triples cannot tel
   expected at AUC 0.5.
 * `corrupted`: forgotten triples with one end replaced. They were never held and there are nearly always enough, but most are
   false: a re-trained model that predicts links well tells them from true triples although it saw neither. Its AUC is far
-  above 0.5, and 0.5 is no null. Read such a figure only beside the re-trained model's (`attacks.membership.figures.compare_auc`).
+  above 0.5, and 0.5 is no null. Read such a figure only beside the re-trained model's
+  (`fkgsec.attacks.membership.figures.compare_auc`).
 
 Matched are what a model knows about a triple before it saw it, all of it counted in the retained graph (train without the
 forgotten triples), since that is what a re-trained model sees: the relation, the degree of both ends, and, for `held_out`,

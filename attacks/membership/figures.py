@@ -1,13 +1,13 @@
 """How well membership attacks do: can the forgotten triples still be told from triples that were never seen?
 
-`measure_membership` joins what an attack of `attacks.membership.statistics` says with the truth. `compare_auc` and
+`measure_membership` joins what an attack of `fkgsec.attacks.membership.statistics` says with the truth. `compare_auc` and
 `score_distance` hold an unlearned model against a re-trained one, `relearn_time` asks how fast it learns the forgotten triples
 again.
 
 What an honest reading needs is said beside each figure: its interval, what chance gives, whether the sample is large enough,
 and both directions. A model that ranks forgotten triples below never-seen ones tells them apart as well as one that still
 remembers them; AUC 0.1 leaks as much as AUC 0.9. Which never-seen triples make 0.5 a null is the matter of
-`attacks.membership.controls`.
+`fkgsec.attacks.membership.controls`.
 
 Legend: `n` audited triples, `m` forgotten ones, `c` controls.
 """

@@ -6,25 +6,26 @@
 
 Threat models: "models" (whoever holds the models that clients are left with), "client" (one that receives broadcasts),
 "server+triples" and "identifiers" (a server that receives uploads, or their sums); what each asks stands in
-`attacks.membership.adversaries`. Its ways, all of which are figures, the strongest with an interval that counts the choice:
+`fkgsec.attacks.membership.adversaries`. Its ways, all of which are figures, the strongest with an interval that counts the
+choice:
 
 - `score`, `loss`, `rank` take nothing but the rows.
 - `calibrated`, `lira`, `lira-linear`, `rmia` take shadow federations, too (`shadows`, an even number from 4 on), trained by the
-  same loop and under the same defense on what `shadow_knowledge` names (`attacks.membership.shadows`), of which the adversary
-  keeps what it would have seen. The name of the knowledge stands behind the way.
+  same loop and under the same defense on what `shadow_knowledge` names (`fkgsec.attacks.membership.shadows`), of which the
+  adversary keeps what it would have seen. The name of the knowledge stands behind the way.
 
 Members are random training triples of each client, at most half of them, beside triples of the same relation and of like degrees
-that nobody ever trained on (`attacks.membership.candidates`): only triples that the adversary has rows of; a client is asked of
-those whose pair none of its own links, a server of those that it was not told. Baselines, of which the best is shown: chance, and
-`names` and `degrees` in the triples that the adversary has without any message: a colluder's, those that a server was told, or,
-with shadow federations, what these train on beside the candidates. A remark says where the victim's other triples, which the
-adversary lacks, tell members from controls.
+that nobody ever trained on (`fkgsec.attacks.membership.candidates`): only triples that the adversary has rows of; a client is
+asked of those whose pair none of its own links, a server of those that it was not told. Baselines, of which the best is shown:
+chance, and `names` and `degrees` in the triples that the adversary has without any message: a colluder's, those that a server
+was told, or, with shadow federations, what these train on beside the candidates. A remark says where the victim's other
+triples, which the adversary lacks, tell members from controls.
 
 `auc_shared`, `tpr@..._shared`: under "models" of the federation's model alone, which is what is released; a client's own one was
 trained on its data after the last message that a defense is for.
 
 Source: Yeom et al. 2018 (loss), Carlini et al. 2022 (lira), Watson et al. 2022 (calibrated), Zarifzadeh et al. 2024 (rmia); see
-`attacks.membership.statistics`.
+`fkgsec.attacks.membership.statistics`.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
     dyadic_mean(1 / ranks, ends)                           # ends int64 [n, 2]
 
 A hub stands in many triples, and a model that knows it well scores all of them high: a thousand triples of one hub are no
-thousand observations. The variance is that of dyadic data (`attacks.uploads.pairs.dyadic_variance`).
+thousand observations. The variance is that of dyadic data (`fkgsec.attacks.uploads.pairs.dyadic_variance`).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ class ClientModel(NamedTuple):
     tables: ClientTables
 
     def scores(self, triples: np.ndarray) -> np.ndarray:
-        """float64 `[n]`, see `attacks.membership.statistics.triple_scores`."""
+        """float64 `[n]`, see `fkgsec.attacks.membership.statistics.triple_scores`."""
         return triple_scores(self.model, self.tables.entities, self.tables.relations, triples)
 
 

@@ -1,7 +1,7 @@
 """Membership inference: what an adversary computes of a model to tell the triples that it was trained on.
 
-Each attack gives every audited triple a number, larger where it looks more like a trained one; `attacks.membership.figures`
-joins these with the truth.
+Each attack gives every audited triple a number, larger where it looks more like a trained one;
+`fkgsec.attacks.membership.figures` joins these with the truth.
 
 Threat model: the adversary has a model (its tables, or what answers a triple with a score) and candidate triples.
 What goes by losses, scores and ranks needs nothing else. `calibrated`, `likelihood_ratio`, `linear_likelihood_ratio` and

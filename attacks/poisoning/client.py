@@ -11,7 +11,7 @@ the change of the rows of their entities (where relations cross, of their relati
 
 It plants triples of its own names, of entities that somebody else holds, too: their rows come back unlike what it sent. Which
 client holds what it does not know; every victim that trains a planted triple's entities and relation is asked
-(`attacks.poisoning.planting`).
+(`fkgsec.attacks.poisoning.planting`).
 
 Source: ours, after CPA of Ma et al. 2024 (WWW). Differs: there the server trains the poisoned model on both clients' data, and
 the malicious client's honest upload is in the mean as well.

@@ -4,7 +4,7 @@
     claims.names["cosine"].names          # a name for each of the victim's rows
 
 The evaluator asks for the relations of the pairs that the attack is given (the linked ones, fedr.txt's way), and for a ranking of
-pairs where none is given (`attacks.reconstruction.evaluation`).
+pairs where none is given (`fkgsec.attacks.reconstruction.evaluation`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 ERR: entities of the victim whose name the adversary gets right from embeddings, over all entities of the victim.
 TRR: training triples of the victim that the adversary rebuilds (head, relation and tail right), over all of them, with the
-linked pairs given to the adversary (fedr.txt's way). Without that gift it ranks pairs (`attacks.reconstruction.unlinked`).
+linked pairs given to the adversary (fedr.txt's way). Without that gift it ranks pairs (`fkgsec.attacks.reconstruction.unlinked`).
 Beside each stand the same figure for an adversary with the same knowledge and no embeddings, and the most that this knowledge
 can give.
 

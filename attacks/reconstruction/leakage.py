@@ -31,8 +31,8 @@ def items_behind(figure: Figure, scores: pd.DataFrame) -> pd.DataFrame:
     """The entities that an ERR, or the triples that a TRR was measured on, of its victim or of all, in the order of the data.
 
     Args:
-        scores: of `attacks.registry.run_attacks`. They have a column `right` and `guessed_relation` for the best inference on
-            each victim, and `right_*` and `guessed_relation_*` for each.
+        scores: of `fkgsec.attacks.registry.run_attacks`. They have a column `right` and `guessed_relation` for the best
+            inference on each victim, and `right_*` and `guessed_relation_*` for each.
 
     Returns: the rows, where `right` (bool) and `guessed_relation` are those of the figure's variant; of the best inference on
     each victim where a baseline was stronger still, whose figure is an expectation.

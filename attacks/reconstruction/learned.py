@@ -5,8 +5,8 @@
     weights = learner.log_posterior(heads, tails)    # float32 [P, m], to be combined with other evidence
 
 Relations stay at home under FedE, so the colluder's relation rows need not fit the geometry of the victim's entities, and
-comparing with them (`attacks.reconstruction.inference.infer_relations`) understates what leaks. Entity rows are shared: which
-relation links a pair can be learnt from the pairs of which the colluder knows it.
+comparing with them (`fkgsec.attacks.reconstruction.inference.infer_relations`) understates what leaks. Entity rows are shared:
+which relation links a pair can be learnt from the pairs of which the colluder knows it.
 
 Knowledge: the colluder's triples with both ends leaked, and its rows of these. Nothing else of the view is used.
 Source: ours. Softmax regression on h, t, their product and `KgeModel.best_relation`, standardised.

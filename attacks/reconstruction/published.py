@@ -1,6 +1,6 @@
 """The counts of FedR's notebooks, so that Tables 1 and 4 of fedr.txt can be met with the definitions that made them.
 
-They are not what the paper's text says, and not what `attacks.reconstruction.evaluation` reports by default:
+They are not what the paper's text says, and not what `fkgsec.attacks.reconstruction.evaluation` reports by default:
 
 * FedE: "ERR" is the share of the victim's entities that are in the leaked pool, an overlap of sets; no embedding is looked
   at. "TRR" takes every linked pair of the victim with both ends in the pool, their names given, and

@@ -3,9 +3,9 @@
     guesser = RelationGuesser(view.model, view.colluder, seed=0)
     guesses = guesser.guess(victim, pairs, head_names, tail_names, ("names", "combined"))  # relation names [P] of each
 
-`cosine` and `score` compare with the colluder's relation rows (`attacks.reconstruction.inference`), `names` asks in which
-relations the colluder saw the two names (`attacks.reconstruction.prior`), `learned` is a classifier of pairs of rows
-(`attacks.reconstruction.learned`), and `combined` adds the logarithms of the last two, log p(relation | rows) + 0.5 log
+`cosine` and `score` compare with the colluder's relation rows (`fkgsec.attacks.reconstruction.inference`), `names` asks in which
+relations the colluder saw the two names (`fkgsec.attacks.reconstruction.prior`), `learned` is a classifier of pairs of rows
+(`fkgsec.attacks.reconstruction.learned`), and `combined` adds the logarithms of the last two, log p(relation | rows) + 0.5 log
 p(relation | names). Names count half, since the rows of two entities already say much of what their names do.
 
 Source: ours, but for cosine (fedr.txt Algorithm 2).

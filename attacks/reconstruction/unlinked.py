@@ -26,9 +26,9 @@ class Unlinked(msgspec.Struct, frozen=True):
         average_precision: over the whole ranking, unreachable triples counted as missed.
         *_baseline: expectation of the same claims in random order with the majority relation.
         num_heads, num_pairs: sampled heads and the candidate pairs they give.
-        inference: how a pair's relation is inferred and its score made: "score" by `attacks.reconstruction.inference.rank_pairs`,
-            "learned" by `attacks.uploads.links`; or which of them has the best average precision, where each figure is
-            that of the strongest.
+        inference: how a pair's relation is inferred and its score made: "score" by
+            `fkgsec.attacks.reconstruction.inference.rank_pairs`, "learned" by `fkgsec.attacks.uploads.links`; or which of them
+            has the best average precision, where each figure is that of the strongest.
     """
 
     precision: Estimate

@@ -12,8 +12,8 @@ same way, from the counts. Where the same clients are in every sum, there is not
 The transcript of a run keeps few sums, the server all: so the run is trained once more with the same seed and options, which
 gives the same sums (under a defense from a script, by `run_attacks(..., train=...)` with its transport).
 
-`cosine`, `relative_error`: of a victim's change in the best round, as in `attacks.update_recovery`, with the same baseline: no
-change. Ways: `rounds`, by the sums of many rounds; `aggregate`, by the last sum alone, which the protocol exposes.
+`cosine`, `relative_error`: of a victim's change in the best round, as in `fkgsec.attacks.update_recovery`, with the same
+baseline: no change. Ways: `rounds`, by the sums of many rounds; `aggregate`, by the last sum alone, which the protocol exposes.
 
 Source: Lam et al. 2021, "Gradient disaggregation: breaking privacy in federated learning by reconstructing the user participant
 matrix"; here the participants are known. Differs: row by row, since not every client holds every row; with a ridge penalty and

@@ -12,9 +12,10 @@ An active attack changes the run: so its first two rounds are trained once more 
 (under a defense from a script by `run_attacks(..., train=...)` with its transport), and once without the attack. Where clients
 refuse the broadcast or the sum, the server has what it has without the attack, and a remark says who refused.
 
-`cosine`, `relative_error`: of the victim's change in round 2, as in `attacks.update_recovery`, with the same baseline: no change.
-Ways: `subtraction`, from the sum of the attacked run; `aggregate`, where the attack is refused, from the sum of the run without
-it, which the protocol exposes. `holders`: the share of the table's rows of which the server tells whether the victim holds them;
+`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`, with the same baseline:
+no change. Ways: `subtraction`, from the sum of the attacked run; `aggregate`, where the attack is refused, from the sum of the
+run without it, which the protocol exposes. `holders`: the share of the table's rows of which the server tells whether the
+victim holds them;
 baseline: the commoner answer.
 
 Source: Pasquini, Francati and Ateniese 2022, "Eluding secure aggregation in federated learning via model inconsistency".

@@ -11,8 +11,8 @@ broadcast is the victim's upload, exactly. Clients that check it (`fkgsec.federa
 The attack changes the run, so its first two rounds are trained once more for each victim with the same seed and options: once
 with clients as they are, and once with clients that check no order. The second shows what the design costs without the check.
 
-`cosine`, `relative_error`: of the victim's change in round 2, as in `attacks.update_recovery`. They end in `_unchecked` for
-clients that check no order. Baseline: no change, which a server claims without any message.
+`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`. They end in `_unchecked`
+for clients that check no order. Baseline: no change, which a server claims without any message.
 
 Source: ours, after Pasquini et al. 2022, "Eluding secure aggregation in federated learning via model inconsistency".
 """

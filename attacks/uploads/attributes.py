@@ -12,7 +12,7 @@ diagnosis): the tails that the relation has in the colluder's triples and that t
 the colluder's triples, both in deviations. Asked are triples that nobody trained on (`mrr`, `hits@10`: inference of what the
 embedding was not told) and those that the victim trained on (`mrr_trained`, `hits@10_trained`). Other true answers do not count
 as better ones, and an answer outside the candidates is missed. Intervals count that several answers of one entity,
-and several entities with one answer, go well or badly together (`attacks.membership.intervals`).
+and several entities with one answer, go well or badly together (`fkgsec.attacks.membership.intervals`).
 
 Baseline: `prior`, the order of frequency in the colluder's triples. The most: the share of true answers among the candidates.
 

@@ -15,7 +15,7 @@ Baselines: `names`, how often the head's and the tail's names stand in the relat
 same of few triples, filled up with how often these names are a head and a tail at all.
 
 Source: ours, after the server-initiated attack of Hu et al. 2023 (DP-FLames), whose threshold and statistic are not published.
-Figures: `attacks.uploads.questions`.
+Figures: `fkgsec.attacks.uploads.questions`.
 """
 
 from __future__ import annotations

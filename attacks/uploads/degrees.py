@@ -6,9 +6,9 @@
 
 Threat model: "server". `degree`, of entities: Spearman's correlation of the number of the victim's training triples at each with
 what the row's `norm` suggests (rows of hubs are short where scores are distances, long where they are products), and how near its
-ten nearest `neighbours` lie (`attacks.uploads.pairs.closeness`). `volume`, where relations are shared: the same of the number of
-triples of each, by how far its row moved between what the server sent and what came back. In first rounds rows with many triples
-move most (`movement`), later these have settled and move least (`stillness`).
+ten nearest `neighbours` lie (`fkgsec.attacks.uploads.pairs.closeness`). `volume`, where relations are shared: the same of the
+number of triples of each, by how far its row moved between what the server sent and what came back. In first rounds rows with
+many triples move most (`movement`), later these have settled and move least (`stillness`).
 
 Baseline 0, an adversary that orders them at random; 1 is the most. Source: ours.
 """

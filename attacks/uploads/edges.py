@@ -5,8 +5,9 @@
         print(one.threat_model, one.victim, one.metric, one.estimate, one.baseline)     # server  hospital-2  auc  0.92 ...
 
 Threat model: "server" alone; where asked for "identifiers", too, where it reads the names of rows and has a colluder's triples.
-It ranks all pairs of a victim's rows (`attacks.uploads.pairs`), however these reached it: uploaded, or, under secure sums, as it
-attributes the sum's rows to the victim. A pair is right if a training triple of the victim links it, whichever way round.
+It ranks all pairs of a victim's rows (`fkgsec.attacks.uploads.pairs`), however these reached it: uploaded, or, under secure
+sums, as it attributes the sum's rows to the victim. A pair is right if a training triple of the victim links it, whichever way
+round.
 
 `distance`: how near two rows lie. `standardised`: how much nearer than either lies to others. `movement`: that, and how straight
 the round's training moved them towards each other, where the server knows what it had sent. `named`: the first and what names

@@ -4,9 +4,9 @@
     if learner:
         ranking = learner.rank(victim.entities, heads)                       # `PairRanking` of the victim's rows
 
-Comparing with the colluder's relation rows (`attacks.reconstruction.inference.rank_pairs`) asks of every pair alike how well
-some relation fits. What tells a linked pair from others is learnt here: how near the two rows lie beside what they usually do,
-how well each known relation fits, and which one the rows themselves suggest. A pair's score is log p(linked)
+Comparing with the colluder's relation rows (`fkgsec.attacks.reconstruction.inference.rank_pairs`) asks of every pair alike how
+well some relation fits. What tells a linked pair from others is learnt here: how near the two rows lie beside what they
+usually do, how well each known relation fits, and which one the rows themselves suggest. A pair's score is log p(linked)
 + log p(relation | linked) of its most probable relation, so that pairs whose relation is clear come first.
 
 Knowledge: the colluder's triples with both ends leaked, and its rows of these. Nothing else of the view is used.

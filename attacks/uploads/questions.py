@@ -4,14 +4,14 @@
     figures = question_figures(truth, "hospital-2", asked, {"score": scorer}, {"names": guess})
 
 Two questions. Was a true triple trained on? Members and triples of the victim that nobody ever trained on, of the same relation
-and of like degrees (`attacks.membership.controls`): figures `auc`, `tpr@...`. Are two entities linked at all? Trained triples and
-random pairs of the victim's entities, with the relation of a trained triple: figures `auc_pairs`, `tpr_pairs@...`. The second
-is easier, since an embedding that generalises answers it, too; the first is the one that goes by what a client holds.
+and of like degrees (`fkgsec.attacks.membership.controls`): figures `auc`, `tpr@...`. Are two entities linked at all? Trained
+triples and random pairs of the victim's entities, with the relation of a trained triple: figures `auc_pairs`, `tpr_pairs@...`.
+The second is easier, since an embedding that generalises answers it, too; the first is the one that goes by what a client holds.
 
 A scorer takes triples of names `[q, 3]` and gives float64 `[q]`, larger where it takes one for trained.
 
 Intervals count that triples which share an entity are scored alike, and those of TPR that the threshold is drawn, too
-(`attacks.membership.intervals`).
+(`fkgsec.attacks.membership.intervals`).
 """
 
 from __future__ import annotations

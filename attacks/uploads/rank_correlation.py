@@ -43,5 +43,5 @@ def spearman(scores: np.ndarray, values: np.ndarray, *, compared: int = 1) -> Es
 
 
 def correlation(compared: int, scores: np.ndarray, values: np.ndarray) -> Estimate:
-    """`spearman` as one of several ways of telling, see `attacks.uploads.ways`."""
+    """`spearman` as one of several ways of telling, see `fkgsec.attacks.uploads.ways`."""
     return spearman(scores, values, compared=compared)

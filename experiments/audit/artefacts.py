@@ -58,7 +58,7 @@ class Audit(msgspec.Struct, frozen=True):
     exported: Spec | None
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each figure, with its interval and baseline: columns `attacks.frames.COLUMNS`."""
+        """A row for each figure, with its interval and baseline: columns `fkgsec.attacks.frames.COLUMNS`."""
         return figures_to_frame(self.figures)
 
     def _repr_html_(self) -> str:

@@ -4,7 +4,7 @@
     make_consortium(Path("consortium"), Spec(defense="psu,secagg"), plan)
 
 The folder appears whole or not at all and is never written over: a federation that is running may have its keys. What lies where
-says `experiments.deploy.layout`.
+says `fkgsec.experiments.deploy.layout`.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 consortium/authority/{ca.crt,ca.key}           who made it; signs servers' certificates, needed for nothing else
 consortium/server/                             the server's machine
     server.json                                addresses and ports
-    agreement.json                             what is trained (`experiments.deploy.agreement`)
+    agreement.json                             what is trained (`fkgsec.experiments.deploy.agreement`)
     tls/{ca.crt,server.crt,server.key}
     nodes/<party>.pub                          by which key each party's SuperNode is known
     app/                                       the bundle that Flower runs
@@ -11,7 +11,7 @@ consortium/server/                             the server's machine
     door/                                      where the ServerApp finds the server's process
     run/                                       checkpoint, record, scores
 consortium/parties/<party>/                    that party's machine
-    party.json                                 its name, data and policy (`experiments.deploy.policy`)
+    party.json                                 its name, data and policy (`fkgsec.experiments.deploy.policy`)
     agreement.json                             the same as the server's
     data/                                      its triples, unless party.json names another place
     state/                                     its secret, its tables

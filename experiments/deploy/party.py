@@ -114,7 +114,7 @@ class Party:
         folder: where its state lies; made where it is missing.
         name: which of the agreement's parties it is.
         agreement: the terms.
-        data: its own triples, a graph of one client (`experiments.deploy.data.read_party_data`).
+        data: its own triples, a graph of one client (`fkgsec.experiments.deploy.data.read_party_data`).
         device: of its own machine; None: that of the agreement.
 
     Raises:

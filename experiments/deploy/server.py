@@ -2,9 +2,9 @@
 
     record = serve(spec, agreement, ask, Path("server"))
 
-`ask` is the network: see `experiments.deploy.core.conversation.Ask`. The loop is the laboratory's (`fkgsec.federation.steps`),
-and so are the halves of the exchange. A round is judged once the next one's uploads are there, unless the run may end with it:
-what a broadcast, a validation and the next training need then crosses in one request.
+`ask` is the network: see `fkgsec.experiments.deploy.core.conversation.Ask`. The loop is the laboratory's
+(`fkgsec.federation.steps`), and so are the halves of the exchange. A round is judged once the next one's uploads are there,
+unless the run may end with it: what a broadcast, a validation and the next training need then crosses in one request.
 
 In clear a round is one request; under secure aggregation it is six, the steps of its protocol, each of which needs what all
 said in the one before, and with `suppress` twelve. Private set union takes seven at the start; a party that is restarted while

@@ -3,8 +3,8 @@
     for check in check_folder(Path("runs/mine")):
         print(check.what, check.outcome, check.why)          # checkpoint holds
 
-Nothing is trained or attacked here; `experiments.integrity.recompute` does that on request. What cannot be compared, as a record
-of before digests or one whose checkpoint is not beside it, is said to be unverifiable, which is no fault.
+Nothing is trained or attacked here; `fkgsec.experiments.integrity.recompute` does that on request. What cannot be compared, as
+a record of before digests or one whose checkpoint is not beside it, is said to be unverifiable, which is no fault.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ def _check_figures(path: Path, record: Record) -> str | None:
 def check_shares(path: Path, record: Record, scores: pd.DataFrame | None) -> None:
     """Raises `RunError` unless ERR and TRR of every victim are the shares of its items that the scores call right.
 
-    Other attacks' figures are no shares of items; they are computed anew by `experiments.integrity.recompute`.
+    Other attacks' figures are no shares of items; they are computed anew by `fkgsec.experiments.integrity.recompute`.
     """
     if scores is None or not len(scores) or not record.rebuilt:
         return

@@ -2,7 +2,7 @@
 
     document = msgspec.convert(loaded, Document)
 
-`experiments.papers.spec` reads and checks them, and makes cells of them.
+`fkgsec.experiments.papers.spec` reads and checks them, and makes cells of them.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     print_plan(console, experiment, cells, seeds, results, costs, out=Path("runs/table"))
     run_everything(Path("runs/all"), hours=8, threads=1, nice=True, dry_run=False, only="", num_seeds=1, reuse=[], ...)
 
-Nothing is trained or written by a plan but timings. Seconds (`experiments.papers.estimates`) and memory
-(`experiments.tasks.memory`) are no bounds.
+Nothing is trained or written by a plan but timings. Seconds (`fkgsec.experiments.papers.estimates`) and memory
+(`fkgsec.experiments.tasks.memory`) are no bounds.
 """
 
 from __future__ import annotations

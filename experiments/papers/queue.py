@@ -42,7 +42,7 @@ class Wanted(NamedTuple):
 
     @property
     def folder_name(self) -> str:
-        """See `experiments.papers.runner.folder_name`."""
+        """See `fkgsec.experiments.papers.runner.folder_name`."""
         return folder_name(self.spec, self.asked)
 
     @property

@@ -183,12 +183,12 @@ def run_experiment(
     on from its checkpoint; a failed one does not stop the others. The table is written anew after every run.
 
     Args:
-        path: the file, see `experiments.experiment_spec`. out: a folder; each run gets one of its own in it.
+        path: the file, see `fkgsec.experiments.experiment_spec`. out: a folder; each run gets one of its own in it.
         observe: gives each run its observer.
         only: which cells to run, as for `select_cells`; the table has all of them.
         seeds: instead of the file's own.
         overwrite: write over another experiment's table, and over runs of other options in folders of these names.
-        jobs: runs at a time; more than one are made in processes of one thread each, see `experiments.papers.workers`.
+        jobs: runs at a time; more than one are made in processes of one thread each, see `fkgsec.experiments.papers.workers`.
         force: do not ask whether so many at a time fit into memory.
 
     Raises:

@@ -152,7 +152,7 @@ def measure(
     Sizes are means over clients, and exact. Costs are of one run and have no interval of their own (method "exact"); seeds give
     them one.
 
-    Source: feds.txt IV-B for P@CG, P@98, P@99 and R@CG, by `experiments.reporting.convergence`.
+    Source: feds.txt IV-B for P@CG, P@98, P@99 and R@CG, by `fkgsec.experiments.reporting.convergence`.
     """
     if isinstance(record, Forgotten):
         return record.measure(metric, level, triples)

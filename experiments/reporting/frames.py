@@ -43,10 +43,10 @@ def figure_frame(runs: Mapping[str, Sequence[Figure]], pick: Pick = list) -> pd.
 
     Args:
         runs: figures by the name of the run.
-        pick: selects figures of a run, such as `attacks.figure.headline` and `over_all`.
+        pick: selects figures of a run, such as `fkgsec.attacks.figure.headline` and `over_all`.
 
-    Returns: `run`, the columns of `attacks.frames.COLUMNS`, and as text `label` (metric and variant), `place` (threat model and
-        leak), `sources` (how right claims were found) and `baselines` (all of them, where there are several).
+    Returns: `run`, the columns of `fkgsec.attacks.frames.COLUMNS`, and as text `label` (metric and variant), `place` (threat
+        model and leak), `sources` (how right claims were found) and `baselines` (all of them, where there are several).
     """
     rows = []
     for run, listed in runs.items():

@@ -1,11 +1,11 @@
 """Which triples were found to be trained on: ROC curves, and the risk of each triple.
 
-    candidates = candidates_of(scores)                      # of `attacks.registry.run_attacks`
+    candidates = candidates_of(scores)                      # of `fkgsec.attacks.registry.run_attacks`
     Path("membership-roc.png").write_bytes(draw_roc(candidates))
     Path("membership-risk.csv").write_text(as_csv(risk_table(candidates)))
 
-Both go by the way that is strongest on a victim by AUC (`attacks.membership.evaluation.item_table`). A triple's risk is the
-smallest share of false alarms at which it is found; the table has the victims' own data.
+Both go by the way that is strongest on a victim by AUC (`fkgsec.attacks.membership.evaluation.item_table`). A triple's risk is
+the smallest share of false alarms at which it is found; the table has the victims' own data.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ def bytes_by_run(runs: Sequence[Run]) -> Figure | None:
 
 
 def heat_map(runs: Sequence[Run]) -> Figure | None:
-    """Configurations beside adversaries; see `experiments.reporting.matrix`."""
+    """Configurations beside adversaries; see `fkgsec.experiments.reporting.matrix`."""
     made = _matrix(runs)
     return matrix_figure(made) if made.rows else None
 

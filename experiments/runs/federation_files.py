@@ -1,4 +1,4 @@
-"""A federation as folders of triples, written under the rule of `experiments.runs.writing`.
+"""A federation as folders of triples, written under the rule of `fkgsec.experiments.runs.writing`.
 
 written = write_federation(graph, Path("consortium"), overwrite=False)   # False: the same is there already
 """

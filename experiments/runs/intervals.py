@@ -1,7 +1,7 @@
 """Intervals of differences and of several runs: of paired items that share entities, and over seeds.
 
-An attack's own interval comes with its figure (`attacks.reconstruction.leak_draws`), and every table, page and verdict prints
-that one. What two runs have on the same items is compared here item by item: whoever knows an entity rebuilds many of its
+An attack's own interval comes with its figure (`fkgsec.attacks.reconstruction.leak_draws`), and every table, page and verdict
+prints that one. What two runs have on the same items is compared here item by item: whoever knows an entity rebuilds many of its
 triples at once, so a change of one entity moves many items, which the design effect counts.
 """
 

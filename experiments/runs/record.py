@@ -117,7 +117,7 @@ class Record(msgspec.Struct, frozen=True):
         data: what the clients held. environment: where and by what it was made.
         bytes: what crossed. rounds: each in numbers.
         spec: what was asked; what was left to the algorithm is spelled out, such as a temperature.
-        utility: test figures over all clients, see `experiments.tasks`.
+        utility: test figures over all clients, see `fkgsec.experiments.tasks`.
         utility_by_client: the same for each client.
         utility_shared: where a client keeps a second model, which `utility` is then of: the same of the shared model, after the
             broadcast; else empty.
@@ -181,8 +181,8 @@ class Record(msgspec.Struct, frozen=True):
     def to_frame(self) -> pd.DataFrame:
         """Every figure in a row, with its interval and baseline: what attacks found, and utility and bytes as further "attacks".
 
-        Returns: columns `attacks.frames.COLUMNS`; of utility `metric` is such as "mrr" and `victim` a client or "all", of bytes
-            `metric` is "up" or "down". `rounds_frame` has the rounds.
+        Returns: columns `fkgsec.attacks.frames.COLUMNS`; of utility `metric` is such as "mrr" and `victim` a client or "all",
+            of bytes `metric` is "up" or "down". `rounds_frame` has the rounds.
         """
         return tidy(self._rows(), COLUMNS)
 

@@ -7,7 +7,7 @@ runs/mine/seed-0/record.json, ...   each as `fkgsec train` writes it, found agai
 runs/mine/seeds.json                this record
 
 The seeds differ in everything that training draws, and in the share that leaks to an attack; data and division are one
-(`split_seed`). Source of the intervals: `experiments.runs.intervals.over_seeds`.
+(`split_seed`). Source of the intervals: `fkgsec.experiments.runs.intervals.over_seeds`.
 """
 
 from __future__ import annotations

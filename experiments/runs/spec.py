@@ -1,7 +1,7 @@
 """The spec of a run from a file and from options, for whichever task its algorithm is of.
 
-make_spec(None, {"algorithm": "fedr", "dim": 64})                       # an `experiments.tasks.kge.Spec`
-make_spec(Path("spec.yaml"), {"algorithm": "cefgl"})                    # an `experiments.tasks.graph.GraphSpec`
+make_spec(None, {"algorithm": "fedr", "dim": 64})                       # an `fkgsec.experiments.tasks.kge.Spec`
+make_spec(Path("spec.yaml"), {"algorithm": "cefgl"})                    # an `fkgsec.experiments.tasks.graph.GraphSpec`
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""What the spec of a run has, whatever it trains: `experiments.tasks.kge.Spec` and `experiments.tasks.graph.GraphSpec` are such.
+"""What the spec of a run has, whatever it trains: `fkgsec.experiments.tasks.kge.Spec` and
+`fkgsec.experiments.tasks.graph.GraphSpec` are such.
 
     spec = make_spec(None, {"algorithm": "cefgl", "data": "MUTAG,BZR"})     # a GraphSpec, since cefgl classifies graphs
     result = run_federation(spec.load_graph(), spec.federation_options())
@@ -83,7 +84,7 @@ class RunSpec:
         return self.options_type(**{name: getattr(self, name) for name in self.options_type.__struct_fields__})
 
     def attack_options(self) -> Any:
-        """The part that `attacks.registry.run_attacks` takes, an `attacks_type`."""
+        """The part that `fkgsec.attacks.registry.run_attacks` takes, an `attacks_type`."""
         options = self.attacks_type(**{name: getattr(self, name) for name in self.attacks_type.__struct_fields__})
         return options if self.attack_seed is None else msgspec.structs.replace(options, seed=self.attack_seed)
 

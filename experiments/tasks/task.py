@@ -91,7 +91,7 @@ class RunTask:
         marked: what the data may mark as sensitive; empty: nothing.
         sensitive: names of what the data mark as sensitive. warnings: what a reader must know of the data, a line each.
         statistics: of the data, for `fkgsec data stats`.
-        memory: bytes that a run takes beside the program itself, by part; see `experiments.tasks.memory`.
+        memory: bytes that a run takes beside the program itself, by part; see `fkgsec.experiments.tasks.memory`.
         smaller: what takes less of it.
         timed_by: of a spec what decides how long an epoch and a validation take, the data and the number of epochs aside.
         time_validation: CPU seconds of one validation of all clients, of a federation's task and its data.

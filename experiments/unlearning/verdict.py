@@ -1,8 +1,8 @@
 """The verdict on an unlearning, from every membership attack and every paired test that was made on it.
 
-Two families of figures. A *measure* is a membership attack on one model of a client (`attacks.forgetting.evaluation`):
+Two families of figures. A *measure* is a membership attack on one model of a client (`fkgsec.attacks.forgetting.evaluation`):
 forgotten triples against never-seen ones. A *test* holds one model beside re-trainings that the auditor made itself
-(`attacks.forgetting.evidence`).
+(`fkgsec.attacks.forgetting.evidence`).
 
 * *within*: the 95 % interval of a measure's distinguishability, max(AUC, 1 - AUC), ends below the threshold. Ranking forgotten
   triples below never-seen ones gives them away as well as remembering them, so both directions count.

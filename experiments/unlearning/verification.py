@@ -4,7 +4,7 @@ Nothing that the party that unlearned hands over is taken for granted but the da
 request comes from whoever asked; references, shadows and plants are trained here, from a seed that is drawn here; and controls
 come from an escrow if there is one.
 
-What the verdict (`experiments.unlearning.verdict`) does not cover is reported beside it: low false positive rates,
+What the verdict (`fkgsec.experiments.unlearning.verdict`) does not cover is reported beside it: low false positive rates,
 reconstruction, and what the request itself told the server. None of these has a null that a threshold could sit on.
 """
 

@@ -4,7 +4,8 @@
 
 A frame is a tuple of messages that cross together. `Transport` runs the pairs with all parties in one process. A driver for a
 network encodes the messages of a frame (`fkgsec.federation.messages.encode`), and runs a client's half where its table and rows
-are: it needs a `TableClient` and nothing of the server. See `protocols.core.rounds` for what a generator yields and receives.
+are: it needs a `TableClient` and nothing of the server. See `fkgsec.protocols.core.rounds` for what a generator yields and
+receives.
 """
 
 from __future__ import annotations

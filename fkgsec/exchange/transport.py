@@ -5,7 +5,7 @@
 A transport says what it `delivers` to the server, and makes the parts of the algorithm's recipe fit: an aggregation that needs
 what it does not deliver is refused. It alone holds both the server's halves and the clients'; they reach each other by messages
 of its channel, in rounds of generator pairs (`fkgsec.exchange.rounds`), which another driver can run elsewhere. Another transport
-is a subclass (`defenses.transport`).
+is a subclass (`fkgsec.defenses.transport`).
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class Federation:
         if options.defense and make_transport is Transport:
             raise SpecError(
                 f"defense {options.defense!r} was asked for, but a transport in clear was given; from Python give "
-                "make_transport=defenses.make_transport"
+                "make_transport=fkgsec.defenses.make_transport"
             )
         self.graph, self.options = graph, options
         self.recipe: Recipe = RECIPES[options.algorithm]
@@ -330,7 +330,7 @@ def run_federation(
         folder: where checkpoints go, made if it is not there; a run that was killed goes on from the last one found there.
         observer: progress callbacks for every round and step.
         checkpoint_every_s: least time between two checkpoints; 0 writes one after every round.
-        make_transport: how tables cross; a defense's own (`defenses.make_transport`), or in clear.
+        make_transport: how tables cross; a defense's own (`fkgsec.defenses.make_transport`), or in clear.
         released: the protection of a run on the same clients' data that this one replaces; guarantees compose.
         adversary: a party that misbehaves.
         rounds_needed: rounds whose messages the transcript is to keep for attacks, beside those that it keeps anyway.

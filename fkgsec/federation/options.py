@@ -52,7 +52,7 @@ class RunOptions(
         participation: share of clients that train in a round, at least one; only they are averaged.
         settings: those that the algorithm alone has, see its file in `fkgsec.algorithms`: given as its struct or by name, and
             afterwards its struct, checked, with its own defaults for what was not given.
-        defense: what resists the server, in the words of `defenses.options`; empty: nothing does.
+        defense: what resists the server, in the words of `fkgsec.defenses.options`; empty: nothing does.
         seed: everything random in training derives from it: first rows, order, negatives, participants, simulated dropouts.
             Not what protocols draw: keys, masks, shares and noise come from the operating system.
         protocol_seed: for tests only: fixes what protocols draw, so that whoever has the number opens every upload.

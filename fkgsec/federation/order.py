@@ -16,7 +16,7 @@ of rounds with an exchange it must have received a broadcast: a client that trai
 by far more than they do from each other, and the sum would show its rows. A client that refuses
 a step of a round takes part in no sum of that round.
 
-Deployed clients (`experiments.deploy.party`) and simulated ones (`fkgsec.federation.loop`) run the same machine.
+Deployed clients (`fkgsec.experiments.deploy.party`) and simulated ones (`fkgsec.federation.loop`) run the same machine.
 `tests/deploy/test_order.py` drives it with arbitrary requests and asserts that the server knows no client's summand.
 """
 

@@ -51,7 +51,7 @@ class Withstands(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrivacyGuarantee(Protocol):
-    """An (epsilon, delta) guarantee as a defense states it; `protocols.noise.guarantee.Guarantee` is one."""
+    """An (epsilon, delta) guarantee as a defense states it; `fkgsec.protocols.noise.guarantee.Guarantee` is one."""
 
     @property
     def epsilon(self) -> float:

@@ -217,7 +217,7 @@ class RunResult(Kept):
         """Read what `save` wrote of a run of these options on this graph.
 
         Args:
-            guarantee: what its guarantees are read as, such as `protocols.noise.guarantee.Guarantee`.
+            guarantee: what its guarantees are read as, such as `fkgsec.protocols.noise.guarantee.Guarantee`.
 
         Raises:
             RunError: it cannot be read, or has something that such a run has not.

@@ -5,7 +5,7 @@
     >>> taken.mark("confirm")
     Traceback (most recent call last):
     ...
-    protocols.core.errors.StateReused: client0: confirm was taken before; each step of a session is taken once
+    fkgsec.protocols.core.errors.StateReused: client0: confirm was taken before; each step of a session is taken once
 
 The state of a party in a protocol is a frozen dataclass, and each step a function of it. Run twice on one state with two
 messages, some steps give away together what each keeps: both kinds of share, or one answer after the other about a set.

@@ -4,7 +4,7 @@
     >>> Guarantee(4.2, 1e-5, "row", "one row replaced", "Gaussian noise", 3, None, "rdp", (noise,)).rounds
     3
 
-Composition: `protocols.noise.accounting.compose`.
+Composition: `fkgsec.protocols.noise.accounting.compose`.
 """
 
 from __future__ import annotations

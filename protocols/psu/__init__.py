@@ -3,12 +3,12 @@
     found = union(sets, keys, session=b"session", threshold=safe_threshold(len(sets)), randomness=sources)
     found.identifiers, found.attempts, found.excluded
 
-`union` runs all parties in one process. `server_round` and `client_round` are one party each (`protocols.core.rounds`).
+`union` runs all parties in one process. `server_round` and `client_round` are one party each (`fkgsec.protocols.core.rounds`).
 
-Each client adds its identifiers to a randomised invertible Bloom lookup table (`protocols.psu.table`). Secure aggregation
-(`protocols.secagg`) opens the sum of the tables and nothing else, from which the server peels U. When the table was too small,
-the same cohort runs again with a fresh salt, fresh multipliers and four times the cells; when few cells were damaged, once more
-with the same number of cells. Finally every client receives U and checks that it contains the client's own identifiers.
+Each client adds its identifiers to a randomised invertible Bloom lookup table (`fkgsec.protocols.psu.table`). Secure aggregation
+(`fkgsec.protocols.secagg`) opens the sum of the tables and nothing else, from which the server peels U. When the table was too
+small, the same cohort runs again with a fresh salt, fresh multipliers and four times the cells; when few cells were damaged,
+once more with the same number of cells. Finally every client receives U and checks that it contains the client's own identifiers.
 
 What each party sees, when all follow the protocol:
 

@@ -1,4 +1,4 @@
-"""Private set union as a pair of generators (`protocols.core.rounds`): the server's round, and a client's.
+"""Private set union as a pair of generators (`fkgsec.protocols.core.rounds`): the server's round, and a client's.
 
     clients = {party: client_round(join(plan, party, sets[party]), keys[party], randomness[party]) for party in plan.parties}
     outcome = run(server_round(plan, server_randomness), clients)

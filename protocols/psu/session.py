@@ -3,7 +3,8 @@
     found = union({"a": ["/m/06rf7"], "b": ["/m/0hr41p6"]}, keys, session=b"session", threshold=2, randomness=sources)
     found.identifiers, found.excluded
 
-A protocol that carries its own frames takes `psu.server_round` and `client_round` and runs them with `protocols.core.rounds`.
+A protocol that carries its own frames takes `psu.server_round` and `client_round` and runs them with
+`fkgsec.protocols.core.rounds`.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ def union(
     max_attempts: int = MAX_ATTEMPTS,
     dropouts: Mapping[int, Mapping[str, Stage]] = MappingProxyType({}),
 ) -> Union:
-    """One union of all parties in one process: `server_round` and `client_round` under `protocols.core.rounds.run`.
+    """One union of all parties in one process: `server_round` and `client_round` under `fkgsec.protocols.core.rounds.run`.
 
     A client whose message is at fault before any table was opened is left out, and the others begin a new session while they
     are as many as the threshold: nothing was opened that their union could be differenced with. Afterwards it ends the union.

@@ -16,7 +16,7 @@ linear in the R_x of the union's items and in nothing else. The table that one c
 exactly the same distribution. Nothing here is secret by itself: one client's own table is as good as its set.
 
 r may be 0, so that the sum is exactly uniform. An R_x of 0, of probability 2^-61, leaves x out of the union; its holders
-notice (`protocols.psu`).
+notice (`fkgsec.protocols.psu`).
 
 Identifiers are Unicode strings, kept as they are: two that differ only in their normal form stay two. Up to 36 bytes of
 UTF-8 are one item (their length, the bytes, zeros). A longer one is ceil(bytes / 16) chunks, each an item: 255, a digest of

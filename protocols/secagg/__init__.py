@@ -4,7 +4,8 @@
     total = aggregate(setting, {party: {"rows": rows[party]} for party in keys}, keys, randomness=sources)
     total.vectors["rows"], total.survivors, total.excluded
 
-`aggregate` runs all parties in one process. `server_round` and `client_round` are one party each (`protocols.core.rounds`).
+`aggregate` runs all parties in one process. `server_round` and `client_round` are one party each
+(`fkgsec.protocols.core.rounds`).
 
 The protocol is Figure 4 of Bonawitz et al. 2017 ("Practical Secure Aggregation") with all its rounds, the consistency check
 included, optionally over the k-regular graph of Bell et al. 2020. Each client adds to its vector one mask per neighbour, which
@@ -43,7 +44,7 @@ What a malicious client can do
     dealt; the reason names both. By dealing enough wrong shares, properly sealed, a client can end a session (its own secret
     then stays closed) and have those that it dealt them to named beside it. Evidence against the server ends the session:
     keys that their owner did not sign, two views of the survivors, a request for both kinds of share. A client takes each step
-    once (`protocols.core.one_shot`).
+    once (`fkgsec.protocols.core.one_shot`).
 
 Differs: a commitment to the self mask's seed is signed with the keys; shares are opened before the upload, and clients say which
 do not open; clients sign the key list and the setting together with the survivors; the server states which shares it asks for.

@@ -41,7 +41,7 @@ class Risk(NamedTuple):
 
 
 def regular_risk(num_parties: int, neighbours: int, *, threshold: int, colluders: int, dropout: float) -> Risk:
-    """The risks of `protocols.secagg.graph.regular_graph` against a server that follows the protocol.
+    """The risks of `fkgsec.protocols.secagg.graph.regular_graph` against a server that follows the protocol.
 
     An input is exposed when its owner has a threshold of colluders among its neighbours, or when the honest survivors fall
     apart: on the ring of that graph this takes two separate runs of k/2 (rounded down) neighbouring places, each without an

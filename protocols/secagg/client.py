@@ -8,9 +8,9 @@
     message = unmask(confirmed, request)
 
 The rounds of Bonawitz et al. 2017 Figure 4, and `receive`, which tells the server whose shares did not open. A client takes
-each step once (`protocols.core.one_shot`): run twice on one state, `confirm` and `unmask` would reveal both kinds of share of one
-party, `mask` the difference of two inputs, `share` two sharings under one key. A step is spent before its message is read:
-after an error the client sends nothing more in this session.
+each step once (`fkgsec.protocols.core.one_shot`): run twice on one state, `confirm` and `unmask` would reveal both kinds of
+share of one party, `mask` the difference of two inputs, `share` two sharings under one key. A step is spent before its message
+is read: after an error the client sends nothing more in this session.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Secure aggregation as a pair of generators (`protocols.core.rounds`): the server's round, and a client's.
+"""Secure aggregation as a pair of generators (`fkgsec.protocols.core.rounds`): the server's round, and a client's.
 
     clients = {party: client_round(setting, party, keys[party], randomness[party], lambda: values) for party in setting.parties}
     total = run(server_round(setting), clients).result
@@ -32,7 +32,7 @@ def server_round(setting: Setting, *, opening: Mapping[str, bytes] | None = None
     Args:
         opening: by party the request that its advertisement answers, of the protocol around this one. None: nothing is asked.
 
-    Raises as the functions of `protocols.secagg.server`, with `excluded` naming whom it had dropped.
+    Raises as the functions of `fkgsec.protocols.secagg.server`, with `excluded` naming whom it had dropped.
     """
     requests = dict.fromkeys(setting.parties, NOTHING) if opening is None else opening
     keys, key_lists = server.collect_advertisements(setting, _arrivals((yield Ask("advertise", requests))))
@@ -60,7 +60,7 @@ def client_round(
         randomness: 100 bytes and more for each neighbour.
         values: what `client.mask` takes, asked for when the upload is due.
 
-    Raises the `ProtocolError` of `protocols.secagg.client` where the server is at fault.
+    Raises the `ProtocolError` of `fkgsec.protocols.secagg.client` where the server is at fault.
     """
     state: Any = None
     left = False

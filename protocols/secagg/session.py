@@ -3,7 +3,8 @@
     total = aggregate(setting, {party: {"rows": rows[party]} for party in keys}, keys, randomness=sources)
     total.vectors["rows"], total.survivors
 
-A protocol that carries its own frames takes `secagg.server_round` and `client_round` and runs them with `protocols.core.rounds`.
+A protocol that carries its own frames takes `secagg.server_round` and `client_round` and runs them with
+`fkgsec.protocols.core.rounds`.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def aggregate(
     dropouts: Mapping[str, Stage] = MappingProxyType({}),
     believed: Mapping[str, Setting] = MappingProxyType({}),
 ) -> Sum:
-    """One session of all parties in one process: `server_round` and `client_round` under `protocols.core.rounds.run`.
+    """One session of all parties in one process: `server_round` and `client_round` under `fkgsec.protocols.core.rounds.run`.
 
     Args:
         inputs: by party and vector name, `[length]` in the vector's ring. Needed of those that do not drop before MASK.

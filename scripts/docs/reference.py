@@ -333,7 +333,8 @@ def spec_page() -> Iterator[str]:
 
 def record_page() -> Iterator[str]:
     """Every field of a record."""
-    yield "# Fields of a record\n\n`record.json` in a run folder. `experiments.runs.record.read_record` returns it as a struct."
+    yield "# Fields of a record\n\n`record.json` in a run folder."
+    yield " `fkgsec.experiments.runs.record.read_record` returns it as a struct."
     for struct in structs_of(Record, set()):
         if hasattr(struct, "options_type"):
             continue  # a spec, which has a page

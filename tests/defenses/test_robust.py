@@ -114,7 +114,7 @@ class TestRules:
 
     @pytest.mark.parametrize("rule", ["median", "trim"])
     def test_against_a_naive_loop_in_several_chunks(self, rule: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("defenses.robust.CHUNK", 100)
+        monkeypatch.setattr("fkgsec.defenses.robust.CHUNK", 100)
         rng = np.random.default_rng(0)
         held = [np.sort(rng.choice(30, size=rng.integers(5, 25), replace=False)) for _ in range(7)]
         uploads = {

@@ -1,7 +1,8 @@
 """Flower itself: SuperLink, gate and five SuperNodes as processes on the loopback interface, over TLS.
 
-Needs Flower's commands (`pip install flwr`, see `experiments.deploy.flower.installed`). The parties answer in this process,
-behind the addresses that their ClientApps find; `test_page` runs them as processes, with the commands of docs/deployment.md."""
+Needs Flower's commands (`pip install flwr`, see `fkgsec.experiments.deploy.flower.installed`). The parties answer in this
+process, behind the addresses that their ClientApps find; `test_page` runs them as processes, with the commands of
+docs/deployment.md."""
 
 import contextlib
 import os

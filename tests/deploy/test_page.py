@@ -22,7 +22,7 @@ from fkgsec.experiments.runs.record import read_record
 PAGE = (Path(__file__).parents[2] / "docs" / "deployment.md").read_text()
 BLOCKS = ("install", "run", "show", "apart", "engine", "keys", "rotate", "install-ray", "ray")
 PARTIES = ("hospital-1", "hospital-2", "hospital-3")
-FKGSEC = f"#!{sys.executable}\nimport sys\nfrom experiments.cli.main import main\nsys.exit(main())\n"
+FKGSEC = f"#!{sys.executable}\nimport sys\nfrom fkgsec.experiments.cli.main import main\nsys.exit(main())\n"
 
 
 def block(name: str) -> list[str]:

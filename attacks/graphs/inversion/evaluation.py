@@ -17,7 +17,7 @@ Where the layer of features is a client's own, its embeddings of labels are unkn
 is no proof that nothing more can be had. A first step of Adam uploads the signs of a gradient, further ones a mixture; neither
 keeps its row space.
 
-Source: after Drencheva et al. 2025 (GRAIN); what differs stands in `attacks.graphs.inversion.inference` and `blocks`.
+Source: after Drencheva et al. 2025 (GRAIN); what differs stands in `fkgsec.attacks.graphs.inversion.inference` and `blocks`.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     print_plan(console, chosen, graph, {"fede": Planned(chosen.spec, Path("runs/fede"))}, attack=True)
 
-Seconds are `experiments.papers.estimates`', by a short timing on the data; memory is `experiments.tasks.memory`'s. Neither is a
-bound.
+Seconds are `fkgsec.experiments.papers.estimates`', by a short timing on the data; memory is
+`fkgsec.experiments.tasks.memory`'s. Neither is a bound.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ def check_settings(spec: Any) -> None:
     """Raises `SpecError` for settings of attacks: parties score those of the agreement as they come, and nobody would see them.
 
     Args:
-        spec: an `experiments.tasks.kge.Spec`.
+        spec: an `fkgsec.experiments.tasks.kge.Spec`.
     """
     given, plain = spec.attack_options(), KgeAttackOptions(attack=spec.attack)
     names = [name for name in plain.__struct_fields__ if name not in ("attack", "seed")]

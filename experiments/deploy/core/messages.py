@@ -109,7 +109,7 @@ def decode(frame: bytes, kind: type[Kind], largest_bytes: int = LARGEST) -> Kind
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """A client's sizes: rows and triples by name (`experiments.tasks.kge`), and a digest of its data under its secret."""
+    """A client's sizes: rows and triples by name (`fkgsec.experiments.tasks.kge`), and a digest of its data under its secret."""
 
     sizes: dict[str, int]
     data: bytes

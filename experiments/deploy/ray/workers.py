@@ -101,7 +101,7 @@ class RayWorkers:
     def call(
         self, method: str, arguments: Mapping[int, tuple[Any, ...]], taken: Callable[[int], None] | None = None
     ) -> dict[int, Any]:
-        """See `experiments.deploy.ray.spread.Workers`. Raises `RunError` where a worker ends, or does not start."""
+        """See `fkgsec.experiments.deploy.ray.spread.Workers`. Raises `RunError` where a worker ends, or does not start."""
         ray = self._ray
         asked = {number: getattr(self._hosts[number], method).remote(*own) for number, own in arguments.items()}
         try:

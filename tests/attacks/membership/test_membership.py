@@ -129,7 +129,7 @@ class TestTrainedModels:
             assert sum(r.advantage.low <= 0 <= r.advantage.high for r in shuffled) >= 90
 
     def test_held_out_triples_are_a_null_for_a_re_trained_model_and_corruptions_are_not(self) -> None:
-        """The claim of `attacks.membership.controls`, on a graph whose links can be predicted: r links group g
+        """The claim of `fkgsec.attacks.membership.controls`, on a graph whose links can be predicted: r links group g
         with group g + r."""
         groups, size, num_relations = 6, 12, 3
         pairs = np.array([(h, t) for h in range(groups * size) for t in range(groups * size)])

@@ -93,7 +93,7 @@ class TestAgainstLoops:
         guesses = infer_relations(view, victim, pairs, by)
         assert guesses.tolist() == [f"r{place}" for place in expected]
         assert len(set(expected)) == 4  # else a constant answer would do
-        monkeypatch.setattr("attacks.reconstruction.inference.PAIRS_AT_ONCE", 1)
+        monkeypatch.setattr("fkgsec.attacks.reconstruction.inference.PAIRS_AT_ONCE", 1)
         assert infer_relations(view, victim, pairs, by).tolist() == guesses.tolist()
 
     @pytest.mark.parametrize("by", ["cosine", "score"])

@@ -100,8 +100,8 @@ class TestLearner:
     def test_a_colluder_of_many_links_is_sampled(self, monkeypatch: pytest.MonkeyPatch) -> None:
         rows, triples = typed()
         assert len(triples) < MAX_LINKED
-        monkeypatch.setattr("attacks.uploads.links.MAX_LINKED", 200)
-        monkeypatch.setattr("attacks.uploads.links.MAX_HEADS", 60)
+        monkeypatch.setattr("fkgsec.attacks.uploads.links.MAX_LINKED", 200)
+        monkeypatch.setattr("fkgsec.attacks.uploads.links.MAX_HEADS", 60)
         learner = learnt(knowledge(rows, triples))
         assert learner is not None
         assert auc(learner, *typed(seed=1)) > 0.8

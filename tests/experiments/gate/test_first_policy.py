@@ -69,7 +69,7 @@ def propose(folder: Path, *arguments: str) -> Proposed:
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_named("kge")
     first = task.first_policy._replace(settings={**task.first_policy.settings, "rounds": 2, "dim": 8})
-    monkeypatch.setattr("experiments.tasks.kge.TASK", replace(task, first_policy=first))
+    monkeypatch.setattr("fkgsec.experiments.tasks.kge.TASK", replace(task, first_policy=first))
 
 
 def write_triples(folder: Path) -> None:

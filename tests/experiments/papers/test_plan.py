@@ -86,7 +86,7 @@ def test_the_command_shows_it_and_writes_nothing(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "250")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("experiments.papers.plan.COMMITTED", path.with_name("none"))
+    monkeypatch.setattr("fkgsec.experiments.papers.plan.COMMITTED", path.with_name("none"))
     before = {file: file.stat().st_mtime_ns for file in path.parent.rglob("*")}
     given = ["experiment", "run", str(path), "--dry-run", "--only", "two"]
     result = CliRunner().invoke(app, [*given, "--out", str(out)])
