@@ -159,6 +159,31 @@ def test_rows_beyond_what_clients_can_give_keep_their_old_value(
     assert table(exchange)["common"].numpy() == pytest.approx(2.45, abs=1e-5)
 
 
+@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
+def test_rows_that_more_clients_than_take_part_are_said_to_hold_keep_their_old_value(
+    defense: str, by_hand: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that adds to the count of a row moves its mean toward 0, where no client would refuse it."""
+    begin = DefendedClient.begin
+
+    def beginning(self: DefendedClient, round: int, name: str, rows: torch.Tensor) -> Any:
+        part = begin(self, round, name, rows)
+        if self.party == BAD:
+            self.parts[name] = part._replace(weights=part.weights + part.weights.dtype.type(1000))
+        return self.parts[name]
+
+    monkeypatch.setattr(DefendedClient, "begin", beginning)
+    exchange = by_hand(defense, HELD)
+    before = table(exchange)
+    outcome = exchange.upload(1, "entities", rows_of(1.0))
+    exchange.broadcast(1, "entities", PARTIES)
+    after = table(exchange)
+    assert outcome.num_kept_rows == 2
+    for name in HELD[BAD]:
+        assert torch.equal(after[name], before[name])
+    assert after["own 4"].numpy() == pytest.approx(1.4, abs=1e-5)
+
+
 def test_a_federation_goes_on_beside_a_client_that_overflows(
     graph: Callable[[int], FederatedGraph], options: KgeOptions, overflowing: Callable[[str], None]
 ) -> None:

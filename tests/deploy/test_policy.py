@@ -100,6 +100,15 @@ def test_bounds_accept_a_range_and_refuse_what_is_absent() -> None:
         Policy(terms={"dim": {"at_least": 1, "at_most": 3}})
 
 
+def test_a_policy_can_demand_that_sums_are_complete() -> None:
+    """Sums of which the server may lose a party differ by what that party holds."""
+    complete = defended("threshold=4", "threshold=4,complete=true")
+    policy = Policy(terms=Policy.of(complete).terms | {"defense.secagg.threshold": {"at_least": 3}})
+    policy.check(complete)
+    with pytest.raises(SpecError, match="complete: the policy accepts true; the agreement has false"):
+        policy.check(agreed())
+
+
 @pytest.mark.parametrize(
     "bound",
     [

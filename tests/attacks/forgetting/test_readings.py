@@ -78,3 +78,31 @@ def test_of_clients_that_cannot_express_the_triples_it_is_said_that_nothing_boun
     assert (row.model, row.asked, row.share) == ("global", False, None)
     assert row.reason is not None
     assert row.reason.startswith("none of them can express the forgotten triples")
+
+
+@pytest.mark.parametrize("share", [0.3, 1.5])
+def test_no_share_above_one_is_told(share: float) -> None:
+    """An audited run, and one with a plant, that shift scores by more than training does: the measure is blind there."""
+    rng, count, gain = np.random.default_rng(0), 200, 1.0
+    forgotten = np.arange(count) < count // 2
+    own = np.stack([np.arange(count) % 4, np.zeros(count, dtype=np.int64), np.arange(count) // 4], axis=1)
+    graph = FederatedGraph(
+        "one", tuple(f"e{number}" for number in range(count)), ("r",), (client("asked", [0], own[:4].tolist()),)
+    )
+    audits = [Audited(0, "asked", True, own[forgotten], own[forgotten], own[~forgotten])]
+    difficulty, half = rng.normal(size=count), np.arange(count) % 2 == 0
+
+    def run(memory: np.ndarray) -> AuditRun:
+        values = difficulty + 0.1 * rng.normal(size=count) + gain * memory
+        return AuditRun({(0, "local"): Reading(dict.fromkeys(READINGS, values), None, np.empty(0))}, {0: memory == 1})
+
+    none = np.zeros(count)
+    references, shadows = [run(none) for _ in range(4)], [run(half * 1.0), run(~half * 1.0)]
+    plants = [(share, run(share * forgotten))]
+    evidence = weigh_evidence(run(share * forgotten), references, shadows, plants, graph, audits, {})
+    (row,) = evidence.models
+    told = [row.share, row.planted[0].estimate]
+    if share > 1:
+        assert told == [None, None]
+    else:
+        assert [one is not None and one.low < share < one.high <= 1 for one in told] == [True, True]
