@@ -102,6 +102,10 @@ def active_server(terms: Terms) -> str:
             "the same table in many rounds with other participants, whose sums give each client's mean upload "
             "(tests/deploy/test_redteam.py)"
         )
+    limits.append(
+        "another run over the same data with other parties: numbers of holders in both tell which rows a party holds, and where "
+        "training draws from one seed, the sums give its upload (tests/deploy/test_redteam.py)"
+    )
     if codec.same_for_all:
         withstood += "; clients that received different tables open no sum (tests/defenses/test_active_server.py)"
     else:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -434,6 +435,48 @@ def test_one_table_in_many_rounds_with_other_participants_gives_each_upload_as_t
     true = np.mean(uploads, axis=0)[: len(own)][holds[:, own].sum(0) > 1] - base[shared]
     assert np.sum(found * true) / np.linalg.norm(found) / np.linalg.norm(true) > 0.98
     assert "the same table in many rounds with other participants" in active_server(party.defended.terms)
+
+
+@pytest.mark.parametrize("randomness", ["operating system", "laboratory"])
+def test_two_runs_of_which_one_lacks_a_party_tell_its_rows_as_the_statement_says(
+    randomness: str, consortium: Callable[..., Any]
+) -> None:
+    """Each sum has all parties of its run. The second run starts from the same rows. Counts of holders tell which rows the party
+    that it lacks holds; the difference of the sums is that party's upload if training draws from one seed."""
+    options = LEARNING | {"size": 1200, "clients": 5, "rounds": 1, "defense": "psu,secagg:complete=true"}
+    apart = consortium("all", randomness=randomness, **options)
+    second = consortium("without", randomness=randomness, **options)
+    victim = apart.names[-1]
+    second.names = apart.names[:-1]
+    identities = {name: key for name, key in second.terms.identities.items() if name != victim}
+    second.terms = msgspec.structs.replace(second.terms, parties=tuple(second.names), identities=identities)
+    second.parties = {name: second.party(name) for name in second.names}
+    first: dict[str, Tensor] = {}
+    sums = []
+    for run in (apart, second):
+        server = aligned(run)
+        (table,) = server.exchange.server
+        shared = server.exchange.server[table]
+        first = first or dict(zip(shared.names, shared.rows.clone(), strict=True))
+        shared.rows = torch.stack([first[name] for name in shared.names])
+        server.broadcast(0)
+        server.train(1, server.participants(1), lambda: None)
+        server.upload(1, server.participants(1))
+        (opened,) = (one for one in server.transcript.opened(1) if one.total)
+        total, holders = opened.sums()
+        sums.append({name: (total[row], holders[row]) for row, name in enumerate(shared.names)})
+    of_all, without = sums
+    nothing = (0.0, 0)
+    holding = apart.parties[victim].tables[table].holding
+    held = holding.names[: holding.num_uploaded]
+    assert {name for name, (_, count) in of_all.items() if count > without.get(name, nothing)[1]} == set(held)
+    read = np.array([of_all[name][0] - without.get(name, nothing)[0] for name in held])
+    rows = apart.parties[victim].task.rows(table, 0)[: len(held)].double().numpy()
+    shared_rows = np.array([of_all[name][1] > 1 for name in held])
+    exact = np.abs(read - rows)[shared_rows].max(axis=1) < CLOSE
+    assert len(exact) > 50
+    assert exact.all() if randomness == "laboratory" else not exact.any()
+    assert "another run over the same data with other parties" in active_server(apart.parties[victim].defended.terms)
 
 
 @pytest.mark.parametrize("complete", [False, True])
