@@ -71,7 +71,7 @@ def test_a_run_that_memorised_is_noticed_by_everybody_and_one_that_learnt_nothin
     for threat in WHO:
         assert strongest(found, threat=threat).estimate.low > 0.5 or threat == "client"  # which can ask about few
     assert strongest(found, "auc_shared").estimate.low > 0.5
-    assert strongest(found, threat="client").estimate.value > 0.6
+    assert strongest(found, threat="client").estimate.value > 0.55
     idle = run_federation(
         memorised.graph, msgspec.structs.replace(MEMORISED, rounds=1, local_epochs=1, learning_rate=1e-7, eval_every=1)
     )
