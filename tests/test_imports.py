@@ -72,6 +72,8 @@ def test_imports_only_point_down(package: str) -> None:
     files = sorted((ROOT / package).rglob("*.py"))
     assert files
     for path in files:
+        if path == ROOT / "fkgsec/__init__.py":
+            continue  # the public names of all packages
         wrong = imported_packages(path) & (set(ALLOWED) - ALLOWED[package])
         assert not wrong, f"{path.relative_to(ROOT)} imports {', '.join(sorted(wrong))}"
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 from rich.console import Console
 
-import fkgsec
 from fkgsec.defenses.options import KINDS
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.audit import cli as audit_cli
@@ -43,6 +42,7 @@ from fkgsec.experiments.unlearning import cli as unlearn_cli
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.unlearning.options import UnlearnOptions
+from fkgsec.version import __version__
 
 if TYPE_CHECKING:
     from fkgsec.experiments.runs.recovery import Unlearning
@@ -62,7 +62,7 @@ app.add_typer(deploy_app, name="deploy")
 
 def _show_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"fkgsec {fkgsec.__version__}")
+        typer.echo(f"fkgsec {__version__}")
         raise typer.Exit
 
 

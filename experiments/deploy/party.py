@@ -30,7 +30,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import fkgsec
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses import rounds as defended_rounds
 from fkgsec.defenses.bound_broadcasts import History, ReceivedBroadcasts, packed, unpack
@@ -70,6 +69,7 @@ from fkgsec.protocols.core.errors import ProtocolError, describe
 from fkgsec.protocols.core.prg import SEED_BYTES, derive
 from fkgsec.protocols.core.rounds import NOTHING, Silence
 from fkgsec.protocols.core.rounds import Party as Part
+from fkgsec.version import __version__
 
 STATE = "party.safetensors"
 KEPT = ("hello", "union", "train")
@@ -316,7 +316,7 @@ class Party:
 
     def _hello(self, item: Item) -> Answer:
         sizes = TASK.describe(self.data)[self.data.clients[0].name]
-        return Answer(content=encode(Hello(sizes, self.data_digest, fkgsec.__version__)))
+        return Answer(content=encode(Hello(sizes, self.data_digest, __version__)))
 
     def _align(self, item: Item) -> Answer:
         if self.defended and self.defended.whole:

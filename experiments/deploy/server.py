@@ -27,7 +27,6 @@ import msgspec
 import numpy as np
 import torch
 
-import fkgsec
 from fkgsec.attacks.figure import Figure
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Uploaded
@@ -70,6 +69,7 @@ from fkgsec.federation.steps import (
 from fkgsec.kge.local.evaluation import mean_reciprocal
 from fkgsec.kge.local.task import first_rows
 from fkgsec.protocols.noise.guarantee import Guarantee
+from fkgsec.version import __version__
 
 JOURNAL = "journal.bin"
 LARGEST_LOSS = 1e30
@@ -160,8 +160,8 @@ class Server:
         said = _content(posted, Hello)
         if isinstance(said, str):
             raise RunError(f"{party} did not say hello: {said}")
-        if said.version != fkgsec.__version__:
-            raise RunError(f"{party} runs fkgsec {said.version}, the server {fkgsec.__version__}; install one version")
+        if said.version != __version__:
+            raise RunError(f"{party} runs fkgsec {said.version}, the server {__version__}; install one version")
         if set(said.sizes) != set(TASK.sizes) or min(said.sizes.values()) < 0 or said.sizes["train"] < 1:
             raise RunError(f"{party} says that it has {said.sizes}; {', '.join(TASK.sizes)} are due")
         return said

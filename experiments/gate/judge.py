@@ -13,13 +13,12 @@ import hashlib
 import platform
 from collections.abc import Callable, Mapping
 from enum import IntEnum
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-import fkgsec
 from fkgsec.attacks.view import ALL
 from fkgsec.errors import DataError, SpecError
 from fkgsec.experiments.cli.progress import Observe
@@ -210,7 +209,7 @@ def code_digest() -> str:
     A commit would not do: it says nothing of a working tree with changes, or of an installed package.
     """
     digest = hashlib.sha256()
-    root = Path(str(fkgsec.__file__)).parent
+    root = Path(str(resources.files("fkgsec")))
     other = {root / name for name in ("attacks", "experiments")}
     for folder in sorted(path for path in root.iterdir() if path.is_dir() and path not in other):
         for path in sorted(folder.rglob("*.py")):

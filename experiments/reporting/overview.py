@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-import fkgsec
 from fkgsec.attacks.figure import LEAKS
 from fkgsec.errors import FkgsecError, RunError, SpecError
 from fkgsec.experiments.runs.writing import Overwrite, write_new
 from fkgsec.text import printable
+from fkgsec.version import __version__
 
 if TYPE_CHECKING:
     from fkgsec.experiments.runs.record import Record
@@ -97,7 +97,7 @@ def render_overview(root: Path) -> str:
     about = f"{count(len(rows), 'run')} below {printable(str(root))}" + (f", {len(damaged)} damaged" if damaged else "")
     return render_page(
         "overview.html.j2", about=about, runs=rows, audits=audits, damaged=[printable(line) for line in damaged],
-        version=fkgsec.__version__,
+        version=__version__,
     )  # fmt: skip
 
 

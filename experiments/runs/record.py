@@ -10,7 +10,7 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from importlib import metadata
+from importlib import metadata, resources
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeVar
@@ -19,7 +19,6 @@ import msgspec
 import pandas as pd
 import torch
 
-import fkgsec
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.frames import COLUMNS, HEADS, figure_rows, summary_rows
 from fkgsec.attacks.options import threat_models
@@ -41,6 +40,7 @@ from fkgsec.federation.protection import Withstands
 from fkgsec.federation.result import RunResult
 from fkgsec.frames import block, interval, tidy
 from fkgsec.protocols.noise.guarantee import Guarantee
+from fkgsec.version import __version__
 
 SCHEMA = "fkgsec/record/2"
 _ROUNDING = 1e-9
@@ -283,7 +283,7 @@ def describe_environment(result: RunResult) -> Environment:
 
 def environment_of(options: RunOptions) -> Environment:
     """The same for a run of these options."""
-    here = Path(str(fkgsec.__file__)).parent
+    here = Path(str(resources.files("fkgsec")))
 
     def git(*arguments: str) -> str | None:
         try:
@@ -304,8 +304,7 @@ def environment_of(options: RunOptions) -> Environment:
         dirty=bool(status) if status is not None else None,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
-        versions={"fkgsec": fkgsec.__version__}
-        | {name: metadata.version(name) for name in _PACKAGES if find_spec(name)},
+        versions={"fkgsec": __version__} | {name: metadata.version(name) for name in _PACKAGES if find_spec(name)},
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
         threads=torch.get_num_threads(),
         command=shlex.join(["fkgsec", *sys.argv[1:]]) if Path(sys.argv[0]).stem in ("fkgsec", "cli") else "",

@@ -44,7 +44,7 @@ from fkgsec.federation.loop import (
     BEFORE_END,
     CHECKPOINT,
     Observer,
-    load_federation,
+    load_result,
     run_federation,
     run_identities,
     run_identity,
@@ -324,7 +324,7 @@ def load_run(
     graph, options = spec.load_graph(), spec.federation_options()
     if not (folder / CHECKPOINT).exists():
         raise RunError(f"{folder}: has no {CHECKPOINT}; finish the run first")
-    result = load_federation(folder / CHECKPOINT, graph, options, exchange)
+    result = load_result(folder / CHECKPOINT, graph, options, exchange)
     if observer:
         for entry in result.rounds:
             observer.round_done(entry)

@@ -38,7 +38,7 @@ __all__ = [
     "CHECKPOINT",
     "Federation",
     "Observer",
-    "load_federation",
+    "load_result",
     "run_federation",
     "run_identities",
     "run_identity",
@@ -440,7 +440,7 @@ def _as_it_begins(
         setattr(progress, name, getattr(passed, name))
 
 
-def load_federation(
+def load_result(
     path: Path,
     graph: Any,
     options: RunOptions[Result_co],

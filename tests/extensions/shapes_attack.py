@@ -5,7 +5,7 @@ With the entry point `shapes = "shapes_attack:SHAPES"` in group `fkgsec.attacks`
 
 import numpy as np
 
-from fkgsec.attacks import ATTACKS, Attack, Figure, Laboratory, Needs, Truth, View
+from fkgsec import ATTACKS, Attack, Figure, Laboratory, Needs, Truth, View
 
 
 def run(view: View, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, np.ndarray]:

@@ -5,11 +5,9 @@ from typing import Any
 import pytest
 import torch
 
-from fkgsec import KgeOptions, generate_consortium, run_federation
-from fkgsec.defenses import make_transport
+from fkgsec import ENTITIES, RECIPES, KgeOptions, Recipe, generate_consortium, make_transport, register, run_federation
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import AGGREGATIONS, Aggregation, Delivered, SharedTable, Upload
-from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
 
 
 class TrimmedMean(Aggregation):

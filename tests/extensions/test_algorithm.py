@@ -5,13 +5,21 @@ from typing import Annotated
 import pytest
 from msgspec import Meta
 
-from fkgsec import KgeOptions, generate_consortium, run_federation
+from fkgsec import (
+    ENTITIES,
+    OBJECTIVES,
+    RECIPES,
+    AlgorithmSettings,
+    KgeOptions,
+    LocalRule,
+    Recipe,
+    WeightedObjective,
+    generate_consortium,
+    make_spec,
+    register,
+    run_federation,
+)
 from fkgsec.errors import SpecError
-from fkgsec.experiments.runs.spec import make_spec
-from fkgsec.federation.recipes import ENTITIES, RECIPES, Recipe, register
-from fkgsec.federation.settings import AlgorithmSettings
-from fkgsec.kge.local.objectives import OBJECTIVES
-from fkgsec.kge.local.rule import LocalRule, WeightedObjective
 
 
 class LeashSettings(AlgorithmSettings, frozen=True):

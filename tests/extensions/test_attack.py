@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from fkgsec.attacks import ATTACKS
+from fkgsec import ATTACKS, read_record
 from fkgsec.attacks.figure import over_victims
 from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.main import app
@@ -19,7 +19,6 @@ from fkgsec.experiments.reporting.listing import final_figures, find_records
 from fkgsec.experiments.reporting.sheets import interval, json_rows
 from fkgsec.experiments.reporting.tables import figure_sheet
 from fkgsec.experiments.runs.compare import read_comparison
-from fkgsec.experiments.runs.record import read_record
 from tests.extensions.shapes_attack import SHAPES
 
 TRAINED = [

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from fkgsec import KgeOptions, generate_consortium, run_federation
+from fkgsec import KgeOptions, generate_consortium, make_spec, run_federation
 from fkgsec.defenses import KINDS, DefenseOptions, make_transport, parse_defense
 from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.options import words_of
-from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.federation.messages import SERVER
 
 

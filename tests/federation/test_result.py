@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, RunError
 from fkgsec.federation import checkpoint, loop
-from fkgsec.federation.loop import CHECKPOINT, load_federation, run_federation, run_identity
+from fkgsec.federation.loop import CHECKPOINT, load_result, run_federation, run_identity
 from fkgsec.federation.options import replace
 from fkgsec.kge.local.task import KgeTask
 from fkgsec.kge.options import KgeOptions
@@ -32,12 +32,12 @@ def test_a_finished_run_is_read_without_the_loop(
 ) -> None:
     run_federation(uneven, options, tmp_path)
     monkeypatch.delattr(loop, "train_and_upload")
-    assert load_federation(tmp_path / CHECKPOINT, uneven, options).best_round > 0
+    assert load_result(tmp_path / CHECKPOINT, uneven, options).best_round > 0
     tensors, progress = checkpoint.load(tmp_path / CHECKPOINT, run_identity(uneven, options))
     progress.finished = False
     checkpoint.save(tmp_path / CHECKPOINT, tensors, progress)
     with pytest.raises(RunError, match="stopped after round 2"):
-        load_federation(tmp_path / CHECKPOINT, uneven, options)
+        load_result(tmp_path / CHECKPOINT, uneven, options)
 
 
 @pytest.mark.parametrize("algorithm", ["fede", "fedlu", "collective"])
@@ -74,7 +74,7 @@ def test_a_checkpoint_of_schema_1_is_read(
     _, progress = checkpoint.load(tmp_path / CHECKPOINT, run_identity(uneven, chosen))
     progress.schema, progress.identity = 1, run_identity(uneven, chosen, None, ["evaluate"])
     checkpoint.save(tmp_path / CHECKPOINT, {before(name): tensor for name, tensor in tensors.items()}, progress)
-    assert same(load_federation(tmp_path / CHECKPOINT, uneven, chosen), result)
+    assert same(load_result(tmp_path / CHECKPOINT, uneven, chosen), result)
 
 
 def test_what_it_says_of_itself(uneven: FederatedGraph, options: KgeOptions) -> None:
@@ -121,5 +121,5 @@ def test_files_of_when_there_was_one_task_are_read(uneven: FederatedGraph, optio
         assert earlier != written
         save_file(tensors, path, {key: earlier.replace('"schema":3', '"schema":2')})
     assert KgeResult.load(tmp_path / "run", uneven, options).rounds == result.rounds
-    again = load_federation(tmp_path / CHECKPOINT, uneven, options)
+    again = load_result(tmp_path / CHECKPOINT, uneven, options)
     assert (again.rounds, again.valid) == (result.rounds, result.valid)

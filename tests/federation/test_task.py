@@ -19,7 +19,7 @@ from fkgsec.defenses import make_transport
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.exchange import Holding, Received, Transport
 from fkgsec.federation import packing
-from fkgsec.federation.loop import CHECKPOINT, load_federation, run_federation, run_identity
+from fkgsec.federation.loop import CHECKPOINT, load_result, run_federation, run_identity
 from fkgsec.federation.options import RunOptions, replace
 from fkgsec.federation.recipes import RECIPES, Recipe, register
 from fkgsec.federation.result import RunResult
@@ -199,14 +199,14 @@ def test_it_goes_on_after_a_stop_and_is_read_again(fitting: PlaneOptions, tmp_pa
     run_federation(graph, fitting, tmp_path, checkpoint_every_s=0)
     with safe_open(tmp_path / CHECKPOINT, framework="pt") as handle:
         assert {"now.models", "best.final.models"} <= set(handle.keys())
-    again = load_federation(tmp_path / CHECKPOINT, graph, fitting)
+    again = load_result(tmp_path / CHECKPOINT, graph, fitting)
     whole.save(tmp_path / "run")
     read = PlaneResult.load(tmp_path / "run", graph, fitting)
     for one in (again, read):
         assert torch.equal(torch.stack(one.weights), torch.stack(whole.weights))
         assert (one.metric, one.best_round) == (whole.metric, whole.best_round)
     with pytest.raises(RunError, match="belongs to a run with other options"):
-        load_federation(tmp_path / CHECKPOINT, graph, replace(fitting, decay=0.5))
+        load_result(tmp_path / CHECKPOINT, graph, replace(fitting, decay=0.5))
 
 
 def test_its_own_options_tell_runs_apart(fitting: PlaneOptions) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import fkgsec
 from fkgsec.experiments.deploy.flower.installed import VERSION
+from fkgsec.version import __version__
 
 PACKAGE = "fkgsec_relay"
 SOURCE = Path(__file__).absolute().parent / "inside" / PACKAGE
@@ -43,6 +43,6 @@ clientapp = "fkgsec_relay.client:app"
 def write_bundle(folder: Path) -> None:
     """Write it. Raises `OSError`."""
     (folder / PACKAGE).mkdir(parents=True)
-    (folder / "pyproject.toml").write_text(PYPROJECT.format(version=fkgsec.__version__, flower=VERSION))
+    (folder / "pyproject.toml").write_text(PYPROJECT.format(version=__version__, flower=VERSION))
     for path in sorted(SOURCE.glob("*.py")):
         (folder / PACKAGE / path.name).write_bytes(path.read_bytes())

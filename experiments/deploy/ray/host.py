@@ -36,9 +36,9 @@ class Host:
 
     def version(self) -> str:
         """Of fkgsec, on the machine of this worker."""
-        import fkgsec
+        from fkgsec.version import __version__
 
-        return fkgsec.__version__
+        return __version__
 
     def load(self, name: str, content: bytes) -> None:
         """Take over clients: a graph of these alone, the options, and each one's place in the federation (`pickled`).

@@ -20,9 +20,9 @@ from typing import Any, Self
 import numba
 import torch
 
-import fkgsec
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.deploy.ray.host import Host
+from fkgsec.version import __version__
 
 MOST_WORKERS = 4096
 _LOOK_S, _START_S = 0.2, 300.0
@@ -85,10 +85,8 @@ class RayWorkers:
         kind = ray.remote(num_cpus=1, max_concurrency=2)(OneThread)
         self._hosts = [kind.remote() for _ in range(self.count)]
         for found in self.call("version", dict.fromkeys(range(self.count), ())).values():
-            if found != fkgsec.__version__:
-                raise RunError(
-                    f"a node of the cluster has fkgsec {found}, this one {fkgsec.__version__}; install one version"
-                )
+            if found != __version__:
+                raise RunError(f"a node of the cluster has fkgsec {found}, this one {__version__}; install one version")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

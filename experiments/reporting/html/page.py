@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import msgspec
 import pandas as pd
 
-import fkgsec
 from fkgsec.attacks.options import RECONSTRUCTION, threat_models
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.experiments.gate.judge import Checked
@@ -41,6 +40,7 @@ from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.experiments.runs.stored import encode_stored
 from fkgsec.experiments.tasks.task import task_of
 from fkgsec.experiments.unlearning.verification import Verification
+from fkgsec.version import __version__
 
 GLOSSARY = (
     ("Victim", "a client that does not collude with the adversary. “all” is all victims together."),
@@ -156,7 +156,7 @@ def assemble(
             *(item for task in tasks.values() for item in task.metrics.items()),
             *_metrics(runs),
         ),
-        version=fkgsec.__version__,
+        version=__version__,
     )
 
 

@@ -15,7 +15,7 @@ from fkgsec.experiments.deploy.ray.host import Host
 from fkgsec.experiments.deploy.ray.spread import shared_out, spread_over
 from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.experiments.tasks.kge import Spec
-from fkgsec.federation.loop import Federation, Observer, load_federation, run_federation
+from fkgsec.federation.loop import Federation, Observer, load_result, run_federation
 from fkgsec.kge.local.training import TrainingSubset
 from fkgsec.kge.result import KgeResult
 
@@ -113,7 +113,7 @@ def test_a_run_goes_on_with_other_workers(algorithm: str, tmp_path: Path) -> Non
     with pytest.raises(KeyboardInterrupt):
         run_federation(graph, options, tmp_path, Stopping(), 0, make_task=spread_over(Here(3)))
     assert_alike(whole, run_federation(graph, options, tmp_path, make_task=spread_over(Here(2))))
-    assert_alike(whole, load_federation(tmp_path / "checkpoint.safetensors", graph, options))
+    assert_alike(whole, load_result(tmp_path / "checkpoint.safetensors", graph, options))
 
 
 class Counting(Observer):
