@@ -94,7 +94,8 @@ def active_server(terms: Terms) -> str:
     )
     limits = [
         "one table of the server's choice for all clients, which can leave one client's rows alone in the sum "
-        "(tests/deploy/test_redteam.py)"
+        "(tests/deploy/test_redteam.py)",
+        "rows that all their holders' training moves alike: their mean is each holder's upload",
     ]
     count = terms.num_participants
     if count < len(terms.parties) or terms.fewest_survivors(count) < count:
