@@ -21,7 +21,7 @@ from fkgsec.defenses import KINDS, make_transport
 from fkgsec.errors import FkgsecError, SpecError, TrainingError
 from fkgsec.exchange import AGGREGATIONS, CODECS
 from fkgsec.experiments.runs.spec import make_spec
-from fkgsec.federation.loop import CHECKPOINT, Observer, load_federation, run_federation
+from fkgsec.federation.loop import CHECKPOINT, Observer, load_result, run_federation
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import RunOptions, flat, nested, replace, run_identity
 from fkgsec.federation.recipes import RECIPES, all_settings
@@ -226,7 +226,7 @@ def test_a_run_that_was_stopped_after_any_round_goes_on_to_the_same_bits(
     finished = run_federation(graph, options, kept, trained := Trained(), make_transport=make_transport)
     assert trained.rounds == []
     assert_same(finished, whole)
-    assert_same(load_federation(kept / CHECKPOINT, graph, options, make_transport), whole)
+    assert_same(load_result(kept / CHECKPOINT, graph, options, make_transport), whole)
     whole.save(tmp_path / "result")
     assert_same(type(whole).load(tmp_path / "result", graph, options, guarantee=Guarantee), whole)
 
