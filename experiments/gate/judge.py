@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import IntEnum
 from importlib import metadata, resources
 from pathlib import Path
@@ -210,14 +210,21 @@ def code_digest() -> str:
     """
     digest = hashlib.sha256()
     root = Path(str(resources.files("fkgsec")))
-    other = {root / name for name in ("attacks", "experiments")}
-    for folder in sorted(path for path in root.iterdir() if path.is_dir() and path not in other):
-        for path in sorted(folder.rglob("*.py")):
-            content = path.read_bytes()
-            digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
+    for path in sorted(
+        path for path in _sources(root) if path.relative_to(root).parts[0] not in ("attacks", "experiments")
+    ):
+        content = path.read_bytes()
+        digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
     versions = [f"{name} {metadata.version(name)}" for name in _NUMERIC]
     digest.update("\n".join([*versions, platform.python_version(), platform.machine()]).encode())
     return digest.hexdigest()
+
+
+def _sources(root: Path) -> Iterator[Path]:
+    """All modules of the package, also in folders that a checkout links into it, which `rglob` alone passes over."""
+    yield from root.glob("*.py")
+    for folder in filter(Path.is_dir, root.iterdir()):
+        yield from folder.rglob("*.py")
 
 
 def _from_here(path: Path) -> str:

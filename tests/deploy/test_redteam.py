@@ -728,3 +728,23 @@ def test_as_many_colluders_as_open_a_secret_read_uploads_of_a_complete_sum_as_th
     assert np.array_equal(opened, part.whole(part.elements, len(opened) // part.elements.shape[1]).ravel())
     terms = apart.parties[apart.names[0]].defended.terms
     assert "a server with 3 or more colluding clients, which opens single uploads" in active_server(terms)
+
+
+@needs_data
+def test_the_mean_of_rows_that_all_holders_move_alike_is_each_upload(consortium: Callable[..., Any]) -> None:
+    """In an honest run. Adam's first steps move every value by the learning rate, so few steps often move a row alike."""
+    options = {"data": "Nations", "partition": "relations", "size": None, "clients": 2, "rounds": 1, "model": "transe"}
+    apart = consortium("alike", randomness="laboratory", defense="psu,secagg", **(LEARNING | options))
+    server, table, sent = started(apart)
+    server.train(1, server.participants(1), lambda: None)()
+    server.upload(1, server.participants(1))
+    (opened,) = (one for one in server.transcript.opened(1) if one.total)
+    total, holders = opened.sums()
+    party = apart.parties[apart.names[0]]
+    num_uploaded = party.tables[table].holding.num_uploaded
+    places = party.defended.places[table].numpy()[:num_uploaded]
+    uploads = party.task.rows(table, 0)[:num_uploaded].double().numpy()
+    moved = np.abs(uploads - sent.double().numpy()[places]).max(axis=1) > CLOSE
+    exact = np.abs(total[places] / holders[places][:, None] - uploads).max(axis=1) < CLOSE
+    assert (exact & moved & (holders[places] > 1)).any()
+    assert "rows that all their holders' training moves alike" in active_server(party.defended.terms)

@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any
@@ -615,6 +616,24 @@ def test_the_same_commit_gives_the_same_bytes_and_does_not_train_twice(project: 
     fresh = check(project, "--json", "-", "--fresh")
     assert fresh[1] == first[1]
     assert (run / "checkpoint.safetensors").stat().st_mtime_ns > before
+
+
+@pytest.mark.parametrize(
+    ("module", "counts"),
+    [("adam", True), ("kge/models", True), ("defenses/transport", True), ("protocols/secagg/client", True),
+     ("attacks/view", False), ("experiments/cli/main", False)],
+)  # fmt: skip
+def test_runs_are_trained_again_after_a_change_of_what_trains(
+    module: str, counts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "fkgsec"
+    shutil.copytree(Path(gate.__file__).parents[2], package, ignore=shutil.ignore_patterns("__pycache__"))
+    before = gate.code_digest()
+    monkeypatch.setattr(gate.resources, "files", lambda name: package)
+    assert gate.code_digest() == before
+    with (package / f"{module}.py").open("a") as file:
+        file.write("# changed\n")
+    assert (gate.code_digest() != before) == counts
 
 
 def test_other_code_does_not_find_the_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
