@@ -95,7 +95,7 @@ def active_server(terms: Terms) -> str:
     limits = [
         "one table of the server's choice for all clients, which can leave one client's rows alone in the sum "
         "(tests/deploy/test_redteam.py)",
-        "rows that all their holders' training moves alike: their mean is each holder's upload",
+        "rows that every holder's training changes in the same way: their mean equals each holder's upload",
     ]
     count = terms.num_participants
     if count < len(terms.parties) or terms.fewest_survivors(count) < count:
@@ -104,8 +104,8 @@ def active_server(terms: Terms) -> str:
             "(tests/deploy/test_redteam.py)"
         )
     limits.append(
-        "another run over the same data with other parties: numbers of holders in both tell which rows a party holds, and where "
-        "training draws from one seed, the sums give its upload (tests/deploy/test_redteam.py)"
+        "a second run over the same data with different parties: comparing holder counts reveals which rows a party holds, and "
+        "if both runs train from one seed, the difference of the sums reveals its upload (tests/deploy/test_redteam.py)"
     )
     if codec.same_for_all:
         withstood += "; clients that received different tables open no sum (tests/defenses/test_active_server.py)"

@@ -204,7 +204,7 @@ def run_folder(runs: Path, name: str, spec: RunSpec, graph: Any, code: str) -> P
 
 
 def code_digest() -> str:
-    """Of everything that training depends on beside options and data: our sources, and the numeric libraries.
+    """Digest of what training depends on beside options and data: our sources and the numeric libraries.
 
     A commit would not do: it says nothing of a working tree with changes, or of an installed package.
     """
@@ -221,7 +221,7 @@ def code_digest() -> str:
 
 
 def _sources(root: Path) -> Iterator[Path]:
-    """All modules of the package, also in folders that a checkout links into it, which `rglob` alone passes over."""
+    """Yield all modules of the package. `rglob` alone does not follow the links of a checkout."""
     yield from root.glob("*.py")
     for folder in filter(Path.is_dir, root.iterdir()):
         yield from folder.rglob("*.py")

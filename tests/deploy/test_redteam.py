@@ -476,7 +476,9 @@ def test_two_runs_of_which_one_lacks_a_party_tell_its_rows_as_the_statement_says
     exact = np.abs(read - rows)[shared_rows].max(axis=1) < CLOSE
     assert len(exact) > 50
     assert exact.all() if randomness == "laboratory" else not exact.any()
-    assert "another run over the same data with other parties" in active_server(apart.parties[victim].defended.terms)
+    assert "a second run over the same data with different parties" in active_server(
+        apart.parties[victim].defended.terms
+    )
 
 
 @pytest.mark.parametrize("complete", [False, True])
@@ -731,8 +733,8 @@ def test_as_many_colluders_as_open_a_secret_read_uploads_of_a_complete_sum_as_th
 
 
 @needs_data
-def test_the_mean_of_rows_that_all_holders_move_alike_is_each_upload(consortium: Callable[..., Any]) -> None:
-    """In an honest run. Adam's first steps move every value by the learning rate, so few steps often move a row alike."""
+def test_the_mean_of_rows_that_every_holder_changes_alike_equals_each_upload(consortium: Callable[..., Any]) -> None:
+    """An honest run is enough: Adam's first step moves every value by the learning rate."""
     options = {"data": "Nations", "partition": "relations", "size": None, "clients": 2, "rounds": 1, "model": "transe"}
     apart = consortium("alike", randomness="laboratory", defense="psu,secagg", **(LEARNING | options))
     server, table, sent = started(apart)
@@ -747,4 +749,4 @@ def test_the_mean_of_rows_that_all_holders_move_alike_is_each_upload(consortium:
     moved = np.abs(uploads - sent.double().numpy()[places]).max(axis=1) > CLOSE
     exact = np.abs(total[places] / holders[places][:, None] - uploads).max(axis=1) < CLOSE
     assert (exact & moved & (holders[places] > 1)).any()
-    assert "rows that all their holders' training moves alike" in active_server(party.defended.terms)
+    assert "rows that every holder's training changes in the same way" in active_server(party.defended.terms)

@@ -20,7 +20,7 @@ LIKE_THE_FILE = (vector_level(), torch.__version__.split("+")[0]) == (
 )
 """Whether sums are taken in the order of the file: by like vector units and the same torch."""
 AMPLIFIES = {"unlearn-fedlu-soft": 1e-2}
-"""Cases whose figures move by more than `REL_ELSEWHERE` on another CPU: soft labels carry rounding on from step to step."""
+"""Relative tolerances on another CPU, where `REL_ELSEWHERE` is too small: soft labels amplify rounding errors."""
 MARKED = [pytest.param(case.name, marks=[pytest.mark.slow] if case.slow else [], id=case.name) for case in CASES]
 
 
