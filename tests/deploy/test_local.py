@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from fkgsec.errors import DataError, RunError
+from fkgsec.experiments.deploy.flower import attendant, local
 from fkgsec.experiments.deploy.flower.attendant import attend
 from fkgsec.experiments.deploy.flower.inside.fkgsec_relay import wire
 from fkgsec.experiments.deploy.flower.local import Door
@@ -62,6 +63,36 @@ def test_what_goes_wrong_at_the_party_is_said_there_and_not_to_the_server(door: 
     assert "berlin" not in silence
     assert any("/home/berlin" in line for line in door[2])
     assert asked(door[1], b"abc") == ("", b"cba")  # and it goes on
+
+
+def test_a_stalled_connection_does_not_keep_the_party_from_answering(
+    door: tuple[Door, Path, list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attendant, "_PARCEL_S", 0.2)
+    with wire.connect(door[1]), wire.connect(door[1]) as half, wire.connect(door[1]) as deaf:
+        half.sendall(wire._LENGTHS.pack(2, 9) + b"{}")
+        wire.send(deaf, {"stage": "upload"}, b"x" * 2**24)  # never reads the reply, which no socket buffer holds
+        assert asked(door[1], b"abc") == ("", b"cba")
+    assert len([line for line in door[2] if "in time" in line]) == 3
+
+
+def test_a_greeting_that_trickles_in_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "_GREETING_S", 0.3)
+    with Door(tmp_path / "party.address") as door, socket.socket(socket.AF_UNIX) as slow:
+        slow.connect(str(tmp_path / "party.sock"))
+        slow.sendall(wire._LENGTHS.pack(wire.MOST_HEADER, 0))
+        stop, accepted = threading.Event(), threading.Event()
+        threading.Thread(target=trickle, args=(slow, stop), daemon=True).start()
+        with wire.connect(tmp_path / "party.address"):
+            threading.Thread(target=lambda: (door.accept(5.0).close(), accepted.set()), daemon=True).start()
+            assert accepted.wait(10.0)
+        stop.set()
+
+
+def trickle(stream: socket.socket, stop: threading.Event) -> None:
+    with contextlib.suppress(OSError):
+        while not stop.wait(0.05):
+            stream.sendall(b"\0")
 
 
 def test_who_has_not_read_the_token_is_turned_away(door: tuple[Door, Path, list[str]], tmp_path: Path) -> None:

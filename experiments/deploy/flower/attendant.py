@@ -17,6 +17,8 @@ from fkgsec.protocols.core.rounds import Silence
 
 Answer = Callable[[bytes], bytes | Silence]
 Say = Callable[[str], None]
+_PARCEL_S = 60.0
+"""Seconds in which a ClientApp must send its request, or take its reply. 2 GiB cross a local socket in far less."""
 
 
 def attend(door: Door, answer: Answer, say: Say) -> None:
@@ -28,12 +30,12 @@ def attend(door: Door, answer: Answer, say: Say) -> None:
 
 def _serve(stream: socket.socket, answer: Answer, say: Say) -> None:
     try:
-        header, frame = wire.receive(stream)
+        header, frame = wire.receive(stream, _PARCEL_S)
         reply = _answered(str(header.get("stage", "")), frame, answer, say)
         if isinstance(reply, Silence):
-            wire.send(stream, {"silence": reply.reason})
+            wire.send(stream, {"silence": reply.reason}, limit_s=_PARCEL_S)
         else:
-            wire.send(stream, {"silence": ""}, reply)
+            wire.send(stream, {"silence": ""}, reply, _PARCEL_S)
     except wire.WireError as error:
         say(f"a request was left unanswered: {error}")
 

@@ -79,15 +79,13 @@ class Door:
                 path.unlink()
 
     def accept(self, limit_s: float | None = None) -> socket.socket:
-        """The stream of a process that knows the token; others are turned away. Raises `TimeoutError` after the limit."""
+        """Return the stream of a process that knows the token; turn others away. Raises `TimeoutError` after the limit."""
         assert self._listening is not None
         while True:
             self._listening.settimeout(limit_s)
             stream, _ = self._listening.accept()
-            stream.settimeout(_GREETING_S)
-            with contextlib.suppress(wire.WireError, TimeoutError):
-                token = wire.receive(stream)[0].get("token")
+            with contextlib.suppress(wire.WireError):
+                token = wire.receive(stream, _GREETING_S)[0].get("token")
                 if isinstance(token, str) and hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
-                    stream.settimeout(None)
                     return stream
             stream.close()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import socket
 import struct
+import time
 from pathlib import Path
 from typing import Any
 
@@ -27,41 +28,53 @@ class WireError(ConnectionError):
     """The other process is not there, went away, or speaks another language."""
 
 
-def send(stream: socket.socket, header: dict[str, Any], body: bytes | memoryview = b"") -> None:
-    """Send a parcel. Raises `WireError`."""
+def send(
+    stream: socket.socket, header: dict[str, Any], body: bytes | memoryview = b"", limit_s: float | None = None
+) -> None:
+    """Send a parcel. Raises `WireError`, also where the other end has not taken all of it after `limit_s` seconds."""
     written = json.dumps(header).encode()
     if len(written) > MOST_HEADER or len(body) > MOST_BODY:
         raise WireError(f"a parcel of {len(body)} bytes is too large; at most {MOST_BODY}")
+    deadline = None if limit_s is None else time.monotonic() + limit_s
     try:
-        stream.sendall(_LENGTHS.pack(len(written), len(body)) + written)
-        if len(body):
-            stream.sendall(body)
+        for part in (_LENGTHS.pack(len(written), len(body)) + written, body):
+            if len(part):
+                stream.settimeout(_left(deadline))
+                stream.sendall(part)
+    except TimeoutError as error:
+        raise WireError("the process at the other end did not take a parcel in time") from error
     except OSError as error:
         raise WireError(f"the process at the other end went away ({error.strerror})") from error
 
 
-def receive(stream: socket.socket) -> tuple[dict[str, Any], bytes]:
-    """The next parcel. Raises `WireError`; `TimeoutError` where the stream has a limit and it is over."""
-    header_length, body_length = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size))
+def _left(deadline: float | None) -> float | None:
+    return None if deadline is None else max(deadline - time.monotonic(), 1e-3)
+
+
+def receive(stream: socket.socket, limit_s: float | None = None) -> tuple[dict[str, Any], bytes]:
+    """Return the next parcel. Raises `WireError`, also where not all of it has come after `limit_s` seconds."""
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+    header_length, body_length = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size, deadline))
     if header_length > MOST_HEADER or body_length > MOST_BODY:
         raise WireError(f"a parcel that says it has {body_length} bytes is no parcel")
     try:
-        header = json.loads(_exactly(stream, header_length))
+        header = json.loads(_exactly(stream, header_length, deadline))
     except (ValueError, RecursionError) as error:
         raise WireError("a parcel whose header cannot be read") from error
     if not isinstance(header, dict):
         raise WireError("a parcel whose header is no mapping")
-    return header, _exactly(stream, body_length)
+    return header, _exactly(stream, body_length, deadline)
 
 
-def _exactly(stream: socket.socket, count: int) -> bytes:
-    """So many bytes; memory is taken as they arrive, not as they are announced."""
+def _exactly(stream: socket.socket, count: int, deadline: float | None) -> bytes:
+    """Read `count` bytes before the deadline; memory is taken as they arrive, not as they are announced."""
     pieces: list[bytes] = []
     while count:
         try:
+            stream.settimeout(_left(deadline))
             piece = stream.recv(min(count, _PIECE))
-        except TimeoutError:
-            raise
+        except TimeoutError as error:
+            raise WireError("the process at the other end sent no whole parcel in time") from error
         except OSError as error:
             raise WireError(f"the process at the other end went away ({error.strerror})") from error
         if not piece:
