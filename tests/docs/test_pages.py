@@ -150,6 +150,11 @@ def test_the_readme_is_one_page() -> None:
     assert README.count("![") == 1
 
 
+def test_its_example_is_the_start_of_the_output_that_start_explains() -> None:
+    (example,) = [block.body for block in blocks(README) if block.body.startswith("Verdict")]
+    assert example in PAGES["docs/start.md"]
+
+
 def test_its_links_lead_somewhere() -> None:
     targets = re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", README)
     assert len(targets) > 20

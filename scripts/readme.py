@@ -1,0 +1,100 @@
+"""README's picture and table of defenses, from the committed matrix of all attacks.
+
+    python -m scripts.readme results/defenses.png     # prints the table in Markdown and draws it
+
+Figures are means over the seeds of `results/attacks/matrix/hospitals-seed*.json`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+
+from fkgsec.experiments.reporting.matrix import matrix
+from fkgsec.experiments.reporting.picture import ORANGE, png
+from fkgsec.experiments.runs.compare import read_comparison
+
+RECORDS = sorted((Path(__file__).parents[1] / "results/attacks/matrix").glob("hospitals-seed*.json"))
+DEFENSES = {
+    "none": "none",
+    "robust:rule=clip": "robust:\nrule=clip",
+    "psu,secagg": "psu,\nsecagg",
+    "psu,secagg,suppress:t=2": "… with\nsuppress:t=2",
+    "psu,secagg,dp:unit=row,clip=0.1,epsilon=10": "… with dp,\nepsilon 10",
+}
+"""Cases of the records, and their headings."""
+QUESTIONS = {
+    "update-recovery.cosine\nserver": ("A client's update, read by the server", "cosine"),
+    "edges-rounds.auc\nserver": ("Which entities a client links, by the server", "AUC"),
+    "membership.auc\nserver+triples": ("Was a triple trained on? By the server", "AUC"),
+    "membership.auc\nmodels": ("Was a triple trained on? From its model", "AUC"),
+    "client-guess.found\nclient": ("Entity names that a client guesses", "share"),
+    "client-poison.hits@10\nclient": ("False triples planted by one client", "Hits@10"),
+}
+"""Rows of the matrix, and how README words them."""
+
+
+def figures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Values and baselines `[questions, defenses]` and the test MRR `[defenses]`, means over seeds."""
+    values, baselines, utilities = [], [], []
+    for path in RECORDS:
+        comparison = read_comparison(path)
+        assert comparison is not None
+        seed = matrix({case.name: case.record for case in comparison.cases if case.name in DEFENSES})
+        rows = {row.label: row.cells for row in seed.rows}
+        cells = [[cell.figure for cell in rows[label]] for label in QUESTIONS]
+        values.append([[figure.estimate.value for figure in row if figure] for row in cells])
+        baselines.append([[figure.baseline.value for figure in row if figure and figure.baseline] for row in cells])
+        utilities.append([utility.value for utility in seed.utility])
+    return np.mean(values, axis=0), np.mean(baselines, axis=0), np.mean(utilities, axis=0)
+
+
+def table() -> list[str]:
+    """Return README's table, a question in each row: value and, in brackets, its baseline."""
+    values, baselines, utilities = figures()
+    heads = " | ".join(f"`{defense}`" for defense in DEFENSES)
+    lines = [f"| question (metric) | {heads} |", "|---" * (1 + len(DEFENSES)) + "|"]
+    for (question, metric), row, bases in zip(QUESTIONS.values(), values, baselines, strict=True):
+        cells = " | ".join(f"{_short(value)} ({_short(base)})" for value, base in zip(row, bases, strict=True))
+        lines.append(f"| {question} ({metric}) | {cells} |")
+    return [*lines, f"| Utility of the shared model (test MRR) | {' | '.join(map(_short, utilities))} |"]
+
+
+def draw() -> bytes:
+    """Draw the table as a heat map (PNG): white at the baseline, orange at 1."""
+    values, baselines, utilities = figures()
+    colors = LinearSegmentedColormap.from_list("level", ["#ffffff", ORANGE])
+    figure = Figure(figsize=(7.6, 3.7))
+    axes = figure.add_axes((0.36, 0.1, 0.63, 0.74))
+    for column, heading in enumerate(DEFENSES.values()):
+        axes.text(column + 0.5, -0.12, heading, ha="center", va="bottom", fontsize=8.5, fontweight="bold")
+        axes.text(column + 0.5, 6.5, _short(utilities[column]), ha="center", va="center", fontsize=9)
+    for row, ((question, metric), level, bases) in enumerate(zip(QUESTIONS.values(), values, baselines, strict=True)):
+        axes.text(-0.08, row + 0.5, f"{question}\n({metric})", ha="right", va="center", fontsize=8)
+        for column, (value, base) in enumerate(zip(level, bases, strict=True)):
+            share = max(0.0, (value - base) / (1 - base))
+            axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colors(share), edgecolor="white", lw=2))
+            axes.text(
+                column + 0.5, row + 0.5, f"{_short(value)} ({_short(base)})", ha="center", va="center", fontsize=9
+            )
+    axes.text(-0.08, 6.5, "Utility (test MRR)", ha="right", va="center", fontsize=8)
+    axes.set(xlim=(0, len(DEFENSES)), ylim=(7, 0))
+    axes.set_axis_off()
+    figure.text(
+        0.01, 0.02, "Measured (baseline). White: no better than the baseline. Orange: the most possible.", fontsize=8
+    )
+    return png(figure)
+
+
+def _short(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
+
+
+if __name__ == "__main__":
+    Path(sys.argv[1]).write_bytes(draw())
+    print("\n".join(table()))
