@@ -1,4 +1,4 @@
-"""What a federation does to its uploads and its training to resist: protocols in front of the server, noise, suppression."""
+"""Defenses of a federation: protocols in front of the server, noise, suppression."""
 
 import importlib
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""What each party of a defended exchange was sent so far: a hash chain on either side, bound to the sessions of sums.
+"""History of broadcasts to each party of a defended exchange: a hash chain on either side, bound to the sessions of sums.
 
     sent = SentBroadcasts()                               # the server's
     client = ReceivedBroadcasts("client/a")               # each client's, checked as it arrives
@@ -39,7 +39,7 @@ from fkgsec.protocols.secagg import Setting
 
 
 class Last(msgspec.Struct):
-    """What a client knows of the last broadcast of one table.
+    """State of the last broadcast of one table at a client.
 
     Attributes:
         commitment: to the table.
@@ -92,7 +92,7 @@ class SentBroadcasts(History):
         return self._tree[1]
 
     def shown(self, claims: Mapping[str, Claim], setting: Setting, party: str) -> bytes:
-        """What a party is shown: the claims of its neighbours in the session."""
+        """Return what a party is shown: the claims of its neighbours in the session."""
         return encode_claims([claims[peer] for peer in setting.in_order(setting.graph[party]) if peer in claims])
 
     def compare(
@@ -111,11 +111,11 @@ class SentBroadcasts(History):
                 excluded[party] = f"BroadcastError: {error}"
         others = [party for party, claim in good.items() if claim.history != self.digest]
         if 2 * len(others) < len(good):
-            said = len(good) - len(others)
+            surplus = len(good) - len(others)
             for party in others:
                 del good[party]
                 excluded[party] = (
-                    f"BroadcastError: it says that it was sent other tables than the server and {said} clients say"
+                    f"BroadcastError: it says that it was sent other tables than the server and {surplus} clients say"
                 )
         return good, excluded
 
@@ -168,7 +168,7 @@ class ReceivedBroadcasts(History):
         return ~_bits(shared, num_rows) if shared else np.zeros(num_rows, dtype=bool)
 
     def lacks_rows(self, table: Table) -> bool:
-        """Whether the client was only told the commitment to the last table."""
+        """Return whether the client was only told the commitment to the last table."""
         return self.last.get(table, Last()).withheld is not None
 
     def require_rows(self, round: int, table: Table) -> None:
@@ -184,7 +184,7 @@ class ReceivedBroadcasts(History):
             )
 
     def claim(self, identity: Ed25519PrivateKey, session: bytes, round: int) -> bytes:
-        """What it was sent so far, signed for one session."""
+        """Return what it was sent so far, signed for one session."""
         return encode_claims([sign_claim(identity, session, round, self.party, self.digest)])
 
     def check_claims(
@@ -199,11 +199,11 @@ class ReceivedBroadcasts(History):
 
 
 def packed(server: History, clients: Mapping[str, ReceivedBroadcasts]) -> Tensor:
-    """What each party was sent so far, as bytes, uint8 `[n]`; `unpack` puts it back."""
+    """Return what each party was sent so far, as bytes, uint8 `[n]`; `unpack` puts it back."""
     last: dict[str, dict[str, Last]] = {}
     for party, client in clients.items():
-        for table, one in client.last.items():
-            last.setdefault(table, {})[party] = one
+        for table, history_of_table in client.last.items():
+            last.setdefault(table, {})[party] = history_of_table
     history = {party: client.digest for party, client in clients.items()} | {SERVER: server.digest}
     return torch.frombuffer(bytearray(msgspec.msgpack.encode(_State(history, last))), dtype=torch.uint8)
 

@@ -110,11 +110,11 @@ class BroadcastTree:
 
     def prove(self, places: np.ndarray) -> bytes:
         """The hashes that the holder of the rows at `places` lacks to compute the root, by level from the leaves and place."""
-        known, missing = {int(place) for place in places}, []
+        covered, missing = {int(place) for place in places}, []
         for level in self._levels[:-1]:
-            siblings = {place ^ 1 for place in known} - known
+            siblings = {place ^ 1 for place in covered} - covered
             missing += [level[place] for place in sorted(siblings) if place < len(level)]
-            known = {place // 2 for place in known}
+            covered = {place // 2 for place in covered}
         return b"".join(missing)
 
 
@@ -134,11 +134,11 @@ def commitment_of_rows(names: Sequence[str], rows: np.ndarray, places: np.ndarra
         for k, (place, name) in enumerate(zip(places, names, strict=True))
     }
     hashes = [proof[start : start + HASH_BYTES] for start in range(0, len(proof), HASH_BYTES)]
-    given, size, missing = iter(hashes), total, False
+    remaining, size, missing = iter(hashes), total, False
     while size > 1:
         siblings = {place ^ 1 for place in nodes} - nodes.keys()
         for place in sorted(place for place in siblings if place < size):
-            nodes[place] = next(given, b"")
+            nodes[place] = next(remaining, b"")
             missing |= not nodes[place]
         nodes = {
             place // 2: _inner(node, nodes[place + 1]) if place + 1 < size else node
@@ -146,7 +146,7 @@ def commitment_of_rows(names: Sequence[str], rows: np.ndarray, places: np.ndarra
             if place % 2 == 0
         }
         size = (size + 1) // 2
-    if missing or next(given, None) is not None or len(proof) % HASH_BYTES:
+    if missing or next(remaining, None) is not None or len(proof) % HASH_BYTES:
         raise BroadcastError(f"a proof of {len(proof)} bytes does not fit {len(places)} of {total} rows")
     return _root(nodes[0], total)
 
@@ -172,7 +172,7 @@ def check_values(rows: np.ndarray, bound: np.ndarray | float, *, where: str) -> 
 
 
 class Claim(msgspec.Struct, frozen=True, tag="broadcast-claim"):
-    """What a client says it received: the digest of its history, signed for one session."""
+    """Claim of a client about what it received: the digest of its history, signed for one session."""
 
     sender: str
     history: bytes
@@ -217,9 +217,9 @@ def check_claims(
         if claim.history != history:
             others.append(claim.sender)
     if others:
-        told = ", ".join(others)
+        named = ", ".join(others)
         raise BroadcastError(
-            f"{where}: the server sent {told} other tables than {party} (inconsistent broadcast), or {told} lied about it"
+            f"{where}: the server sent {named} other tables than {party} (inconsistent broadcast), or {named} lied about it"
         )
 
 

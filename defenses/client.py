@@ -1,4 +1,4 @@
-"""One client's half of a defended exchange: its key and randomness, what it was sent, where its rows are, what it puts into sums.
+"""Client's half of a defended exchange: its key and randomness, its history of broadcasts, its rows, its summands.
 
     client = DefendedClient("client/a", terms, entropy.of(0), ReceivedBroadcasts)
     client.join(table_client)
@@ -39,7 +39,7 @@ LOG = logging.getLogger("fkgsec")
 
 
 class Part(NamedTuple):
-    """What a client puts into the sums of a round.
+    """Summands of a client in a round.
 
     Attributes:
         kept: what it is made of. rows: `[k]`, which of the table's `[N]` rows it sends, ascending; under noise in the ring all.
@@ -53,16 +53,16 @@ class Part(NamedTuple):
     values: np.ndarray
     weights: np.ndarray
 
-    def whole(self, own: np.ndarray, num_rows: int) -> np.ndarray:
+    def whole(self, contributed: np.ndarray, num_rows: int) -> np.ndarray:
         """Elements or weights at all of the table's rows, `[N]` or `[N, width]`: zeros where it sends no row."""
-        whole = np.zeros((num_rows, *own.shape[1:]), dtype=own.dtype)
-        whole[self.rows] = own
+        whole = np.zeros((num_rows, *contributed.shape[1:]), dtype=contributed.dtype)
+        whole[self.rows] = contributed
         return whole
 
 
 @dataclass(frozen=True)
 class Guards:
-    """What a client's defenses do to its rows, one after the other: those of other packages, then `dp`."""
+    """Defenses that a client applies to its rows in order: those of other packages, then `dp`."""
 
     client: DefendedClient
     table: Table
@@ -72,19 +72,19 @@ class Guards:
 
         Rows that are no numbers before it, which a malicious client sends, stay so: whoever aggregates leaves them out.
         """
-        for name, one in self.client.terms.defense.others.items():
+        for name, extra in self.client.terms.defense.others.items():
             if not rows.isfinite().all():
                 break
-            given = one.protect(
+            protected = extra.protect(
                 round, self.table, rows, received, self.client.draw(f"defense {name}", self.table, round)
             )
-            if given.shape != rows.shape or not given.isfinite().all():
-                shape = " x ".join(map(str, given.shape))
+            if protected.shape != rows.shape or not protected.isfinite().all():
+                shape = " x ".join(map(str, protected.shape))
                 raise RunError(
                     f"defense {name} made {shape} values of the {' x '.join(map(str, rows.shape))} of {self.client.party}, or "
                     "some that are not finite"
                 )
-            rows = given.to(rows.dtype)
+            rows = protected.to(rows.dtype)
         if self.client.terms.defense.dp:
             rows = DifferentialPrivacy(self.client, self.table).protect(round, rows, received)
         return rows
@@ -92,7 +92,7 @@ class Guards:
 
 @dataclass(frozen=True)
 class DifferentialPrivacy:
-    """What `dp` does to a client's rows: the change is clipped, and noise of its own added. See `fkgsec.defenses.privacy`."""
+    """Defense `dp` on a client's rows: clip the change and add the client's own noise. See `fkgsec.defenses.privacy`."""
 
     client: DefendedClient
     table: Table
@@ -126,7 +126,7 @@ class DefendedClient:
 
     @property
     def whole(self) -> bool:
-        """Whether it receives whole tables, as after private alignment."""
+        """Return whether it receives whole tables, as after private alignment."""
         return self.terms.defense.psu is not None
 
     def join(self, client: TableClient, *, guarded: bool = True) -> None:
@@ -141,8 +141,8 @@ class DefendedClient:
         """Find its rows in the list of names; `bind`: the list becomes part of its history."""
         numbers = {name: number for number, name in enumerate(names)}
         self.names[table] = list(names)
-        own = self.tables[table].holding.names
-        self.places[table] = torch.tensor([numbers[name] for name in own], dtype=torch.int64)
+        own_names = self.tables[table].holding.names
+        self.places[table] = torch.tensor([numbers[name] for name in own_names], dtype=torch.int64)
         if bind:
             self.log.extend(f"names of {table}", 0, commitment_of_names(names))
 
@@ -175,21 +175,21 @@ class DefendedClient:
         """Take over what it read, once it has entered its history: as a whole table, or with a proof of where its rows stand."""
         names = self.names[table]
         if self.whole:
-            commitment, own = commitment_of_table(names, content.rows.numpy()), content.at(self.places[table])
+            commitment, own_content = commitment_of_table(names, content.rows.numpy()), content.at(self.places[table])
         elif not len(content.places):  # it was sent no row of the table, and so has all that it can have
-            commitment, own = proof, content
+            commitment, own_content = proof, content
         else:
-            places, own = self.places[table][content.places], content
+            places, own_content = self.places[table][content.places], content
             commitment = commitment_of_rows(
-                [names[int(place)] for place in places], own.rows.numpy(), places.numpy(), len(names), proof
+                [names[int(place)] for place in places], own_content.rows.numpy(), places.numpy(), len(names), proof
             )
         self.log.enter(round, table, commitment, withheld=False)
-        return self.tables[table].take(round, own)
+        return self.tables[table].take(round, own_content)
 
     def rows_sent(self, round: int, table: Table) -> np.ndarray:
         """The rows that clients were to send in a round, bool `[N]`. Raises `BroadcastError` if it was not told them."""
-        told, rows = self.sent_rows.get(table, (None, None))
-        if told != round or rows is None:
+        frame, rows = self.sent_rows.get(table, (None, None))
+        if frame != round or rows is None:
             raise BroadcastError(f"{self.party} was not told which rows of {table} were sent in round {round}")
         return rows
 
@@ -202,13 +202,13 @@ class DefendedClient:
 
     def begin(self, round: int, table: Table, rows: Tensor) -> Part:
         """Make its part of a round's sums of its trained rows float32 `[num_uploaded, width]`."""
-        kept = self.tables[table].contribute(round, rows)
-        return self.part(round, table, kept, kept.contribution.rows.shape[1])
+        contribution = self.tables[table].contribute(round, rows)
+        return self.part(round, table, contribution, contribution.contribution.rows.shape[1])
 
-    def tell_sent_rows(self, round: int, table: Table, told: bytes) -> None:
+    def tell_sent_rows(self, round: int, table: Table, frame: bytes) -> None:
         """It is told which rows of the table participants send: bits, which become part of its history."""
-        self.log.extend(f"rows of {table} to send", round, told)
-        bits = np.unpackbits(np.frombuffer(told, dtype=np.uint8))
+        self.log.extend(f"rows of {table} to send", round, frame)
+        bits = np.unpackbits(np.frombuffer(frame, dtype=np.uint8))
         if len(bits) < len(self.names[table]):
             raise BroadcastError(
                 f"{self.party} was told of {len(bits)} rows to send; {table} has {len(self.names[table])}"
@@ -219,18 +219,18 @@ class DefendedClient:
         """It signed that its part is in the sum of a round."""
         self.in_sum[table] = round
 
-    def part(self, round: int, table: Table, kept: Kept, width: int) -> Part:
+    def part(self, round: int, table: Table, contribution: Kept, width: int) -> Part:
         """Encode a contribution for sums of rows `[N, width]`."""
         encoding, noise = self.terms.encodings[table], self.terms.noise.get(table)
-        held, noise = (
-            self._held(table, kept.contribution),
+        indices, noise = (
+            self._held(table, contribution.contribution),
             noise if isinstance(noise, RingNoise) and self.guarded else None,
         )
-        rows = np.arange(len(self.names[table])) if noise else np.sort(held)
-        places = np.searchsorted(rows, held)
-        own = np.zeros((len(rows), width))
-        own[places] = kept.contribution.rows.numpy()
-        elements, num_clipped = encoding.encode(own)
+        rows = np.arange(len(self.names[table])) if noise else np.sort(indices)
+        places = np.searchsorted(rows, indices)
+        values = np.zeros((len(rows), width))
+        values[places] = contribution.contribution.rows.numpy()
+        elements, num_clipped = encoding.encode(values)
         if num_clipped:
             self._warn_of_clip(round, table, num_clipped, encoding.clip)
         weight = self.tables[table].holding.weight
@@ -241,7 +241,7 @@ class DefendedClient:
             elements = encoding.ring.add(elements, encoding.ring.from_integers(drawn).reshape(elements.shape))
         weights = np.zeros(len(rows), dtype=Ring.UINT32.dtype)
         weights[places] = weight
-        self.parts[table] = Part(kept, rows, elements, encoding.decode(elements), weights)
+        self.parts[table] = Part(contribution, rows, elements, encoding.decode(elements), weights)
         return self.parts[table]
 
     def _warn_of_clip(self, round: int, table: Table, num_clipped: int, clip: float) -> None:
@@ -274,14 +274,14 @@ class DefendedClient:
         if self.in_sum.pop(table, None) != round:
             return
         part = self.parts[table]
-        kept = part.kept
-        chosen, held = kept.contribution.chosen.clone(), self._held(table, kept.contribution)
+        contribution = part.kept
+        chosen, indices = contribution.contribution.chosen.clone(), self._held(table, contribution.contribution)
         crossed = np.ones(len(self.names[table]), dtype=bool)
         if self.terms.defense.suppress:
             crossed = self.sent_rows[table][1] & ~self.log.local_rows(table, len(crossed))
-        chosen[chosen.clone()] = torch.from_numpy(crossed[held])
-        values = torch.from_numpy(part.values[np.searchsorted(part.rows, held[crossed[held]])])
-        self.tables[table].sent(kept, Contribution(chosen, values))
+        chosen[chosen.clone()] = torch.from_numpy(crossed[indices])
+        values = torch.from_numpy(part.values[np.searchsorted(part.rows, indices[crossed[indices]])])
+        self.tables[table].sent(contribution, Contribution(chosen, values))
 
 
 def bound_session(terms: Terms, purpose: str, table: Table, context: bytes, log: History) -> bytes:
@@ -327,7 +327,7 @@ def sending_setting(
     parties: Sequence[str],
     counted: Sequence[str],
     num_rows: int,
-    told: bytes,
+    sent_rows: bytes,
 ) -> Setting:
     """The session that sums the rows that were counted often enough.
 
@@ -345,5 +345,5 @@ def sending_setting(
         num_rows,
         threshold=threshold,
         min_survivors=len(members),
-        context=told,
+        context=sent_rows,
     )

@@ -1,4 +1,4 @@
-"""What `--defense` says: `psu,secagg`, `secagg:dropout=0.1,suppress:t=2`, `dp:epsilon=8,clip=0.1`.
+"""Options of `--defense`: `psu,secagg`, `secagg:dropout=0.1,suppress:t=2`, `dp:epsilon=8,clip=0.1`.
 
 class Rounded(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):   # a defense of one's own
     step: float = 0.01
@@ -54,7 +54,7 @@ class DefenseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return rows
 
     def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
-        """What the server aggregates of single uploads; never called where it learns their sum alone.
+        """Return what the server aggregates of single uploads; never called where it learns their sum alone.
 
         Args:
             uploads: by party, in the order of the parties. previous: the rows as they were last sent, `[N, width]`.
@@ -67,7 +67,7 @@ class DefenseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         """Raises `SpecError` where it does not fit the algorithm, or what the server gets of uploads."""
 
     def statement(self) -> str:
-        """What a run says that it protects."""
+        """Return what a run says that it protects."""
         return f"{self.about or 'a defense of another package'}; no guarantee is stated for it"
 
 
@@ -89,7 +89,7 @@ class PsuOptions(DefenseOptions, frozen=True, kw_only=True):
 
 
 class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
-    """Every upload through secure aggregation: the server learns the sum, how many hold each row, and who is in it.
+    """Secure aggregation of every upload: the server learns the sum, how many hold each row, and who is in it.
 
     Attributes:
         clip: clients cut values beyond +-clip, and log it locally.
@@ -211,34 +211,34 @@ class Defense(msgspec.Struct, frozen=True):
         elif self.suppress is not None and self.secagg.neighbours is not None:
             raise SpecError("suppress needs masks between all clients: leave out neighbours")
         if self.dp is not None:
-            given, where = ("accountant", "integer") if self.distributed_noise else ("colluders", "gaussian")
-            if getattr(self.dp, given) is not None:
-                raise SpecError(f"{given} does not apply to {where} noise; leave it out")
+            option, where = ("accountant", "integer") if self.distributed_noise else ("colluders", "gaussian")
+            if getattr(self.dp, option) is not None:
+                raise SpecError(f"{option} does not apply to {where} noise; leave it out")
 
     @property
     def names(self) -> list[str]:
-        """Of those that are used."""
+        """Names of the defenses in use."""
         return [kind for kind in KINDS if kind in self.others or getattr(self, kind, None) is not None]
 
     @property
     def delivers(self) -> Delivery:
-        """What the server gets of a round's uploads."""
+        """Return what the server gets of a round's uploads."""
         return "sum" if self.secagg else "single uploads"
 
     @property
     def knows_holdings(self) -> bool:
-        """Whether the server learns who holds each row."""
+        """Return whether the server learns who holds each row."""
         return self.psu is None
 
     def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
-        """What all of them make of single uploads, one after the other; a row that several cut counts once for each."""
+        """Return what all of them make of single uploads, one after the other; a row that several cut counts once for each."""
         from fkgsec.exchange import Screened  # which loads torch
 
         cut: dict[str, int] = {}
-        for one in self.others.values():
-            uploads, own = one.screen(round, table, uploads, previous)
-            counted = [party for party in uploads if party in cut or party in own]
-            cut = {party: cut.get(party, 0) + own.get(party, 0) for party in counted}
+        for extra in self.others.values():
+            uploads, cut_rows = extra.screen(round, table, uploads, previous)
+            counted = [party for party in uploads if party in cut or party in cut_rows]
+            cut = {party: cut.get(party, 0) + cut_rows.get(party, 0) for party in counted}
         return Screened(uploads, cut)
 
     @property
@@ -282,7 +282,7 @@ def parse_defense(text: str) -> Defense:
     >>> parse_defense("secagg:clip=8,dropout=0.1,suppress:t=2").suppress
     SuppressOptions(t=2)
     """
-    given: dict[str, dict[str, str]] = {}
+    written: dict[str, dict[str, str]] = {}
     name = ""
     for piece in (part.strip() for part in text.split(",") if text.strip()):
         head, colon, rest = (part.strip() for part in piece.partition(":"))
@@ -292,21 +292,21 @@ def parse_defense(text: str) -> Defense:
             name, setting = head, rest
             if name not in KINDS:
                 raise SpecError(f"defense: {name!r} is unknown; allowed: {', '.join(KINDS)}")
-            if name in given:
+            if name in written:
                 raise SpecError(f"defense: {name} is named twice")
-            given[name] = {}
+            written[name] = {}
             if not colon:
                 continue
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not name:
             raise SpecError(f"defense: {piece!r} is no setting; write name:key=value,key=value")
-        if key in given[name]:
+        if key in written[name]:
             raise SpecError(f"defense: {name} has {key} twice")
-        given[name][key] = value
-    made = {}
-    for name, settings in given.items():
+        written[name][key] = value
+    parsed = {}
+    for name, settings in written.items():
         try:
-            made[name] = msgspec.convert(settings, KINDS[name], strict=False)
+            parsed[name] = msgspec.convert(settings, KINDS[name], strict=False)
         except msgspec.ValidationError as error:
             field = str(error).partition(" - at `$.")
             key = field[2].rstrip("`")
@@ -315,9 +315,9 @@ def parse_defense(text: str) -> Defense:
             raise SpecError(f"defense: {name}: {f'{key}: ' if key else ''}{field[0]}{allowed}") from error
         except SpecError as error:
             raise SpecError(f"defense: {name}: {error}") from error
-    others = {name: options for name, options in made.items() if name not in _OF_PROTOCOLS}
+    others = {name: options for name, options in parsed.items() if name not in _OF_PROTOCOLS}
     try:
-        return Defense(**{name: options for name, options in made.items() if name in _OF_PROTOCOLS}, others=others)
+        return Defense(**{name: options for name, options in parsed.items() if name in _OF_PROTOCOLS}, others=others)
     except SpecError as error:
         raise SpecError(f"defense: {error}") from error
 
@@ -340,9 +340,9 @@ def check_defense(options: RunOptions) -> None:
         hides_choice=defense.dp is None,
         transport=f"defense {options.defense!r}",
     )
-    for name, one in defense.others.items():
+    for name, other in defense.others.items():
         try:
-            one.check(options, defense.delivers)
+            other.check(options, defense.delivers)
         except SpecError as error:
             raise SpecError(f"defense: {name}: {error}") from error
 

@@ -194,8 +194,8 @@ def released(guarantees: Mapping[str, Guarantee], *, releases: int) -> dict[str,
     counted = {
         table: guarantee_of(
             [
-                replace(one, count=releases, num_samples=one.num_samples // one.count * releases)
-                for one in guarantee.releases
+                replace(release, count=releases, num_samples=release.num_samples // release.count * releases)
+                for release in guarantee.releases
             ],
             delta=guarantee.delta - guarantee.sampling_delta,
             unit=guarantee.unit,
@@ -211,7 +211,7 @@ def released(guarantees: Mapping[str, Guarantee], *, releases: int) -> dict[str,
 
 
 def composed(before: Mapping[str, PrivacyGuarantee], after: Mapping[str, Guarantee]) -> dict[str, Guarantee]:
-    """What was released before and what is released now, together, by what each covers.
+    """Return what was released before and what is released now, together, by what each covers.
 
     Raises `SpecError` for a guarantee that was not made by `fkgsec.protocols.noise.accounting`.
     """

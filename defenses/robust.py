@@ -101,10 +101,10 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
         if self.rule == "clip":
             return _clip(uploads, previous, self.c)
         value = _by_rank(uploads, previous, 0 if self.rule == "median" else self.f, median=self.rule == "median")
-        return Screened({party: one._replace(rows=value[one.places]) for party, one in uploads.items()})
+        return Screened({party: upload._replace(rows=value[upload.places]) for party, upload in uploads.items()})
 
     def statement(self) -> str:
-        """What it does, and what it does not."""
+        """Return what it does, and what it does not."""
         what = {
             "clip": f"a row moves by at most {self.c:g} times a usual change of the round",
             "median": "each number of a row is the median over its holders; rows of 1 or 2 holders are not protected",
@@ -136,20 +136,20 @@ def _clip(uploads: Mapping[str, Upload], previous: Tensor, c: float) -> Screened
 
     from fkgsec.exchange import Screened
 
-    changes = {party: one.rows - previous[one.places] for party, one in uploads.items()}
-    bound = c * float(torch.stack([_usual(one) for one in changes.values()]).median())  # of two the lower
-    cut = {party: clipped(one, bound) for party, one in changes.items()}
+    changes = {party: upload.rows - previous[upload.places] for party, upload in uploads.items()}
+    bound = c * float(torch.stack([_usual(upload) for upload in changes.values()]).median())  # of two the lower
+    cut = {party: clipped(upload, bound) for party, upload in changes.items()}
     screened = {
-        party: one._replace(rows=previous[one.places] + cut[party])
+        party: upload._replace(rows=previous[upload.places] + cut[party])
         if not torch.equal(cut[party], changes[party])
-        else one
-        for party, one in uploads.items()
+        else upload
+        for party, upload in uploads.items()
     }
     return Screened(screened, {party: int((cut[party] != changes[party]).any(dim=1).sum()) for party in uploads})
 
 
 def _by_rank(uploads: Mapping[str, Upload], previous: Tensor, f: int, *, median: bool) -> Tensor:
-    """Each number's median, or mean without f at either end, over the clients that uploaded its row, `[N, width]`."""
+    """Return each number's median, or mean without f at either end, over the clients that uploaded its row, `[N, width]`."""
     import torch
 
     num_rows, width = previous.shape
@@ -158,11 +158,11 @@ def _by_rank(uploads: Mapping[str, Upload], previous: Tensor, f: int, *, median:
     for start in range(0, num_rows, at_once):
         stop = min(start + at_once, num_rows)
         stack = torch.full((len(uploads), stop - start, width), torch.inf, dtype=previous.dtype)
-        for own, (places, rows, _) in zip(stack, uploads.values(), strict=True):
+        for layer, (places, rows, _) in zip(stack, uploads.values(), strict=True):
             here = (places >= start) & (places < stop)
-            own[places[here] - start] = rows[here]
+            layer[places[here] - start] = rows[here]
         holders = (stack[:, :, 0] < torch.inf).sum(dim=0)  # uploads are finite
-        held = holders > 0
+        is_held = holders > 0
         # Of k holders the ranks low .. k - 1 - low are averaged: all but f at either end, but always the middle one or two.
         middle = (holders - 1).clamp_min(0) // 2
         low = middle if median else middle.clamp_max(f)
@@ -170,7 +170,7 @@ def _by_rank(uploads: Mapping[str, Upload], previous: Tensor, f: int, *, median:
         taken = (rank >= low) & (rank <= holders - 1 - low)
         ordered = stack.sort(dim=0).values
         total = torch.where(taken[:, :, None], ordered, 0.0).sum(dim=0)
-        value[start:stop][held] = total[held] / taken.sum(dim=0)[held, None]
+        value[start:stop][is_held] = total[is_held] / taken.sum(dim=0)[is_held, None]
     return value
 
 

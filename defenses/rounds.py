@@ -77,19 +77,19 @@ class Seal:
         return ProtocolMessage(self.round, sender, receiver, self.table, step, content)
 
     def of_protocol(self, sender: str, receiver: str, frame: Reply) -> Reply:
-        """What a protocol inside yields, as it crosses."""
+        """Return what a protocol inside yields, as it crosses."""
         if frame == NOTHING or isinstance(frame, Silence):
             return frame
         return (self.message(sender, receiver, kind_of(frame), frame),)
 
     def content(self, message: AnyMessage, sender: str, receiver: str, step: str) -> bytes:
-        """What one step says. Raises `BroadcastError` for another message."""
+        """Return what one step says. Raises `BroadcastError` for another message."""
         check_header(message, self.round, sender, receiver, self.table, step, BroadcastError)
         assert isinstance(message, ProtocolMessage)
         return message.content
 
     def within(self, frame: Frames, sender: str, receiver: str) -> bytes | Silence:
-        """What a protocol inside is sent; `Silence` for what is no message of a protocol, or another party's."""
+        """Return what a protocol inside is sent; `Silence` for what is no message of a protocol, or another party's."""
         try:
             message = _sole(frame, sender)
             if not isinstance(message, ProtocolMessage):
@@ -118,7 +118,7 @@ def _server_side(
     first: Ask | None = None,
     silent: set[str] | None = None,
     *,
-    said: Mapping[str, Frames] | None = None,
+    messages: Mapping[str, Frames] | None = None,
     beside: Mapping[str, AnyMessage] = MappingProxyType({}),
 ) -> ServerRound[Result]:
     """A protocol's round.
@@ -130,15 +130,15 @@ def _server_side(
         silent: takes those that were asked and did not answer.
     """
     ask = next(inner)
-    if said is not None:
+    if messages is not None:
         try:
-            ask = inner.send(_opened(said.items(), seal, set()))
+            ask = inner.send(_opened(messages.items(), seal, set()))
         except ProtocolError:
-            yield Ask(CLAIMS, {party: (one,) for party, one in beside.items()})
+            yield Ask(CLAIMS, {party: (opening,) for party, opening in beside.items()})
             raise
     while True:
         sealed = {party: seal.of_protocol(SERVER, party, frame) for party, frame in ask.requests.items()}
-        sealed |= {party: (one, *sealed.get(party, ())) for party, one in beside.items()}
+        sealed |= {party: (opening, *sealed.get(party, ())) for party, opening in beside.items()}
         outer, first, beside, answered = first or Ask(ask.stage, sealed), None, {}, set[str]()
         replies = yield outer
         try:
@@ -160,7 +160,7 @@ def _opened(replies: Replies, seal: Seal, answered: set[str]) -> Iterator[tuple[
 
 
 class Inner(NamedTuple):
-    """How a client's part of a protocol ended: what it returned, or the frame of the round around it that came instead."""
+    """End of a client's part of a protocol: what it returned, or the frame of the round around it that came instead."""
 
     result: object
     following: Frames = ()
@@ -190,9 +190,9 @@ def _client_side(
         except StopIteration as end:
             return Inner(end.value)
         if kind == "secagg-survivors" and not isinstance(replies[0], Silence):
-            told = decode(content)
-            assert isinstance(told, Survivors)
-            signed(told.survivors)
+            decoded = decode(content)
+            assert isinstance(decoded, Survivors)
+            signed(decoded.survivors)
 
 
 def _going_on(steps: ClientRound[Result], frame: Frames) -> ClientRound[Result]:
@@ -238,7 +238,7 @@ def client_union(client: DefendedClient, table: Table) -> ClientRound[list[str]]
 
 
 def server_broadcast(
-    server: DefendedServer, round: int, table: Table, contents: Mapping[str, Tensor], told: bytes
+    server: DefendedServer, round: int, table: Table, contents: Mapping[str, Tensor], sent_rows: bytes
 ) -> ServerRound[None]:
     """Sends the receivers their rows with a proof where they stand, and the others the commitment alone.
 
@@ -251,13 +251,13 @@ def server_broadcast(
         message = shared.held_by(server.message(round, table, party, content))
         requests[party] = [message]
         if not server.terms.defense.psu:
-            made = server.prove(table, content, message)
-            step, proof = (ROOT, server.commit(table, content)) if made is None else (PROOF, made)
+            proofs = server.prove(table, content, message)
+            step, proof = (ROOT, server.commit(table, content)) if proofs is None else (PROOF, proofs)
             requests[party].append(seal.message(SERVER, party, step, proof))
     for party in server.terms.parties:
         if party not in requests:
-            requests[party] = [seal.message(SERVER, party, ROOT, told)]
-    server.log.extend(table, round, told)
+            requests[party] = [seal.message(SERVER, party, ROOT, sent_rows)]
+    server.log.extend(table, round, sent_rows)
     renews = server.terms.renews(round)
     if renews and not server.opened[table]:  # its clients were told which rows to send
         for party, frame in requests.items():
@@ -268,7 +268,7 @@ def server_broadcast(
 
 
 def client_broadcast(client: DefendedClient, round: int, table: Table) -> ClientRound[Received | None]:
-    """What the client makes of its rows; None where it was told the commitment alone.
+    """Return what the client makes of its rows; None where it was told the commitment alone.
 
     Raises:
         BroadcastError: values that no sum gives, a wrong proof, or a message that is not the one due.
@@ -297,7 +297,7 @@ def client_broadcast(client: DefendedClient, round: int, table: Table) -> Client
     else:
         check_header(message, round, SERVER, client.party, table, error=BroadcastError)
         content = client.read(message)
-        proof = b"".join(seal.content(one, SERVER, client.party, one.label) for one in more)
+        proof = b"".join(seal.content(part, SERVER, client.party, part.label) for part in more)
         received = client.receive(round, table, content, proof)
     if renews:
         client.log.renew(round, table, sent)
@@ -341,20 +341,20 @@ def server_upload(
     excluded = unread | excluded
     shown = {p: seal.message(SERVER, p, CLAIMS, server.log.shown(claims, setting, p)) for p in claims}
     try:
-        said = {party: (advertised[party],) for party in claims}
-        total, crossed = yield from _server_sum(server, seal, parties, said, shown, note)
+        messages = {party: (advertised[party],) for party in claims}
+        total, crossed = yield from _server_sum(server, seal, parties, messages, shown, note)
     except (TooFewParties, DisconnectedGraph, ReconstructionMismatch) as error:
         if isinstance(error, ClosedSecret) and error.spare:
             server.barred[error.owner] = describe(error)
         outcome = Uploaded(0, 0, _by_table(table, {**error.excluded, **excluded}))
     else:
         note(server.note(round, table, total))
-        kept = server.open(round, table, total, crossed)
+        opened = server.open(round, table, total, crossed)
         outcome = Uploaded(
             len(total.survivors),
             0,
             _by_table(table, {**total.excluded, **excluded}),
-            num_kept_rows=kept,
+            num_kept_rows=opened,
             changed_levels=server.tables[table].codec.changed_levels,
         )
     server.end(round, table)
@@ -365,7 +365,7 @@ def _server_sum(
     server: DefendedServer,
     seal: Seal,
     parties: Sequence[str],
-    said: Mapping[str, Frames],
+    messages: Mapping[str, Frames],
     shown: Mapping[str, AnyMessage],
     note: Callable[[Opened], None],
 ) -> ServerRound[tuple[Sum, np.ndarray | None]]:
@@ -380,10 +380,12 @@ def _server_sum(
     num_rows = len(server.tables[table].shared.names)
     if not terms.defense.suppress:
         setting = sum_setting(terms, log, "rows", round, table, parties, num_rows)
-        return (yield from _server_side(secagg.server_round(setting), seal, said=said, beside=shown)), None
+        return (yield from _server_side(secagg.server_round(setting), seal, messages=messages, beside=shown)), None
     setting = sum_setting(terms, log, "holders", round, table, parties, num_rows)
     silent: set[str] = set()
-    counted = yield from _server_side(secagg.server_round(setting), seal, silent=silent, said=said, beside=shown)
+    counted = yield from _server_side(
+        secagg.server_round(setting), seal, silent=silent, messages=messages, beside=shown
+    )
     note(server.note(round, table, counted))
     if gone := [party for party in counted.survivors if party in silent]:
         # The sum of the others would show, beside the counts, what those who left hold.
@@ -394,11 +396,11 @@ def _server_sum(
     sent = (holders >= terms.defense.suppress.t) & (holders <= len(counted.survivors))
     if server.rows_to_send is not None:
         sent = server.rows_to_send(round, table, sent)
-    told = np.packbits(sent).tobytes()
+    sent_mask = np.packbits(sent).tobytes()
     # Who sits the round out also has to know which rows of the broadcast are new.
-    request = {party: (seal.message(SERVER, party, SENT_ROWS, told),) for party in terms.parties}
-    log.extend(f"rows of {table} to send", round, told)
-    setting = sending_setting(terms, log, round, table, parties, counted.survivors, num_rows, told)
+    request = {party: (seal.message(SERVER, party, SENT_ROWS, sent_mask),) for party in terms.parties}
+    log.extend(f"rows of {table} to send", round, sent_mask)
+    setting = sending_setting(terms, log, round, table, parties, counted.survivors, num_rows, sent_mask)
     total = yield from _server_side(secagg.server_round(setting), seal, Ask(SENT_ROWS, request))
     return total._replace(excluded={**counted.excluded, **total.excluded}), sent
 
@@ -435,11 +437,11 @@ def client_upload(client: DefendedClient, round: int, table: Table, parties: Seq
     counted = yield from _going_on(summing, following)
     if not terms.defense.suppress:
         return
-    told = _told(client, seal, counted.following)
+    sent_rows = _told(client, seal, counted.following)
     if client.party not in members:
         return
     client.keep_back(table, client.sent_rows[table][1] & ~client.log.local_rows(table, num_rows))
-    setting = sending_setting(terms, client.log, round, table, parties, members, num_rows, told)
+    setting = sending_setting(terms, client.log, round, table, parties, members, num_rows, sent_rows)
     yield from _client_sum(client, seal, "rows", setting, lambda _: client.enter_sum(round, table))
 
 
@@ -453,15 +455,15 @@ def client_listening(client: DefendedClient, round: int, table: Table, refusal: 
 
 
 def _told(client: DefendedClient, seal: Seal, frame: Frames) -> bytes:
-    told = seal.content(_sole(frame, SERVER), SERVER, client.party, SENT_ROWS)
-    client.tell_sent_rows(seal.round, seal.table, told)
-    return told
+    content = seal.content(_sole(frame, SERVER), SERVER, client.party, SENT_ROWS)
+    client.tell_sent_rows(seal.round, seal.table, content)
+    return content
 
 
 def _client_sum(
     client: DefendedClient, seal: Seal, purpose: str, setting: Setting, signed: Callable[[tuple[str, ...]], None]
 ) -> ClientRound[Inner]:
-    """One secure sum of what the client has prepared: of its rows and weights, or of one for each row that it holds."""
+    """Take part in a secure sum of the client's summands: of its rows and weights, or of one for each row that it holds."""
     table = seal.table
 
     def values() -> dict[str, np.ndarray]:
@@ -477,5 +479,5 @@ def _client_sum(
 
 
 def _by_table(table: Table, excluded: Mapping[str, str]) -> dict[str, str]:
-    """Whose messages a session left out, with the table that it summed before the reason."""
+    """Return the excluded parties of a session with their reasons, prefixed by the table."""
     return {party: f"{table}: {reason}" for party, reason in excluded.items()}

@@ -45,7 +45,7 @@ class DefendedServer:
         self.since_whole: set[int] = set()  # rounds since a sum had all rows: each opened some that the others did not
 
     def content(self, round: int, table: Table) -> Tensor:
-        """What clients are sent rows of, the same for all: float32 `[N, V]`."""
+        """Return what clients are sent rows of, the same for all: float32 `[N, V]`."""
         server = self.tables[table]
         return server.content(round, None, torch.arange(len(server.shared.names)))
 
@@ -98,7 +98,7 @@ class DefendedServer:
         return int(wrong.sum())
 
     def note(self, round: int, table: Table, total: Sum) -> Opened:
-        """What the server computed from a session, for whoever attacks as it."""
+        """Return what the server computed from a session, for whoever attacks as it."""
         encoding = self.terms.encodings[table]
         rows = encoding.decode(total.vectors["rows"]) if "rows" in total.vectors else np.zeros(0)
         survivors = list(total.survivors)
@@ -109,6 +109,6 @@ class DefendedServer:
     def remember_survivors(self, round: int, survivors: Collection[str]) -> None:
         """Keep the rounds whose survivors are no combination of earlier ones: they tell who holds what."""
         present = np.array([party in survivors for party in self.terms.parties], dtype=np.float64)
-        known = [*self.notable.values(), present]
-        if round not in self.notable and np.linalg.matrix_rank(np.stack(known)) == len(known):
+        earlier = [*self.notable.values(), present]
+        if round not in self.notable and np.linalg.matrix_rank(np.stack(earlier)) == len(earlier):
             self.notable[round] = present

@@ -1,4 +1,4 @@
-"""Which server each part of a defense withstands, and with how many colluders: never more than holds.
+"""Server model that each part of a defense withstands, and the number of colluders: never overstated.
 
     >>> from fkgsec.defenses.options import parse_defense
     >>> uploads = withstood(parse_defense("psu,secagg,suppress:t=2"), 5, 5, threshold=4, bound=True)[1]
@@ -28,7 +28,7 @@ from fkgsec.protocols.secagg import safe_threshold
 def withstood(
     defense: Defense, num_parties: int, num_clients: int, *, threshold: int, bound: bool
 ) -> tuple[Withstands, ...]:
-    """One entry for what a client holds, for its upload, for rare rows, and for what noise covers.
+    """Return an entry for what a client holds, for its upload, for rare rows, and for what noise covers.
 
     Sums: a threshold of t opens the sum of at least t clients, of whom the colluders know their own parts; two others must be
     in it, so at most t - 2 collude.
@@ -38,12 +38,12 @@ def withstood(
         num_clients, threshold: of a round's session.
         bound: whether the broadcast that clients trained from is part of the session of their sum, and all of them have its rows.
     """
-    found = []
+    models = []
     if defense.secagg is None:
         if defense.dp is not None:
-            found.append(Withstands(part="which rows a client holds", server="none", limit="alignment is in clear"))
-            found.append(_local(num_clients))
-        return tuple(found)
+            models.append(Withstands(part="which rows a client holds", server="none", limit="alignment is in clear"))
+            models.append(_local(num_clients))
+        return tuple(models)
     shared = {"threshold": threshold, "num_clients": num_clients}
     honest = max(0, threshold - 2)
     if defense.psu:
@@ -51,7 +51,7 @@ def withstood(
             "private set union has no proof against an active server; counts of holders in rounds with other survivors tell of "
             "them afterwards"
         )
-        found.append(
+        models.append(
             Withstands(
                 part="who brought a name to the alignment",
                 server="follows the protocol",
@@ -60,32 +60,32 @@ def withstood(
             )
         )
     else:
-        found.append(Withstands(part="which rows a client holds", server="none", limit="alignment is in clear"))
+        models.append(Withstands(part="which rows a client holds", server="none", limit="alignment is in clear"))
     uploads = _uploads(defense, num_clients, threshold, bound=bound, sampled=num_clients < num_parties)
-    found.append(uploads)
+    models.append(uploads)
     if defense.suppress:
         limit = "one that lies about the counts, or a client that counts itself several times, opens rare rows"
         server = "follows the protocol"
         colluders = min(honest, defense.suppress.t - 2)
-        found.append(
+        models.append(
             Withstands(part="rows with few holders", server=server, colluders=colluders, limit=limit, **shared)
         )
     if defense.distributed_noise:
         assert defense.dp is not None
-        told = 1 if defense.dp.colluders is None else defense.dp.colluders
-        limit = f"noise is enough with {told} colluders (dp:colluders)"
-        found.append(
+        num_colluders = 1 if defense.dp.colluders is None else defense.dp.colluders
+        limit = f"noise is enough with {num_colluders} colluders (dp:colluders)"
+        models.append(
             Withstands(
                 part="values under noise",
                 server=uploads.server,
-                colluders=min(told, uploads.colluders),
+                colluders=min(num_colluders, uploads.colluders),
                 limit=limit,
                 **shared,
             )
         )
     elif defense.dp is not None:
-        found.append(_local(num_clients))
-    return tuple(found)
+        models.append(_local(num_clients))
+    return tuple(models)
 
 
 def _local(num_clients: int) -> Withstands:

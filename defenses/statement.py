@@ -1,4 +1,4 @@
-"""What a defended exchange says of itself: lines for people, guarantees and server models for records and policies."""
+"""Human-readable statement of a defense's guarantees, and the same as typed values for records and policies."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def statement(terms: Terms, before: Protection) -> list[str]:
 
 
 def active_server(terms: Terms) -> str:
-    """What secure sums withstand of a server that does not follow the protocol, with the tests that show it."""
+    """Return what secure sums withstand of a server that does not follow the protocol, with the tests that show it."""
     secagg, codec = terms.defense.secagg, terms.codec
     assert secagg is not None
     orders = "out of order or repeated" if codec.chooses_rows else "out of order, repeated or left out"

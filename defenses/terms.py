@@ -1,4 +1,4 @@
-"""What the parties of a defended exchange agree on beforehand, and where what they draw comes from.
+"""Terms that the parties of a defended exchange agree on, and the source of their randomness.
 
 terms = Terms(options, parties, tables, codec)
 terms.agree(Entropy.drawn(options, run))               # keys and names of sessions
@@ -32,7 +32,7 @@ SESSIONS = ("psu", "broadcasts", "holders", "rows")
 
 
 class PartyEntropy:
-    """What one party's keys, noise and sessions derive from. Nothing that another party draws follows from it."""
+    """Entropy from which one party's keys, noise and sessions derive. Nothing that another party draws follows from it."""
 
     def __init__(self, lasting: bytes, sessions: bytes, run: str) -> None:
         self._lasting, self._sessions, self._run = lasting, sessions, run
@@ -43,7 +43,7 @@ class PartyEntropy:
         return Ed25519PrivateKey.from_private_bytes(derive(self._lasting, "identity in an exchange", self._run))
 
     def randomness(self, purpose: str, table: Table, round: int) -> Randomness:
-        """What it draws from for one purpose in one round."""
+        """Return what it draws from for one purpose in one round."""
         lasts = purpose in ("local noise", "ring noise") or purpose.startswith("defense ")
         source = self._lasting if lasts else self._sessions
         return seeded(derive(source, "randomness of an exchange", self._run, purpose, table, round))
@@ -67,9 +67,9 @@ class Entropy:
         return cls(digest("fixed entropy of an exchange", options.protocol_seed), run)
 
     def of(self, place: int) -> PartyEntropy:
-        """One party's, by place; the server's comes after all clients'."""
+        """Derive the entropy of one party by index; the server comes after all clients."""
         lasting, sessions = (
-            derive(one, "party of an exchange", self.run, place) for one in (self.value, self._sessions)
+            derive(secret, "party of an exchange", self.run, place) for secret in (self.value, self._sessions)
         )
         return PartyEntropy(lasting, sessions, self.run)
 
@@ -157,11 +157,11 @@ class Terms:
         )
 
     def _releases(self, options: DpOptions) -> int:
-        """How often a unit's values cross: once a round, of every table that a client (but not a row) has a part in."""
+        """Return how often a unit's values cross: once a round, of every table that a client (but not a row) has a part in."""
         return self.num_releases * (1 if options.unit == "row" else len(self.tables))
 
     def union(self, table: Table) -> psu.Plan:
-        """Of the private union of the names of a table's rows."""
+        """Setting of the private union of the names of a table's rows."""
         options = self.defense.psu
         assert options is not None
         threshold = safe_threshold(len(self.parties))
@@ -170,7 +170,7 @@ class Terms:
         )
 
     def renews(self, round: int) -> bool:
-        """Whether the broadcast of a round renews some of the rows alone, so that clients must know which."""
+        """Return whether the broadcast of a round renews some of the rows alone, so that clients must know which."""
         return round > 0 and self.defense.suppress is not None and not self.codec.chooses_rows
 
     def largest_value(self, table: Table) -> float:
@@ -189,7 +189,7 @@ class Terms:
         threshold: int | None = None,
         min_survivors: int | None = None,
     ) -> Setting:
-        """Of one session of secure aggregation."""
+        """Setting of one session of secure aggregation."""
         assert self.defense.secagg is not None
         return Setting(
             session=session,
@@ -205,13 +205,13 @@ class Terms:
 
     def threshold(self, num_parties: int) -> int:
         """Shares that open a secret in a session of so many."""
-        given = self.defense.secagg
-        if given is None:
+        options = self.defense.secagg
+        if options is None:
             return num_parties
         safe = safe_threshold(num_parties)
-        if given.neighbours is not None:
-            safe = min(given.neighbours, safe_threshold(given.neighbours + 1))
-        return given.threshold or safe
+        if options.neighbours is not None:
+            safe = min(options.neighbours, safe_threshold(options.neighbours + 1))
+        return options.threshold or safe
 
     def fewest_survivors(self, num_parties: int) -> int:
         """The least that a sum of so many participants is opened for."""
@@ -233,7 +233,7 @@ class Terms:
         }
 
     def graph_risk(self) -> str:
-        """What the k-regular graph withstands in one session. Raises `SettingError` for one that is too thin."""
+        """Return what the k-regular graph withstands in one session. Raises `SettingError` for one that is too thin."""
         secagg, count = self.defense.secagg, self.num_participants
         assert secagg is not None
         assert secagg.neighbours is not None

@@ -114,22 +114,22 @@ class DefendedTransport(Transport):
 
     # Alignment.
 
-    def align(self, table: Table, held: Mapping[str, Holding]) -> None:
-        """By private set union where `psu` says so, else in clear."""
+    def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
+        """Align by private set union if `psu` is set, else in plaintext."""
         if not self.defense.psu:
-            super().align(table, held)
+            super().align(table, holdings)
             self._place(table, {})
             return
-        self._seat(table, held)
+        self._seat(table, holdings)
         self._place(table, self._union(table))
 
-    def _seat(self, table: Table, held: Mapping[str, Holding]) -> None:
-        super()._seat(table, held)
+    def _seat(self, table: Table, holdings: Mapping[str, Holding]) -> None:
+        super()._seat(table, holdings)
         for party, client in self.clients[table].items():
             self.defended[party].join(client, guarded=party not in self.unguarded)
 
     def _place(self, table: Table, lists: Mapping[str, Sequence[str]]) -> None:
-        """Each client finds its rows in the list of names that it has, which is bound where it is of a private union."""
+        """Let each client find its rows in its list of names, which is bound if it comes from a private union."""
         names, bind = self.server[table].names, self.defense.psu is not None
         for party, client in self.defended.items():
             client.place(table, lists.get(party, names), bind=bind)
@@ -142,25 +142,25 @@ class DefendedTransport(Transport):
         return cast("dict[str, list[str]]", self._run(self.aligning(table), clients).clients)
 
     def aligning(self, table: Table) -> ServerRound[None]:
-        """By private set union where `psu` says so, else in clear."""
+        """Align by private set union if `psu` is set, else in plaintext."""
         if not self.defense.psu:
             yield from super().aligning(table)
             return
         randomness = self.entropy.of(len(self.parties)).randomness("psu", table, 0)
         try:
-            found = yield from rounds.server_union(self.terms, table, randomness)
+            union = yield from rounds.server_union(self.terms, table, randomness)
         except psu.CohortChanged as error:
             if error.opened or not error.excluded:
                 raise
-            told = ", ".join(f"{party} ({reason})" for party, reason in error.excluded.items())
+            left_out = ", ".join(f"{party} ({reason})" for party, reason in error.excluded.items())
             raise TooFewParties(
-                f"psu: the union of {table} is without {told}; start the federation without them, or without a party that could "
-                "not open their shares: either is at fault"
+                f"psu: the union of {table} is without {left_out}; start the federation without them, or without a party that "
+                "could not open their shares: either is at fault"
             ) from error
-        self.server[table].names = list(found.identifiers)
+        self.server[table].names = list(union.identifiers)
 
     def initialise(self, table: Table, rows: Tensor) -> None:
-        """As in clear; then encoding and noise fit the table's size. Raises `SpecError` for values beyond the clip."""
+        """Initialize as in plaintext; then fit encoding and noise to the table. Raises `SpecError` for values beyond the clip."""
         super().initialise(table, rows)
         self._prepare(table)
         if not self.defense.secagg:
@@ -203,11 +203,11 @@ class DefendedTransport(Transport):
         content = self.central.content(round, table)
         contents = {party: self._content_for(round, table, party, content) for party in receivers}
         # An adversary says that it sent everybody what it sent the first of them.
-        said = content if self.servers[table].tamper is None else next(iter(contents.values()), content)
-        return rounds.server_broadcast(self.central, round, table, contents, self.central.commit(table, said))
+        announced = content if self.servers[table].tamper is None else next(iter(contents.values()), content)
+        return rounds.server_broadcast(self.central, round, table, contents, self.central.commit(table, announced))
 
     def _content_for(self, round: int, table: Table, party: str, content: Tensor) -> Tensor:
-        """What the server sends a client rows of: what it tells those who receive nothing that it sends; or what an adversary
+        """Return the table whose rows the server sends a client: what it tells those who receive nothing; or what an adversary
         makes of it, all rows of the table, since what a client receives is bound to them all."""
         return self.servers[table].sent(round, party, content)
 
@@ -225,9 +225,9 @@ class DefendedTransport(Transport):
         if not self.defense.secagg:
             return super().upload(round, table, rows, refusals=refusals)
         before, participants = self.server[table].rows, list(rows)
-        rows = {party: own for party, own in rows.items() if party not in refusals}
-        for party, own in rows.items():
-            self.defended[party].begin(round, table, own)
+        rows = {party: client_rows for party, client_rows in rows.items() if party not in refusals}
+        for party, client_rows in rows.items():
+            self.defended[party].begin(round, table, client_rows)
         dropouts = self.terms.dropouts(round, participants)
         if (server := self.malicious_server) is not None:
             dropouts |= {party: Stage.MASK for party in participants if server.drops(round, party)}
@@ -258,27 +258,27 @@ class DefendedTransport(Transport):
 
     def _echoes(self, table: Table, before: Tensor) -> dict[str, Tensor]:
         """Who sends back what the server sent it adds nothing that the server does not know."""
-        known = {}
+        by_row = {}
         for party in self.inputs[table]:
-            own = self.defended[party].parts[table].kept.contribution.rows
-            held = self.defended[party].places[table][: len(own)]
-            crossed = torch.ones(len(held), dtype=torch.bool)
+            contributed = self.defended[party].parts[table].kept.contribution.rows
+            indices = self.defended[party].places[table][: len(contributed)]
+            crossed = torch.ones(len(indices), dtype=torch.bool)
             if self.defense.suppress:
                 local = self.defended[party].log.local_rows(table, len(before))
-                crossed = torch.from_numpy(self.central.crossed[table] & ~local)[held]
-            if crossed.any() and torch.equal(own[crossed].double(), before[held[crossed]].double()):
-                known[party] = before.double() * self.clients[table][party].holding.weight
-        return known
+                crossed = torch.from_numpy(self.central.crossed[table] & ~local)[indices]
+            if crossed.any() and torch.equal(contributed[crossed].double(), before[indices[crossed]].double()):
+                by_row[party] = before.double() * self.clients[table][party].holding.weight
+        return by_row
 
     # What is kept, and rounds after a run.
 
     def tensors(self) -> dict[str, Tensor]:
-        """As in clear; the entropy of the protocols; and what each party was sent so far."""
+        """Return the tensors of the plaintext transport, the entropy of the protocols, and each party's history of broadcasts."""
         entropy = torch.from_numpy(np.frombuffer(self.entropy.value, dtype=np.uint8).copy())
         since = torch.tensor(sorted(self.central.since_whole), dtype=torch.int64)
         barred = torch.frombuffer(bytearray(msgspec.msgpack.encode(self.central.barred)), dtype=torch.uint8)
-        own = {"entropy": entropy, "broadcasts": self._histories(), "since": since, "barred": barred}
-        return super().tensors() | own
+        state = {"entropy": entropy, "broadcasts": self._histories(), "since": since, "barred": barred}
+        return super().tensors() | state
 
     def _histories(self) -> Tensor:
         return packed(self.central.log, {party: client.log for party, client in self.defended.items()})
@@ -286,8 +286,8 @@ class DefendedTransport(Transport):
     def _load_histories(self, tensor: Tensor) -> None:
         unpack(tensor, self.central.log, {party: client.log for party, client in self.defended.items()})
 
-    def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
-        """As in clear; a private union is read from its list, and what clients and server knew follows from the transcript.
+    def restore(self, holdings: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
+        """Restore as in plaintext; a private union is read from its list, and all other knowledge follows from the transcript.
 
         Raises `RunError` for a checkpoint without the entropy that its protocols began with.
         """
@@ -298,11 +298,11 @@ class DefendedTransport(Transport):
         transcript = self.channel.transcript
         for message in transcript.each_message(0):
             if isinstance(message, ProtocolMessage) and message.step == "psu-union-list":
-                told = psu.decode_message(message.content)
-                assert isinstance(told, psu.UnionList)
-                self.server[message.table].names = list(told.identifiers)
-        super().restore(held, tensors)
-        for table in held:
+                union = psu.decode_message(message.content)
+                assert isinstance(union, psu.UnionList)
+                self.server[message.table].names = list(union.identifiers)
+        super().restore(holdings, tensors)
+        for table in holdings:
             self._place(table, {})
             self._prepare(table)
         self._load_histories(tensors["broadcasts"])
@@ -354,12 +354,12 @@ class DefendedTransport(Transport):
         """Clients know what they were sent last, and take no other table; who was sent no rows then takes these over."""
         if not (self.defense.secagg and self.codec.whole):
             return super().send_again(table)
-        known, lacking = {}, [party for party, client in self.defended.items() if client.log.lacks_rows(table)]
+        commitments, lacking = {}, [party for party, client in self.defended.items() if client.log.lacks_rows(table)]
         for party, client in self.defended.items():
-            known[party] = client.log.last[table].commitment
+            commitments[party] = client.log.last[table].commitment
         received = self.broadcast(0, table, self.parties)
         for party, client in self.defended.items():
-            if client.log.last[table].commitment != known[party]:
+            if client.log.last[table].commitment != commitments[party]:
                 raise BroadcastError(f"{party} was sent another table of {table} than it was sent last in the run")
         return {party: self.defended[party].taking(table, received[party]) for party in lacking}
 

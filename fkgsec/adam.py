@@ -33,7 +33,7 @@ class Adam:
     @torch.no_grad()
     def step(self) -> None:
         """Move every parameter that has a gradient."""
-        moved = [place for place, one in enumerate(self._parameters) if one.grad is not None]
+        moved = [place for place, parameter in enumerate(self._parameters) if parameter.grad is not None]
         if not moved:
             return
         for place in moved:
@@ -59,18 +59,18 @@ class Adam:
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        for one in self._parameters:
-            one.grad = None
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
         """Moments and step counts under `state`, by the place of a parameter, of those that have moved."""
         return {"state": self._state}
 
-    def load_state_dict(self, kept: Mapping[str, Any]) -> None:
+    def load_state_dict(self, saved: Mapping[str, Any]) -> None:
         """Put back what `state_dict` gave."""
         self._state = {
             int(place): {name: tensor.clone().to(self._parameters[int(place)].device) for name, tensor in state.items()}
-            for place, state in kept["state"].items()
+            for place, state in saved["state"].items()
         }
 
 

@@ -37,16 +37,18 @@ _NOTHING = (NoneType, msgspec.UnsetType)
 class Named(_StructType):
     """The type of structs whose fields are options: a name that is none of them is an error of ours, with the nearest."""
 
-    def __call__(cls, *given: Any, **options: Any) -> Any:
+    def __call__(cls, *positional: Any, **options: Any) -> Any:
         """Make a struct. Raises `SpecError` for a name that it does not have, and for values without one."""
         names: tuple[str, ...] = cls.__struct_fields__
-        if given:
-            raise SpecError(f"{cls.__name__} takes options by their names, as in {names[0]}=...; got {shown(given[0])}")
+        if positional:
+            raise SpecError(
+                f"{cls.__name__} takes options by their names, as in {names[0]}=...; got {shown(positional[0])}"
+            )
         for name in options:
             if name not in names:
                 near = difflib.get_close_matches(name, names, n=1)
-                own = "; those of an algorithm alone stand in settings={...}" if "settings" in names else ""
-                meant = f"; did you mean {near[0]}?" if near else f"{own}; allowed: {', '.join(names)}"
+                hint = "; those of an algorithm alone stand in settings={...}" if "settings" in names else ""
+                meant = f"; did you mean {near[0]}?" if near else f"{hint}; allowed: {', '.join(names)}"
                 raise SpecError(f"{name} is no option of {cls.__name__}{meant}")
         return super().__call__(**options)
 
@@ -59,13 +61,13 @@ def check_fields(options: msgspec.Struct) -> None:
     """
     for name, kind in _kinds(type(options)):
         value = getattr(options, name)
-        found = checked(name, kind, value)
-        if found is not value:
-            msgspec.structs.force_setattr(options, name, found)
+        plain = checked(name, kind, value)
+        if plain is not value:
+            msgspec.structs.force_setattr(options, name, plain)
 
 
 def check_values(kind: type[msgspec.Struct], values: dict[str, Any]) -> None:
-    """As `check_fields`, of values that no struct is made of yet, such as those in a file; unknown names are passed over."""
+    """Check values as `check_fields` does before a struct is made, such as those in a file; unknown names are ignored."""
     for name, field in _kinds(kind):
         if name in values:
             checked(name, field, values[name])
@@ -91,8 +93,12 @@ def checked(name: str, kind: Any, value: Any) -> Any:
     if numpy and (isinstance(value, numpy.generic) or (isinstance(value, numpy.ndarray) and value.ndim == 1)):
         value = value.tolist()
     listed = isinstance(value, list | tuple)
-    filled = [one for one in kinds if one not in _NOTHING]
-    return _as(name, next((one for one in filled if (get_origin(one) is tuple) == listed), filled[0]), value)
+    filled = [alternative for alternative in kinds if alternative not in _NOTHING]
+    return _as(
+        name,
+        next((alternative for alternative in filled if (get_origin(alternative) is tuple) == listed), filled[0]),
+        value,
+    )
 
 
 def _as(name: str, kind: Any, value: Any) -> Any:
@@ -102,16 +108,16 @@ def _as(name: str, kind: Any, value: Any) -> Any:
         raise SpecError(f"{name} must be one of {', '.join(map(str, get_args(kind)))}; got {shown(value)}")
     if get_origin(kind) is tuple:
         if isinstance(value, list | tuple):
-            made = tuple(checked(name, get_args(kind)[0], part) for part in value)
-            same = isinstance(value, tuple) and all(one is other for one, other in zip(made, value, strict=True))
-            return value if same else made
+            converted = tuple(checked(name, get_args(kind)[0], part) for part in value)
+            same = isinstance(value, tuple) and all(new is other for new, other in zip(converted, value, strict=True))
+            return value if same else converted
         raise SpecError(f"{name} must be a list{_of(get_args(kind)[0])}; got {shown(value)}")
     if kind not in _WORDS:
         return value
-    made = _plain(kind, value)
-    if made is None:
+    converted = _plain(kind, value)
+    if converted is None:
         raise SpecError(f"{name} must be {_WORDS[kind]}; got {shown(value)}")
-    return made
+    return converted
 
 
 def _plain(kind: type, value: Any) -> Any:
@@ -139,14 +145,14 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
         return _alternatives(get_args(kind)[0])
     if get_origin(kind) in (Literal, tuple) or not get_args(kind):
         return (kind,)
-    return tuple(one for part in get_args(kind) for one in _alternatives(part))
+    return tuple(inner for part in get_args(kind) for inner in _alternatives(part))
 
 
 @functools.cache
 def _kinds(struct: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
     """Name and type of each field that holds something plain."""
-    found = [(field.name, field.type) for field in msgspec.structs.fields(struct)]
-    return tuple((name, kind) for name, kind in found if any(_is_plain(one) for one in _alternatives(kind)))
+    fields = [(field.name, field.type) for field in msgspec.structs.fields(struct)]
+    return tuple((name, kind) for name, kind in fields if any(_is_plain(inner) for inner in _alternatives(kind)))
 
 
 def _is_plain(kind: Any) -> bool:

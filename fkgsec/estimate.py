@@ -51,7 +51,7 @@ def critical_value(compared: int = 1) -> float:
     return _Z95 if compared == 1 else NormalDist().inv_cdf(1 - 0.025 / compared)
 
 
-def at_level(found: Estimate, compared: int = 1, least: float = -1.0) -> Estimate:
+def at_level(estimate: Estimate, compared: int = 1, least: float = -1.0) -> Estimate:
     """The same figure with the interval that holds where it was chosen among `compared` ones (Bonferroni).
 
     A share's is Wilson's at that level. A bootstrap's is as much wider as the normal distribution's would be, from `least` to 1
@@ -60,13 +60,15 @@ def at_level(found: Estimate, compared: int = 1, least: float = -1.0) -> Estimat
     >>> at_level(proportion(50, 100), 5) == proportion(50, 100, compared=5)
     True
     """
-    if compared == 1 or found.low == found.high:
-        return found
-    if found.method == "wilson":
-        return proportion(min(found.value * found.n, found.n), found.n, compared=compared)
+    if compared == 1 or estimate.low == estimate.high:
+        return estimate
+    if estimate.method == "wilson":
+        return proportion(min(estimate.value * estimate.n, estimate.n), estimate.n, compared=compared)
     wider = critical_value(compared) / critical_value()
-    low, high = (found.value + wider * (end - found.value) for end in (found.low, found.high))
-    return Estimate(found.value, max(least, low), min(1.0, high), found.n, f"{found.method}, best of {compared}")
+    low, high = (estimate.value + wider * (end - estimate.value) for end in (estimate.low, estimate.high))
+    return Estimate(
+        estimate.value, max(least, low), min(1.0, high), estimate.n, f"{estimate.method}, best of {compared}"
+    )
 
 
 def proportion(successes: float, n: int, *, compared: int = 1, attainable: float = 1.0) -> Estimate:
@@ -128,12 +130,16 @@ def mean_of_shares(values: Sequence[float] | np.ndarray, rng: np.random.Generato
     >>> str(mean_of_shares([1.0], np.random.default_rng(0)))
     '1.0000 [0.2065, 1.0000]'
     """
-    found = at_level(mean(values, rng), compared, least=0.0)
-    if not 0 < found.n < FEW:
-        return found
-    share = proportion(min(found.value * found.n, found.n), found.n, compared=compared)
+    estimate = at_level(mean(values, rng), compared, least=0.0)
+    if not 0 < estimate.n < FEW:
+        return estimate
+    share = proportion(min(estimate.value * estimate.n, estimate.n), estimate.n, compared=compared)
     return Estimate(
-        found.value, min(found.low, share.low), max(found.high, share.high), found.n, f"bootstrap and {share.method}"
+        estimate.value,
+        min(estimate.low, share.low),
+        max(estimate.high, share.high),
+        estimate.n,
+        f"bootstrap and {share.method}",
     )
 
 

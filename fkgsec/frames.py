@@ -66,8 +66,8 @@ def block(
     """
     parts = [f"<strong>{_cell(title)}</strong>", *(f"<div>{_cell(line, _MOST_IN_LINE)}</div>" for line in lines)]
     if rows:
-        head = "".join(f"<th>{_cell(one)}</th>" for one in heads)
-        body = "".join(f"<tr>{''.join(f'<td>{_cell(one)}</td>' for one in row)}</tr>" for row in rows[:_MOST_ROWS])
+        head = "".join(f"<th>{_cell(cell)}</th>" for cell in heads)
+        body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in rows[:_MOST_ROWS])
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
     if len(rows) > _MOST_ROWS:
         parts.append(f"<div>and {len(rows) - _MOST_ROWS:,} more rows; to_frame() has all</div>")

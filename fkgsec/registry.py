@@ -76,8 +76,8 @@ class Registry(Mapping[str, Part]):
 
     def _of_family(self, name: object) -> Part | None:
         prefix, colon, _ = str(name).partition(":")
-        known = colon and prefix in self._families
-        return pkgutil.resolve_name(self._families[prefix])(str(name)) if known else None
+        is_known = colon and prefix in self._families
+        return pkgutil.resolve_name(self._families[prefix])(str(name)) if is_known else None
 
     def remove(self, name: str) -> None:
         """Take a part out again, so that a notebook can register it anew."""
@@ -86,8 +86,8 @@ class Registry(Mapping[str, Part]):
 
     def __getitem__(self, name: str) -> Part:
         """Raises `SpecError` for a name that no part has, and for a part of another package that cannot be imported."""
-        if (made := self._of_family(name)) is not None:
-            return made
+        if (family_part := self._of_family(name)) is not None:
+            return family_part
         if name not in self._all():
             raise SpecError(f"{self.kind} {name!r} is unknown; allowed: {', '.join(self._parts)}")
         part = self._parts[name]

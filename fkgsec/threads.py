@@ -1,4 +1,4 @@
-"""How many threads torch computes with where bits must not depend on it.
+"""Number of threads that torch computes with where bits must not depend on it.
 
 with one_thread():
     loss.backward()

@@ -62,10 +62,10 @@ class Poisoner(Adversary):
         digest = hashlib.sha256(np.ascontiguousarray(self.poison, dtype="<i8").tobytes()).hexdigest()[:16]
         return f"{super().identity()} {digest} {self.copies} {self.boost:g}"
 
-    def training_subset(self, own: ClientGraph) -> TrainingSubset:
-        planted = len(own.train) + np.tile(np.arange(len(self.poison)), self.copies)
+    def training_subset(self, triples: ClientGraph) -> TrainingSubset:
+        planted = len(triples.train) + np.tile(np.arange(len(self.poison)), self.copies)
         return TrainingSubset(
-            np.concatenate([own.train, self.poison]), np.concatenate([np.arange(len(own.train)), planted])
+            np.concatenate([triples.train, self.poison]), np.concatenate([np.arange(len(triples.train)), planted])
         )
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:

@@ -83,9 +83,9 @@ class ShuffledIdentities(Adversary):
     def identity(self) -> str:
         return f"{super().identity()} {self.seed}"
 
-    def training_subset(self, own: ClientGraph) -> TrainingSubset:
-        other = generator(self.seed, "shuffled identities").permutation(own.num_trained_entities)
-        heads, relations, tails = own.train.T
+    def training_subset(self, triples: ClientGraph) -> TrainingSubset:
+        other = generator(self.seed, "shuffled identities").permutation(triples.num_trained_entities)
+        heads, relations, tails = triples.train.T
         return TrainingSubset.all(np.stack([other[heads], relations, other[tails]], axis=1))
 
 

@@ -58,12 +58,12 @@ class FactoredRows:
             span = self._stack.span(self._table, client)
             with torch.enable_grad():
                 factors = Factors(*(part.detach().requires_grad_() for part in parameters))
-                kept = self._alpha * orthogonality(factors.left, factors.right)
-                outputs = [kept, factors.rows()]
-            slopes = torch.autograd.grad(outputs, list(factors), [torch.ones_like(kept), gradient[span].clone()])
+                penalty = self._alpha * orthogonality(factors.left, factors.right)
+                outputs = [penalty, factors.rows()]
+            slopes = torch.autograd.grad(outputs, list(factors), [torch.ones_like(penalty), gradient[span].clone()])
             for part, slope in zip(parameters, slopes, strict=True):
                 part.grad = slope.contiguous()  # the fused Adam reads memory in its order, whatever the strides say
-            losses[client] = ordered_sum(kept.detach())
+            losses[client] = ordered_sum(penalty.detach())
         self._adam.step()
         for client in clients:
             rows = Factors(*self._parameters[client]).rows().detach()

@@ -21,6 +21,6 @@ def co_distillation(
 class FedEKDRule(LocalRule):
     """Co-distillation of the two models."""
 
-    def distil(self, own: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
+    def distil(self, private: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
         temperature = self.options.sampling_temperature
-        return co_distillation(shared, own, counts, temperature=temperature, importance=importance)
+        return co_distillation(shared, private, counts, temperature=temperature, importance=importance)

@@ -17,7 +17,7 @@ def mutual(
     variant: str = "paper",
     importance: Tensor | float = 1.0,
 ) -> Tensor:
-    """Each model's own loss, times `importance`, plus mu times its divergence from the other, which stands still for it.
+    """Return each model's own loss, times `importance`, plus mu times its divergence from the other, which stands still for it.
 
     Source: fedlu.txt Eq. 5-11, with KL(P, Q) read as D_KL(P || Q). Differs in variant "published" as FedLU's code does: the
     divergence is D_KL(teacher || student), and the prediction loss is halved.
@@ -42,9 +42,9 @@ class FedLURule(LocalRule):
     def begin_round(self, round: int) -> None:
         self._warming_up = 0 < round <= self.settings.warmup_rounds
 
-    def distil(self, own: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
+    def distil(self, private: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
         return mutual(
-            own,
+            private,
             shared,
             counts,
             temperature=self.options.sampling_temperature,

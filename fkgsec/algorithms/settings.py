@@ -22,7 +22,7 @@ Variant = Literal["paper", "published"]
 
 
 class VariantSettings(KgeSettings, frozen=True):
-    """Whether training follows a paper's text or FedLU's published code, which trains its baselines alike.
+    """Choice between a paper's text and FedLU's published code, which also trains its baselines.
 
     Attributes:
         variant: "paper", or "published": triples weighed by frequency, and batches and negatives drawn once for the run
@@ -46,8 +46,8 @@ class SingleSettings(VariantSettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
-        own = {"entity_range": "width", "best_round": "client"} if self.variant == "published" else {}
-        return {**super().training, **own}
+        published = {"entity_range": "width", "best_round": "client"} if self.variant == "published" else {}
+        return {**super().training, **published}
 
 
 class FedESettings(VariantSettings, frozen=True):
@@ -65,8 +65,8 @@ class FedESettings(VariantSettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
-        own = {"entity_range": "width"} if self.variant == "published" else {}
-        return {**super().training, **own}
+        published = {"entity_range": "width"} if self.variant == "published" else {}
+        return {**super().training, **published}
 
     @property
     def evaluates_before_broadcast(self) -> bool:
@@ -121,7 +121,7 @@ def equal_cost_dim(sparsity: float, sparse_rounds: int, dim: int) -> int:
 
 
 class FedSSettings(KgeSettings, frozen=True):
-    """How sparse rounds are.
+    """Settings of FedS: sparsity of rounds.
 
     Attributes:
         sparsity: share p of its shared rows that a client and the server send in a sparse round.
@@ -167,18 +167,18 @@ class FedLUSettings(FedESettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
-        own = {"best_round": "client"} if self.variant == "published" else {}
-        return {**super().training, **own}
+        published = {"best_round": "client"} if self.variant == "published" else {}
+        return {**super().training, **published}
 
-    def sampling_temperature(self, given: float | None, model: str) -> float:
-        return fedlu_temperature(self.variant, given, model)
+    def sampling_temperature(self, option: float | None, model: str) -> float:
+        return fedlu_temperature(self.variant, option, model)
 
 
-def fedlu_temperature(variant: Variant, given: float | None, model: str) -> float:
+def fedlu_temperature(variant: Variant, option: float | None, model: str) -> float:
     """FedLU weighs negatives alike (fedlu.txt Eq. 7), its code so but for RotatE."""
     if variant != "published" or model != "rotate":
         return 0.0
-    return 1.0 if given is None else given
+    return 1.0 if option is None else option
 
 
 Affinity = Literal["shared", "embedding"]

@@ -45,17 +45,17 @@ class Findings:
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], list[tuple[int, str]]] = {}
 
-    def add(self, split: str, count: int, one: str, many: str, first: str) -> None:
+    def add(self, split: str, count: int, singular: str, plural: str, first: str) -> None:
         """Note `count` findings of a kind (named for one and for many of it); nothing is noted when it is 0."""
         if count:
-            self._found.setdefault((split, one, many), []).append((count, first))
+            self._found.setdefault((split, singular, plural), []).append((count, first))
 
     def lines(self, num_clients: int = 1) -> tuple[str, ...]:
         lines = []
-        for (split, one, many), found in self._found.items():
-            total = sum(count for count, _ in found)
-            among = f" in {len(found)} of {num_clients} clients" if num_clients > 1 else ""
-            lines.append(f"{split}: {total:,} {one if total == 1 else many}{among}, first at {found[0][1]}")
+        for (split, singular, plural), findings in self._found.items():
+            total = sum(count for count, _ in findings)
+            among = f" in {len(findings)} of {num_clients} clients" if num_clients > 1 else ""
+            lines.append(f"{split}: {total:,} {singular if total == 1 else plural}{among}, first at {findings[0][1]}")
         return tuple(lines)
 
 
@@ -85,12 +85,12 @@ def inspect_splits(
         )
         if split == "train":
             continue
-        for columns, one, many in (([0, 2], "entity", "entities"), ([1], "relation", "relations")):
+        for columns, singular, plural in (([0, 2], "entity", "entities"), ([1], "relation", "relations")):
             unseen = ~np.isin(triples[:, columns], train[:, columns])
             rows = np.flatnonzero(unseen.any(axis=1))
             count = len(np.unique(triples[:, columns][unseen]))
             first = place(split, rows[0]) if len(rows) else ""
-            findings.add(split, count, f"{one} that train lacks", f"{many} that train lacks", first)
+            findings.add(split, count, f"{singular} that train lacks", f"{plural} that train lacks", first)
 
 
 def build_graph(
@@ -137,7 +137,7 @@ def build_federation(
     empty: str = "client {client} {split}",
     notes: Iterable[str] = (),
 ) -> FederatedGraph:
-    """As `build_graph`, over one vocabulary for all `clients` (name -> split -> triples, in the clients' order)."""
+    """Do the same as `build_graph`, over one vocabulary for all `clients` (name -> split -> triples, in the clients' order)."""
     findings = Findings()
     parts = [triples for splits in clients.values() for triples in splits.values()]
     vocabularies = _Vocabularies(parts, entities, relations, findings)

@@ -29,7 +29,7 @@ Layout = Literal["tsv-folder", "client-folders", "fede-pickle"]
 
 
 class DataFile(NamedTuple):
-    """One file: path under the data folder, public address (None: nowhere to download), checksum, size.
+    """File of a dataset: path under the data folder, public address (None: nowhere to download), checksum, size.
 
     The checksum is the sha256, or `git:` and git's own id of the content where a file's repository was seen and the file was not;
     its size is 0 then, which is checked for no file.
@@ -43,7 +43,7 @@ class DataFile(NamedTuple):
 
 @dataclass(frozen=True)
 class Dataset:
-    """One dataset of the catalogue. `path` is its folder or file under the data folder."""
+    """Dataset of the catalogue. `path` is its folder or file under the data folder."""
 
     name: str
     path: str
@@ -80,12 +80,12 @@ def find_dataset(name: str) -> Dataset:
         return by_name[name.casefold()]
     close = [by_name[match].name for match in difflib.get_close_matches(name.casefold(), by_name, n=3)]
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    known = ", ".join(dataset.name for dataset in datasets())
-    raise DataError(f"no dataset or path {name!r}; {hint}known datasets: {known}")
+    names = ", ".join(dataset.name for dataset in datasets())
+    raise DataError(f"no dataset or path {name!r}; {hint}known datasets: {names}")
 
 
 def cache_folder() -> Path:
-    """Where downloads are kept: `$XDG_CACHE_HOME/fkgsec`, else `~/.cache/fkgsec`."""
+    """Return where downloads are kept: `$XDG_CACHE_HOME/fkgsec`, else `~/.cache/fkgsec`."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "fkgsec"
 
@@ -152,8 +152,8 @@ def load_dataset(
 
     if isinstance(name_or_path, Path):
         return read_path(name_or_path, columns)
-    known = {dataset.name.casefold() for dataset in datasets()}
-    if name_or_path.casefold() not in known:
+    names = {dataset.name.casefold() for dataset in datasets()}
+    if name_or_path.casefold() not in names:
         looks_like_path = Path(name_or_path).exists() or any(sign in name_or_path for sign in (os.sep, "/"))
         if name_or_path and looks_like_path:
             return read_path(Path(name_or_path).expanduser(), columns)
@@ -196,13 +196,13 @@ def _check_file(path: Path, file: DataFile, dataset: Dataset) -> None:
         raise DataError(f"{path}: missing, {dataset.name} needs it")
     found_bytes = path.stat().st_size
     if file.size_bytes and found_bytes != file.size_bytes:
-        found, expected = f"{found_bytes:,} bytes", f"{file.size_bytes:,} bytes"
+        actual, expected = f"{found_bytes:,} bytes", f"{file.size_bytes:,} bytes"
     else:
         kind, _, digest = file.sha256.rpartition(":")
-        found, expected = f"{kind or 'sha256'} {_digest(path, kind)}", f"{kind or 'sha256'} {digest}"
-    if found != expected:
+        actual, expected = f"{kind or 'sha256'} {_digest(path, kind)}", f"{kind or 'sha256'} {digest}"
+    if actual != expected:
         raise DataError(
-            f"{path}: not the file of {dataset.name}, expected {expected}, found {found}; "
+            f"{path}: not the file of {dataset.name}, expected {expected}, found {actual}; "
             "to use a changed copy, give its path instead of the dataset's name"
         )
 
@@ -219,7 +219,7 @@ def _digest(path: Path, kind: str) -> str:
 
 
 def _is_cached(path: Path, file: DataFile, dataset: Dataset) -> bool:
-    """Whether the cache has the file. A damaged copy counts as missing if it can be downloaded anew, else it raises."""
+    """Return whether the cache has the file. A damaged copy counts as missing if it can be downloaded anew, else it raises."""
     if not path.exists():
         return False
     try:
@@ -232,9 +232,9 @@ def _is_cached(path: Path, file: DataFile, dataset: Dataset) -> bool:
 
 
 def tu_files(folder: Path) -> tuple[Path, str] | None:
-    """Where the files of a TU folder lie and what their names begin with; None where there are none, or of several data sets."""
+    """Return the place and name prefix of a TU folder's files; None if there are none, or several data sets."""
     for place in (folder, folder / "raw"):
-        found = sorted(place.glob("*_A.txt")) if place.is_dir() else []
-        if found:
-            return (place, found[0].name.removesuffix("_A.txt")) if len(found) == 1 else None
+        files = sorted(place.glob("*_A.txt")) if place.is_dir() else []
+        if files:
+            return (place, files[0].name.removesuffix("_A.txt")) if len(files) == 1 else None
     return None

@@ -55,7 +55,7 @@ _PUBLIC_BUDGET = {
 
 @dataclass(frozen=True)
 class ConsortiumParameters:
-    """What the generated consortium is like. The defaults are held against `fkgsec data stats` of real graphs.
+    """Parameters of the generated consortium. The defaults are held against `fkgsec data stats` of real graphs.
 
     Attributes:
         public_share: share of all triples that state public knowledge. Just under half: patients come first, yet there
@@ -251,7 +251,7 @@ def _draw_hospital(weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _admit_patients(
     world: World, interest: np.ndarray, patients_at: np.ndarray, *, transfer_share: float, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One stay for each patient at home, `patients_at` `[C]`, and another for those who are transferred.
+    """Draw a stay for each patient at home, `patients_at` `[C]`, and another for those who are transferred.
 
     Returns: the patient and the hospital of each stay, and what each patient suffers from: topics `[2, patients]`.
     """
@@ -264,8 +264,8 @@ def _admit_patients(
     weight = np.add.reduceat(diagnosis.popularity, diagnosis.topic_bounds[:-1]) * interest[:, world.area_of_topic]
     edges = np.cumsum(weight, axis=1)
     edges = edges / edges[:, -1:] + np.arange(num_clients)[:, None]
-    found = np.searchsorted(edges.ravel(), home + rng.random((2, len(home))), side="right")
-    topics = np.minimum(found - home * world.num_topics, world.num_topics - 1)
+    hospitals = np.searchsorted(edges.ravel(), home + rng.random((2, len(home))), side="right")
+    topics = np.minimum(hospitals - home * world.num_topics, world.num_topics - 1)
     return np.concatenate([np.arange(len(home)), transferred]), np.concatenate([home, elsewhere]), topics
 
 
@@ -303,21 +303,21 @@ def _draw_records(
         draw_diagnoses(np.arange(len(patient))),
     )
 
-    def draw_from_diagnoses(known: np.ndarray, kind: str) -> Callable[[int], np.ndarray]:
+    def draw_from_diagnoses(prior: np.ndarray, kind: str) -> Callable[[int], np.ndarray]:
         def draw_rows(num_rows: int) -> np.ndarray:
             patients, diagnoses, hospitals = diagnosed[rng.integers(len(diagnosed), size=num_rows)].T
-            return np.stack([patients, world.follow(known, diagnoses, kind, rng), hospitals], axis=1)
+            return np.stack([patients, world.follow(prior, diagnoses, kind, rng), hospitals], axis=1)
 
         return draw_rows
 
     rows = {"diagnosed_with": diagnosed}
-    for relation, known, kind in (
+    for relation, anchor, kind in (
         ("prescribed", facts["treats"][:, ::-1], "drug"),
         ("has_symptom", facts["presents_with"], "symptom"),
         ("underwent", facts["managed_by"], "procedure"),
         ("carries_variant", facts["associated_with"][:, ::-1], "gene"),
     ):
-        rows[relation] = _draw_distinct(budget[relation], draw_from_diagnoses(known, kind))
+        rows[relation] = _draw_distinct(budget[relation], draw_from_diagnoses(anchor, kind))
     triples = [
         np.stack([r[:, 0] + world.num_entities, np.full(len(r), RELATIONS.index(name)), r[:, 1]], axis=1)
         for name, r in rows.items()
@@ -415,8 +415,8 @@ def generate_consortium(
     ]
     graphs, warnings = [], []
     for client in range(clients):
-        own = triples[holder == client]
-        split = split_triples(own, rng=rng, train_only=_has_twin(own))
+        held_triples = triples[holder == client]
+        split = split_triples(held_triples, rng=rng, train_only=_has_twin(held_triples))
         graphs.append(ClientGraph.from_global(f"hospital-{client + 1}", split.train, split.valid, split.test))
         warnings.extend(f"hospital-{client + 1}: {warning}" for warning in split.warnings)
     return FederatedGraph(

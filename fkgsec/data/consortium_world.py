@@ -51,7 +51,7 @@ class Kind(NamedTuple):
         return len(self.topics)
 
     def draw_between(self, low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """One entity id by popularity from each range `low <= position < high`."""
+        """Draw one entity ID by popularity from each range `low <= position < high`."""
         start, stop = self.edges[low], self.edges[high]
         position = np.searchsorted(self.edges, start + rng.random(len(low)) * (stop - start), side="right") - 1
         return self.first_id + np.clip(position, low, high - 1)  # rounding may step over an edge
@@ -95,7 +95,7 @@ class World:
         return Kind(name, self.num_entities, topics, bounds, popularity, np.concatenate([[0.0], np.cumsum(popularity)]))
 
     def draw_near(self, kind_name: str, topics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """One entity id of a kind for each of `topics`: from the topic, else from its area, else from anywhere."""
+        """Draw one entity ID of a kind for each of `topics`: from the topic, else from its area, else from anywhere."""
         kind, chance = self.kinds[kind_name], rng.random((2, len(topics)))
         areas = self.area_of_topic[topics]
         in_topic = chance[0] < self.topic_focus

@@ -91,7 +91,7 @@ def _fetch(session: requests.Session, address: str, part: Path, size_bytes: int,
 
 
 def _attempt(session: requests.Session, address: str, part: Path, size_bytes: int, advance: Advance) -> int | None:
-    """One request for what `part` lacks. Returns the HTTP status where the server refused, else None."""
+    """Request the bytes that `part` lacks. Returns the HTTP status where the server refused, else None."""
     have = part.stat().st_size if part.exists() else 0
     # Without "identity" a server may compress, and then ranges and sizes are those of the compressed file.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})
@@ -111,10 +111,10 @@ def _attempt(session: requests.Session, address: str, part: Path, size_bytes: in
         response.raw.enforce_content_length = False
         with part.open("ab" if resumed else "wb") as file:
             for chunk in response.iter_content(_CHUNK_BYTES):
-                kept = chunk[: size_bytes + 1 - have]
-                file.write(kept)
-                have += len(kept)
-                advance(len(kept))
+                wanted_bytes = chunk[: size_bytes + 1 - have]
+                file.write(wanted_bytes)
+                have += len(wanted_bytes)
+                advance(len(wanted_bytes))
                 if have > size_bytes:
                     break
     if have > size_bytes:
@@ -130,10 +130,10 @@ def _starts_at(response: requests.Response, start: int) -> bool:
 
 def _check_and_rename(part: Path, path: Path, address: str, sha256: str) -> None:
     with part.open("rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if found != sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != sha256:
         part.unlink()
-        raise DataError(f"{address}: wrong file, expected sha256 {sha256}, found {found}")
+        raise DataError(f"{address}: wrong file, expected sha256 {sha256}, found {digest}")
     part.replace(path)
 
 

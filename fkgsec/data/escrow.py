@@ -46,17 +46,17 @@ class Escrow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     commitment: str
 
     @classmethod
-    def seal(cls, kept: FederatedGraph, escrowed: Mapping[str, np.ndarray]) -> Escrow:
+    def seal(cls, remaining: FederatedGraph, escrowed: Mapping[str, np.ndarray]) -> Escrow:
         """Fix the escrowed triples (by client, local ids, int64 `[k, 3]`) of a federation that is without them."""
         named = {
             client.name: [
-                (kept.entities[h], kept.relations[r], kept.entities[t])
+                (remaining.entities[h], remaining.relations[r], remaining.entities[t])
                 for h, r, t in client.to_global(escrowed[client.name])
             ]
-            for client in kept.clients
+            for client in remaining.clients
         }
         nonce = secrets.token_hex(32)
-        return cls(SCHEMA, kept.hash, nonce, named, _commitment(kept.hash, nonce, named))
+        return cls(SCHEMA, remaining.hash, nonce, named, _commitment(remaining.hash, nonce, named))
 
 
 def _commitment(data_hash: str, nonce: str, triples: Mapping[str, object]) -> str:
@@ -144,7 +144,7 @@ def read_escrow(path: Path, graph: FederatedGraph) -> tuple[Escrow, dict[str, np
         )
     entities = {name: number for number, name in enumerate(graph.entities)}
     relations = {name: number for number, name in enumerate(graph.relations)}
-    copies, found = _copies(graph), {}
+    copies, positions = _copies(graph), {}
     for client in graph.clients:
         own_entity = {int(number): place for place, number in enumerate(client.entity_ids)}
         own_relation = {int(number): place for place, number in enumerate(client.relation_ids)}
@@ -156,5 +156,5 @@ def read_escrow(path: Path, graph: FederatedGraph) -> tuple[Escrow, dict[str, np
             if ids[0] not in own_entity or ids[1] not in own_relation or ids[2] not in own_entity:
                 raise DataError(f"{path}: ({head}, {relation}, {tail}) names what client {client.name} does not have")
             local.append((own_entity[ids[0]], own_relation[ids[1]], own_entity[ids[2]]))
-        found[client.name] = np.array(local, dtype=np.int64).reshape(-1, 3)
-    return escrow, found
+        positions[client.name] = np.array(local, dtype=np.int64).reshape(-1, 3)
+    return escrow, positions

@@ -67,7 +67,7 @@ def content_hash(entities: Sequence[str], relations: Sequence[str], arrays: Iter
 
 @dataclass(frozen=True, eq=False, repr=False)
 class KnowledgeGraph:
-    """One graph with its splits, before it is divided among clients.
+    """Knowledge graph with its splits, before it is divided among clients.
 
     Attributes:
         name: what reports call it.
@@ -118,7 +118,7 @@ class KnowledgeGraph:
 
 @dataclass(frozen=True, eq=False)
 class ClientGraph:
-    """One client's part of a federation, in local ids.
+    """Part of a federation that one client holds, in local IDs.
 
     Local ids number the entities of the train split first (`num_trained_entities` of them), then those that stand in
     valid or test alone; relations likewise. So "the rows that this client trains" is always a prefix.
@@ -218,8 +218,8 @@ class FederatedGraph:
     def _repr_html_(self) -> str:
         heads = ("client", "entities", "relations", *SPLITS)
         rows = [
-            (one.name, one.num_entities, one.num_relations, *(len(getattr(one, split)) for split in SPLITS))
-            for one in self.clients
+            (client.name, client.num_entities, client.num_relations, *(len(getattr(client, split)) for split in SPLITS))
+            for client in self.clients
         ]
         return block(repr(self), self.warnings, heads=heads, rows=rows)
 
@@ -262,4 +262,4 @@ def _named_triples(graph: KnowledgeGraph | FederatedGraph, splits: dict[str, np.
     triples = np.concatenate(list(splits.values()))
     entities, relations = np.array(graph.entities, dtype=object), np.array(graph.relations, dtype=object)
     names = {"head": entities[triples[:, 0]], "relation": relations[triples[:, 1]], "tail": entities[triples[:, 2]]}
-    return pd.DataFrame({**names, "split": np.repeat(list(splits), [len(one) for one in splits.values()])})
+    return pd.DataFrame({**names, "split": np.repeat(list(splits), [len(rows) for rows in splits.values()])})

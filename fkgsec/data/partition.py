@@ -64,12 +64,12 @@ def split_triples(
     num_triples = len(triples)
     if not num_triples:
         raise DataError("there are no triples to split")
-    kept = np.zeros(num_triples, dtype=bool) if train_only is None else np.asarray(train_only, dtype=bool)
-    if kept.shape != (num_triples,):
-        raise DataError(f"train_only has shape {list(kept.shape)}, allowed: [{num_triples}], one per triple")
+    in_train = np.zeros(num_triples, dtype=bool) if train_only is None else np.asarray(train_only, dtype=bool)
+    if in_train.shape != (num_triples,):
+        raise DataError(f"train_only has shape {list(in_train.shape)}, allowed: [{num_triples}], one per triple")
     wanted = [num_triples * part // sum(ratio) for part in ratio[1:]]
     order = rng.permutation(num_triples)
-    needed = kept[order] | _needed_in_train(triples[order], kept[order]) if cover else kept[order]
+    needed = in_train[order] | _needed_in_train(triples[order], in_train[order]) if cover else in_train[order]
     free = order[~needed]
 
     warnings = []
@@ -91,11 +91,11 @@ def split_triples(
     return TripleSplit(train, valid, test, tuple(warnings))
 
 
-def _needed_in_train(triples: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def _needed_in_train(triples: np.ndarray, in_train: np.ndarray) -> np.ndarray:
     """bool `[n]`: triples that together know every entity and relation; those `kept` in train anyway come first."""
     entities, relations = triples[:, [0, 2]], triples[:, 1]
     forced = (
-        kept | (np.bincount(entities.ravel())[entities] == 1).any(axis=1) | (np.bincount(relations)[relations] == 1)
+        in_train | (np.bincount(entities.ravel())[entities] == 1).any(axis=1) | (np.bincount(relations)[relations] == 1)
     )
     order = np.argsort(~forced, kind="stable")
     needed = forced.copy()
@@ -107,8 +107,8 @@ def _needed_in_train(triples: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 def _has_unseen(triples: np.ndarray, train: np.ndarray) -> np.ndarray:
     """bool `[n]`: triples with an entity or a relation that stands in no train triple."""
-    known = np.isin(triples[:, [0, 2]], train[:, [0, 2]]).all(axis=1) & np.isin(triples[:, 1], train[:, 1])
-    return ~known
+    is_seen = np.isin(triples[:, [0, 2]], train[:, [0, 2]]).all(axis=1) & np.isin(triples[:, 1], train[:, 1])
+    return ~is_seen
 
 
 class Assignment(NamedTuple):

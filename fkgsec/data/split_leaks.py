@@ -31,7 +31,7 @@ NEW, OTHER_TRAIN, OWN_TRAIN = 0, 1, 2
 
 @dataclass(frozen=True, eq=False)
 class SplitLeaks:
-    """What `find_split_leaks` found.
+    """Result of `find_split_leaks`.
 
     Attributes:
         rows: one per client and evaluation split; `triples` rows, for each of `LEAKS` its number and (`_share`)
@@ -113,11 +113,11 @@ def find_split_leaks(federated: FederatedGraph) -> SplitLeaks:
     rows, masks = [], {}
     for index, client in enumerate(federated.clients):
         others = [other["train"].triple for position, other in enumerate(keys) if position != index]
-        own = _TrainIndex(keys[index]["train"].triple, num_entities)
+        index_of_client = _TrainIndex(keys[index]["train"].triple, num_entities)
         other = _TrainIndex(np.concatenate([np.zeros(0, np.int64), *others]), num_entities)
         for split in EVALUATION_SPLITS:
-            found = zip(own.leaks_of(keys[index][split]), other.leaks_of(keys[index][split]), strict=True)
-            by_leak = dict(zip(LEAKS, (mask for pair in found for mask in pair), strict=True))
+            leaks = zip(index_of_client.leaks_of(keys[index][split]), other.leaks_of(keys[index][split]), strict=True)
+            by_leak = dict(zip(LEAKS, (mask for pair in leaks for mask in pair), strict=True))
             masks |= {(index, split, leak): mask for leak, mask in by_leak.items()}
             counts = {leak: int(mask.sum()) for leak, mask in by_leak.items()}
             size = len(keys[index][split].triple)
@@ -152,7 +152,7 @@ def leaked_test_mask(federated: FederatedGraph, client_index: int, split: str = 
 
 
 def seen_in_training(federated: FederatedGraph) -> list[np.ndarray]:
-    """Where each client's test triples also stand as they are.
+    """Return where each client's test triples also stand as they are.
 
     Returns:
         uint8 `[n]` for each client: `OWN_TRAIN`, in its own train split; `OTHER_TRAIN`, in another client's alone; `NEW`.
@@ -161,15 +161,15 @@ def seen_in_training(federated: FederatedGraph) -> list[np.ndarray]:
     train = [_Keys.pack(client.to_global(client.train), size).triple for client in federated.clients]
     everywhere = np.concatenate(train)
     seen = []
-    for client, own in zip(federated.clients, train, strict=True):
+    for client, client_train in zip(federated.clients, train, strict=True):
         tested = _Keys.pack(client.to_global(client.test), size).triple
         where = np.where(np.isin(tested, everywhere), OTHER_TRAIN, NEW)
-        seen.append(np.where(np.isin(tested, own), OWN_TRAIN, where).astype(np.uint8))
+        seen.append(np.where(np.isin(tested, client_train), OWN_TRAIN, where).astype(np.uint8))
     return seen
 
 
 def split_leak_warning(federated: FederatedGraph) -> str | None:
-    """One line if test (or else valid) triples stand in their own client's train split; None if there are none."""
+    """Return a line if test (or else valid) triples stand in their own client's train split; None if there are none."""
     for split in reversed(EVALUATION_SPLITS):
         masks = [leaked_test_mask(federated, index, split) for index in range(len(federated.clients))]
         everywhere = np.concatenate(masks)

@@ -25,7 +25,7 @@ def graph_statistics(federated: FederatedGraph) -> pd.DataFrame:
 
 
 def statistics_rows(federated: FederatedGraph) -> list[dict[str, Any]]:
-    """One row per client, in their order, and last one for the union, named `union`.
+    """Return a row per client, in their order, and a last row for the union, named `union`.
 
     Columns, over all splits where nothing else is said:
         client: its name. clients: 1; in the union, all of them.

@@ -1,4 +1,4 @@
-"""What crosses between clients and server, and what becomes of it: codec, aggregation and transport, each replaceable alone.
+"""Exchange between clients and server: codec, aggregation and transport, each replaceable alone.
 
     transport = Transport(channel, options, parties, ("entities",), run)   # in clear; `fkgsec.defenses.make_transport` resists
     transport.align("entities", {party: Holding(names, num_uploaded)})     # round 0

@@ -58,14 +58,14 @@ def embedding_affinity(holdings: Sequence[Tensor], rows: Sequence[Tensor]) -> Te
 
 
 def scaled(affinity: Tensor) -> Tensor:
-    """Each client's weights over their sum. Source: pfedeg.txt Eq. 6."""
+    """Divide each client's weights by their sum. Source: pfedeg.txt Eq. 6."""
     return affinity / affinity.sum(1, keepdim=True)
 
 
 def supplementary(
     weights: Tensor, holdings: Sequence[Tensor], rows: Sequence[Tensor], *, mixing: float, num_rows: int
 ) -> list[Tensor]:
-    """What each client receives, float32 `[n, W]`: mixing times the weighted mean over holders, the rest its own row.
+    """Return what each client receives, float32 `[n, W]`: mixing times the weighted mean over holders, the rest its own row.
 
     Args:
         weights: `[C, C]` of Eq. 6. num_rows: N.
@@ -76,13 +76,13 @@ def supplementary(
     holds = torch.stack(_existence(holdings, num_rows))
     totals = weights @ holds
     received = []
-    for client, own in enumerate(holdings):
+    for client, holding in enumerate(holdings):
         total = torch.zeros(num_rows, rows[client].shape[1], dtype=torch.float64)
         for other, ids in enumerate(holdings):
             total.index_add_(0, ids, weights[client, other] * rows[other].double())
-        share = totals[client][own][:, None]
+        share = totals[client][holding][:, None]
         mean = torch.where(
-            share > 0, total[own] / share.clamp_min(torch.finfo(torch.float64).tiny), rows[client].double()
+            share > 0, total[holding] / share.clamp_min(torch.finfo(torch.float64).tiny), rows[client].double()
         )
         received.append((mixing * mean + (1 - mixing) * rows[client]).float())
     return received
@@ -94,7 +94,7 @@ def _existence(holdings: Sequence[Tensor], num_rows: int | None = None) -> list[
 
 
 class WeightedByAffinity(Aggregation):
-    """Each client's supplementary knowledge, of the rows that it uploads; the table stays as it is.
+    """Supplementary knowledge of each client about the rows that it uploads; the table does not change.
 
     Weights of clients do not enter: how much one counts for another follows from what they share.
     """
@@ -122,10 +122,10 @@ class WeightedByAffinity(Aggregation):
         self._share()
         return previous
 
-    def answer(self, round: int, party: str | None, held: Tensor) -> Tensor:
+    def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
         """The first rows in round 0; afterwards the client's own mean of the rows that it uploads."""
         if round == 0 or party is None:
-            return super().answer(round, party, held)
+            return super().answer(round, party, holding)
         if not self._knowledge:  # no upload has arrived since the start or a resume
             self._share()
         return self._knowledge[party]
@@ -140,7 +140,7 @@ class WeightedByAffinity(Aggregation):
         self._knowledge = dict(zip(self._uploads, knowledge, strict=True))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What each client uploaded last."""
+        """Return what each client uploaded last."""
         return {str(place): rows for place, rows in enumerate(self._uploads.values())}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

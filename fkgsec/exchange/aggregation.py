@@ -1,4 +1,4 @@
-"""What the server makes of uploads: an aggregation says what it needs, and computes a table.
+"""Aggregation of uploads: an aggregation says what it needs, and computes a table.
 
     class Median(Aggregation):
         needs = "single uploads"
@@ -58,12 +58,12 @@ class Aggregation(ABC):
             previous: what stands in rows that nobody uploaded: the table, or zeros where a codec carries changes.
         """
 
-    def answer(self, round: int, party: str | None, held: Tensor) -> Tensor:
+    def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
         """The values that a client is sent for the rows `held` int64 `[n]`; None: what is the same for all clients."""
-        return self.shared.rows[held]
+        return self.shared.rows[holding]
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold beside the table, by name."""
+        """Return what a checkpoint must hold beside the table, by name."""
         return {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

@@ -23,7 +23,7 @@ from fkgsec.federation.recipes import Table
 
 
 class Guard(Protocol):
-    """What a client does to its rows before anything is made of them, such as clipping and noise."""
+    """Step that a client applies to its rows before they are packed, such as clipping and noise."""
 
     def protect(self, round: int, rows: Tensor, received: Tensor) -> Tensor:
         """The rows that it lets go of, float64 `[num_uploaded, width]`.
@@ -64,40 +64,40 @@ class TableClient:
 
     def alignment(self) -> Alignment:
         """Its names, in clear."""
-        told = self.holding if self.tells_weight else self.holding._replace(weight=1)
-        return Alignment(0, self.party, SERVER, self.table, *told)
+        announced = self.holding if self.tells_weight else self.holding._replace(weight=1)
+        return Alignment(0, self.party, SERVER, self.table, *announced)
 
     def contribute(self, round: int, rows: Tensor) -> Kept:
-        """What it lets go of, of its trained rows float32 `[num_uploaded, width]`, which it copies."""
+        """Return what it lets go of, of its trained rows float32 `[num_uploaded, width]`, which it copies."""
         rows = rows.clone()  # in one process those of all clients lie in one tensor
         if self.guard:
             rows = self.guard.protect(round, rows, self.received[: len(rows)])
         return Kept(round, rows, self.codec.encode(round, rows))
 
-    def pack(self, kept: Kept) -> AnyMessage:
+    def pack(self, contribution: Kept) -> AnyMessage:
         """The upload of what `contribute` gave last, in clear."""
-        return self.codec.pack(kept.round, self.party, self.table, kept.contribution)
+        return self.codec.pack(contribution.round, self.party, self.table, contribution.contribution)
 
-    def sent(self, kept: Kept, summed: Contribution | None = None) -> None:
+    def sent(self, contribution: Kept, summed: Contribution | None = None) -> None:
         """The contribution is in; `summed`: as its part of an opened sum."""
-        self.codec.sent(*kept, summed)
+        self.codec.sent(*contribution, summed)
 
     def receive(self, message: AnyMessage) -> Received:
-        """What it makes of a broadcast. Raises `RunError` for one that its rows cannot have."""
+        """Return what it makes of a broadcast. Raises `RunError` for one that its rows cannot have."""
         return self.take(message.round, self.codec.read(message))
 
     def take(self, round: int, content: Content) -> Received:
-        """What it makes of what it read in a broadcast."""
+        """Return what it makes of what it read in a broadcast."""
         received = self.codec.take(round, content)
         self.received = received.rows
         return received
 
     def tensors(self) -> dict[str, Tensor]:
-        """What the client must keep to go on after a stop, by name."""
-        own = {"received": self.received} if self.guard else {}
-        return own | {f"codec.{name}": tensor for name, tensor in self.codec.tensors().items()}
+        """Return what the client must keep to go on after a stop, by name."""
+        parts = {"received": self.received} if self.guard else {}
+        return parts | {f"codec.{name}": tensor for name, tensor in self.codec.tensors().items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `tensors` gave."""
         self.received = tensors.get("received", self.received)
-        self.codec.load({name.removeprefix("codec."): one for name, one in tensors.items() if name != "received"})
+        self.codec.load({name.removeprefix("codec."): tensor for name, tensor in tensors.items() if name != "received"})

@@ -1,4 +1,4 @@
-"""How rows cross: a codec makes messages of them and rows of messages, in one half for each side.
+"""Codecs of rows: a codec turns rows into messages and messages into rows, with one half for each side.
 
     client = CODECS["dense"].client(holding, options)
     message = client.pack(1, "client/a", "entities", client.encode(1, rows))
@@ -28,14 +28,14 @@ from fkgsec.registry import Registry
 
 
 class Contribution(NamedTuple):
-    """What a client sends of its rows: which ones, bool `[num_uploaded]`, and their values `[k, width]`."""
+    """Part of a client's rows that it sends: which ones, bool `[num_uploaded]`, and their values `[k, width]`."""
 
     chosen: Tensor
     rows: Tensor
 
 
 class Content(NamedTuple):
-    """What a client reads in a broadcast.
+    """Content of a broadcast for one client.
 
     Attributes:
         places: int64 `[k]`, which of its rows it is of.
@@ -50,7 +50,7 @@ class Content(NamedTuple):
     scale: Tensor | float = 1.0
 
     def at(self, places: Tensor) -> Content:
-        """Of a whole table, the client's rows, which are at `places` int64 `[n]`."""
+        """Select the client's rows of a whole table, at `places` int64 `[n]`."""
         return Content(torch.arange(len(places)), self.rows[places], self.values[places], self.scale)
 
 
@@ -67,7 +67,7 @@ class ClientCodec:
         self.options, self.answers = options, answers
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """What to send of the rows `[num_uploaded, width]`, with the values that the server will read."""
+        """Return what to send of the rows `[num_uploaded, width]`, with the values that the server will read."""
         return Contribution(torch.ones(len(rows), dtype=torch.bool), rows)
 
     def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
@@ -86,7 +86,7 @@ class ClientCodec:
         return (message.num_rows, message.width) if isinstance(message, Rows | SparseRows) else (0, 0)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """What a broadcast says of the client's rows, or of a whole table of `num_rows`.
+        """Return what a broadcast says of the client's rows, or of a whole table of `num_rows`.
 
         Raises:
             RunError: another message than such rows can have.
@@ -102,7 +102,7 @@ class ClientCodec:
         return Content(torch.arange(len(rows)), rows, rows)
 
     def take(self, round: int, content: Content) -> Received:
-        """What the client makes of it: all rows, or those of its first rows that it also uploads or alone is sent."""
+        """Return what the client makes of it: all rows, or those of its first rows that it also uploads or alone is sent."""
         missing = self.num_rows - len(content.rows)
         if not missing:
             return Received(content.rows)
@@ -110,7 +110,7 @@ class ClientCodec:
         return Received(rows, torch.arange(self.num_rows) < len(content.rows))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What the client must keep to go on after a stop, by name."""
+        """Return what the client must keep to go on after a stop, by name."""
         return {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -135,11 +135,11 @@ class ServerCodec:
         return
 
     def partial(self, round: int) -> bool:
-        """Whether uploads of the round leave out some of the rows that others have."""
+        """Return whether uploads of the round leave out some of the rows that others have."""
         return False
 
     def crossed(self, message: AnyMessage) -> Tensor:
-        """Which of the receiver's rows a broadcast is of, int64 `[k]`."""
+        """Return which of the receiver's rows a broadcast is of, int64 `[k]`."""
         return torch.arange(len(self.shared.holdings[message.receiver]))
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
@@ -159,7 +159,7 @@ class ServerCodec:
         return upload.rows
 
     def previous(self) -> Tensor:
-        """What stands for a row that nobody uploaded, `[N, width]`."""
+        """Return what stands for a row that nobody uploaded, `[N, width]`."""
         return self.shared.rows
 
     def summed(self, opened: Sum) -> Sum:
@@ -170,8 +170,8 @@ class ServerCodec:
         """Make the aggregate `[N, width]` the table."""
         self.shared.rows = aggregated
 
-    def content(self, round: int, answer: Tensor, held: Tensor) -> Tensor:
-        """What crosses of an answer for the rows `held` int64 `[n]`: float32 `[n, V]`."""
+    def content(self, round: int, answer: Tensor, holding: Tensor) -> Tensor:
+        """Return what crosses of an answer for the rows `held` int64 `[n]`: float32 `[n, V]`."""
         return answer
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
@@ -179,11 +179,11 @@ class ServerCodec:
         return Rows.pack(round, SERVER, party, self.shared.table, content)
 
     def observed(self) -> dict[str, Observed]:
-        """What the server knows of each client's rows; empty where each upload says all of it in one message."""
+        """Return what the server knows of each client's rows; empty where each upload says all of it in one message."""
         return {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold, by name."""
+        """Return what a checkpoint must hold, by name."""
         return {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -211,7 +211,7 @@ class Codec:
 
     @property
     def same_for_all(self) -> bool:
-        """Whether clients that took every broadcast of the same history have the same rows."""
+        """Return whether clients that took every broadcast of the same history have the same rows."""
         return self.whole or self.to_everyone
 
 

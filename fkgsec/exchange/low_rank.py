@@ -124,7 +124,7 @@ class LowRankClient(ClientCodec):
         return Received(self.received)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What was received."""
+        """Return what was received."""
         return {} if self.received is None else {"received": self.received}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -147,10 +147,10 @@ class LowRankServer(ServerCodec):
         if not isinstance(message, LowRankRows):
             raise RunError(f"{message.sender} uploaded {message.label} of {self.shared.table}; low-rank rows expected")
         places, settings = self.shared.places(message.sender, message.num_rows), self.options.settings
-        made = message.height * message.columns, message.columns, message.rank
-        if made != (due := (self.shared.rows.shape[1], settings.columns, settings.rank)):
+        shape = message.height * message.columns, message.columns, message.rank
+        if shape != (due := (self.shared.rows.shape[1], settings.columns, settings.rank)):
             raise RunError(
-                f"{message.sender} uploaded low-rank rows of {message.table} of {made} width, columns and rank; {due} expected"
+                f"{message.sender} uploaded low-rank rows of {message.table} of {shape} width, columns and rank; {due} expected"
             )
         change = Factors(*message.unpack()).rows()
         self._seen[message.sender] = self.shared.rows[places] + change
@@ -165,7 +165,7 @@ class LowRankServer(ServerCodec):
         return torch.zeros_like(self.shared.rows)
 
     def summed(self, opened: Sum) -> Sum:
-        """Of rows the changes."""
+        """Return the changes of rows."""
         return Sum(opened.total - opened.weights[:, None] * self.shared.rows.double(), opened.weights)
 
     def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
@@ -173,12 +173,12 @@ class LowRankServer(ServerCodec):
         self._change = _factorised(aggregated, self.options)
         self.shared.rows = self.shared.rows + self._change.rows()
 
-    def content(self, round: int, answer: Tensor, held: Tensor) -> Tensor:
+    def content(self, round: int, answer: Tensor, holding: Tensor) -> Tensor:
         """Whole rows in round 0, afterwards the factors of their changes."""
         if round == 0:
             return answer
         assert self._change is not None
-        return Factors(*(part[held] for part in self._change)).flattened()
+        return Factors(*(part[holding] for part in self._change)).flattened()
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
         """See `content`."""
@@ -189,11 +189,11 @@ class LowRankServer(ServerCodec):
         return LowRankRows.pack(round, SERVER, party, self.shared.table, factors)
 
     def observed(self) -> dict[str, Observed]:
-        """Each client's rows as its most recent upload gives them."""
+        """Return each client's rows as of its most recent upload."""
         return {party: Observed(rows, torch.ones(len(rows), dtype=torch.bool)) for party, rows in self._seen.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """What was seen of each client."""
+        """Return what was seen of each client."""
         return {str(self.shared.parties.index(party)): rows for party, rows in self._seen.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:

@@ -29,7 +29,7 @@ class Holding(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """One client's upload as the server reads it: row numbers int64 `[k]`, rows float `[k, width]`, the client's weight."""
+    """Upload of one client as the server reads it: row numbers int64 `[k]`, rows float `[k, width]`, the client's weight."""
 
     places: Tensor
     rows: Tensor
@@ -75,7 +75,7 @@ class SumAlone(Mapping[str, Upload]):
 
 @dataclass(frozen=True)
 class Delivered:
-    """What a transport brought the server of one round's uploads to a table `[N, width]`.
+    """Uploads of one round to a table `[N, width]`, as a transport delivers them to the server.
 
     Attributes:
         shape: of the table.
@@ -117,7 +117,7 @@ class Delivered:
 
 
 class Received(NamedTuple):
-    """What a client makes of a broadcast of one table.
+    """Result of a client's reading of a broadcast of one table.
 
     Attributes:
         rows: float32 `[n, width]` in the order of its holding.
@@ -129,12 +129,14 @@ class Received(NamedTuple):
     taken: Tensor | None = None
     own_share: Tensor | None = None
 
-    def merged(self, own: Tensor) -> Tensor:
+    def merged(self, client_rows: Tensor) -> Tensor:
         """The client's rows after it took this over, `[n, width]`."""
-        rows = self.rows.to(own.device)
+        rows = self.rows.to(client_rows.device)
         if self.own_share is not None:
-            rows = rows + self.own_share.to(own.device)[:, None] * own
-        return rows if self.taken is None else torch.where(self.taken.to(own.device)[:, None], rows, own)
+            rows = rows + self.own_share.to(client_rows.device)[:, None] * client_rows
+        return (
+            rows if self.taken is None else torch.where(self.taken.to(client_rows.device)[:, None], rows, client_rows)
+        )
 
 
 class Observed(NamedTuple):
@@ -158,7 +160,7 @@ class FilledRows(NamedTuple):
 
     @classmethod
     def of(cls, table: Tensor) -> FilledRows:
-        """Of a whole table; rows of other bits than zeros are filled, -0.0 among them."""
+        """Make it from a whole table; rows of other bits than zeros are filled, -0.0 among them."""
         places = (table.contiguous().view(torch.uint8) != 0).any(dim=1).nonzero()[:, 0]
         return cls(len(table), places, table[places])
 
@@ -175,8 +177,8 @@ class FilledTables(Mapping[str, Tensor]):
     Hundreds of clients that hold a few rows of a table each would else take as many tables.
     """
 
-    def __init__(self, held: Mapping[str, FilledRows]) -> None:
-        self.held = dict(held)
+    def __init__(self, tables: Mapping[str, FilledRows]) -> None:
+        self.held = dict(tables)
 
     def __getitem__(self, party: str) -> Tensor:
         return self.held[party].whole()
@@ -215,7 +217,7 @@ class Uploaded(NamedTuple):
 
 
 def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:
-    """Whose messages were left out in the uploads of one round, and why, by party in alphabetical order."""
+    """Map each excluded party of one round's uploads to the reason, in alphabetical order."""
     reasons: dict[str, list[str]] = {}
     for outcome in outcomes:
         for party, reason in outcome.excluded.items():
@@ -224,14 +226,14 @@ def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:
 
 
 def all_cut(outcomes: Sequence[Uploaded]) -> dict[str, tuple[int, int]]:
-    """By party how many of its rows of all tables were cut in one round, and of how many.
+    """Map each party to the number of its rows that were cut in one round, and of how many.
 
     >>> all_cut([Uploaded(2, cut={"client/a": (1, 4)}), Uploaded(2, cut={"client/a": (2, 3)})])
     {'client/a': (3, 7)}
     """
-    found: dict[str, tuple[int, int]] = {}
+    counts: dict[str, tuple[int, int]] = {}
     for outcome in outcomes:
         for party, (cut, rows) in outcome.cut.items():
-            before = found.get(party, (0, 0))
-            found[party] = before[0] + cut, before[1] + rows
-    return found
+            before = counts.get(party, (0, 0))
+            counts[party] = before[0] + cut, before[1] + rows
+    return counts

@@ -50,7 +50,7 @@ def server_broadcast(server: TableServer, round: int, parties: Sequence[str]) ->
 
 
 def client_broadcast(client: TableClient, round: int) -> ClientRound[Received]:
-    """What the client makes of its rows. Raises `RunError` for a message of another kind, round, party or table."""
+    """Return what the client makes of its rows. Raises `RunError` for a message of another kind, round, party or table."""
     message = sole((yield NOTHING), SERVER)
     check_header(message, round, SERVER, client.party, client.table)
     return client.receive(message)
@@ -91,9 +91,9 @@ def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> Se
 
 def client_upload(client: TableClient, round: int, rows: Tensor) -> ClientRound[None]:
     """Sends what it lets go of, of its trained rows float32 `[num_uploaded, width]`; in clear that counts as sent."""
-    kept = client.contribute(round, rows)
-    message = client.pack(kept)
-    client.sent(kept)
+    contribution = client.contribute(round, rows)
+    message = client.pack(contribution)
+    client.sent(contribution)
     yield (message,)
 
 

@@ -59,24 +59,24 @@ class TableServer:
         """Make a table of the sum of uploaded rows alone."""
         self._publish(round, Delivered(self._shape, opened=self.codec.summed(opened)))
 
-    def content(self, round: int, party: str | None, held: Tensor) -> Tensor:
-        """What a client is sent for the rows `held` int64 `[n]`, float32 `[n, V]`; None: what is the same for all."""
-        return self.codec.content(round, self.aggregation.answer(round, party, held), held)
+    def content(self, round: int, party: str | None, holding: Tensor) -> Tensor:
+        """Return what a client is sent for the rows `held` int64 `[n]`, float32 `[n, V]`; None: what is the same for all."""
+        return self.codec.content(round, self.aggregation.answer(round, party, holding), holding)
 
     def message(self, round: int, party: str) -> AnyMessage:
         """The broadcast to a client that was aligned in clear."""
-        held = self.shared.sent(party)
-        return self.codec.pack(round, party, self.sent(round, party, self.content(round, party, held)))
+        holding = self.shared.sent(party)
+        return self.codec.pack(round, party, self.sent(round, party, self.content(round, party, holding)))
 
     def sent(self, round: int, party: str, content: Tensor) -> Tensor:
-        """What the server sends a client in place of `content`: the same, unless an adversary runs it."""
+        """Return what the server sends a client in place of `content`: the same, unless an adversary runs it."""
         return content if self.tamper is None else self.tamper(round, self.shared.table, party, content.clone())
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold, by name."""
+        """Return what a checkpoint must hold, by name."""
         parts = {"codec": self.codec, "aggregation": self.aggregation}
-        kept = {f"{part}.{name}": one for part, half in parts.items() for name, one in half.tensors().items()}
-        return {"rows": self.shared.rows} | kept
+        named = {f"{part}.{name}": tensor for part, half in parts.items() for name, tensor in half.tensors().items()}
+        return {"rows": self.shared.rows} | named
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from what `tensors` gave, once the parties are aligned."""

@@ -15,7 +15,7 @@ from fkgsec.federation.recipes import Table
 
 @dataclass
 class SharedTable:
-    """One shared table on the server, which knows rows by the names that clients sent.
+    """Shared table on the server, which knows rows by the names that clients sent.
 
     Attributes:
         parties: the clients, in their order.

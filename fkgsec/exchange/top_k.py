@@ -62,13 +62,13 @@ def most_uploaded(counts: Tensor, count: int, rng: np.random.Generator) -> Tenso
     return chosen & (counts > 0)
 
 
-def combined(own: Tensor, sums: Tensor, counts: Tensor, weight: int = 1) -> Tensor:
+def combined(client_rows: Tensor, sums: Tensor, counts: Tensor, weight: int = 1) -> Tensor:
     """(A + w E) / (w + P), the mean of a client's row and those that the sum is of, `[n, W]`. Source: feds.txt Eq. 4, w = 1."""
-    return (sums + weight * own) / (weight + counts)[:, None]
+    return (sums + weight * client_rows) / (weight + counts)[:, None]
 
 
 def is_synchronised(round: int, sparse_rounds: int) -> bool:
-    """Whether all shared rows are sent: after every `sparse_rounds` sparse rounds; in round 0 only if 0.
+    """Return whether all shared rows are sent: after every `sparse_rounds` sparse rounds; in round 0 only if 0.
 
     Source: feds.txt III-E, F. Differs from III-B, where two sentences have it the other way round.
     """
@@ -119,20 +119,20 @@ class TopKClient(ClientCodec):
         if isinstance(message, SparseRows):
             if message.num_rows != self.num_rows:
                 raise RunError(f"{message.receiver} was sent {message.num_rows} rows; its rows are {self.num_rows}")
-            found, rows, counts = message.unpack()
+            indices, rows, counts = message.unpack()
             if self._counted(message.round):
-                return Content(found, torch.column_stack([rows, counts.float()]), rows, counts)
-            return Content(found, rows, rows)
+                return Content(indices, torch.column_stack([rows, counts.float()]), rows, counts)
+            return Content(indices, rows, rows)
         if not isinstance(message, Rows) or self._counted(message.round):
             raise RunError(f"{message.receiver} was to be sent sparse rows of {message.table}; got {message.label}")
-        found = torch.nonzero(self.shared)[:, 0]
-        if len(found) != message.num_rows:
-            raise RunError(f"{message.sender} sent {message.num_rows} rows of {message.table}; {len(found)} expected")
+        indices = torch.nonzero(self.shared)[:, 0]
+        if len(indices) != message.num_rows:
+            raise RunError(f"{message.sender} sent {message.num_rows} rows of {message.table}; {len(indices)} expected")
         rows = message.unpack()
-        return Content(found, rows, rows)
+        return Content(indices, rows, rows)
 
     def take(self, round: int, content: Content) -> Received:
-        """What is sent of a shared row replaces it; a sum is combined with the client's own row."""
+        """Return what is sent of a shared row replaces it; a sum is combined with the client's own row."""
         if self._counted(round):
             return self._combined(content.places, *self._of_others(round, content))
         taken = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, content.places, True)
@@ -144,7 +144,7 @@ class TopKClient(ClientCodec):
         return Received(rows, taken)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Which rows are shared, and what was sent."""
+        """Return which rows are shared, and what was sent."""
         return {"shared": self.shared} | ({} if self.history is None else {"history": self.history})
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -155,7 +155,7 @@ class TopKClient(ClientCodec):
         return self.answers == "counted sums" and not _schedule(self.options, round)
 
     def _combined(self, places: Tensor, sums: Tensor, counts: Tensor) -> Received:
-        """What the client's rows at `places` become with sums `[k, W]` of `counts` `[k]` others."""
+        """Return what the client's rows at `places` become with sums `[k, W]` of `counts` `[k]` others."""
         taken = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, places[counts > 0], True)
         rows, shares = torch.zeros(self.num_rows, sums.shape[1]), torch.zeros(self.num_rows)
         rows[places] = combined(torch.zeros_like(sums), sums, counts, self.weight)
@@ -167,10 +167,10 @@ class TopKClient(ClientCodec):
         if self._summed is None or self._summed[0] != round:
             return sums, counts
         included, values = self._summed[1]
-        own = torch.zeros(self.num_rows, sums.shape[1], dtype=torch.float64)
+        uploads = torch.zeros(self.num_rows, sums.shape[1], dtype=torch.float64)
         mine = torch.zeros(self.num_rows, dtype=torch.int64)
-        own[: len(included)][included], mine[: len(included)][included] = values, self.weight
-        return (sums - own[places]).float(), counts - mine[places]
+        uploads[: len(included)][included], mine[: len(included)][included] = values, self.weight
+        return (sums - uploads[places]).float(), counts - mine[places]
 
 
 class TopKServer(ServerCodec):
@@ -187,7 +187,7 @@ class TopKServer(ServerCodec):
         """Find the shared rows; what clients sent last counts as the first rows."""
         table = self.shared
         count = torch.bincount(torch.cat(list(table.holdings.values())), minlength=len(table.names))
-        self._shared = {party: count[held] > 1 for party, held in table.holdings.items()}
+        self._shared = {party: count[holding] > 1 for party, holding in table.holdings.items()}
         self._renewed = torch.ones(len(table.names), dtype=torch.bool)
         self._seen = {
             party: Observed(table.rows[table.uploaded(party)], torch.zeros(number, dtype=torch.bool))
@@ -199,19 +199,19 @@ class TopKServer(ServerCodec):
         return not _schedule(self.options, round)
 
     def crossed(self, message: AnyMessage) -> Tensor:
-        """Which of the receiver's rows a broadcast is of: those that it names, else all shared ones."""
+        """Return which of the receiver's rows a broadcast is of: those that it names, else all shared ones."""
         if isinstance(message, SparseRows):
             return message.unpack()[0]
         return torch.nonzero(self._shared[message.receiver])[:, 0]
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
         """Chosen rows, or all shared ones without saying which."""
-        own = self.shared.uploaded(message.sender)
+        allowed_rows = self.shared.uploaded(message.sender)
         if isinstance(message, SparseRows):
             self.shared.places(message.sender, message.num_rows)
             places, values, _ = message.unpack()
         elif isinstance(message, Rows):
-            places = torch.nonzero(self._shared[message.sender][: len(own)])[:, 0]
+            places = torch.nonzero(self._shared[message.sender][: len(allowed_rows)])[:, 0]
             if len(places) != message.num_rows:
                 raise RunError(
                     f"{message.sender} sent {message.num_rows} rows of {message.table}; {len(places)} expected"
@@ -228,7 +228,7 @@ class TopKServer(ServerCodec):
         self._seen[message.sender] = Observed(
             before.rows.index_copy(0, places, values), before.seen.index_fill(0, places, True)
         )
-        return Upload(own[places], values, self.shared.weights[message.sender])
+        return Upload(allowed_rows[places], values, self.shared.weights[message.sender])
 
     def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
         """Make the aggregate `[N, W]` the table."""
@@ -258,7 +258,7 @@ class TopKServer(ServerCodec):
         return self._seen
 
     def tensors(self) -> dict[str, Tensor]:
-        """What was seen of each client."""
+        """Return what was seen of each client."""
         return {
             f"{name}.{self.shared.parties.index(party)}": tensor
             for party, seen in self._seen.items()
@@ -289,13 +289,13 @@ class SumOfOthers(Aggregation):
         self._delivered = delivered
         return delivered.sum().mean(previous) if _schedule(self.options, round) else previous
 
-    def answer(self, round: int, party: str | None, held: Tensor) -> Tensor:
+    def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
         """Rows of the table; or sums `[n, W]` and, in a last column, counts."""
         if _schedule(self.options, round):
-            return super().answer(round, party, held)
+            return super().answer(round, party, holding)
         assert self._delivered is not None
         total, counts = self._delivered.sum(without=party)
-        return torch.column_stack([total.float(), counts.float()])[held]
+        return torch.column_stack([total.float(), counts.float()])[holding]
 
 
 CODECS.register("top-k", Codec(TopKClient, TopKServer, frozenset({"rows", "counted sums"}), chooses_rows=True))

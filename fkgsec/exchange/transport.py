@@ -1,4 +1,4 @@
-"""How messages cross, and the driver of one exchange between parties in one process. Here in clear, as the papers' codes do.
+"""Transports carry messages and drive an exchange between parties in one process. This one sends plaintext, as the papers do.
 
     transport = Transport(channel, options, parties, ("entities",), run)
 
@@ -69,7 +69,7 @@ class Transport:
             table: TableServer(SharedTable(table, self.parties), self.codec, self.aggregation, options)
             for table in tables
         }
-        self.server: dict[Table, SharedTable] = {table: one.shared for table, one in self.servers.items()}
+        self.server: dict[Table, SharedTable] = {table: server.shared for table, server in self.servers.items()}
         self.clients: dict[Table, dict[str, TableClient]] = {table: {} for table in tables}
         self.inputs: dict[Table, Mapping[str, Tensor]] = {}
         self.known: dict[Table, dict[str, Tensor]] = {}
@@ -85,24 +85,24 @@ class Transport:
         for server in self.servers.values():
             server.tamper = adversary.broadcast
 
-    def align(self, table: Table, held: Mapping[str, Holding]) -> None:
+    def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
         """Round 0: afterwards `server[table].names` is the union of what clients hold."""
-        self._seat(table, held)
+        self._seat(table, holdings)
         clients = self.clients[table]
         self._run(self.aligning(table), {party: rounds.client_alignment(client) for party, client in clients.items()})
 
     # The server's halves of the steps, which reach no client but by what they yield.
 
     def aligning(self, table: Table) -> ServerRound[None]:
-        """Of alignment."""
+        """Steps of alignment."""
         return rounds.server_alignment(self.servers[table], self.parties)
 
     def broadcasting(self, round: int, table: Table, receivers: Sequence[str]) -> ServerRound[None] | None:
-        """Of a broadcast to these; None where there is nothing to say."""
+        """Steps of a broadcast to these clients; None if there is nothing to send."""
         return rounds.server_broadcast(self.servers[table], round, receivers)
 
     def uploading(self, round: int, table: Table, participants: Sequence[str]) -> ServerRound[Uploaded]:
-        """Of these clients' uploads."""
+        """Steps of these clients' uploads."""
         return rounds.server_upload(self.servers[table], round, participants)
 
     def receivers(self, parties: Sequence[str]) -> Sequence[str]:
@@ -121,11 +121,11 @@ class Transport:
         """The messages of a frame cross the channel one after the other."""
         return (tuple(self.channel.send(message) for message in frame),)
 
-    def _seat(self, table: Table, held: Mapping[str, Holding]) -> None:
+    def _seat(self, table: Table, holdings: Mapping[str, Holding]) -> None:
         """Make the clients' halves."""
         self.clients[table] = {
             party: TableClient(party, table, holding, self.codec, self.aggregation, self.options)
-            for party, holding in held.items()
+            for party, holding in holdings.items()
         }
 
     def initialise(self, table: Table, rows: Tensor) -> None:
@@ -133,7 +133,7 @@ class Transport:
         self.servers[table].initialise(rows)
 
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
-        """What each of these clients receives of the table, see `receivers`."""
+        """Return what each of these clients receives of the table, see `receivers`."""
         receivers = self.receivers(parties)
         clients = {party: rounds.client_broadcast(self.clients[table][party], round) for party in receivers}
         steps = self.broadcasting(round, table, receivers)
@@ -155,8 +155,8 @@ class Transport:
             refusals: by participant why it sends nothing (`fkgsec.federation.order`).
         """
         clients = {
-            party: rounds.client_upload(self.clients[table][party], round, own)
-            for party, own in rows.items()
+            party: rounds.client_upload(self.clients[table][party], round, client_rows)
+            for party, client_rows in rows.items()
             if party not in refusals
         }
         outcome = self._run(self.uploading(round, table, list(rows)), clients).result
@@ -165,14 +165,14 @@ class Transport:
     # What is kept.
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must hold of this exchange beside its transcript, by name."""
-        kept = {}
+        """Return what a checkpoint must hold of this exchange beside its transcript, by name."""
+        named = {}
         for table, server in self.servers.items():
-            kept |= {f"server.{table}.{name}": tensor for name, tensor in server.tensors().items()}
-        return kept | self.memories()
+            named |= {f"server.{table}.{name}": tensor for name, tensor in server.tensors().items()}
+        return named | self.memories()
 
     def memories(self) -> dict[str, Tensor]:
-        """What clients remember, by table and place."""
+        """Return what clients remember, by table and place."""
         return {
             f"client.{table}.{self.parties.index(party)}.{name}": tensor.clone()
             for table, clients in self.clients.items()
@@ -180,7 +180,7 @@ class Transport:
             for name, tensor in client.tensors().items()
         }
 
-    def restore(self, held: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
+    def restore(self, holdings: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
         """Go on from a checkpoint, whose transcript is back in the channel: the alignment, and what `tensors` gave.
 
         Raises `RunError` for a checkpoint of an earlier version.
@@ -190,7 +190,7 @@ class Transport:
                 self.server[message.table].align(message)
         try:
             for table, server in self.servers.items():
-                self._seat(table, held[table])
+                self._seat(table, holdings[table])
                 server.load(below(f"server.{table}.", tensors))
             self.remember(tensors)
         except KeyError as error:
@@ -208,7 +208,7 @@ class Transport:
 
     @property
     def sums(self) -> bool:
-        """Whether the server learns sums of uploads, not each."""
+        """Return whether the server learns sums of uploads, not each."""
         return self.delivers == "sum"
 
     def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
@@ -223,7 +223,7 @@ class Transport:
         return list(requesting)
 
     def carried(self) -> dict[str, Tensor]:
-        """What a round after the run, such as one of unlearning, goes on from beside what clients hold: the uploads that the
+        """Return the state from which a round after the run, such as one of unlearning, continues: the uploads that the
         aggregation keeps, where it keeps any."""
         if not self.aggregation.keeps_uploads:
             return {}
@@ -236,8 +236,8 @@ class Transport:
     def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on, after `initialise`, from what another exchange's `carried` gave."""
         for table, server in self.servers.items():
-            if kept := below(f"aggregation.{table}.", tensors):
-                server.aggregation.load(kept)
+            if aggregation := below(f"aggregation.{table}.", tensors):
+                server.aggregation.load(aggregation)
 
     def send_again(self, table: Table) -> dict[str, Received]:
         """Round 0 after a run: every client is sent the table. Returns what some take over; the others keep what they have."""
@@ -247,7 +247,7 @@ class Transport:
     # What it says of itself.
 
     def observed(self, table: Table) -> dict[str, Observed]:
-        """What the server knows of each client's rows; empty under sums, and where one message says all of it."""
+        """Return what the server knows of each client's rows; empty under sums, and where one message says all of it."""
         return {} if self.sums else self.servers[table].codec.observed()
 
     def rounds_worth_noting(self) -> set[int]:
@@ -255,7 +255,7 @@ class Transport:
         return set()
 
     def protection(self, before: Protection = NOTHING, rounds: int | None = None) -> Protection:
-        """What the exchange protects; nothing in clear.
+        """Return what the exchange protects; nothing in clear.
 
         Args:
             before: of what crossed before in a run that this one goes on from or repeats: its guarantees compose with these.

@@ -25,7 +25,7 @@ __all__ = ["SERVER", "Adversary"]
 
 
 class Adversary:
-    """One party with these hooks.
+    """Malicious party, defined by its hooks.
 
     Args:
         party: the name of a client, or `SERVER`. A client's hooks are `training_subset` and `upload`, the server's all others.
@@ -59,8 +59,8 @@ class Adversary:
         since = f" from round {self.begins} on" if self.begins else ""
         return f"{type(self).__module__}.{type(self).__qualname__}({self.party}){since}"
 
-    def training_subset(self, own: Any) -> Any | None:
-        """What the client trains on instead of its training items; None: these.
+    def training_subset(self, triples: Any) -> Any | None:
+        """Return what the client trains on instead of its training items; None: these.
 
         Args:
             own: its data, for knowledge graphs its `ClientGraph`; then a `TrainingSubset` of its local ids is returned.
@@ -84,11 +84,11 @@ class Adversary:
         return rows
 
     def asks_to_train(self, round: int, party: str) -> bool:
-        """Whether the server asks a participant to train in a round, before it asks all participants to upload."""
+        """Return whether the server asks a participant to train in a round, before it asks all participants to upload."""
         return True
 
     def drops(self, round: int, party: str) -> bool:
-        """Whether the server leaves a participant out of a secure sum, as if it had fallen silent before its masked upload."""
+        """Return whether the server leaves a participant out of a secure sum, as if it had dropped out before its upload."""
         return False
 
     def rows_to_send(self, round: int, table: Table, enough: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ DIGEST = "sha256"  # in the file's metadata; those of schema 1 and some of 2 hav
 
 
 class RoundEntry(msgspec.Struct, frozen=True):
-    """One round in numbers. Round 0 is the alignment and the first broadcast; it trains nothing.
+    """Figures of one round. Round 0 is the alignment and the first broadcast; it trains nothing.
 
     Attributes:
         round: its number. loss: of local training, mean over clients; None where nothing was trained.
@@ -83,7 +83,7 @@ def quantization_lines(rounds: Sequence[RoundEntry]) -> list[str]:
 
 
 class Progress(msgspec.Struct):
-    """What a checkpoint says beside its tensors.
+    """Contents of a checkpoint beside its tensors.
 
     Attributes:
         metric: what validation measures, larger is better. best_valid: None before the first validation.
@@ -109,13 +109,13 @@ def with_current_names(document: Any) -> Any:
     """The decoded JSON of a checkpoint, a result or a record, with what a round is said in by its present names."""
     if not isinstance(document, dict):
         return document
-    found = {_EARLIER.get(name, name): value for name, value in document.items()}
-    if isinstance(found.get("rounds"), list):
-        found["rounds"] = [
+    renamed = {_EARLIER.get(name, name): value for name, value in document.items()}
+    if isinstance(renamed.get("rounds"), list):
+        renamed["rounds"] = [
             {_EARLIER.get(name, name): value for name, value in entry.items()} if isinstance(entry, dict) else entry
-            for entry in found["rounds"]
+            for entry in renamed["rounds"]
         ]
-    return found
+    return renamed
 
 
 def save(
@@ -172,12 +172,24 @@ def fingerprint(tensors: Mapping[str, Tensor], progress: Progress) -> str:
     round makes no stranger of what is on disk.
     """
     rounds = [
-        (one.round, one.loss, one.valid, one.bytes_up, one.bytes_down, one.num_survivors, one.num_clipped, one.excluded)
-        for one in progress.rounds
+        (
+            entry.round,
+            entry.loss,
+            entry.valid,
+            entry.bytes_up,
+            entry.bytes_down,
+            entry.num_survivors,
+            entry.num_clipped,
+            entry.excluded,
+        )
+        for entry in progress.rounds
     ]
-    entries = [(one.round, one.sender, one.receiver, one.kind, one.table, one.num_bytes) for one in progress.entries]
-    said = (progress.identity, progress.metric, progress.best_round, progress.best_valid, rounds, entries)
-    return _digest(tensors, msgspec.json.encode(said, order="sorted").decode())
+    entries = [
+        (entry.round, entry.sender, entry.receiver, entry.kind, entry.table, entry.num_bytes)
+        for entry in progress.entries
+    ]
+    content = (progress.identity, progress.metric, progress.best_round, progress.best_valid, rounds, entries)
+    return _digest(tensors, msgspec.json.encode(content, order="sorted").decode())
 
 
 def load(path: Path, identity: str | Collection[str]) -> tuple[Mapping[str, Tensor], Progress]:
@@ -199,18 +211,18 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[Mapping[str, Tens
             progress = msgspec.convert(with_current_names(msgspec.json.decode(metadata["progress"])), Progress)
             names = list(handle.keys())
             stored = {HEADS: Stored(path, HEADS)} if progress.layout is not None and HEADS in names else {}
-            kept = {name: handle.get_tensor(name) for name in names if name not in stored}
+            loaded = {name: handle.get_tensor(name) for name in names if name not in stored}
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
     if progress.schema not in range(1, CONDENSED + 1):
         raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads 1 to {CONDENSED}")
     digest = metadata.get(DIGEST, "" if progress.schema >= SCHEMA else None)
-    if digest is not None and digest != _digest({**kept, **stored}, metadata["progress"]):
+    if digest is not None and digest != _digest({**loaded, **stored}, metadata["progress"]):
         raise RunError(f"{path}: damaged: its content is not what was written; delete it to start over")
-    tensors: Mapping[str, Tensor] = kept
+    tensors: Mapping[str, Tensor] = loaded
     if progress.layout is not None:
         try:
-            tensors, progress.entries = expand(kept, progress.layout, stored.get(HEADS))
+            tensors, progress.entries = expand(loaded, progress.layout, stored.get(HEADS))
         except RunError as error:
             raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
         progress.layout = None
@@ -228,8 +240,8 @@ def stands_at(path: Path) -> tuple[str, int]:
     """A checkpoint's run identity and last round; nothing else of it is read. Raises `RunError` where it cannot be."""
     try:
         with safe_open(path, framework="pt") as handle:
-            said = msgspec.json.decode((handle.metadata() or {})["progress"])
-        return str(said["identity"]), len(said["rounds"]) - 1
+            stored_progress = msgspec.json.decode((handle.metadata() or {})["progress"])
+        return str(stored_progress["identity"]), len(stored_progress["rounds"]) - 1
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
 
@@ -246,11 +258,11 @@ _SCHEMA_1 = (
 
 
 def _renamed(name: str) -> str:
-    """What a tensor of schema 1 is called now."""
+    """Return what a tensor of schema 1 is called now."""
     for pattern, new in _SCHEMA_1:
-        found, count = re.subn(f"^{pattern}", new, name)
+        new_name, count = re.subn(f"^{pattern}", new, name)
         if count:
-            return found
+            return new_name
     return name
 
 

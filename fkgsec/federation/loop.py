@@ -50,14 +50,14 @@ BEFORE_END, KEPT_BEFORE_END = "before-end.safetensors", 4  # a state beside it, 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Best(Kept):
-    """What the best round leaves: the task's models before and after its broadcast, and what crossed in it."""
+    """Best round: the task's models before and after its broadcast, and its messages."""
 
     trained: dict[str, Tensor]
     final: dict[str, Tensor]
 
     @classmethod
     def of(cls, federation: Federation, trained: dict[str, Tensor], started: packing.ByParty) -> Best:
-        """Of the round that has just ended."""
+        """Copy the state of the round that has just ended."""
         exchange = federation.exchange
         return cls(
             trained=trained,
@@ -70,13 +70,13 @@ class Best(Kept):
             },
             carried=exchange.carried(),
             observed={
-                table: {party: Observed(*map(Tensor.clone, one)) for party, one in exchange.observed(table).items()}
+                table: {party: Observed(*map(Tensor.clone, seen)) for party, seen in exchange.observed(table).items()}
                 for table in exchange.server
             },
         )
 
     def tree(self, parties: Sequence[str]) -> dict[str, packing.Tree]:
-        """As it stands in a checkpoint."""
+        """Return the tensors for a checkpoint."""
         return {**super().tree(parties), "trained": self.trained, "final": self.final}
 
     @classmethod
@@ -153,12 +153,12 @@ class Federation:
 
     @property
     def transcript(self) -> Transcript:
-        """What crossed so far."""
+        """Return what crossed so far."""
         return self.channel.transcript
 
     @property
     def judged_before_broadcast(self) -> bool:
-        """Of the task."""
+        """Value of the task."""
         return self.task.judged_before_broadcast
 
     def align(self) -> None:
@@ -169,7 +169,7 @@ class Federation:
         self.broadcast(0)
 
     def holdings(self, table: Table) -> dict[str, Holding]:
-        """Which rows of a shared table each client holds, by name."""
+        """Return which rows of a shared table each client holds, by name."""
         if table not in self._holdings:  # lists of all names, which no round changes
             self._holdings[table] = dict(zip(self.parties, self.task.holdings(table), strict=True))
         return self._holdings[table]
@@ -189,7 +189,7 @@ class Federation:
                 self.task.receive(round, table, self.parties.index(party), received)
 
     def num_steps(self, places: Sequence[int]) -> int:
-        """Of the task."""
+        """Value of the task."""
         return self.task.num_steps(places)
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> Callable[[], float | None]:
@@ -216,10 +216,12 @@ class Federation:
             rows = {}
             for client in places:
                 party = self.parties[client]
-                own = self.task.rows(table, client)[: holdings[party].num_uploaded].cpu()
+                own_rows = self.task.rows(table, client)[: holdings[party].num_uploaded].cpu()
                 if self.adversary and client == self._corrupt and self._started:
-                    own = self.adversary.upload(round, table, self._started[table][party][: len(own)], own.clone())
-                rows[party] = own
+                    own_rows = self.adversary.upload(
+                        round, table, self._started[table][party][: len(own_rows)], own_rows.clone()
+                    )
+                rows[party] = own_rows
             checked = self.adversary is None or self.adversary.checks_order
             refusals = self.orders.refusals(round, table, list(rows)) if checked else {}
             outcomes.append(self.exchange.upload(round, table, rows, refusals=refusals))
@@ -234,14 +236,14 @@ class Federation:
         return self.options.participants(len(self.parties), round)
 
     def shared_rows(self) -> packing.ByParty:
-        """Each client's shared rows, copied."""
+        """Return a copy of each client's shared rows."""
         return {
             table: {party: self.task.rows(table, client).cpu().clone() for client, party in enumerate(self.parties)}
             for table in self.recipe.shared
         }
 
     def changed_since(self, before: packing.ByParty, places: Sequence[int]) -> dict[str, bool]:
-        """By party whether training changed any of the shared rows that `before` has (see `shared_rows`)."""
+        """Map each party to whether training changed any of its shared rows in `before` (see `shared_rows`)."""
         return {
             self.parties[client]: any(
                 not torch.equal(rows[self.parties[client]], self.task.rows(table, client).cpu())
@@ -256,7 +258,7 @@ class Federation:
         transcript = self.channel.transcript
         whole = {0, *rounds, *self.needed}.union(*(transcript.latest_uploads(number) for number in rounds))
         opened = [number for number in transcript.notes if any(note.total for note in transcript.opened(number))]
-        latest = {max((one for one in opened if one <= number), default=number) for number in rounds}
+        latest = {max((earlier for earlier in opened if earlier <= number), default=number) for number in rounds}
         before = {transcript.last_broadcast(number) for number in (*rounds, *self.needed)}
         noted = {*rounds, *self.needed, *latest, *self.exchange.rounds_worth_noting()}
         transcript.retain(whole, noted, broadcasts=before)
@@ -304,8 +306,8 @@ class Federation:
         self.task.load_trainer_state(packing.below("trainer.", tensors))
         if adversary:
             adversary.load(packing.below("adversary.", tensors))
-        found = packing.view_below("best.", tensors)
-        self.best = Best.from_tensors(found, shared, self.parties) if found else None
+        best_tensors = packing.view_below("best.", tensors)
+        self.best = Best.from_tensors(best_tensors, shared, self.parties) if best_tensors else None
         return progress
 
 
@@ -394,7 +396,7 @@ def _round(federation: Federation, progress: Progress, observer: Observer) -> No
 
 
 def _may_end(options: RunOptions, progress: Progress, after: int) -> bool:
-    """Whether the run may end in so many rounds after those that are done."""
+    """Return whether the run may end in so many rounds after those that are done."""
     done = len(progress.rounds) - 1
     end = done + after
     if end >= options.rounds:
@@ -404,7 +406,7 @@ def _may_end(options: RunOptions, progress: Progress, after: int) -> bool:
 
 
 def _may_start(federation: Federation, start: Path, begins: int) -> bool:
-    """Whether a file has a state of the run without the adversary that can be used: of a round before it `begins`, and not after
+    """Return whether a file has a usable state of the run without the adversary: of a round before it `begins`, and not after
     one whose messages are needed."""
     if not start.exists():
         return False
@@ -461,7 +463,7 @@ def load_result(
 
 
 def _checkpoint_in(folder: Path) -> Path:
-    """Where the checkpoint lies in a folder, which is made before anything is trained."""
+    """Return where the checkpoint lies in a folder, which is made before anything is trained."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -498,7 +500,7 @@ def result_of(
         best: of round `best_round`.
         graph, row_names: None: the federation's.
     """
-    task, names = federation.task, {table: list(one.names) for table, one in federation.exchange.server.items()}
+    task, names = federation.task, {table: list(part.names) for table, part in federation.exchange.server.items()}
     return task.result_type(
         graph=federation.graph if graph is None else graph,
         options=federation.options,
@@ -508,6 +510,6 @@ def result_of(
         transcript=federation.channel.transcript,
         protection=protection,
         row_names=names if row_names is None else dict(row_names),
-        **{one.name: getattr(best, one.name) for one in dataclasses.fields(Kept)},
+        **{part.name: getattr(best, part.name) for part in dataclasses.fields(Kept)},
         **task.outcome(best.trained, best.final),
     )

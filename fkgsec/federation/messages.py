@@ -34,7 +34,7 @@ def client_party(name: str) -> str:
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind", array_like=False):
-    """What every message says of itself."""
+    """Header of every message."""
 
     round: int
     sender: str
@@ -43,7 +43,7 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", array_like=False):
 
     @property
     def label(self) -> str:
-        """What the transcript's line calls it."""
+        """Return what the transcript's line calls it."""
         return str(self.__struct_config__.tag)
 
 
@@ -115,7 +115,7 @@ class SparseRows(Message, frozen=True, tag="sparse-rows"):
         return cls(round, sender, receiver, table, len(chosen), rows.shape[1], signs, _packed(rows), counts)
 
     def without_rows(self) -> SparseRows:
-        """Which rows they are alone, as rows of width 0."""
+        """Return which rows they are alone, as rows of width 0."""
         return msgspec.structs.replace(self, width=0, data=b"", priorities=b"")
 
     def unpack(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -133,7 +133,7 @@ class SparseRows(Message, frozen=True, tag="sparse-rows"):
 
 
 class LowRankRows(Message, frozen=True, tag="low-rank-rows"):
-    """What each of a client's rows changed by, as singular triplets: left `[n, m, r]`, values `[n, r]`, right `[n, k, r]`."""
+    """Changes of a client's rows as singular triplets: left `[n, m, r]`, values `[n, r]`, right `[n, k, r]`."""
 
     num_rows: int
     height: int
@@ -260,7 +260,7 @@ def decode(frame: bytes) -> AnyMessage:
 
 
 class Opened(msgspec.Struct, frozen=True):
-    """What the server computed from a secure aggregation. It never crosses; an adversary that is the server has it.
+    """Result of a secure aggregation at the server. It is never transmitted; an adversary that is the server has it.
 
     Attributes:
         survivors: the parties that are in the sum.
@@ -286,7 +286,7 @@ _opened_decoder = msgspec.msgpack.Decoder(Opened)
 
 
 class Entry(NamedTuple):
-    """One line of the transcript."""
+    """Line of the transcript."""
 
     round: int
     sender: str
@@ -301,7 +301,7 @@ class Entry(NamedTuple):
 
 
 class _Totals:
-    """What a transcript's lines come to, counted as they are added: nothing scans millions of lines in each round.
+    """Running totals of a transcript's lines, so that nothing scans millions of lines in each round.
 
     Attributes:
         num_bytes: by round and direction.
@@ -317,7 +317,7 @@ class _Totals:
         self.broadcasts: set[int] = set()
 
     def covers(self, entries: list[Entry]) -> bool:
-        """Whether it counts this list, which has lost nothing since."""
+        """Return whether it counts this list, which has lost nothing since."""
         return entries is self._entries and self._counted <= len(entries)
 
     def catch_up(self) -> None:
@@ -338,7 +338,7 @@ class _Totals:
 
 @dataclass
 class Transcript:
-    """What crossed: a line for every message of the run, and the serialised messages of some rounds.
+    """Transmitted messages: a line for every message of the run, and the serialized messages of some rounds.
 
     Holding every upload of a long run would take gigabytes, so `frames` keeps the rounds that `retain` was told to keep
     (the alignment, the latest and the best round, and each client's last upload up to these); attacks work on those.
@@ -352,7 +352,7 @@ class Transcript:
 
     @property
     def _totals(self) -> _Totals:
-        """Of the lines as they are now."""
+        """Totals of the current lines."""
         if self._counts is None or not self._counts.covers(self.entries):
             self._counts = _Totals(self.entries)
         self._counts.catch_up()
@@ -368,7 +368,7 @@ class Transcript:
         self.notes.setdefault(opened.round, Frames()).append(_encoder.encode(opened), shared=False)
 
     def opened(self, round: int) -> list[Opened]:
-        """What the server opened in a retained round, a note for each table; empty where nothing was."""
+        """Return what the server opened in a retained round, a note for each table; empty where nothing was."""
         return [_opened_decoder.decode(note) for note in self.notes.get(round, [])]
 
     def retain(self, rounds: set[int], noted: set[int], *, broadcasts: set[int] | None = None) -> None:
@@ -379,15 +379,19 @@ class Transcript:
         Args:
             broadcasts: rounds of which at least what the server sent is kept.
         """
-        kept = {number: frames for number, frames in self.frames.items() if number in rounds}
+        frames_kept = {number: frames for number, frames in self.frames.items() if number in rounds}
         for number in sorted((broadcasts or set()) & set(self.frames) - rounds):
-            kept[number] = Frames(frame for frame in self.frames[number] if decode(frame).receiver != SERVER)
+            frames_kept[number] = Frames(frame for frame in self.frames[number] if decode(frame).receiver != SERVER)
         for number in self._totals.sparse & set(self.frames) - rounds:
             uploads = (
-                one for one in self.each_message(number) if isinstance(one, SparseRows) and one.receiver == SERVER
+                message
+                for message in self.each_message(number)
+                if isinstance(message, SparseRows) and message.receiver == SERVER
             )
-            kept[number] = Frames([*kept.get(number, ()), *(encode(one.without_rows()) for one in uploads)])
-        self.frames = dict(sorted(kept.items()))
+            frames_kept[number] = Frames(
+                [*frames_kept.get(number, ()), *(encode(message.without_rows()) for message in uploads)]
+            )
+        self.frames = dict(sorted(frames_kept.items()))
         self.notes = {number: notes for number, notes in self.notes.items() if number in noted}
 
     def latest_uploads(self, round: int) -> set[int]:

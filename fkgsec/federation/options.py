@@ -40,7 +40,7 @@ Result_co = TypeVar("Result_co", covariant=True)
 class RunOptions(
     msgspec.Struct, Generic[Result_co], metaclass=Named, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """What every task needs. The type parameter is the result that `run_federation` gives for these options.
+    """Options of every task. The type parameter is the result that `run_federation` gives for these options.
 
     Attributes:
         task: the task that a subclass adds options for, a name in `fkgsec.federation.task.TASKS`; not an option itself.
@@ -84,8 +84,8 @@ class RunOptions(
     def __post_init__(self) -> None:
         check_fields(self)
         if self.algorithm not in RECIPES:
-            known = algorithms_of(self.task) if self.task else RECIPES
-            raise SpecError(f"algorithm must be one of {', '.join(known)}; got {self.algorithm!r}")
+            allowed_names = algorithms_of(self.task) if self.task else RECIPES
+            raise SpecError(f"algorithm must be one of {', '.join(allowed_names)}; got {self.algorithm!r}")
         if self.task and self.task != RECIPES[self.algorithm].task:
             fitting = ", ".join(algorithms_of(self.task))
             raise SpecError(
@@ -107,21 +107,21 @@ class RunOptions(
 
     @property
     def evaluates_before_broadcast(self) -> bool:
-        """Whether shared models are validated, kept and tested as local training left them."""
+        """Return whether shared models are validated, kept and tested as local training left them."""
         return RECIPES[self.algorithm].evaluated == "local" or self.settings.evaluates_before_broadcast
 
     @property
     def keeps_last(self) -> bool:
-        """Whether the last round is kept, whatever validation says."""
+        """Return whether the last round is kept, whatever validation says."""
         return False
 
     @property
     def keeps_by_client(self) -> bool:
-        """Whether each client keeps the round of its own best validation."""
+        """Return whether each client keeps the round of its own best validation."""
         return False
 
     def exchanges(self, round: int) -> bool:
-        """Whether shared rows cross in this round; everybody can tell beforehand."""
+        """Return whether shared rows cross in this round; everybody can tell beforehand."""
         return self.settings.exchanges(round, self.seed)
 
     def first_exchange(self) -> set[int]:
@@ -129,7 +129,7 @@ class RunOptions(
         return set(itertools.islice(filter(self.exchanges, range(1, self.rounds + 1)), 1))
 
     def num_participants(self, num_clients: int, round: int | None = None) -> int:
-        """How many clients take part in a round, at least one; halves are rounded up.
+        """Return how many clients take part in a round, at least one; halves are rounded up.
 
         Args:
             round: None: if nobody drops out.
@@ -146,11 +146,11 @@ class RunOptions(
         return sorted(int(client) for client in drawn)
 
     def is_checked(self, round: int) -> bool:
-        """Whether models are validated in a round: every `eval_every`-th, and the last."""
+        """Return whether models are validated in a round: every `eval_every`-th, and the last."""
         return round % self.eval_every == 0 or round == self.rounds
 
     def identity(self) -> dict[str, Any]:
-        """What tells a run from another, by name: all options but the device and those that are None.
+        """Return what tells a run from another, by name: all options but the device and those that are None.
 
         Settings of the algorithm are left to `run_identity`.
         """
@@ -181,7 +181,7 @@ Options = TypeVar("Options", bound=RunOptions)
 
 
 class Identified(Protocol):
-    """What `run_identity` takes of an adversary (`fkgsec.federation.adversary.Adversary`)."""
+    """Part of an adversary that `run_identity` needs (`fkgsec.federation.adversary.Adversary`)."""
 
     def identity(self) -> Any: ...
 
@@ -203,9 +203,9 @@ def replace(options: Options, **changes: Any) -> Options:
 
 def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
     """A flat document of options, as the command line and files have it, with the settings of algorithms under "settings"."""
-    known = all_settings()
-    settings = {name: value for name, value in fields.items() if name in known}
-    rest = {name: value for name, value in fields.items() if name not in known}
+    settings_by_name = all_settings()
+    settings = {name: value for name, value in fields.items() if name in settings_by_name}
+    rest = {name: value for name, value in fields.items() if name not in settings_by_name}
     return rest | {"settings": dict(rest.get("settings") or {}) | settings} if settings else rest
 
 
@@ -218,7 +218,7 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 def run_identity(
     graph: Any, options: RunOptions, adversary: Identified | None = None, spelled: Collection[str] = ()
 ) -> str:
-    """What a checkpoint must agree with: data, options except the device, and the adversary.
+    """Return what a checkpoint must agree with: data, options except the device, and the adversary.
 
     4 and 4.0 are one value, and settings at their defaults are left out, so that a new one does not make strangers of earlier
     runs. For their sake names that have changed go by the old ones, and what once was there for all algorithms stays.
@@ -228,8 +228,8 @@ def run_identity(
     """
     old = {new: name for name, new in RENAMED.items()}
     named = options.settings.given() | {name: getattr(options.settings, name) for name in spelled}
-    kept = options.identity() | {old.get(name, name): value for name, value in named.items()}
-    parts: list[Any] = [graph.hash, kept, *([adversary.identity()] if adversary else [])]
+    identity = options.identity() | {old.get(name, name): value for name, value in named.items()}
+    parts: list[Any] = [graph.hash, identity, *([adversary.identity()] if adversary else [])]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
@@ -239,8 +239,8 @@ def run_identities(graph: Any, options: RunOptions, adversary: Identified | None
     That version had knowledge graphs alone, whose algorithms have up to five settings; all ways to spell the 19 of `cefgl` would
     take most of a minute.
     """
-    given = options.settings.given()
+    explicit = options.settings.given()
     old = RECIPES[options.algorithm].task == "kge"
-    names = [one.name for one in fields_of(type(options.settings)) if old and one.name not in given]
+    names = [setting.name for setting in fields_of(type(options.settings)) if old and setting.name not in explicit]
     choices = itertools.chain.from_iterable(itertools.combinations(names, count) for count in range(len(names) + 1))
     return tuple(run_identity(graph, options, adversary, spelled) for spelled in choices)

@@ -42,7 +42,7 @@ client takes part; of these, those in which tables are exchanged; those in which
 
 
 class Step(NamedTuple):
-    """One row of the state machine.
+    """Row of the state machine.
 
     Attributes:
         phase: position within a round. A client never goes back to an earlier phase of a round or to an earlier round.
@@ -76,7 +76,7 @@ VALIDATE_AS_TRAINED = 2
 
 
 class Position(msgspec.Struct):
-    """Where a client stands in a run; it must survive a restart.
+    """Position of a client in a run; it must survive a restart.
 
     Attributes:
         round, phase: of the latest accepted step.
@@ -175,7 +175,7 @@ class ClientOrder:
             raise OrderError(f"{name} in round {round} was taken already")
         if self._place(step, round) < (at.round, at.phase):
             raise OrderError(f"{name} in round {round} comes too late: this client is past that step")
-        if step == "train" and (missing := [one for one in self.tables if f"broadcast {one}" not in at.last]):
+        if step == "train" and (missing := [kind for kind in self.tables if f"broadcast {kind}" not in at.last]):
             raise OrderError(f"train in round {round} before any broadcast of {', '.join(missing)}")
         if step == "train" and self.sums and self.always_sent:
             self._check_sent(round)
@@ -212,8 +212,8 @@ class ClientOrder:
             return
         if when in ("exchanges", "own exchanges") and round and not self.options.exchanges(round):
             raise OrderError(f"{name} in round {round}, in which nothing is exchanged")
-        own = when in ("own rounds", "own exchanges")
-        if own and self.client_index not in self.options.participants(self.num_clients, round):
+        counts_own = when in ("own rounds", "own exchanges")
+        if counts_own and self.client_index not in self.options.participants(self.num_clients, round):
             raise OrderError(f"{name} in round {round}, in which this client does not take part")
         if when == "checks" and not self.options.is_checked(round):
             raise OrderError(f"{name} in round {round}, which is not validated")
@@ -248,7 +248,7 @@ class ClientOrders:
             self._orders[party].training_changed(round, changed=moved)
 
     def refusals(self, round: int, table: Table, participants: Sequence[str]) -> dict[str, str]:
-        """By party why a client takes no part in the upload of a table; those without an entry do."""
+        """Map each party that takes no part in the upload of a table to the reason."""
         refusals = {}
         for party in participants:
             try:

@@ -30,7 +30,7 @@ Seen: TypeAlias = "dict[Table, dict[str, Observed]]"
 
 
 def leaves(tree: Tree) -> dict[str, Leaf]:
-    """What nested mappings hold, each under the names that lead to it, joined by dots."""
+    """Return what nested mappings hold, each under the names that lead to it, joined by dots."""
     packed: dict[str, Leaf] = {}
     for name, value in tree.items():
         if isinstance(value, Tensor | FilledRows):
@@ -58,12 +58,12 @@ def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 class Made(Mapping[str, Tensor]):
     """Named tensors, some of which are made each time that they are read: all at once are gigabytes of a large run."""
 
-    def __init__(self, held: Mapping[str, Leaf | Callable[[], Tensor]]) -> None:
-        self.held = held
+    def __init__(self, leaves: Mapping[str, Leaf | Callable[[], Tensor]]) -> None:
+        self.held = leaves
 
     def __getitem__(self, name: str) -> Tensor:
-        one = self.held[name]
-        return whole(one) if isinstance(one, Tensor | FilledRows) else one()
+        leaf = self.held[name]
+        return whole(leaf) if isinstance(leaf, Tensor | FilledRows) else leaf()
 
     def __contains__(self, name: object) -> bool:
         return name in self.held
@@ -77,20 +77,23 @@ class Made(Mapping[str, Tensor]):
 
 def view_below(prefix: str, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The same as `below`, each read when it is asked for."""
-    held = tensors.held if isinstance(tensors, Made) else tensors
-    return Made({name.removeprefix(prefix): held[name] for name in held if name.startswith(prefix)})
+    source = tensors.held if isinstance(tensors, Made) else tensors
+    return Made({name.removeprefix(prefix): source[name] for name in source if name.startswith(prefix)})
 
 
 def _filled(tensors: Mapping[str, Tensor], name: str) -> FilledRows:
-    """One of them by its filled rows, not made whole where it is held so."""
-    held = tensors.held[name] if isinstance(tensors, Made) else None
-    return held if isinstance(held, FilledRows) else FilledRows.of(tensors[name])
+    """Return one tensor by its filled rows, without building the whole tensor if possible."""
+    leaf = tensors.held[name] if isinstance(tensors, Made) else None
+    return leaf if isinstance(leaf, FilledRows) else FilledRows.of(tensors[name])
 
 
-def by_place(own: Mapping[Table, Mapping[str, Tensor]], parties: Sequence[str]) -> Tree:
+def by_place(tensors: Mapping[Table, Mapping[str, Tensor]], parties: Sequence[str]) -> Tree:
     """Tensors by table and party, the parties by their place."""
-    held = {table: rows.held if isinstance(rows, FilledTables) else rows for table, rows in own.items()}
-    return {table: {str(parties.index(party)): one for party, one in rows.items()} for table, rows in held.items()}
+    by_table = {table: rows.held if isinstance(rows, FilledTables) else rows for table, rows in tensors.items()}
+    return {
+        table: {str(parties.index(party)): table_rows for party, table_rows in rows.items()}
+        for table, rows in by_table.items()
+    }
 
 
 def by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> ByParty:
@@ -118,9 +121,9 @@ def filled_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], part
 
 
 def seen_by_place(observed: Mapping[Table, Mapping[str, Observed]], parties: Sequence[str]) -> Tree:
-    """What the server put together, by table and place of the party."""
+    """Return what the server put together, by table and place of the party."""
     return {
-        table: {str(parties.index(party)): one._asdict() for party, one in seen.items()}
+        table: {str(parties.index(party)): part._asdict() for party, part in seen.items()}
         for table, seen in observed.items()
     }
 
@@ -158,7 +161,7 @@ def frames_of(tensors: Mapping[str, Tensor]) -> dict[int, Frames]:
 
 
 class _Sent(msgspec.Struct):
-    """What is read of a message here."""
+    """Part of a message that is read here."""
 
     sender: str
 
@@ -167,7 +170,7 @@ _sent_decoder = msgspec.msgpack.Decoder(_Sent)
 
 
 def _is_of_server(frame: bytes) -> bool:
-    """Whether the server sent it, so that others may have been sent the same; no for what is no message."""
+    """Return whether the server sent it, so that others may have been sent the same; no for what is no message."""
     try:
         return _sent_decoder.decode(frame).sender == SERVER
     except (msgspec.MsgspecError, UnicodeDecodeError):

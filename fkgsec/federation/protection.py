@@ -1,4 +1,4 @@
-"""What an exchange protects, as typed values for records and policies and as lines for people."""
+"""Protection of an exchange, as typed values for records and policies and as lines for people."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SERVERS: dict[Server, str] = {
 
 
 class Withstands(msgspec.Struct, frozen=True, kw_only=True):
-    """Which server one part of a protection withstands.
+    """Server model that one part of a protection withstands.
 
     Attributes:
         part: what it keeps from the server.
@@ -37,7 +37,7 @@ class Withstands(msgspec.Struct, frozen=True, kw_only=True):
     limit: str = ""
 
     def describe(self) -> str:
-        """One line for a report.
+        """Describe it in one line for a report.
 
         >>> Withstands(part="uploads", server="active", colluders=2, threshold=4, num_clients=5).describe()
         'uploads: withstand an active server with up to 2 colluders, clients that it runs included (threshold 4 of 5)'
@@ -55,21 +55,21 @@ class PrivacyGuarantee(Protocol):
 
     @property
     def epsilon(self) -> float:
-        """Of all releases together."""
+        """Value for all releases together."""
         ...
 
     @property
     def delta(self) -> float:
-        """Of all releases together."""
+        """Value for all releases together."""
         ...
 
     @property
     def unit(self) -> str:
-        """Whose data it protects."""
+        """Unit of privacy."""
         ...
 
     def describe(self) -> str:
-        """One line for a report."""
+        """Describe it in one line for a report."""
         ...
 
 
@@ -81,13 +81,13 @@ class StatedGuarantee(msgspec.Struct, frozen=True):
     unit: str
 
     def describe(self) -> str:
-        """One line for a report."""
+        """Describe it in one line for a report."""
         return f"epsilon {self.epsilon:g} at delta {self.delta:g} for each {self.unit}"
 
 
 @dataclass(frozen=True)
 class Protection:
-    """What the messages of a run, and of the runs before it that it goes on from, give away at most.
+    """Upper limit of what the messages of a run, and of the runs it continues, give away.
 
     Attributes:
         remarks: a line for each protection and what it assumes; empty in clear.
@@ -101,11 +101,11 @@ class Protection:
 
     def lines(self) -> list[str]:
         """The remarks, a line for each part with the server that it withstands, and one for each guarantee."""
-        servers = [one.describe() for one in self.withstands]
+        servers = [guarantee.describe() for guarantee in self.withstands]
         return [
             *self.remarks,
             *servers,
-            *(f"dp, {tables}: {one.describe()}" for tables, one in self.guarantees.items()),
+            *(f"dp, {tables}: {guarantee.describe()}" for tables, guarantee in self.guarantees.items()),
         ]
 
 

@@ -28,7 +28,7 @@ ENTRY_POINTS = "fkgsec.recipes"
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes an algorithm.
+    """Definition of an algorithm.
 
     Attributes:
         shared: the tables whose rows go to the server and come back.
@@ -69,8 +69,8 @@ class Recipe:
     def __post_init__(self) -> None:
         fields_of(self.settings)  # a struct that cannot be read is refused here, not by the first run
         for part, allowed in (("private", ("none", "entities", "whole")), ("evaluated", ("global", "local"))):
-            if (given := getattr(self, part)) not in allowed:
-                raise SpecError(f"recipe {self.name!r}: {part} must be one of {', '.join(allowed)}; got {given!r}")
+            if (value := getattr(self, part)) not in allowed:
+                raise SpecError(f"recipe {self.name!r}: {part} must be one of {', '.join(allowed)}; got {value!r}")
 
     @property
     def rule(self) -> Callable[[Any], Any] | None:
@@ -78,7 +78,7 @@ class Recipe:
         return pkgutil.resolve_name(self.local) if isinstance(self.local, str) else self.local
 
     def has(self, name: str) -> bool:
-        """Whether the algorithm has this setting."""
+        """Return whether the algorithm has this setting."""
         return any(field.name == name for field in fields_of(self.settings))
 
 
@@ -128,15 +128,15 @@ def algorithms_of(task: str) -> dict[str, Recipe]:
 
 
 def all_settings(task: str | None = None) -> Mapping[str, Mapping[str, SettingField]]:
-    """Every setting that some algorithm has, of a task or of any, by name and algorithm, in the registry's order."""
+    """Return all settings of algorithms, of a task or of any, by name and algorithm, in the registry's order."""
     return _settings_of(task, RECIPES.version)
 
 
 @lru_cache(maxsize=8)
 def _settings_of(task: str | None, version: int) -> Mapping[str, Mapping[str, SettingField]]:
-    """As `all_settings`. Args: version: of the registry, whose changes must be seen."""
-    found: dict[str, dict[str, SettingField]] = {}
+    """Implement `all_settings`. Args: version: of the registry, so that the cache notices changes."""
+    fields: dict[str, dict[str, SettingField]] = {}
     for recipe in (RECIPES if task is None else algorithms_of(task)).values():
         for field in fields_of(recipe.settings):
-            found.setdefault(field.name, {})[recipe.name] = field
-    return found
+            fields.setdefault(field.name, {})[recipe.name] = field
+    return fields

@@ -38,7 +38,7 @@ METADATA = "result"
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """What crossed in one round beside its messages, for whoever attacks or goes on from there.
+    """State of one round beside its messages, for attacks and for runs that continue from it.
 
     Attributes:
         started: by table and party, the shared rows that its training of that round started from, in its own order.
@@ -60,19 +60,19 @@ class Kept:
     observed: packing.Seen = field(default_factory=dict)
 
     def tree(self, parties: Sequence[str]) -> dict[str, packing.Tree]:
-        """As it stands on disk; parties by their place."""
-        own = {kind: packing.by_place(getattr(self, kind), parties) for kind in ("started", "inputs", "known")}
-        return {**own, "carried": self.carried, "observed": packing.seen_by_place(self.observed, parties)}
+        """Return the tensors for the disk, with client indices for party names."""
+        parts = {kind: packing.by_place(getattr(self, kind), parties) for kind in ("started", "inputs", "known")}
+        return {**parts, "carried": self.carried, "observed": packing.seen_by_place(self.observed, parties)}
 
     @staticmethod
     def read(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> dict[str, Any]:
         """Undo `tree`, packed: the attributes by name."""
-        own: dict[str, Any] = {
+        parts: dict[str, Any] = {
             kind: packing.by_party(packing.below(f"{kind}.", tensors), tables, parties) for kind in ("started", "known")
         }
-        own["inputs"] = packing.filled_by_party(packing.view_below("inputs.", tensors), tables, parties)
+        parts["inputs"] = packing.filled_by_party(packing.view_below("inputs.", tensors), tables, parties)
         observed = packing.seen_by_party(packing.below("observed.", tensors), tables, parties)
-        return {**own, "carried": packing.below("carried.", tensors), "observed": observed}
+        return {**parts, "carried": packing.below("carried.", tensors), "observed": observed}
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -102,7 +102,7 @@ class RunResult(Kept):
     # What a task says of its own.
 
     def headline(self) -> str:
-        """What was trained, in the words of the options."""
+        """Return what was trained, in the words of the options."""
         return self.options.algorithm
 
     def reached(self) -> list[str]:
@@ -110,7 +110,7 @@ class RunResult(Kept):
         return [] if self.valid is None else [f"validation {self.metric}: {self.valid:.4f}"]
 
     def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
-        """What the kept models reach on test items, by metric: over all clients, and of each; empty where a task has no such."""
+        """Return test metrics of the best models, over all clients and by client; empty if the task has none."""
         return {}, {}
 
     def outcome_tree(self) -> dict[str, packing.Tree]:
@@ -131,17 +131,17 @@ class RunResult(Kept):
 
     @property
     def validation(self) -> Estimate | None:
-        """What validation of the kept models estimates where it looks at a sample, and how; None where it is full."""
+        """Return what validation of the kept models estimates where it looks at a sample, and how; None where it is full."""
         return None
 
     def __repr__(self) -> str:
         run = f"{self.headline()}, {len(self.graph.clients)} clients of {self.graph.name}"
-        kept = f"round {self.best_round} of {self.rounds[-1].round if self.rounds else 0}"
+        best = f"round {self.best_round} of {self.rounds[-1].round if self.rounds else 0}"
         valid = "" if self.valid is None else f", validation {self.metric} {self.valid:.4f}"
-        return f"{type(self).__name__}({run}: {kept}{valid})"
+        return f"{type(self).__name__}({run}: {best}{valid})"
 
     def summary(self) -> str:
-        """What the run was and reached: model, rounds, utility with intervals, bytes, protection; a line each."""
+        """Return what the run was and reached: model, rounds, utility with intervals, bytes, protection; a line each."""
         lines = [
             f"{self.headline()}, {self.options.defense or 'no defense'}",
             f"{len(self.graph.clients)} clients of {self.graph.name}; kept at round {self.best_round} of {self.rounds[-1].round}",
@@ -161,7 +161,7 @@ class RunResult(Kept):
         return [*by_client.items(), ("all", of_all)]
 
     def utility_frame(self) -> pd.DataFrame:
-        """What the kept models reach on test items: a row for each client, and for all together, and each metric.
+        """Return what the kept models reach on test items: a row for each client, and for all together, and each metric.
 
         Returns: columns `client`, `metric`, `value`, `low`, `high` (its 95 % interval), `n` (items), `method` (of the interval).
         """
@@ -260,7 +260,7 @@ class RunResult(Kept):
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """What a saved run says beside its tensors. `names`: of a transcript of many lines, see `lines_of`; of others `entries`."""
+    """Contents of a saved run beside its tensors. `names`: of a transcript of many lines, see `lines_of`; of others `entries`."""
 
     rounds: list[RoundEntry]
     best_round: int

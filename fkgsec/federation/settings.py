@@ -1,4 +1,4 @@
-"""What an algorithm may set: a frozen struct beside its recipe, read by options, specs and the command line.
+"""Settings of an algorithm: a frozen struct beside its recipe, read by options, specs and the command line.
 
     class Settings(AlgorithmSettings, frozen=True):
         mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the proximal term")] = 0.1
@@ -33,24 +33,28 @@ class AlgorithmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
     @property
     def evaluates_before_broadcast(self) -> bool:
-        """Whether shared models are validated, kept and tested as local training left them, before the broadcast of a round."""
+        """Return whether shared models are validated and tested after local training, before the broadcast of a round."""
         return False
 
     def num_present(self, count: int, round: int, seed: int) -> int:
-        """How many of the participants of a round are there; the others have dropped out."""
+        """Return how many of the participants of a round are there; the others have dropped out."""
         return count
 
     def exchanges(self, round: int, seed: int) -> bool:
-        """Whether shared rows cross in a round (1 is the first); in others clients train on from what they have."""
+        """Return whether shared rows cross in a round (1 is the first); in others clients train on from what they have."""
         return True
 
     def given(self) -> dict[str, Any]:
         """The settings that are not at their defaults, by name."""
-        return {one.name: value for one in fields_of(type(self)) if (value := getattr(self, one.name)) != one.default}
+        return {
+            setting.name: value
+            for setting in fields_of(type(self))
+            if (value := getattr(self, setting.name)) != setting.default
+        }
 
 
 class SettingField(NamedTuple):
-    """One setting of an algorithm.
+    """Setting of an algorithm.
 
     Attributes:
         kind: int, float, bool or str. default: what the algorithm takes when nothing is given.
@@ -94,30 +98,32 @@ class SettingField(NamedTuple):
 @functools.cache
 def fields_of(kind: type[AlgorithmSettings]) -> tuple[SettingField, ...]:
     """The settings that a struct declares, in its order. Raises `SpecError` for a field without default or of another type."""
-    return tuple(_field_of(kind, one) for one in msgspec.structs.fields(kind))
+    return tuple(_field_of(kind, field) for field in msgspec.structs.fields(kind))
 
 
 def _field_of(kind: type[AlgorithmSettings], field: msgspec.structs.FieldInfo) -> SettingField:
-    found, help = inspect.type_info(field.type), ""
-    if isinstance(found, inspect.Metadata):
-        help, found = str((found.extra_json_schema or {}).get("description", "")), found.type
+    field_type, help = inspect.type_info(field.type), ""
+    if isinstance(field_type, inspect.Metadata):
+        help, field_type = str((field_type.extra_json_schema or {}).get("description", "")), field_type.type
     if field.required:
         raise SpecError(f"{kind.__name__}.{field.name}: a setting needs a default")
-    match found:
+    match field_type:
         case inspect.IntType() | inspect.FloatType():
-            low = found.ge if found.gt is None else found.gt
-            number = int if isinstance(found, inspect.IntType) else float
-            return SettingField(field.name, number, field.default, low, found.le, found.gt is not None, (), help)
+            low = field_type.ge if field_type.gt is None else field_type.gt
+            number = int if isinstance(field_type, inspect.IntType) else float
+            return SettingField(
+                field.name, number, field.default, low, field_type.le, field_type.gt is not None, (), help
+            )
         case inspect.LiteralType():
-            return SettingField(field.name, str, field.default, choices=tuple(map(str, found.values)), help=help)
+            return SettingField(field.name, str, field.default, choices=tuple(map(str, field_type.values)), help=help)
         case inspect.BoolType() | inspect.StrType():
-            plain = bool if isinstance(found, inspect.BoolType) else str
+            plain = bool if isinstance(field_type, inspect.BoolType) else str
             return SettingField(field.name, plain, field.default, help=help)
     raise SpecError(f"{kind.__name__}.{field.name}: a setting is a number, a choice of words, text or a flag")
 
 
 def make_settings(
-    kind: type[AlgorithmSettings], given: AlgorithmSettings | Mapping[str, Any] | None, algorithm: str
+    kind: type[AlgorithmSettings], values: AlgorithmSettings | Mapping[str, Any] | None, algorithm: str
 ) -> AlgorithmSettings:
     """The settings of an algorithm: those given, the others at their defaults.
 
@@ -128,13 +134,13 @@ def make_settings(
     Raises:
         SpecError: a setting that the algorithm does not have, or a value that is not allowed.
     """
-    if isinstance(given, AlgorithmSettings) and type(given) is kind:
-        return given
-    if not isinstance(given, AlgorithmSettings | Mapping | None):
-        raise SpecError(f"settings must be those of {algorithm}, as a mapping or {kind.__qualname__}; got {given!r}")
-    named = given.given() if isinstance(given, AlgorithmSettings) else dict(given or {})
+    if isinstance(values, AlgorithmSettings) and type(values) is kind:
+        return values
+    if not isinstance(values, AlgorithmSettings | Mapping | None):
+        raise SpecError(f"settings must be those of {algorithm}, as a mapping or {kind.__qualname__}; got {values!r}")
+    named = values.given() if isinstance(values, AlgorithmSettings) else dict(values or {})
     named = {name: value for name, value in named.items() if value is not None}
-    names = [one.name for one in fields_of(kind)]
+    names = [setting.name for setting in fields_of(kind)]
     for name in named:
         if name not in names:
             raise SpecError(f"{name} does not apply to {algorithm}, which has no such part; leave it out")

@@ -33,7 +33,7 @@ class Observer:
         """A round of so many steps begins."""
 
     def step_done(self) -> None:
-        """One step of every busy client is done."""
+        """Report that every busy client has done a step."""
 
     def round_done(self, entry: RoundEntry) -> None:
         """The round is over."""
@@ -164,5 +164,8 @@ def round_entry(
         excluded=all_excluded(outcomes),
         cut_rows=all_cut(outcomes),
         num_kept_rows=sum(outcome.num_kept_rows for outcome in outcomes),
-        changed_levels=next((one.changed_levels for one in outcomes if one.changed_levels is not None), None),
+        changed_levels=next(
+            (upload_outcome.changed_levels for upload_outcome in outcomes if upload_outcome.changed_levels is not None),
+            None,
+        ),
     )

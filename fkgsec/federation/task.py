@@ -1,4 +1,4 @@
-"""What a federation trains: the contract between the loop and the models that it knows nothing of.
+"""Training task of a federation: the contract between the loop and the models that it knows nothing of.
 
     class Shapes:                                # a task of one's own, see `Task`
         options_type, result_type = ShapeOptions, ShapeResult
@@ -46,7 +46,7 @@ class Task(Protocol):
         ...
 
     def data(self, place: int) -> Any:
-        """What a party has to train on; an adversary at this place sees no other's."""
+        """Return what a party has to train on; an adversary at this place sees no other's."""
         ...
 
     def train_on(self, place: int, subset: Any) -> None:
@@ -58,7 +58,7 @@ class Task(Protocol):
         ...
 
     def holdings(self, table: Table) -> list[Holding]:
-        """Which rows of a shared table each party holds, by name; it uploads the first of them."""
+        """Return which rows of a shared table each party holds, by name; it uploads the first of them."""
         ...
 
     def rows(self, table: Table, place: int) -> Tensor:
@@ -94,7 +94,7 @@ class Task(Protocol):
         ...
 
     def trainer_state(self) -> dict[str, Tensor]:
-        """What else a checkpoint between two rounds must hold, by name."""
+        """Return what else a checkpoint between two rounds must hold, by name."""
         ...
 
     def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:

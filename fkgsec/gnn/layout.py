@@ -19,7 +19,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Layout:
-    """Which rows of a table hold which tensor.
+    """Rows of a table by the tensor that they hold.
 
     Attributes:
         width: of a row.
@@ -31,12 +31,12 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], width: int) -> Layout:
-        """Of these tensors, in their order."""
+        """Make the layout of these tensors, in their order."""
         return cls(width, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
 
     @property
     def names(self) -> list[str]:
-        """Of all rows."""
+        """Names of all rows."""
         return [f"{name}/{row}" for name, shape in self.shapes.items() for row in range(self._num_rows(shape))]
 
     def _num_rows(self, shape: Sequence[int]) -> int:

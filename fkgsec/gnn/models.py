@@ -72,21 +72,21 @@ def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
     The share is rounded to a multiple of 1 / 65,536. A bit of a random word decides on each value: one word for 64 values and
     each binary digit of the share, so that a half takes one. `rng.random` would take 64 times as many words.
     """
-    kept = 2**_DIGITS - round(share * 2**_DIGITS)
-    if rng is None or kept == 2**_DIGITS:
+    num_kept = 2**_DIGITS - round(share * 2**_DIGITS)
+    if rng is None or num_kept == 2**_DIGITS:
         return x
     count = -(-x.numel() // 64)
     words = rng.integers(0, 2**64, count, dtype=np.uint64)
-    for digit in range((kept & -kept).bit_length(), _DIGITS):
+    for digit in range((num_kept & -num_kept).bit_length(), _DIGITS):
         # So far a bit is 1 with the probability 0.d, d the digits so far; one more makes it 0.1d or 0.0d.
         drawn = rng.integers(0, 2**64, count, dtype=np.uint64)
-        words = words | drawn if kept >> digit & 1 else words & drawn
+        words = words | drawn if num_kept >> digit & 1 else words & drawn
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[: x.numel()].reshape(x.shape)
-    return x * (torch.from_numpy(bits).to(x.device) * (2**_DIGITS / kept))
+    return x * (torch.from_numpy(bits).to(x.device) * (2**_DIGITS / num_kept))
 
 
 def convolution_of(model: str) -> Callable[[int, int], nn.Module]:
-    """What makes a convolution, of the widths of its input and of its output.
+    """Return what makes a convolution, of the widths of its input and of its output.
 
     Raises `SpecError` for a name that is no module, or not of torch.
     """
@@ -103,12 +103,12 @@ def convolution_of(model: str) -> Callable[[int, int], nn.Module]:
     module, _, name = model.rpartition(".")
     layers()
     try:
-        found = getattr(importlib.import_module(module), name)
+        convolution = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise SpecError(f"model {model!r} cannot be found ({error})") from error
-    if not (isinstance(found, type) and issubclass(found, nn.Module)):
+    if not (isinstance(convolution, type) and issubclass(convolution, nn.Module)):
         raise SpecError(f"model {model!r} is no torch.nn.Module")
-    return lambda inputs, width: _plugged(found, model, inputs, width)
+    return lambda inputs, width: _plugged(convolution, model, inputs, width)
 
 
 def _plugged(kind: type[nn.Module], model: str, inputs: int, width: int) -> nn.Module:
@@ -118,9 +118,9 @@ def _plugged(kind: type[nn.Module], model: str, inputs: int, width: int) -> nn.M
         with torch.no_grad():
             out = convolution(torch.zeros(2, inputs), torch.tensor([[0, 1], [1, 0]]))
     except Exception as error:  # whatever a foreign module does
-        told = " ".join(str(error).split())
+        message = " ".join(str(error).split())
         raise SpecError(
-            f"model {model!r} must be made as C({inputs}, {width}) and called as conv(x, edges): {told}"
+            f"model {model!r} must be made as C({inputs}, {width}) and called as conv(x, edges): {message}"
         ) from error
     if not isinstance(out, Tensor) or out.shape != (2, width):
         raise SpecError(
@@ -147,4 +147,4 @@ def drawing_from(rng: np.random.Generator) -> Iterator[None]:
 
 def encoder_of(model: GraphClassifier) -> dict[str, nn.Parameter]:
     """The parameters of the convolutions by name."""
-    return {name: one for name, one in model.named_parameters() if name.startswith(ENCODER)}
+    return {name: parameter for name, parameter in model.named_parameters() if name.startswith(ENCODER)}

@@ -32,7 +32,7 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """What makes two classifiers alike, but for the widths of their data.
+    """Architecture of a classifier, apart from the widths of its data.
 
     Attributes:
         model: "gin", "gcn", "sage" or the dotted name of a convolution. layers: how many. width: of each.
@@ -106,7 +106,7 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
         return self.select == "last"
 
     def architecture(self) -> Architecture:
-        """Of every client's network."""
+        """Architecture of every client's network."""
         return Architecture(self.model, self.layers, self.width, self.dropout, self.readout)
 
 
@@ -136,7 +136,7 @@ class DropoutSettings(AlgorithmSettings, frozen=True):
             )
 
     def num_present(self, count: int, round: int, seed: int) -> int:
-        """Of so many participants of a round, those that do not drop out."""
+        """Number of participants of a round that do not drop out."""
         if not self.drop_alpha:
             return count
         rate = generator(seed, "dropping out", round).beta(self.drop_alpha, self.drop_beta)

@@ -24,7 +24,7 @@ from fkgsec.graphs.sets import FederatedGraphs
 
 
 class Probabilities(NamedTuple):
-    """What a network says of graphs, float64 `[n, C]`, and their classes, int64 `[n]`."""
+    """Predicted probabilities of graphs, float64 `[n, C]`, and their classes, int64 `[n]`."""
 
     values: np.ndarray
     classes: np.ndarray
@@ -57,17 +57,17 @@ class GnnResult(RunResult):
         Args:
             masks: of each client's test graphs those that count, bool `[n]`, such as those without a twin in train.
         """
-        correct = [one.correct for one in self.test]
+        correct = [hits.correct for hits in self.test]
         if masks is not None:
-            correct = [one[mask] for one, mask in zip(correct, masks, strict=True)]
-        return mean_over_clients([proportion(int(one.sum()), len(one)) for one in correct if len(one)])
+            correct = [hits[mask] for hits, mask in zip(correct, masks, strict=True)]
+        return mean_over_clients([proportion(int(hits.sum()), len(hits)) for hits in correct if len(hits)])
 
     def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
         """Accuracy on test graphs: the mean over clients, each of which counts alike as in the papers, and of each."""
         clients = zip(self.graph.clients, self.test, strict=bool(self.test))
-        shares = {client.name: proportion(int(one.correct.sum()), len(one.classes)) for client, one in clients}
+        shares = {client.name: proportion(int(share.correct.sum()), len(share.classes)) for client, share in clients}
         mean = self.accuracy()
-        return {} if mean is None else {"accuracy": mean}, {name: {"accuracy": one} for name, one in shares.items()}
+        return {} if mean is None else {"accuracy": mean}, {name: {"accuracy": share} for name, share in shares.items()}
 
     def headline(self) -> str:
         """Algorithm, network and its size."""
@@ -83,19 +83,21 @@ class GnnResult(RunResult):
         if self.options.select == "test":
             lines.append("the round was selected by test accuracy, which is too high")
         lines += quantization_lines(self.rounds)
-        for client, one in zip(self.graph.clients, self.test, strict=True):
-            if len(one.classes):
-                lines.append(f"test accuracy, {client.name}: {proportion(int(one.correct.sum()), len(one.classes))}")
+        for client, outcome in zip(self.graph.clients, self.test, strict=True):
+            if len(outcome.classes):
+                lines.append(
+                    f"test accuracy, {client.name}: {proportion(int(outcome.correct.sum()), len(outcome.classes))}"
+                )
         return lines
 
     def outcome_tree(self) -> dict[str, packing.Tree]:
         """Parameters, probabilities and classes, by place."""
         tree: dict[str, packing.Tree] = {
-            kind: {str(place): one for place, one in enumerate(getattr(self, kind))} for kind in ("models", "trained")
+            kind: {str(place): part for place, part in enumerate(getattr(self, kind))} for kind in ("models", "trained")
         }
         tree["test"] = {
-            str(place): {name: torch.from_numpy(array) for name, array in one._asdict().items()}
-            for place, one in enumerate(self.test)
+            str(place): {name: torch.from_numpy(array) for name, array in part._asdict().items()}
+            for place, part in enumerate(self.test)
         }
         return tree
 
@@ -106,8 +108,10 @@ class GnnResult(RunResult):
             kind: [packing.below(f"{kind}.{place}.", tensors) for place in range(num_clients)]
             for kind in ("models", "trained")
         }
-        found = [packing.below(f"test.{place}.", tensors) for place in range(num_clients)]
-        return fields | {"test": [Probabilities(one["values"].numpy(), one["classes"].numpy()) for one in found if one]}
+        tests = [packing.below(f"test.{place}.", tensors) for place in range(num_clients)]
+        return fields | {
+            "test": [Probabilities(test["values"].numpy(), test["classes"].numpy()) for test in tests if test]
+        }
 
 
 def mean_over_clients(shares: Sequence[Estimate]) -> Estimate | None:

@@ -129,14 +129,14 @@ class GraphTask:
             trainer.classify(trainer.client.test, packing.below(f"{place}.", judged))
             for place, trainer in enumerate(self.trainers)
         ]
-        kept = {
+        by_kind = {
             kind: [
-                {name: one.cpu() for name, one in packing.below(f"{place}.", found).items()}
+                {name: tensor.cpu() for name, tensor in packing.below(f"{place}.", state).items()}
                 for place in range(len(test))
             ]
-            for kind, found in (("models", final), ("trained", trained))
+            for kind, state in (("models", final), ("trained", trained))
         }
-        return kept | {"test": test}
+        return by_kind | {"test": test}
 
 
 def _check_alike(graph: FederatedGraphs) -> None:

@@ -53,7 +53,7 @@ def _parts(ids: np.ndarray, size: int) -> Iterator[np.ndarray]:
 
 
 class ClientTrainer:
-    """One client's network, its optimisers, and its graphs.
+    """Network of one client, its optimizers and its graphs.
 
     Args:
         client: its graphs. shared: which parameters are shared, by the beginnings of their names.
@@ -73,7 +73,7 @@ class ClientTrainer:
         width, num_classes = feature_width(client.graphs), client.graphs.num_classes
         with drawing_from(rng):
             self.model = rule.network(width, num_classes).to(self.device)
-        self.shared = {name: one for name, one in self.model.named_parameters() if name.startswith(shared)}
+        self.shared = {name: parameter for name, parameter in self.model.named_parameters() if name.startswith(shared)}
         self.private: dict[str, Tensor] = {}
         self.memory: dict[str, Tensor] = {}
         self.received: dict[str, Tensor] = {}
@@ -92,7 +92,7 @@ class ClientTrainer:
 
     @property
     def num_steps(self) -> int:
-        """Of a round."""
+        """Number of steps of a round."""
         batches = -(-len(self.training) // self.options.batch_size)
         return self.rule.num_epochs() * min(batches, self.options.local_steps or batches)
 
@@ -103,7 +103,7 @@ class ClientTrainer:
                 parameter.copy_(tensors[name])
         self.outgoing = {}
         if self.rule.keeps_received:
-            self.received = {name: one.detach().clone() for name, one in self.shared.items()}
+            self.received = {name: tensor.detach().clone() for name, tensor in self.shared.items()}
 
     def train(self, round: int, on_step: Callable[[], None]) -> float:
         """A round, as the rule has it; returns the mean loss over graphs."""
@@ -136,7 +136,7 @@ class ClientTrainer:
         return total / max(graphs, 1)
 
     def step(self, batch: Batch, rng: np.random.Generator) -> float:
-        """One step of the optimiser; returns the loss with what the rule adds to it."""
+        """Take a step of the optimizer. Returns the loss with the rule's terms."""
         self.forget_gradients()
         loss = functional.cross_entropy(self.model(batch, rng), batch.classes)
         loss.backward()
@@ -145,7 +145,7 @@ class ClientTrainer:
         return float(loss.detach()) + added
 
     def forget_gradients(self) -> None:
-        """Of the network, whose own `zero_grad` walks through its modules and takes as long as a product of matrices."""
+        """Clear the network's gradients. Its own `zero_grad` walks through all modules and is slow."""
         self.optimizers["own"].zero_grad()
 
     def state(self) -> dict[str, Tensor]:
@@ -155,13 +155,13 @@ class ClientTrainer:
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `state` gave."""
-        self.model.load_state_dict({name: one for name, one in tensors.items() if name not in self.private})
+        self.model.load_state_dict({name: value for name, value in tensors.items() if name not in self.private})
         for name, tensor in self.private.items():
             tensor.copy_(tensors[name])
 
     @torch.no_grad()
     def classify(self, ids: np.ndarray, state: Mapping[str, Tensor] | None = None) -> Probabilities:
-        """What the network says of some of the client's graphs; with another `state` in place of its own."""
+        """Return what the network says of some of the client's graphs; with another `state` in place of its own."""
         rows = [np.zeros((0, self.client.graphs.num_classes))]
         judged = self.rule.judged({**self.state(), **(state or {})})
         for part in _parts(ids, JUDGED_AT_ONCE):
@@ -172,17 +172,17 @@ class ClientTrainer:
         return Probabilities(np.concatenate(rows), self.client.graphs.classes[ids].copy())
 
     def tensors(self, *, optimizer: bool) -> dict[str, Tensor]:
-        """What a checkpoint must hold beside `state`, by name."""
+        """Return what a checkpoint must hold beside `state`, by name."""
         tree: dict[str, packing.Tree] = {"received": self.received, "memory": self.memory}
-        for name, one in self.optimizers.items() if optimizer else ():
-            tree[name] = {str(place): values for place, values in one.state_dict()["state"].items()}
+        for name, adam in self.optimizers.items() if optimizer else ():
+            tree[name] = {str(place): values for place, values in adam.state_dict()["state"].items()}
         return packing.pack(tree)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `tensors` gave."""
         kinds = {kind: packing.below(f"{kind}.", tensors) for kind in ("received", "memory")}
         self.received, self.memory = (
-            {name: one.to(self.device) for name, one in kept.items()} for kept in kinds.values()
+            {name: entry.to(self.device) for name, entry in memory.items()} for memory in kinds.values()
         )
         for name, optimizer in self.optimizers.items():
             state: dict[int, dict[str, Tensor]] = {}
@@ -208,7 +208,7 @@ class Crossing:
         self.layout = Layout(width, {**self.shared.shapes, **self.upwards.shapes})
 
     def holdings(self, weights: Sequence[int]) -> list[Holding]:
-        """Of each client, which counts for its weight in a mean."""
+        """Return each client's holding, with its weight in a mean."""
         names, upwards = self.layout.names, len(self.upwards.names)
         return [Holding(names, len(names), weight, upwards) for weight in weights]
 
@@ -229,8 +229,8 @@ class Crossing:
     def _packed(self, place: int, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
         """Some tensors as rows, if none the shared parameters, and what goes with them."""
         trainer = self.trainers[place]
-        told = {name: trainer.memory[name] for name in self.rule.upwards}
-        return self.layout.pack({**(tensors or trainer.shared), **told})
+        upwards = {name: trainer.memory[name] for name in self.rule.upwards}
+        return self.layout.pack({**(tensors or trainer.shared), **upwards})
 
 
 class GraphRule:
@@ -254,7 +254,7 @@ class GraphRule:
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """How the names of the shared parameters begin."""
+        """Return how the names of the shared parameters begin."""
         return ("",) if getattr(self.settings, "share", "encoder") == "all" else (ENCODER,)
 
     def network(self, num_features: int, num_classes: int) -> nn.Module:
@@ -273,7 +273,7 @@ class GraphRule:
         return trainer.epochs(round, self.options.local_epochs, on_step)
 
     def num_epochs(self) -> int:
-        """Of a round, for progress."""
+        """Number of epochs of a round, for progress."""
         return self.options.local_epochs
 
     def correct(self, trainer: ClientTrainer) -> float:
@@ -281,7 +281,7 @@ class GraphRule:
         return 0.0
 
     def judged(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-        """What a client's network classifies with, of all that it has: parameters and private tensors by name."""
+        """Return what a client's network classifies with, of all that it has: parameters and private tensors by name."""
         return parameters
 
 

@@ -142,18 +142,18 @@ def _is_path(name: str) -> bool:
 
 
 def _folder_of(name: str, data_dir: Path | str | None) -> Path:
-    """Where a set lies, once it is downloaded. Raises `DataError`."""
+    """Return where a set lies, once it is downloaded. Raises `DataError`."""
     from fkgsec.graphs.generate import MOTIFS
 
     if _is_path(name):
         return Path(name).expanduser()
-    known = {one.casefold(): one for one in KNOWN}
-    name = known.get(name.casefold(), name)
-    kept = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
-    for root in (Path(kept).expanduser() if kept else None, cache_folder()):
+    folders = {folder.casefold(): folder for folder in KNOWN}
+    name = folders.get(name.casefold(), name)
+    place = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
+    for root in (Path(place).expanduser() if place else None, cache_folder()):
         if root is not None and tu_files(root / COLLECTION / name):
             return root / COLLECTION / name
-    if name not in known.values():
+    if name not in folders.values():
         close = difflib.get_close_matches(name, (*KNOWN, *GROUPS, MOTIFS), n=3)
         hint = f"did you mean {' or '.join(close)}? " if close else ""
         raise DataError(f"no graph data set or group {name!r}; {hint}known: {', '.join((*KNOWN, *GROUPS, MOTIFS))}")
@@ -162,16 +162,16 @@ def _folder_of(name: str, data_dir: Path | str | None) -> Path:
 
 
 def _load_all(name: str, names: Sequence[str], data_dir: Path | str | None) -> list[GraphSet]:
-    """Every set of a group. Raises `DataError` that names those that cannot be had, before any is read, and the rest."""
+    """Load every set of a group. Raises `DataError` that names those that cannot be had, before any is read, and the rest."""
     missing = {}
-    for one in names:
+    for dataset in names:
         try:
-            _folder_of(one, data_dir)
+            _folder_of(dataset, data_dir)
         except DataError as error:
-            missing[one] = str(error)
+            missing[dataset] = str(error)
     if not missing:
-        return [load_graphs(one, data_dir) for one in names]
-    rest = ",".join(one for one in names if one not in missing)
+        return [load_graphs(dataset, data_dir) for dataset in names]
+    rest = ",".join(dataset for dataset in names if dataset not in missing)
     advice = f"; without: --data {rest}" if rest.count(",") else ""
     raise DataError(f"{name}: {', '.join(missing)} not at hand ({next(iter(missing.values()))}){advice}")
 

@@ -1,4 +1,4 @@
-"""What a model reads at each node: labels as one-hot vectors, attributes, or the degree as a one-hot vector.
+"""Node features: labels as one-hot vectors, attributes, or the degree as a one-hot vector.
 
     kind, width = feature_kind(graphs), feature_width(graphs)
     x = node_features(graphs, nodes)                # float32 [n, width]
@@ -22,7 +22,7 @@ PUBLIC_DEGREES = {"COLLAB": 491, "IMDB-BINARY": 135, "IMDB-MULTI": 88}
 
 
 def feature_kind(graphs: GraphSet) -> FeatureKind:
-    """Which of the three a set has."""
+    """Return which of the three a set has."""
     if graphs.num_labels:
         return "labels"
     return "attributes" if graphs.attributes.shape[1] else "degrees"
@@ -46,10 +46,10 @@ def node_features(graphs: GraphSet, nodes: np.ndarray | slice = slice(None)) -> 
     Raises:
         DataError: a node of a degree above the maximum.
     """
-    own = _own_features(graphs, nodes)
+    features = _own_features(graphs, nodes)
     if graphs.structure is None:
-        return own
-    return np.concatenate([own, graphs.structure.values[nodes]], axis=1)
+        return features
+    return np.concatenate([features, graphs.structure.values[nodes]], axis=1)
 
 
 def _own_features(graphs: GraphSet, nodes: np.ndarray | slice) -> np.ndarray:
@@ -78,18 +78,20 @@ def one_hot_columns(graphs: GraphSet, nodes: np.ndarray | slice = slice(None)) -
             return degrees[:, None]
 
 
-def with_max_degree(graphs: GraphSet, known: int | None = None) -> GraphSet:
+def with_max_degree(graphs: GraphSet, max_degree: int | None = None) -> GraphSet:
     """The set with a largest degree known to all: the one given, that of `PUBLIC_DEGREES`, or the set's own with a warning.
 
     Sets that have labels or attributes stay as they are.
     """
     if feature_kind(graphs) != "degrees" or graphs.max_degree is not None:
         return graphs
-    known = PUBLIC_DEGREES.get(graphs.name) if known is None else known
-    own = int(graphs.degrees.max())
-    if known is not None:
-        if own > known:
-            raise DataError(f"{graphs.name}: a node has {own} edges; max_degree is {known}")
-        return replace(graphs, max_degree=known)
-    warning = f"{graphs.name}: no largest degree is public; its own, {own}, sets the width of the model's input, and so is told"
-    return replace(graphs, max_degree=own, warnings=(*graphs.warnings, warning))
+    max_degree = PUBLIC_DEGREES.get(graphs.name) if max_degree is None else max_degree
+    largest = int(graphs.degrees.max())
+    if max_degree is not None:
+        if largest > max_degree:
+            raise DataError(f"{graphs.name}: a node has {largest} edges; max_degree is {max_degree}")
+        return replace(graphs, max_degree=max_degree)
+    warning = (
+        f"{graphs.name}: no largest degree is public; its own, {largest}, sets the model's input width, and so is told"
+    )
+    return replace(graphs, max_degree=largest, warnings=(*graphs.warnings, warning))

@@ -65,10 +65,12 @@ def _set(
 ) -> GraphSet:
     """So many graphs; `num_atoms` 0: without labels."""
     classes = rng.permutation(np.arange(count) % 2)
-    drawn = [draw(rng, bool(one), num_atoms) for one in classes]
+    drawn = [draw(rng, bool(label), num_atoms) for label in classes]
     sizes = np.array([len(labels) for _, labels in drawn])
     first = np.concatenate([[0], np.cumsum(sizes)[:-1]])
-    edges = np.concatenate([np.array(own) + start for (own, _), start in zip(drawn, first, strict=True)])
+    edges = np.concatenate(
+        [np.array(graph_edges) + start for (graph_edges, _), start in zip(drawn, first, strict=True)]
+    )
     return GraphSet.from_edges(
         name,
         sizes,
@@ -111,11 +113,11 @@ def _circles(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
     """
     friends = int(rng.integers(12, 25))
     circle = rng.permutation(np.arange(friends) % 2)
-    pairs = [(one, other) for one in range(friends) for other in range(one)]
+    pairs = [(left, right) for left in range(friends) for right in range(left)]
     edges = [(0, friend + 1) for friend in range(friends)]
-    within = np.mean([circle[one] == circle[other] for one, other in pairs])
-    for one, other in pairs:
-        chance = (0.8 if circle[one] == circle[other] else 0.0) if motif else 0.8 * within
+    within = np.mean([circle[left] == circle[right] for left, right in pairs])
+    for left, right in pairs:
+        chance = (0.8 if circle[left] == circle[right] else 0.0) if motif else 0.8 * within
         if rng.random() < chance:
-            edges.append((one + 1, other + 1))
+            edges.append((left + 1, right + 1))
     return edges, [0] * (friends + 1)

@@ -118,7 +118,7 @@ class GraphSet:
 
     @property
     def num_nodes(self) -> int:
-        """Of all graphs."""
+        """Number of nodes of all graphs."""
         return len(self.indptr) - 1
 
     @cached_property
@@ -187,7 +187,7 @@ def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class ClientGraphs:
-    """One client's graphs, and which of them it trains on, validates on and is tested on: int64, each graph once.
+    """Graphs of one client, and which of them it trains on, validates on and is tested on: int64, each graph once.
 
     `vocabulary` names where its labels and classes come from: labels of two data sets mean different things.
     """

@@ -56,18 +56,18 @@ def stratified_by_group(
     order = order[np.argsort(-members[order].sum(axis=1), kind="stable")]
     split = np.zeros(len(members), dtype=np.int64)
     for group in order:
-        own = members[group]
-        need = (own * lacking / np.maximum(wanted, 1e-9)).sum(axis=1)
-        need[(own[None] > np.ceil(wanted)).any(axis=1)] = -np.inf
+        group_members = members[group]
+        need = (group_members * lacking / np.maximum(wanted, 1e-9)).sum(axis=1)
+        need[(group_members[None] > np.ceil(wanted)).any(axis=1)] = -np.inf
         split[group] = int(np.argmax(need)) if np.isfinite(need).any() else 0
-        lacking[split[group]] -= own
+        lacking[split[group]] -= group_members
     return split[groups]
 
 
 def by_dataset(
     sets: Sequence[GraphSet], seed: int, *, clean: bool = False, ratio: tuple[int, int, int] = RATIO, name: str = ""
 ) -> FederatedGraphs:
-    """One client for each data set, called after it.
+    """Make each data set a client of the same name.
 
     Source: the cross-dataset settings of GCFL, FedStar and CEFGL.
     """
@@ -85,7 +85,7 @@ def by_dataset(
 def by_chunks(
     graphs: GraphSet, clients: int, seed: int, *, clean: bool = False, ratio: tuple[int, int, int] = RATIO
 ) -> FederatedGraphs:
-    """One data set over clients: the first min(50, G / clients) graphs in file order go to the first client, as many to the next,
+    """Divide a data set: the first min(50, G / clients) graphs in file order go to the first client, as many to the next,
     and so on; each of the others to a client at random.
 
     Source: GCFL's code (`_randChunk`). Where a file is sorted by class, as NCI1 and PROTEINS are, a client's first graphs are of
@@ -100,7 +100,7 @@ def by_chunks(
 def by_chance(
     graphs: GraphSet, clients: int, seed: int, *, clean: bool = False, ratio: tuple[int, int, int] = RATIO
 ) -> FederatedGraphs:
-    """One data set over clients at random, in parts that differ by one graph at most."""
+    """Divide one data set over clients at random, in parts that differ by one graph at most."""
     shuffled = generator(seed, "graph parts").permutation(len(graphs)) if clients > 0 else np.empty(0, dtype=np.int64)
     return _divided(graphs, clients, shuffled % max(clients, 1), seed, clean, ratio, "random")
 
@@ -137,9 +137,13 @@ def _divided(
     whole = _splits(graphs, generator(seed, "graph split", graphs.name), ratio, clean) if clean else None
     parts = []
     for client in range(clients):
-        own = np.flatnonzero(client_of == client)
-        part = graphs.subset(own)
-        split = stratified(part.classes, generator(seed, "graph split", client), ratio) if whole is None else whole[own]
+        client_members = np.flatnonzero(client_of == client)
+        part = graphs.subset(client_members)
+        split = (
+            stratified(part.classes, generator(seed, "graph split", client), ratio)
+            if whole is None
+            else whole[client_members]
+        )
         parts.append(_client(f"client-{client + 1}", part, split))
     name = f"{graphs.name}-{how}-{clients}{'-clean' if clean else ''}"
     return FederatedGraphs(name, tuple(parts), graphs.warnings)

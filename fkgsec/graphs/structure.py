@@ -27,8 +27,8 @@ _MOST_ENTRIES = 4_000_000  # of the powers of a transition matrix that are held 
 
 def with_structure(graphs: GraphSet, *, num_walks: int, num_degrees: int) -> GraphSet:
     """The set with these features, which are computed where it has no such."""
-    held = graphs.structure
-    if held is not None and (held.num_walks, held.num_degrees) == (num_walks, num_degrees):
+    structure = graphs.structure
+    if structure is not None and (structure.num_walks, structure.num_degrees) == (num_walks, num_degrees):
         return graphs
     values = structure_features(
         graphs.node_ptr, graphs.indptr, graphs.sources, num_walks=num_walks, num_degrees=num_degrees

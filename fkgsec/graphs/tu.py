@@ -37,10 +37,10 @@ def read_tu_folder(folder: Path) -> GraphSet:
     Raises:
         DataError: a file that is missing, empty or damaged; the message gives file and line.
     """
-    found = tu_files(folder)
-    if found is None:
+    files = tu_files(folder)
+    if files is None:
         raise DataError(f"{folder}: no TU folder, it needs one file *_A.txt (here or in raw/)")
-    place, prefix = found
+    place, prefix = files
 
     def path(kind: str) -> Path:
         return place / f"{prefix}_{kind}.txt"
@@ -83,12 +83,12 @@ def _edges(file: Path, graph_of: np.ndarray) -> tuple[np.ndarray, list[str]]:
     edges = _integers(file, columns=2) - 1
     outside = np.flatnonzero(((edges < 0) | (edges >= num_nodes)).any(axis=1))
     if len(outside):
-        one, other = edges[outside[0]] + 1
-        raise DataError(f"{file}:{outside[0] + 1}: edge {one}, {other}; allowed: nodes 1..{num_nodes}")
+        left, right = edges[outside[0]] + 1
+        raise DataError(f"{file}:{outside[0] + 1}: edge {left}, {right}; allowed: nodes 1..{num_nodes}")
     between = np.flatnonzero(graph_of[edges[:, 0]] != graph_of[edges[:, 1]])
     if len(between):
-        one, other = graph_of[edges[between[0]]]
-        raise DataError(f"{file}:{between[0] + 1}: an edge between graphs {one} and {other}")
+        left, right = graph_of[edges[between[0]]]
+        raise DataError(f"{file}:{between[0] + 1}: an edge between graphs {left} and {right}")
     plain = edges[edges[:, 0] != edges[:, 1]]
     keys = np.sort(
         plain[:, 0] * num_nodes + plain[:, 1]

@@ -25,7 +25,7 @@ TWINS = ("twin_own", "twin_other", "other_class")
 
 @dataclass(frozen=True, eq=False)
 class Twins:
-    """What `find_twins` found.
+    """Result of `find_twins`.
 
     Attributes:
         table: one row per client and evaluation split; `graphs` in it, and of these how many have a twin in the client's own
@@ -40,36 +40,39 @@ class Twins:
         """A line where test graphs have twins in train; empty where none has."""
         of_test = {key: mask for key, mask in self.masks.items() if key[1] == "test"}
         places = sorted({place for place, _, _ in of_test})
-        own, other, differing = (
+        own_twins, other, differing = (
             np.concatenate([of_test[place, "test", kind] for place in places]).astype(bool) for kind in TWINS
         )
-        if not (own | other).any():
+        if not (own_twins | other).any():
             return ""
         return (
-            f"{int((own | other).sum())} of {len(own)} test graphs are isomorphic to a training graph (of another class for "
-            f"{int(differing.sum())}): figures on them say what was remembered; a clean division keeps them together"
+            f"{int((own_twins | other).sum())} of {len(own_twins)} test graphs are isomorphic to a training graph (of "
+            f"another class for {int(differing.sum())}): figures on them say what was remembered; a clean division keeps "
+            "them together"
         )
 
 
 def find_twins(federation: FederatedGraphs) -> Twins:
     """Count the graphs of valid and test that are isomorphic to a training graph, within each client and across clients."""
     groups, clients = _groups(federation.clients), federation.clients
-    shape = (max(int(found.max()) for found in groups) + 1, max(client.graphs.num_classes for client in clients))
+    shape = (max(int(kinds.max()) for kinds in groups) + 1, max(client.graphs.num_classes for client in clients))
     trained = np.zeros((len(clients), *shape), dtype=bool)
     for place, client in enumerate(clients):
         trained[place, groups[place][client.train], client.graphs.classes[client.train]] = True
     rows, masks = [], {}
     for place, client in enumerate(clients):
-        own = trained[place]
+        in_own = trained[place]
         other = np.logical_or.reduce(np.delete(trained, place, axis=0), axis=0)
         for split in EVALUATION_SPLITS:
             ids = getattr(client, split)
-            asked, classes = groups[place][ids], client.graphs.classes[ids]
-            differing = (own | other)[asked]
+            tested, classes = groups[place][ids], client.graphs.classes[ids]
+            differing = (in_own | other)[tested]
             differing[np.arange(len(ids)), classes] = False
-            found = dict(zip(TWINS, [one.any(axis=1) for one in (own[asked], other[asked], differing)], strict=True))
-            masks |= {(place, split, kind): mask for kind, mask in found.items()}
-            counts = {kind: int(mask.sum()) for kind, mask in found.items()}
+            kinds = dict(
+                zip(TWINS, [hits.any(axis=1) for hits in (in_own[tested], other[tested], differing)], strict=True)
+            )
+            masks |= {(place, split, kind): mask for kind, mask in kinds.items()}
+            counts = {kind: int(mask.sum()) for kind, mask in kinds.items()}
             rows.append({"client": client.name, "split": split, "graphs": len(ids), **counts})
     return Twins(pd.DataFrame(rows), masks)
 
@@ -80,11 +83,11 @@ def _groups(clients: tuple[ClientGraphs, ...]) -> list[np.ndarray]:
     first = 0
     for vocabulary in dict.fromkeys(client.vocabulary for client in clients):
         places = [place for place, client in enumerate(clients) if client.vocabulary == vocabulary]
-        found = twin_groups(*(clients[place].graphs for place in places)) + first
+        grouped = twin_groups(*(clients[place].graphs for place in places)) + first
         sizes = np.cumsum([len(clients[place].graphs) for place in places])[:-1]
-        for place, part in zip(places, np.split(found, sizes), strict=True):
+        for place, part in zip(places, np.split(grouped, sizes), strict=True):
             groups[place] = part
-        first = int(found.max()) + 1
+        first = int(grouped.max()) + 1
     return groups
 
 
@@ -94,31 +97,35 @@ def twin_groups(*sets: GraphSet) -> np.ndarray:
     Attributes do not count. Candidates are found by colour refinement (Weisfeiler and Leman), in which isomorphic graphs never
     differ; where its colours leave a choice, an isomorphism is looked for.
     """
-    found = [
-        (graphs, number, own)
+    candidates = [
+        (graphs, number, node_colors)
         for graphs, colours in zip(sets, refined_colours(*sets), strict=True)
-        for number, own in enumerate(np.split(colours, graphs.node_ptr[1:-1]))
+        for number, node_colors in enumerate(np.split(colours, graphs.node_ptr[1:-1]))
     ]
     alike: dict[bytes, list[int]] = {}
-    for place, (_, _, own) in enumerate(found):
-        alike.setdefault(np.sort(own).tobytes(), []).append(place)
-    groups = np.arange(len(found))
+    for place, (_, _, node_colors) in enumerate(candidates):
+        alike.setdefault(np.sort(node_colors).tobytes(), []).append(place)
+    groups = np.arange(len(candidates))
     for places in alike.values():
         if len(places) == 1:
             continue
-        first = found[places[0]][2]
+        first = candidates[places[0]][2]
         if len(np.unique(first)) == len(first):  # colours that all differ name the nodes
             groups[places] = places[0]
             continue
-        known: dict[int, nx.DiGraph] = {}
+        representatives: dict[int, nx.DiGraph] = {}
         for place in places:
-            graphs, number, own = found[place]
+            graphs, number, node_colors = candidates[place]
             built = nx.DiGraph()  # for VF2++ (Jüttner and Madarasz 2018)
-            built.add_nodes_from((node, {"colour": int(colour)}) for node, colour in enumerate(own))
+            built.add_nodes_from((node, {"colour": int(colour)}) for node, colour in enumerate(node_colors))
             built.add_edges_from(graphs.edges(number).tolist())
-            twins = (one for one, other in known.items() if nx.vf2pp_is_isomorphic(other, built, node_label="colour"))
+            twins = (
+                index
+                for index, other in representatives.items()
+                if nx.vf2pp_is_isomorphic(other, built, node_label="colour")
+            )
             groups[place] = next(twins, place)
-            known |= {place: built} if groups[place] == place else {}
+            representatives |= {place: built} if groups[place] == place else {}
     return np.unique(groups, return_inverse=True)[1]
 
 
@@ -128,18 +135,18 @@ def refined_colours(*sets: GraphSet) -> list[np.ndarray]:
     Colours are 64-bit mixtures of a node's labels, then of its colour and those of the nodes before and after it, until a round
     makes no new ones.
     """
-    own, after, num_colours = [_mixed_labels(graphs) for graphs in sets], [], 0
+    colors, after, num_colours = [_mixed_labels(graphs) for graphs in sets], [], 0
     for graphs in sets:  # compressed rows of the nodes that each node points to
         edges = graphs.edges()
         order = np.argsort(edges[:, 0], kind="stable")
         after.append((np.concatenate([[0], np.cumsum(graphs.degrees)]), edges[order, 1]))
-    while (found := int((np.diff(np.sort(np.concatenate(own))) != 0).sum()) + 1) > num_colours:
-        num_colours = found
+    while (num_refined := int((np.diff(np.sort(np.concatenate(colors))) != 0).sum()) + 1) > num_colours:
+        num_colours = num_refined
         for place, (graphs, (after_ptr, targets)) in enumerate(zip(sets, after, strict=True)):
-            before = _sums(graphs.indptr, _mixed(own[place])[graphs.sources])
-            behind = _sums(after_ptr, _mixed(own[place] + np.uint64(1))[targets])
-            own[place] = _mixed(_mixed(_mixed(own[place]) + before) + behind)
-    return own
+            before = _sums(graphs.indptr, _mixed(colors[place])[graphs.sources])
+            behind = _sums(after_ptr, _mixed(colors[place] + np.uint64(1))[targets])
+            colors[place] = _mixed(_mixed(_mixed(colors[place]) + before) + behind)
+    return colors
 
 
 def _mixed_labels(graphs: GraphSet) -> np.ndarray:

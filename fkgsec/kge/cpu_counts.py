@@ -14,8 +14,8 @@ from fkgsec.protocols.core.compiled import compiled
 def count_competitors(scores, true, above, level):
     """Fill `above` and `level` int64 `[B]`: how many of a row's scores `[B, N]` exceed the true one `[B]`, how many equal it."""
     for b in prange(len(scores)):
-        own, greater, equal = true[b], 0, 0
+        true_score, greater, equal = true[b], 0, 0
         for n in range(scores.shape[1]):
-            greater += scores[b, n] > own
-            equal += scores[b, n] == own
+            greater += scores[b, n] > true_score
+            equal += scores[b, n] == true_score
         above[b], level[b] = greater, equal

@@ -32,7 +32,7 @@ def philox(counter, key, out):
 
 @compiled(inline="always")
 def _is_member(wanted, members, begin, end):
-    """Whether it is among the sorted `members[begin:end]`, by binary search."""
+    """Return whether it is among the sorted `members[begin:end]`, by binary search."""
     low, high = begin, end
     while low < high:
         middle = (low + high) >> 1
@@ -77,7 +77,7 @@ def mask_known(threads, candidates, groups, start, members):
             span = max(span, members[start[groups[b] + 1] - 1] + 1)
     marks = np.zeros((threads, span), np.bool_)
     for thread in prange(threads):
-        known = marks[thread]
+        marked = marks[thread]
         for b in range(B * thread // threads, B * (thread + 1) // threads):
             begin, end = start[groups[b]], start[groups[b] + 1]
             if end - begin > 2 * K:
@@ -86,10 +86,10 @@ def mask_known(threads, candidates, groups, start, members):
                         candidates[b, k] = -1
                 continue
             for place in range(begin, end):
-                known[members[place]] = True
+                marked[members[place]] = True
             for k in range(K):
                 wanted = candidates[b, k]
-                if 0 <= wanted < span and known[wanted]:
+                if 0 <= wanted < span and marked[wanted]:
                     candidates[b, k] = -1
             for place in range(begin, end):
-                known[members[place]] = False
+                marked[members[place]] = False

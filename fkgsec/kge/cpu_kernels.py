@@ -249,10 +249,10 @@ def l1_gradients(
                     b = np.uint32(positives[place])
                     coefficient = coefficients[b, np.uint32(columns[place])]
                     of_row[place] = coefficient
-                    own = np.uint32(b - low)
-                    rows[end[own]] = n
-                    of_query[end[own]] = coefficient
-                    end[own] += np.uint32(1)
+                    index = np.uint32(b - low)
+                    rows[end[index]] = n
+                    of_query[end[index]] = coefficient
+                    end[index] += np.uint32(1)
             bounds[low : first_query[c + 1], part + 1] = end
     scratch = np.empty((threads, queries.shape[1]), np.float32)
     for thread in prange(threads):
@@ -271,7 +271,7 @@ def l1_gradients(
 
 
 @compiled(fastmath=False)  # or it would take its callers', and sum the four in another order
-def _add_signs(coefficients, others, low, high, vectors, own, total):
+def _add_signs(coefficients, others, low, high, vectors, index, total):
     """total += coefficient * sign(vector - own) for the vectors at places low..high, in their order.
 
     A NaN coefficient stays one, also at a kink.
@@ -286,8 +286,8 @@ def _add_signs(coefficients, others, low, high, vectors, own, total):
             coefficients[place + 2],
             coefficients[place + 3],
         )
-        for d in range(len(own)):
-            d0, d1, d2, d3 = x0[d] - own[d], x1[d] - own[d], x2[d] - own[d], x3[d] - own[d]
+        for d in range(len(index)):
+            d0, d1, d2, d3 = x0[d] - index[d], x1[d] - index[d], x2[d] - index[d], x3[d] - index[d]
             sum_so_far = total[d]
             sum_so_far += c0 if d0 > _ZERO else (-c0 if d0 < _ZERO else c0 * _ZERO)
             sum_so_far += c1 if d1 > _ZERO else (-c1 if d1 < _ZERO else c1 * _ZERO)
@@ -297,8 +297,8 @@ def _add_signs(coefficients, others, low, high, vectors, own, total):
         place += 4
     while place < high:
         x0, c0 = vectors[np.uint32(others[place])], coefficients[place]
-        for d in range(len(own)):
-            d0 = x0[d] - own[d]
+        for d in range(len(index)):
+            d0 = x0[d] - index[d]
             total[d] += c0 if d0 > _ZERO else (-c0 if d0 < _ZERO else c0 * _ZERO)
         place += 1
 
@@ -397,11 +397,11 @@ def compile_once() -> None:
 def run_each() -> None:
     """Run every loop on one row, with the types that `fkgsec.kge.kernels` passes."""
     row, ids = np.ones((1, 2), dtype=np.float32), np.zeros((1, 2), dtype=np.int32)
-    one = np.float32(1)
+    unit = np.float32(1)
     similarity_matrix(L1, row, row, np.ones((1, 1), dtype=np.float32))
     order = order_candidates(1, ids, 1)
-    candidate_scores(L1, row, row, one, *order, row.copy())
-    weigh_candidates(row.copy(), ids, row[0, :1], one, row[0, :1].copy())
+    candidate_scores(L1, row, row, unit, *order, row.copy())
+    weigh_candidates(row.copy(), ids, row[0, :1], unit, row[0, :1].copy())
     segments = np.array([0, 1], dtype=np.int64)
     candidate_gradients(MODULUS, 1, row, row, segments, segments, *order, row, row.copy(), row.copy())
     l1_gradients(1, row, row, segments, segments, *order, row, row.copy(), row.copy())

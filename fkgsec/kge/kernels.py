@@ -46,7 +46,7 @@ Similarity: TypeAlias = "int | Callable[[Tensor, Tensor], Tensor]"
 
 
 class Segments(NamedTuple):
-    """Where each of C tables stacked into one begins, int64 `[C + 1]` both.
+    """Starts of C tables that are stacked into one, int64 `[C + 1]` both.
 
     Queries `queries[c] : queries[c + 1]` have all their candidates among rows `rows[c] : rows[c + 1]`, which are rows `first` on
     of a larger stack.
@@ -116,10 +116,10 @@ def candidate_loss(
     Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
     """
     if _compiled(queries) and isinstance(kind, int):
-        loops, given = _cpu_kernels(), _array(candidates)
-        order = loops.order_candidates(loops.get_num_threads(), given, len(table))
+        loops, candidate_rows = _cpu_kernels(), _array(candidates)
+        order = loops.order_candidates(loops.get_num_threads(), candidate_rows, len(table))
         scores, losses = _compiled_scores(kind, queries, table, candidates, margin, order), torch.empty(len(queries))
-        loops.weigh_candidates(scores.numpy(), given, _array(weights), np.float32(temperature), losses.numpy())
+        loops.weigh_candidates(scores.numpy(), candidate_rows, _array(weights), np.float32(temperature), losses.numpy())
         return CandidateLoss(losses, *_compiled_gradients(kind, queries, table, scores, order, segments, out))
     if isinstance(kind, int) and queries.dtype == torch.float32 and queries.is_cuda and triton_is_there():
         from fkgsec.kge import gpu_kernels
@@ -172,21 +172,21 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
     if candidates.device.type == "cpu" and numba_is_there():
         from fkgsec.kge import cpu_draws
 
-        given = (groups.numpy(), start.numpy(), members.numpy())
-        cpu_draws.mask_known(cpu_draws.get_num_threads(), candidates.numpy(), *given)
+        arrays = (groups.numpy(), start.numpy(), members.numpy())
+        cpu_draws.mask_known(cpu_draws.get_num_threads(), candidates.numpy(), *arrays)
         return candidates
     if not len(members):
         return candidates
     span = int(members.max()) + 1
     sizes = start[1:] - start[:-1]
     keys = torch.repeat_interleave(torch.arange(len(sizes), device=members.device), sizes) * span + members
-    asked = groups[:, None] * span + candidates
-    place = torch.searchsorted(keys, asked).clamp_max(len(keys) - 1)
-    return candidates.masked_fill_((keys[place] == asked) & (candidates < span), -1)
+    wanted = groups[:, None] * span + candidates
+    place = torch.searchsorted(keys, wanted).clamp_max(len(keys) - 1)
+    return candidates.masked_fill_((keys[place] == wanted) & (candidates < span), -1)
 
 
 def count_competitors(scores: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
-    """How many of a row's scores `[B, N]` exceed its true one `[B]`, and how many equal it, int64 `[B]` both."""
+    """Return how many of a row's scores `[B, N]` exceed its true one `[B]`, and how many equal it, int64 `[B]` both."""
     if _compiled(scores):
         from fkgsec.kge import cpu_counts
 
@@ -220,7 +220,7 @@ def _cpu_kernels() -> ModuleType:
 
 @functools.cache
 def numba_is_there() -> bool:
-    """Whether numba can be imported; without it the CPU computes as other devices do, and a warning says so."""
+    """Return whether numba can be imported; without it the CPU computes as other devices do, and a warning says so."""
     if importlib.util.find_spec("numba") is not None:
         return True
     warnings.warn(
@@ -234,7 +234,7 @@ def numba_is_there() -> bool:
 
 @functools.cache
 def triton_is_there() -> bool:
-    """Whether triton can be imported; without it CUDA computes the candidates' loss by torch operations."""
+    """Return whether triton can be imported; without it CUDA computes the candidates' loss by torch operations."""
     return importlib.util.find_spec("triton") is not None
 
 

@@ -51,7 +51,7 @@ ModelName: TypeAlias = str
 
 @dataclass(frozen=True)
 class ScoringFunction:
-    """What makes a scoring function. Another one is registered under its name:
+    """Definition of a scoring function. A new one is registered under its name:
 
         MODELS.register("transl2", ScoringFunction(lambda x, y: -(x - y).norm(dim=-1), translate, lambda h, t: t - h))
 
@@ -102,7 +102,7 @@ class ClientTables:
 
     def copied(self) -> ClientTables:
         """A copy on the CPU."""
-        decoder = {name: one.detach().cpu().clone() for name, one in self.decoder.items()}
+        decoder = {name: tensor.detach().cpu().clone() for name, tensor in self.decoder.items()}
         return ClientTables(self.entities.cpu().clone(), self.relations.cpu().clone(), decoder)
 
 
@@ -196,8 +196,8 @@ class KgeModel:
         if not (math.isfinite(self.gamma) and math.isfinite(self.init_epsilon) and self.gamma + self.init_epsilon > 0):
             raise SpecError(f"gamma + init_epsilon must be positive and finite; got {self.gamma} + {self.init_epsilon}")
         if max(abs(self.gamma), abs(self.init_epsilon)) > MOST:
-            given = f"{self.gamma:g} and {self.init_epsilon:g}"
-            raise SpecError(f"gamma and init_epsilon must lie within +-{MOST:,.0f}; got {given}")
+            values = f"{self.gamma:g} and {self.init_epsilon:g}"
+            raise SpecError(f"gamma and init_epsilon must lie within +-{MOST:,.0f}; got {values}")
 
     @property
     def function(self) -> ScoringFunction:
@@ -206,12 +206,12 @@ class KgeModel:
 
     @property
     def similarity(self) -> kernels.Similarity:
-        """What scores candidates: a kind of `fkgsec.kge.kinds`, or a function."""
+        """Return what scores candidates: a kind of `fkgsec.kge.kinds`, or a function."""
         return self.function.similarity
 
     @property
     def margin(self) -> float:
-        """What is added to the similarity: gamma for distances, 0 for products (as in the published codes)."""
+        """Return what is added to the similarity: gamma for distances, 0 for products (as in the published codes)."""
         return self.gamma if self.function.margin else 0.0
 
     @property
@@ -241,7 +241,7 @@ class KgeModel:
         return relations if vectors is None else vectors(relations, self.initial_range)
 
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """What a candidate is compared with. Anchors `[..., W]` are heads on side "tail", else tails; relations `[..., V]`."""
+        """Return the query for candidates. Anchors `[..., W]` are heads on side "tail", else tails; relations `[..., V]`."""
         return self.function.query(anchors, self.relation_vectors(relations), side)
 
     def pair_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:

@@ -48,9 +48,9 @@ class KnownTriples:
         """The group of each triple's (anchor, relation), int64 `[n]`; the empty last group when it is not known."""
         keys = triples[:, 0 if self.side == "tail" else 2] * self.num_relations + triples[:, 1]
         place = np.searchsorted(self.keys, keys)
-        found = place < len(self.keys)
-        found[found] = self.keys[place[found]] == keys[found]
-        return np.where(found, place, len(self.keys)).astype(np.int64)
+        is_known = place < len(self.keys)
+        is_known[is_known] = self.keys[place[is_known]] == keys[is_known]
+        return np.where(is_known, place, len(self.keys)).astype(np.int64)
 
     def expand(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """All members of the given groups: (position in `groups`, member), both int64 `[total]`."""
@@ -74,7 +74,7 @@ def frequency_weights(triples: np.ndarray) -> np.ndarray:
 
 
 class CounterDraws:
-    """What a client draws in one epoch by `fkgsec.philox`, step after step: the words of `key` at (step, epoch, round)."""
+    """Draws of a client in one epoch by `fkgsec.philox`, step after step: the words of `key` at (step, epoch, round)."""
 
     def __init__(self, key: int, round: int, epoch: int) -> None:
         self.key = key
@@ -97,10 +97,10 @@ class NegativeSampler:
         self._candidates = candidates.astype(np.int32)
         self._all = np.array_equal(candidates, np.arange(len(candidates)))
         self._known = {side: KnownTriples.build(train, side, num_relations) for side in ("tail", "head")}
-        self._groups = {side: torch.from_numpy(known.groups(train)) for side, known in self._known.items()}
+        self._groups = {side: torch.from_numpy(triples.groups(train)) for side, triples in self._known.items()}
         self._tensors = {
-            side: (torch.from_numpy(known.start), torch.from_numpy(known.members))
-            for side, known in self._known.items()
+            side: (torch.from_numpy(triples.start), torch.from_numpy(triples.members))
+            for side, triples in self._known.items()
         }
 
     def sample(

@@ -176,27 +176,27 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             raise SpecError("eval_sample and eval_candidates do not apply with best_round=client; leave them out")
 
     def _check_temperature(self) -> None:
-        given = self.temperature
-        if given is None:
+        temperature = self.temperature
+        if temperature is None:
             return
-        if not (math.isfinite(given) and given >= 0):
-            raise SpecError(f"temperature must be at least 0; got {given}")
-        if given > MOST:
-            raise SpecError(f"temperature must be at most {MOST:,.0f}; got {given:g}")
-        if given != self.sampling_temperature:
+        if not (math.isfinite(temperature) and temperature >= 0):
+            raise SpecError(f"temperature must be at least 0; got {temperature}")
+        if temperature > MOST:
+            raise SpecError(f"temperature must be at most {MOST:,.0f}; got {temperature:g}")
+        if temperature != self.sampling_temperature:
             raise SpecError(
                 f"temperature does not apply to {self.algorithm} with these settings and {self.model}, which weighs negatives "
-                f"alike; leave it out or give 0; got {given:g}"
+                f"alike; leave it out or give 0; got {temperature:g}"
             )
 
     def _check_encoder(self) -> None:
         """Raise `SpecError` for options of models with an encoder where the model has none, and for what does not go with one."""
-        own = self.encoder_settings
+        encoder_options = self.encoder_settings
         for name in (*ENCODER_SETTINGS, "trains_from"):
             value = getattr(self, name)
             if value is None:
                 continue
-            if name not in (*own, *(["trains_from"] if self.has_encoder else [])):
+            if name not in (*encoder_options, *(["trains_from"] if self.has_encoder else [])):
                 raise SpecError(f"{name} does not apply to the model {self.model}; leave it out")
             if name in ("dropout", "label_smoothing") and not 0 <= value < 1:
                 raise SpecError(f"{name} must be at least 0 and below 1; got {value}")
@@ -205,7 +205,9 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         if not self.has_encoder:
             return
         ENCODERS[self.model].check(self.dim)
-        fitting = [name for name, one in algorithms_of("kge").items() if one.local is None and one.private == "none"]
+        fitting = [
+            name for name, recipe in algorithms_of("kge").items() if recipe.local is None and recipe.private == "none"
+        ]
         if self.algorithm not in fitting:
             raise SpecError(
                 f"model {self.model} has a network of the client's own, which the local training of {self.algorithm} does not "
@@ -231,17 +233,17 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
 
     @property
     def keeps_all_entities(self) -> bool:
-        """Whether a client keeps a row for every entity of the federation, and not for its own alone."""
+        """Return whether a client keeps a row for every entity of the federation, and not for its own alone."""
         return (self.negative_scope, self.rank_scope) != ("own", "own")
 
     @property
     def samples_validation(self) -> bool:
-        """Whether validation is an estimate from a draw of triples or of candidates."""
+        """Return whether validation is an estimate from a draw of triples or of candidates."""
         return self.eval_sample is not None or self.eval_candidates is not None
 
     @property
     def has_encoder(self) -> bool:
-        """Whether rows pass through a network of the client's own before they are scored."""
+        """Return whether rows pass through a network of the client's own before they are scored."""
         return self.model not in MODELS and self.model in ENCODERS
 
     @property
@@ -255,26 +257,26 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
 
     def encoder_setting(self, name: str) -> Any:
         """The value of one of `encoder_settings`: as given, or the model's own."""
-        given = getattr(self, name)
-        return self.encoder_settings[name] if given is None else given
+        value = getattr(self, name)
+        return self.encoder_settings[name] if value is None else value
 
     @property
     def kge_settings(self) -> KgeSettings:
-        """What the algorithm's settings say of the model; nothing, where they are settings of no model."""
+        """Return what the algorithm's settings say of the model; nothing, where they are settings of no model."""
         return self.settings if isinstance(self.settings, KgeSettings) else KgeSettings()
 
     def identity(self) -> dict[str, Any]:
-        """As ever; what once stood there for all algorithms stays, and `init_epsilon` goes by its old name.
+        """Return the base identity with the defaults that earlier runs recorded, and `init_epsilon` under its old name.
 
         Runs from before there were `draws` drew by numpy, which goes unsaid. Both scopes were one option, `entity_scope`.
         """
-        kept = {"temperature": 1.0, "tau": 0.2} | super().identity()
-        if kept["draws"] == "numpy":
-            del kept["draws"]
-        scopes = kept.pop("negative_scope"), kept.pop("rank_scope")
+        defaults = {"temperature": 1.0, "tau": 0.2} | super().identity()
+        if defaults["draws"] == "numpy":
+            del defaults["draws"]
+        scopes = defaults.pop("negative_scope"), defaults.pop("rank_scope")
         alike = scopes in (("own", "own"), ("all", "all"), ("published", "all"))
-        kept["entity_scope"] = scopes[0] if alike else scopes
-        return {"epsilon" if name == "init_epsilon" else name: value for name, value in kept.items()}
+        defaults["entity_scope"] = scopes[0] if alike else scopes
+        return {"epsilon" if name == "init_epsilon" else name: value for name, value in defaults.items()}
 
     def kge_model(self) -> KgeModel:
         """The model whose rows are shared."""
@@ -294,7 +296,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
 
     @property
     def sampling_temperature(self) -> float:
-        """Of the weights of negatives, in training and wherever its loss is computed again; models with an encoder have none."""
+        """Temperature of the weights of negatives, wherever the training loss is computed; models with an encoder have none."""
         if self.has_encoder and not self._samples_negatives:
             return 0.0
         return self.kge_settings.sampling_temperature(self.temperature, self.model)

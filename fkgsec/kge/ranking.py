@@ -81,7 +81,9 @@ def filtered_ranks(
                 there = place_of[member] >= 0
                 position, member, own_place = position[there], place_of[member[there]], place_of[own_place]
             above, level = kernels.count_competitors(scores, true[:, 0])
-            own = torch.from_numpy(own_place < 0).to(entities.device)  # not among the candidates: nothing to leave out
+            is_outside = torch.from_numpy(own_place < 0).to(
+                entities.device
+            )  # not among the candidates: nothing to leave out
             position, member, own_place = (
                 torch.from_numpy(x).to(entities.device) for x in (position, member, own_place)
             )
@@ -90,8 +92,8 @@ def filtered_ranks(
             above -= torch.bincount(position, filtered > true[position, 0], minlength=size).long()
             level -= torch.bincount(position, filtered == true[position, 0], minlength=size).long()
             # The true entity itself is one of the known ones, or (an unknown triple) still counted in `level`.
-            own[position[member == own_place[position]]] = True
-            level -= (~own).long()
+            is_outside[position[member == own_place[position]]] = True
+            level -= (~is_outside).long()
             before = (above + level / 2) * (len(entities) / max(1, len(pool)))
             ranks[low : low + step, column] = (1 + before).cpu().numpy()
     return ranks
@@ -111,10 +113,10 @@ def sampled_mrr(ranks: Sequence[np.ndarray], sizes: Sequence[int], candidates: i
     if not total:
         return None
     value = variance = 0.0
-    for own, size in zip(ranks, sizes, strict=True):
+    for client_ranks, size in zip(ranks, sizes, strict=True):
         if not size:
             continue
-        items = (1 / own).mean(axis=1)
+        items = (1 / client_ranks).mean(axis=1)
         value += size / total * float(items.mean())
         if len(items) < size:
             variance += (size / total) ** 2 * (1 - len(items) / size) * float(items.var(ddof=1)) / len(items)

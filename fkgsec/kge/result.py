@@ -72,7 +72,7 @@ class KgeResult(RunResult):
 
     @property
     def validation(self) -> Estimate | None:
-        """What the kept models' sampled validation estimates, and how; None where validation is full."""
+        """Return what the kept models' sampled validation estimates, and how; None where validation is full."""
         if not self.valid_ranks:
             return None
         sizes = [len(client.valid) for client in self.graph.clients]
@@ -100,8 +100,12 @@ class KgeResult(RunResult):
         """Embeddings and ranks, by place."""
         tree: dict[str, packing.Tree] = {
             kind: {
-                str(place): {"entities": one.entities, "relations": one.relations, "decoder": one.decoder}
-                for place, one in enumerate(getattr(self, kind))
+                str(place): {
+                    "entities": client_tables.entities,
+                    "relations": client_tables.relations,
+                    "decoder": client_tables.decoder,
+                }
+                for place, client_tables in enumerate(getattr(self, kind))
             }
             for kind in STORED_TABLES
         }
@@ -114,15 +118,15 @@ class KgeResult(RunResult):
         """Undo `outcome_tree`, packed."""
 
         def tables(kind: str) -> list[ClientTables]:
-            found = packing.below(f"{kind}.", tensors)
+            packed = packing.below(f"{kind}.", tensors)
             return [
                 ClientTables(
-                    found[f"{place}.entities"],
-                    found[f"{place}.relations"],
-                    packing.below(f"{place}.decoder.", found),
+                    packed[f"{place}.entities"],
+                    packed[f"{place}.relations"],
+                    packing.below(f"{place}.decoder.", packed),
                 )
                 for place in range(num_clients)
-                if f"{place}.entities" in found and f"{place}.relations" in found
+                if f"{place}.entities" in packed and f"{place}.relations" in packed
             ]
 
         def ranks(kind: str) -> list[np.ndarray]:

@@ -1,4 +1,4 @@
-"""What the settings of an algorithm say of the embedding model: its dimension, how it weighs negatives, what fits it.
+"""Settings of an algorithm that concern the embedding model: dimension, weights of negatives, and which models fit.
 
     class Halved(KgeSettings, frozen=True):
         def shared_dim(self, dim: int) -> int:
@@ -21,9 +21,9 @@ class KgeSettings(AlgorithmSettings, frozen=True):
         """Dimension of the model whose rows are shared, where the option `dim` is given."""
         return dim
 
-    def sampling_temperature(self, given: float | None, model: str) -> float:
+    def sampling_temperature(self, option: float | None, model: str) -> float:
         """Temperature of the self-adversarial weights of negatives, as given (None: not), for a scoring function."""
-        return 1.0 if given is None else given
+        return 1.0 if option is None else option
 
     @property
     def training(self) -> Mapping[str, str]:

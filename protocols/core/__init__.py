@@ -1,4 +1,4 @@
-"""What every protocol stands on.
+"""Foundations of all protocols.
 
     errors        one class for each misuse or attack
     rounds        a round as a pair of generators, and the driver for one process

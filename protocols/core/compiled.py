@@ -53,8 +53,8 @@ def own_temporary_folder() -> Path | None:
     try:
         folder = Path(tempfile.gettempdir()) / f"fkgsec-numba-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
-        found = folder.lstat()
+        status = folder.lstat()
     except (OSError, AttributeError):  # no temporary folder, no right to write there; a system without user numbers
         return None
-    private = stat.S_ISDIR(found.st_mode) and not found.st_mode & 0o077 and found.st_uid == os.getuid()
+    private = stat.S_ISDIR(status.st_mode) and not status.st_mode & 0o077 and status.st_uid == os.getuid()
     return folder if private and os.access(folder, os.W_OK | os.X_OK) else None

@@ -67,9 +67,9 @@ def agree(private: bytes | X25519PrivateKey, public: bytes, *, peer: str) -> byt
     if len(public) != KEY_BYTES or (isinstance(private, bytes) and len(private) != KEY_BYTES):
         own_bytes = len(private) if isinstance(private, bytes) else KEY_BYTES
         raise WrongLength(f"X25519 keys of {own_bytes} and {len(public)} bytes (of {peer}); they have {KEY_BYTES}")
-    own = loaded(private) if isinstance(private, bytes) else private
+    key = loaded(private) if isinstance(private, bytes) else private
     try:
-        return own.exchange(X25519PublicKey.from_public_bytes(public))
+        return key.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
         raise LowOrderPoint(f"the public key of {peer} has small order: {public.hex()}") from error
 

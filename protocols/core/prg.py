@@ -134,8 +134,8 @@ class Ring(enum.Enum):
     def check(self, values: np.ndarray, length: int, what: str) -> None:
         """Raises `WrongType`, `WrongLength` or `OutOfRing` unless `values` is a vector of `length` ring elements."""
         if not isinstance(values, np.ndarray) or values.dtype != self.dtype or values.ndim != 1:
-            given = f"{values.dtype} {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
-            raise WrongType(f"{what}: {given}; a vector of {self.dtype} is needed for the ring {self.value}")
+            actual = f"{values.dtype} {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+            raise WrongType(f"{what}: {actual}; a vector of {self.dtype} is needed for the ring {self.value}")
         if len(values) != length:
             raise WrongLength(f"{what}: {len(values)} values; the setting says {length}")
         if self is Ring.MERSENNE61 and length and int(values.max()) >= self.modulus:

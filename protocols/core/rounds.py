@@ -46,7 +46,7 @@ class Silence(NamedTuple):
 
 
 class Ask(NamedTuple):
-    """What a server sends before it can go on: a request for each party that it wants a reply of.
+    """Requests of a server: one for each party whose reply it needs to continue.
 
     Attributes:
         stage: what the protocol calls this exchange.
@@ -88,7 +88,7 @@ class Tally:
         """Deliver and count."""
         self.sent[sender] += len(frame)
         arrived = self._deliver(stage, sender, receiver, frame)
-        self.received[receiver] += sum(len(one) for one in arrived)
+        self.received[receiver] += sum(len(message) for message in arrived)
         return arrived
 
 
@@ -130,7 +130,7 @@ class Party(Generic[Result]):
 
 
 class Outcome(NamedTuple, Generic[Result]):
-    """What a round came to: the server's result, and by party those of the clients that finished."""
+    """Outcome of a round: the server's result, and by party those of the clients that finished."""
 
     result: Result
     clients: dict[str, object]

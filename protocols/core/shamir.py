@@ -67,8 +67,12 @@ def reconstruct(shares: Mapping[int, bytes], *, threshold: int) -> bytes:
     inverse, at_zero = _weights(holders)
     surplus = len(points) - threshold
     if surplus:
-        shift = int.from_bytes(digest("shamir check", threshold, *holders, *(shares[one] for one in holders)), "little")
-        dual = (pow(one + shift, surplus - 1, PRIME) * weight for one, weight in zip(holders, inverse, strict=True))
+        shift = int.from_bytes(
+            digest("shamir check", threshold, *holders, *(shares[holder] for holder in holders)), "little"
+        )
+        dual = (
+            pow(holder + shift, surplus - 1, PRIME) * weight for holder, weight in zip(holders, inverse, strict=True)
+        )
         if sum(weight * value for weight, value in zip(dual, points.values(), strict=True)) % PRIME:
             raise ReconstructionMismatch(
                 f"the {len(points)} shares of holders {list(holders)} lie on no polynomial of degree below {threshold}"
@@ -90,9 +94,9 @@ def correct(shares: Mapping[int, bytes], *, threshold: int) -> tuple[bytes, froz
     through_all = [0] * len(points)
     for (holder, value), weight in zip(points.items(), inverse, strict=True):
         scale = value * weight % PRIME
-        for place, one in enumerate(_without_root(product, holder)):
-            through_all[place] += scale * one
-    remainders = product, _trimmed([one % PRIME for one in through_all])
+        for place, remainder in enumerate(_without_root(product, holder)):
+            through_all[place] += scale * remainder
+    remainders = product, _trimmed([remainder % PRIME for remainder in through_all])
     factors: tuple[list[int], list[int]] = [], [1]
     while 2 * (len(remainders[1]) - 1) >= len(points) + threshold:
         quotient, rest = _divided(*remainders)
@@ -164,16 +168,16 @@ def _weights(holders: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]
         below.append(product)
         negated = negated * -holder % PRIME
     before = [1]
-    for one in below:
-        before.append(before[-1] * one % PRIME)
+    for factor in below:
+        before.append(before[-1] * factor % PRIME)
     left = pow(before[-1], -1, PRIME)
     inverses = [0] * len(holders)
     for place in reversed(range(len(holders))):
         inverses[place] = left * before[place] % PRIME
         left = left * below[place] % PRIME
     return (
-        tuple(-holder * one % PRIME for holder, one in zip(holders, inverses, strict=True)),
-        tuple(negated * one % PRIME for one in inverses),
+        tuple(-holder * factor % PRIME for holder, factor in zip(holders, inverses, strict=True)),
+        tuple(negated * factor % PRIME for factor in inverses),
     )
 
 
@@ -189,7 +193,7 @@ def _trimmed(coefficients: list[int]) -> list[int]:
 def _times_root(polynomial: Sequence[int], root: int) -> list[int]:
     """polynomial * (x - root)."""
     shifted, scaled = [0, *polynomial], [*polynomial, 0]
-    return [(one - root * other) % PRIME for one, other in zip(shifted, scaled, strict=True)]
+    return [(high - root * other) % PRIME for high, other in zip(shifted, scaled, strict=True)]
 
 
 def _without_root(polynomial: Sequence[int], root: int) -> list[int]:
@@ -209,14 +213,14 @@ def _divided(dividend: Sequence[int], divisor: Sequence[int]) -> tuple[list[int]
     leading = pow(divisor[-1], -1, PRIME)
     for place in reversed(range(len(quotient))):
         quotient[place] = rest[place + len(divisor) - 1] * leading % PRIME
-        for offset, one in enumerate(divisor):
-            rest[place + offset] = (rest[place + offset] - quotient[place] * one) % PRIME
+        for offset, coefficient in enumerate(divisor):
+            rest[place + offset] = (rest[place + offset] - quotient[place] * coefficient) % PRIME
     return _trimmed(quotient), _trimmed(rest[: len(divisor) - 1])
 
 
-def _minus_product(one: Sequence[int], left: Sequence[int], right: Sequence[int]) -> list[int]:
+def _minus_product(minuend: Sequence[int], left: Sequence[int], right: Sequence[int]) -> list[int]:
     """one - left * right."""
-    result = [*one, *[0] * max(len(left) + len(right) - 1 - len(one), 0)]
+    result = [*minuend, *[0] * max(len(left) + len(right) - 1 - len(minuend), 0)]
     for place, a in enumerate(left):
         for offset, b in enumerate(right):
             result[place + offset] = (result[place + offset] - a * b) % PRIME

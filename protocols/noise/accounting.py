@@ -93,7 +93,7 @@ def gaussian_noise_multiplier(
 
 
 def _epsilon_by_prv(history: Sequence[tuple[float, float, int]], delta: float) -> float:
-    """Of noise multiplier, sample rate and rounds of each mechanism."""
+    """Compute epsilon from the noise multiplier, sample rate and rounds of each mechanism."""
     from opacus.accountants import PRVAccountant
 
     accountant = PRVAccountant()
@@ -106,11 +106,11 @@ def _epsilon_by_prv(history: Sequence[tuple[float, float, int]], delta: float) -
             rough = float(accountant.get_epsilon(delta, eps_error=0.1))
             epsilon = float(accountant.get_epsilon(delta, eps_error=min(0.1, max(0.001, 0.005 * (rough - 0.1)))))
     except (RuntimeError, ValueError, OverflowError, MemoryError) as error:
-        told = "; ".join(
+        limits = "; ".join(
             f"noise_multiplier {multiplier}, rounds {rounds}, sample_rate {rate}"
             for multiplier, rate, rounds in history
         )
-        raise AccountingError(f"the prv accountant cannot compute {told}, delta {delta}: {error}; use rdp") from error
+        raise AccountingError(f"the prv accountant cannot compute {limits}, delta {delta}: {error}; use rdp") from error
     if not math.isfinite(epsilon):
         raise AccountingError(f"the prv accountant returned {epsilon} for {history}; use rdp")
     return max(0.0, epsilon)
@@ -246,7 +246,7 @@ def skellam_variance(
 def _rdp_of_discrete_gaussians(
     orders: np.ndarray, sigma: float, l2_sensitivity: float, dimension: int, smallest_cohort: int
 ) -> np.ndarray:
-    """One round's Renyi divergences: the least of KLS21's bounds over the cohorts of 1..smallest_cohort clients."""
+    """Return one round's Renyi divergences: the least of KLS21's bounds over the cohorts of 1..smallest_cohort clients."""
     l1_sensitivity = _l1_sensitivity(l2_sensitivity, dimension)
     rdp = np.full_like(orders, math.inf, dtype=np.float64)
     tau = 0.0
@@ -262,7 +262,7 @@ def _rdp_of_discrete_gaussians(
 
 
 def _rdp_of_skellam(orders: np.ndarray, variance: float, l2_sensitivity: float, dimension: int) -> np.ndarray:
-    """One round's Renyi divergences at integer orders; `variance` is that of the sum's noise."""
+    """Return one round's Renyi divergences at integer orders; `variance` is that of the sum's noise."""
     l1 = _l1_sensitivity(l2_sensitivity, dimension)
     excess = np.minimum(((2 * orders - 1) * l2_sensitivity**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
     return orders * l2_sensitivity**2 / (2 * variance) + excess
@@ -288,20 +288,20 @@ def guarantee_of(
     Raises `AccountingError` outside the allowed ranges.
     Source: Mironov 2017, Proposition 1, which allows each mechanism to depend on what came out before.
     """
-    count = sum(one.count for one in releases)
+    count = sum(release.count for release in releases)
     _check_claim(rounds=count, delta=delta)
     if accountant == "prv":
-        if any(one.noise != "gaussian" for one in releases):
+        if any(release.noise != "gaussian" for release in releases):
             raise AccountingError("accountant prv takes gaussian noise only")
-        epsilon = _epsilon_by_prv([(one.scale, 1.0, one.count) for one in releases], delta)
+        epsilon = _epsilon_by_prv([(release.scale, 1.0, release.count) for release in releases], delta)
     else:
-        integer = any(one.noise == "skellam" for one in releases)
+        integer = any(release.noise == "skellam" for release in releases)
         orders = _INTEGER_ORDERS if integer else _REAL_ORDERS
-        epsilon = _epsilon_of_rdp(orders, np.sum([_rdp(one, orders) for one in releases], axis=0), delta)
-    inexact = sampling_delta(min(epsilon, _LARGE_EPSILON), sum(one.num_samples for one in releases))
-    sampled = any(one.num_samples for one in releases)
+        epsilon = _epsilon_of_rdp(orders, np.sum([_rdp(release, orders) for release in releases], axis=0), delta)
+    inexact = sampling_delta(min(epsilon, _LARGE_EPSILON), sum(release.num_samples for release in releases))
+    sampled = any(release.num_samples for release in releases)
     exact = sampled and (epsilon > _LARGE_EPSILON or inexact > delta)
-    cohorts = [one.smallest_cohort for one in releases if one.noise != "gaussian"]
+    cohorts = [release.smallest_cohort for release in releases if release.noise != "gaussian"]
     return Guarantee(
         epsilon,
         delta + (0.0 if exact else inexact),
@@ -318,7 +318,7 @@ def guarantee_of(
 
 
 def compose(guarantees: Sequence[Guarantee]) -> Guarantee:
-    """One guarantee for all that several cover together, on the data of the same units.
+    """Compose several guarantees on the data of the same units into one.
 
     By Renyi divergences where all say what they were computed from, else by adding epsilons and deltas, which always holds.
 
@@ -333,30 +333,30 @@ def compose(guarantees: Sequence[Guarantee]) -> Guarantee:
         raise AccountingError("nothing to compose")
     first = guarantees[0]
     for name in ("unit", "neighbouring"):
-        if len(found := {getattr(one, name) for one in guarantees}) > 1:
-            raise AccountingError(f"guarantees of different {name} do not compose: {', '.join(sorted(found))}")
-    mechanism = "; ".join(dict.fromkeys(one.mechanism for one in guarantees))
-    accountants = list(dict.fromkeys(one.accountant for one in guarantees))
-    if len(accountants) == 1 and all(one.releases for one in guarantees):
+        if len(values := {getattr(guarantee, name) for guarantee in guarantees}) > 1:
+            raise AccountingError(f"guarantees of different {name} do not compose: {', '.join(sorted(values))}")
+    mechanism = "; ".join(dict.fromkeys(guarantee.mechanism for guarantee in guarantees))
+    accountants = list(dict.fromkeys(guarantee.accountant for guarantee in guarantees))
+    if len(accountants) == 1 and all(guarantee.releases for guarantee in guarantees):
         return guarantee_of(
-            [release for one in guarantees for release in one.releases],
-            delta=max(one.delta - one.sampling_delta for one in guarantees),
+            [release for guarantee in guarantees for release in guarantee.releases],
+            delta=max(guarantee.delta - guarantee.sampling_delta for guarantee in guarantees),
             unit=first.unit,
             neighbouring=first.neighbouring,
             mechanism=mechanism,
             accountant=accountants[0],
         )
-    cohorts = [one.smallest_cohort for one in guarantees if one.smallest_cohort is not None]
+    cohorts = [guarantee.smallest_cohort for guarantee in guarantees if guarantee.smallest_cohort is not None]
     return Guarantee(
-        math.fsum(one.epsilon for one in guarantees),
-        math.fsum(one.delta for one in guarantees),
+        math.fsum(guarantee.epsilon for guarantee in guarantees),
+        math.fsum(guarantee.delta for guarantee in guarantees),
         first.unit,
         first.neighbouring,
         mechanism,
-        sum(one.rounds for one in guarantees),
+        sum(guarantee.rounds for guarantee in guarantees),
         min(cohorts, default=None),
         f"sum of {' and '.join(accountants)}",
-        sampling_assumed_exact=any(one.sampling_assumed_exact for one in guarantees),
+        sampling_assumed_exact=any(guarantee.sampling_assumed_exact for guarantee in guarantees),
     )
 
 

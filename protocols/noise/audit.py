@@ -17,7 +17,7 @@ from fkgsec.protocols.noise.accounting import AccountingError
 
 
 class AuditBound(NamedTuple):
-    """What an audit shows.
+    """Result of an audit.
 
     Attributes:
         epsilon: with probability `confidence` over the trials, the true epsilon is at least this. 0 says nothing.

@@ -1,4 +1,4 @@
-"""What a guarantee of differential privacy says, and what it was computed from, so that guarantees compose.
+"""Guarantees of differential privacy, with the releases that they were computed from, so that they compose.
 
     >>> noise = Releases("gaussian", 2.0, count=3)
     >>> Guarantee(4.2, 1e-5, "row", "one row replaced", "Gaussian noise", 3, None, "rdp", (noise,)).rounds
@@ -83,7 +83,7 @@ class Guarantee:
             raise AccountingError(f"delta must lie in 0..1, 1 excluded; got {self.delta}")
 
     def describe(self) -> str:
-        """One line for a report.
+        """Describe it in one line for a report.
 
         >>> Guarantee(1.5, 1e-5, "client", "one upload replaced", "Skellam", 10, 5, "rdp").describe()
         '(1.5, 1e-05)-DP per client (one upload replaced): Skellam, 10 releases, 5 or more clients, accountant rdp'

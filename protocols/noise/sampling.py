@@ -156,7 +156,7 @@ class Skellam:
         return value * (ratio / (math.hypot(1, ratio) + 1) - math.asinh(ratio))
 
     def _slope(self) -> tuple[float, float]:
-        """As for the discrete Gaussian: the first terms of the expansion of `_log_bessel` in value^2 / variance."""
+        """Return the slope from the first terms of the expansion of `_log_bessel` in value^2 / variance."""
         return 1 / (2 * self.variance) + 1 / (4 * self.variance**2), 1 / (24 * self.variance**3)
 
 
@@ -164,7 +164,7 @@ IntegerNoise = DiscreteGaussian | Skellam
 
 
 def sampling_delta(epsilon: float, num_samples: int) -> float:
-    """What inexact sampling adds to delta, at most: (1 + e^epsilon) num_samples `SAMPLE_DISTANCE`.
+    """Return what inexact sampling adds to delta, at most: (1 + e^epsilon) num_samples `SAMPLE_DISTANCE`.
 
     Args:
         num_samples: values drawn by all clients in all rounds together. Distances add over samples, and a mechanism
@@ -302,7 +302,7 @@ def _sample(noise: IntegerNoise, length: int, randomness: Randomness) -> np.ndar
 
 
 def _decide(noise: IntegerNoise, table: _Table, words: Sequence[int], extra: Sequence[int]) -> int | None:
-    """One proposal exactly: the sampled value, or None when it is rejected.
+    """Decide one proposal exactly: the sampled value, or None when it is rejected.
 
     Args:
         words: 1 or 3 words of 64 bits: sign and bin; place in the bin; acceptance.

@@ -76,19 +76,21 @@ def contribute(
         UnexpectedMessage, UnknownSender: another kind of message, or sender.
     """
     plan, attempt = client.plan, len(client.salts)
-    told = check_header(announcement, Announcement, session=plan.session, round=attempt, senders=(SERVER,))
+    announced = check_header(announcement, Announcement, session=plan.session, round=attempt, senders=(SERVER,))
     if attempt >= plan.max_attempts:
         raise SettingError(f"announcement of attempt {attempt}; the plan has {plan.max_attempts} attempts")
     repeated = [client.growths] if 0 < attempt <= client.growths + MAX_REPEATS else []
     growths = (client.growths + min(attempt, 1), *repeated)
     sizes = {plan.num_cells(times): times for times in growths if times <= plan.max_growths}
-    if told.num_cells not in sizes:
+    if announced.num_cells not in sizes:
         allowed = " or ".join(str(size) for size in sorted(sizes)) or "none"
-        raise SettingError(f"announcement of attempt {attempt} with {told.num_cells} cells; the plan has {allowed}")
-    if told.salt in client.salts:
+        raise SettingError(
+            f"announcement of attempt {attempt} with {announced.num_cells} cells; the plan has {allowed}"
+        )
+    if announced.salt in client.salts:
         raise ReplayedMessage(f"the salt of attempt {attempt} was used before")
-    parameters = Parameters(plan.session, told.salt, told.num_cells)
-    client = replace(client, salts=(*client.salts, told.salt), growths=sizes[told.num_cells])
+    parameters = Parameters(plan.session, announced.salt, announced.num_cells)
+    client = replace(client, salts=(*client.salts, announced.salt), growths=sizes[announced.num_cells])
     multipliers = draw_multipliers(client.identifiers, randomness)
 
     def tables() -> dict[str, np.ndarray]:
@@ -108,9 +110,9 @@ def accept(client: Client, message: Message) -> tuple[str, ...]:
     if not client.salts:
         raise UnexpectedMessage(f"a union list came to {client.name} before any table was asked for")
     last = len(client.salts) - 1
-    told = check_header(message, UnionList, session=client.plan.session, round=last, senders=(SERVER,)).identifiers
-    if any(first >= second for first, second in pairwise(told)):
+    announced = check_header(message, UnionList, session=client.plan.session, round=last, senders=(SERVER,)).identifiers
+    if any(first >= second for first, second in pairwise(announced)):
         raise MalformedMessage("the union list is not sorted, or names an identifier twice")
-    if not set(client.identifiers).issubset(told):
+    if not set(client.identifiers).issubset(announced):
         raise MissingIdentifiers(f"the union list lacks identifiers that {client.name} holds")
-    return told
+    return announced

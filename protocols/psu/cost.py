@@ -1,4 +1,4 @@
-"""What a private set union costs: seconds and bytes of one.
+"""Cost of a private set union in seconds and bytes.
 
     cost = measure(15_000, num_clients=10)
     cost.seconds, cost.upload_bytes, cost.download_bytes
@@ -22,7 +22,7 @@ from fkgsec.protocols.secagg.setting import safe_threshold
 
 
 class Cost(NamedTuple):
-    """What a union took: seconds of all parties one after the other, and the bytes of the client that moved most."""
+    """Cost of a union: seconds of all parties one after the other, and the bytes of the client that moved most."""
 
     seconds: float
     upload_bytes: int

@@ -1,4 +1,4 @@
-"""What all parties of a private set union agree on before it starts, checked once.
+"""Plan that all parties of a private set union agree on before it starts, checked once.
 
 plan = Plan(b"session", ("a", "b", "c"), safe_threshold(3), public_keys, cap=5000)
 plan.num_cells(0)                                                   # of the first table; four times as many each time it grows
@@ -29,7 +29,7 @@ class NothingToHideBehind(ProtocolError):
 
 @dataclass(frozen=True)
 class Plan:
-    """What all parties of a union agree on before it starts.
+    """Plan that all parties of a union agree on before it starts.
 
     Attributes:
         session: names this union; public, never used twice.
@@ -61,7 +61,7 @@ class Plan:
 
     @property
     def max_growths(self) -> int:
-        """How often the table may grow: clients refuse a larger one."""
+        """Return how often the table may grow: clients refuse a larger one."""
         return self.max_attempts - 1 if self.cap is None else min(self.max_attempts - 1, MAX_CAP_GROWTHS)
 
     def num_cells(self, growths: int) -> int:

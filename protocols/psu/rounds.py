@@ -62,7 +62,7 @@ def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
         except (TooFewParties, DisconnectedGraph) as error:
             raise CohortChanged(attempt, opened="unmask" in stages, cause=error) from error
         try:
-            found = open_union(plan, announcement, total)
+            union = open_union(plan, announcement, total)
         except (PeelingError, MalformedTable, InconsistentItems) as error:
             if isinstance(error, PeelingError) and not error.damaged:
                 if is_last or attempt - len(damages) == plan.max_growths:
@@ -73,11 +73,11 @@ def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
             if is_filled or len(damages) > MAX_REPEATS or is_last:
                 raise DamagedTable(len(damages), error) from error
             continue
-        replies = yield Ask("union", dict.fromkeys(plan.parties, encode(found)))
+        replies = yield Ask("union", dict.fromkeys(plan.parties, encode(union)))
         for party, reply in replies:
             if isinstance(reply, Silence):
                 raise MalformedMessage(f"the union did not reach {party}: {reply.reason}")
-        return Union(found.identifiers, attempt + 1, announcement.num_cells)
+        return Union(union.identifiers, attempt + 1, announcement.num_cells)
     raise AssertionError("the last attempt returns or raises")
 
 
@@ -100,7 +100,7 @@ def client_round(client: Client, identity: Ed25519PrivateKey, randomness: Random
 
 
 def _summing(plan: Plan, announcement: Announcement) -> ServerRound[Sum]:
-    """One attempt: the announcement and the secure sum of the tables made for it."""
+    """Make one attempt: the announcement and the secure sum of the tables made for it."""
     parameters = Parameters(plan.session, announcement.salt, announcement.num_cells)
     opening = dict.fromkeys(plan.parties, encode(announcement))
     return secagg_rounds.server_round(plan.setting(parameters, announcement.round), opening=opening)

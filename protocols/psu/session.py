@@ -1,4 +1,4 @@
-"""One private set union with all its parties in one process.
+"""Private set union with all its parties in one process.
 
     found = union({"a": ["/m/06rf7"], "b": ["/m/0hr41p6"]}, keys, session=b"session", threshold=2, randomness=sources)
     found.identifiers, found.excluded
@@ -39,7 +39,7 @@ def union(
     max_attempts: int = MAX_ATTEMPTS,
     dropouts: Mapping[int, Mapping[str, Stage]] = MappingProxyType({}),
 ) -> Union:
-    """One union of all parties in one process: `server_round` and `client_round` under `fkgsec.protocols.core.rounds.run`.
+    """Run a union of all parties in one process: `server_round` and `client_round` under `fkgsec.protocols.core.rounds.run`.
 
     A client whose message is at fault before any table was opened is left out, and the others begin a new session while they
     are as many as the threshold: nothing was opened that their union could be differenced with. Afterwards it ends the union.

@@ -178,7 +178,7 @@ MERSENNE61 = Field(Ring.MERSENNE61.modulus)
 
 @dataclass(frozen=True)
 class Parameters:
-    """What everybody knows of one table.
+    """Public parameters of one table.
 
     Attributes:
         session: names the union; part of the key of the hashes.
@@ -323,7 +323,7 @@ def items_from_limbs(limbs: np.ndarray) -> list[bytes]:
 
 
 def hash_items(parameters: Parameters, items: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Where items lie and what confirms them: one cell per segment, int64 `[n, 3]`, and H, uint64 `[n]` below p.
+    """Return where items lie and what confirms them: one cell per segment, int64 `[n, 3]`, and H, uint64 `[n]` below p.
 
     Source: BLAKE2b (RFC 7693), keyed with the session and the salt.
     """
@@ -375,7 +375,7 @@ def draw_multipliers(identifiers: Collection[str], randomness: Randomness) -> np
 
 
 def encode_with(parameters: Parameters, identifiers: Collection[str], multipliers: np.ndarray) -> np.ndarray:
-    """What `encode` makes with these multipliers, which are for one table only."""
+    """Return what `encode` makes with these multipliers, which are for one table only."""
     items = set_items(identifiers)
     places, checks = hash_items(parameters, items)
     return tabulate(MERSENNE61, places, limbs_of(items), checks, multipliers, parameters.num_cells).ravel()
@@ -392,13 +392,13 @@ def peel(parameters: Parameters, table: np.ndarray) -> list[str]:
     Raises `PeelingError` when cells remain, `MalformedTable` or `InconsistentItems` when a client strayed from the protocol.
     """
     field, cells = MERSENNE61, table.reshape(parameters.num_cells, CELL_WIDTH).copy()
-    found: set[bytes] = set()
+    names: set[bytes] = set()
     candidates = np.arange(parameters.num_cells)
     while len(candidates):
         items, multipliers, places, checks = _pure_cells(parameters, cells, candidates)
-        if not found.isdisjoint(items):
+        if not names.isdisjoint(items):
             raise MalformedTable("an item comes back after it was taken out: its three cells do not agree")
-        found.update(items)
+        names.update(items)
         candidates, local = np.unique(
             places, return_inverse=True
         )  # only these change: a chain of items costs no m each
@@ -408,11 +408,11 @@ def peel(parameters: Parameters, table: np.ndarray) -> list[str]:
     remaining = int(cells.any(axis=1).sum())
     if remaining:
         raise PeelingError(remaining, parameters.num_cells, balanced=is_balanced(cells))
-    return identifiers_of(found)
+    return identifiers_of(names)
 
 
 def is_balanced(cells: np.ndarray) -> bool:
-    """Whether all segments have the same sum, as in every sum of items: each item adds the same to one cell of each segment.
+    """Return whether all segments have the same sum, as in every sum of items: an item adds the same to one cell of each segment.
 
     Independent random values in the cells pass with probability p^-14.
 

@@ -1,4 +1,4 @@
-"""What both sides of secure aggregation compute: the seeds of masks, what is signed, and the checks of what was signed.
+"""Computations of both sides of secure aggregation: the seeds of masks, what is signed, and the checks of what was signed.
 
     seed = self_mask_seed(setting, "client0", own_secret, "rows")       # the client, from its own secret
     seed = self_mask_seed(setting, "client0", opened.secret, "rows")    # the server, from the reconstructed one
@@ -24,12 +24,12 @@ def self_mask_commitment(setting: Setting, party: str, self_seed: bytes) -> byte
 
 
 def advertised_claim(setting: Setting, party: str, mask_key: bytes, share_key: bytes, commitment: bytes) -> bytes:
-    """What an identity signs in round 0."""
+    """Return what an identity signs in round 0."""
     return frame("secagg advertisement", *setting.context, party, mask_key, share_key, commitment)
 
 
 def confirmation_claim(setting: Setting, party: str, keys: bytes, num_survivors: int, bits: bytes) -> bytes:
-    """What an identity signs in round 3."""
+    """Return what an identity signs in round 3."""
     return frame("secagg confirmation", *setting.context, party, keys, num_survivors, bits)
 
 
@@ -48,7 +48,7 @@ def survivor_bits(setting: Setting, party: str, survivors: Container[str]) -> by
 
 
 class View(NamedTuple):
-    """What a party was told when it confirms.
+    """State that a party was told when it confirms.
 
     Attributes:
         keys: digest of its key list.
@@ -62,7 +62,7 @@ class View(NamedTuple):
     survivors: frozenset[str]
 
     def agrees(self, setting: Setting, other: Confirmation) -> bool:
-        """Whether the other was told the same, as far as both were told it: the keys where both see the same parties."""
+        """Return whether the other was told the same, as far as both were told it: the keys where both see the same parties."""
         ours, theirs = setting.around(self.party), setting.around(other.sender)
         bits = int.from_bytes(other.survivors, "little")
         named = {peer for place, peer in enumerate(setting.in_order(theirs)) if bits >> place & 1}
@@ -76,7 +76,7 @@ class View(NamedTuple):
 
 
 def adds_pair_mask(setting: Setting, party: str, peer: str) -> bool:
-    """Whether `party` adds the mask that it shares with `peer`, who then subtracts it."""
+    """Return whether `party` adds the mask that it shares with `peer`, who then subtracts it."""
     return setting.point[party] < setting.point[peer]
 
 
@@ -85,9 +85,9 @@ def self_mask_seed(setting: Setting, party: str, self_seed: bytes, vector: str) 
     return derive(self_seed, "secagg self mask", *setting.context, party, vector)
 
 
-def pair_mask_seed(setting: Setting, one: Advertisement, other: Advertisement, secret: bytes, vector: str) -> bytes:
+def pair_mask_seed(setting: Setting, first: Advertisement, other: Advertisement, secret: bytes, vector: str) -> bytes:
     """The seed of the mask that two parties share, of one vector, from their X25519 secret; the same for both."""
-    low, high = sorted((one, other), key=lambda peer: setting.point[peer.sender])
+    low, high = sorted((first, other), key=lambda peer: setting.point[peer.sender])
     keys = (low.sender, high.sender, low.mask_key, high.mask_key)
     return derive(secret, "secagg pair mask", *setting.context, *keys, vector)
 
@@ -123,12 +123,14 @@ def checked_advertisements(
     return peers
 
 
-def check_confirmation(setting: Setting, one: Confirmation, view: View) -> None:
+def check_confirmation(setting: Setting, confirmation: Confirmation, view: View) -> None:
     """Raises `BadSignature`, or `SplitView` for a confirmation that does not agree with the view."""
-    claim = confirmation_claim(setting, one.sender, one.keys, one.num_survivors, one.survivors)
-    verify(setting.identities[one.sender], one.signature, claim, signer=one.sender)
-    if not view.agrees(setting, one):
-        raise SplitView(f"{one.sender} signed other survivors, keys or another setting")
+    claim = confirmation_claim(
+        setting, confirmation.sender, confirmation.keys, confirmation.num_survivors, confirmation.survivors
+    )
+    verify(setting.identities[confirmation.sender], confirmation.signature, claim, signer=confirmation.sender)
+    if not view.agrees(setting, confirmation):
+        raise SplitView(f"{confirmation.sender} signed other survivors, keys or another setting")
 
 
 def checked_confirmations(
@@ -137,9 +139,11 @@ def checked_confirmations(
     """The confirmations by party, each valid and in agreement with the view. Raises as `unmask` does."""
     confirmed: dict[str, Confirmation] = {}
     for message in confirmations:
-        one = check_header(message, Confirmation, session=setting.session, round=setting.round, senders=senders)
-        if one.sender in confirmed:
-            raise DuplicateSender(f"two confirmations of {one.sender}")
-        check_confirmation(setting, one, view)
-        confirmed[one.sender] = one
+        confirmation = check_header(
+            message, Confirmation, session=setting.session, round=setting.round, senders=senders
+        )
+        if confirmation.sender in confirmed:
+            raise DuplicateSender(f"two confirmations of {confirmation.sender}")
+        check_confirmation(setting, confirmation, view)
+        confirmed[confirmation.sender] = confirmation
     return confirmed

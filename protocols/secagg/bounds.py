@@ -1,4 +1,4 @@
-"""How likely a k-regular graph of masks fails, for colluders and dropouts that do not depend on its order.
+"""Probability that a k-regular graph of masks fails, for colluders and dropouts that do not depend on its order.
 
     >>> risk = regular_risk(1000, 20, threshold=15, colluders=50, dropout=0.01)
     >>> risk.exposure < MOST_EXPOSURE, risk.failure < MOST_FAILURE
@@ -20,7 +20,7 @@ MOST_FAILURE = 0.01
 
 
 class Risk(NamedTuple):
-    """What may go wrong in one session over a k-regular graph.
+    """Risks of one session over a k-regular graph.
 
     Attributes:
         exposure: probability that the server and its colluders learn more than the sum over the honest survivors.
@@ -31,7 +31,7 @@ class Risk(NamedTuple):
     failure: float
 
     def describe(self) -> str:
-        """What a session does, in words.
+        """Return what a session does, in words.
 
         >>> Risk(2.0**-41, 0.001).describe()
         'exposes an upload with probability at most 2^-41 and fails with at most 0.001'

@@ -151,7 +151,7 @@ def advertise(
     """
     if setting.identities.get(party) != identity.public_key().public_bytes_raw():
         raise SettingError(f"identities: the setting pins another public key for {party!r}, or none")
-    own = Own(
+    party_state = Own(
         setting,
         party,
         identity,
@@ -160,18 +160,18 @@ def advertise(
         draw(randomness, KEY_BYTES),
         Taken(party),
     )
-    commitment = self_mask_commitment(setting, party, own.self_seed)
-    claim = advertised_claim(setting, party, own.mask_keys.public, own.share_keys.public, commitment)
+    commitment = self_mask_commitment(setting, party, party_state.self_seed)
+    claim = advertised_claim(setting, party, party_state.mask_keys.public, party_state.share_keys.public, commitment)
     advertisement = Advertisement(
         session=setting.session,
         round=setting.round,
         sender=party,
-        mask_key=own.mask_keys.public,
-        share_key=own.share_keys.public,
+        mask_key=party_state.mask_keys.public,
+        share_key=party_state.share_keys.public,
         commitment=commitment,
         signature=sign(identity, claim),
     )
-    return Advertised(own, advertisement), advertisement
+    return Advertised(party_state, advertisement), advertisement
 
 
 def share(state: Advertised, message: Message, randomness: Randomness) -> tuple[Shared, SealedShares]:
@@ -293,8 +293,8 @@ def mask(state: Received, message: Message, values: Mapping[str, np.ndarray]) ->
             (plus if adds_pair_mask(setting, own.party, peer) else minus).append(seed)
         masked[vector.name] = mask_vector(values[vector.name], plus, minus, vector.ring, setting.cipher).tobytes()
     reply = MaskedUpload(session=setting.session, round=setting.round, sender=own.party, vectors=masked)
-    held = {peer: state.shares[peer] for peer in setting.in_order(cohort)}
-    return Masked(own, state.peers, state.keys_digest, held), reply
+    shares = {peer: state.shares[peer] for peer in setting.in_order(cohort)}
+    return Masked(own, state.peers, state.keys_digest, shares), reply
 
 
 def confirm(state: Masked, message: Message) -> tuple[Confirmed, Confirmation]:
@@ -312,10 +312,10 @@ def confirm(state: Masked, message: Message) -> tuple[Confirmed, Confirmation]:
     """
     own, setting = state.own, state.own.setting
     own.taken.mark("confirm")
-    told = _from_server(setting, message, Survivors)
-    survivors = frozenset(told.survivors)
-    if len(survivors) != len(told.survivors):
-        raise DuplicateSender(f"survivors: a party is named twice in {told.survivors}")
+    announced = _from_server(setting, message, Survivors)
+    survivors = frozenset(announced.survivors)
+    if len(survivors) != len(announced.survivors):
+        raise DuplicateSender(f"survivors: a party is named twice in {announced.survivors}")
     if not survivors <= state.peers.keys():
         raise UnknownSender(f"survivors: {sorted(survivors - state.peers.keys())} never advertised keys to {own.party}")
     if own.party not in survivors:
@@ -323,13 +323,19 @@ def confirm(state: Masked, message: Message) -> tuple[Confirmed, Confirmation]:
     strangers = survivors - state.shares.keys()
     if strangers:
         raise SplitView(f"survivors: {sorted(strangers)} sent {own.party} no shares, so their masks do not cancel")
-    if told.num_survivors < len(survivors) or (setting.neighbours is None and told.num_survivors != len(survivors)):
-        raise SplitView(f"{own.party} is told of {told.num_survivors} survivors, and of the names of {len(survivors)}")
-    if told.num_survivors < setting.fewest_survivors:
-        raise TooFewParties(f"{told.num_survivors} survivors; {setting.fewest_survivors} are needed to open the sum")
+    if announced.num_survivors < len(survivors) or (
+        setting.neighbours is None and announced.num_survivors != len(survivors)
+    ):
+        raise SplitView(
+            f"{own.party} is told of {announced.num_survivors} survivors, and of the names of {len(survivors)}"
+        )
+    if announced.num_survivors < setting.fewest_survivors:
+        raise TooFewParties(
+            f"{announced.num_survivors} survivors; {setting.fewest_survivors} are needed to open the sum"
+        )
     if len(survivors) < setting.fewest_around:
         raise TooFewParties(f"{len(survivors)} survivors around {own.party}; {setting.fewest_around} are needed")
-    view = View(own.party, state.keys_digest, told.num_survivors, survivors)
+    view = View(own.party, state.keys_digest, announced.num_survivors, survivors)
     signed = view.keys, view.num_survivors, survivor_bits(setting, own.party, survivors)
     signature = sign(own.identity, confirmation_claim(setting, own.party, *signed))
     return Confirmed(own, state.shares, view), Confirmation(
@@ -376,10 +382,14 @@ def _from_server(setting: Setting, message: Message, kind: type[Kind]) -> Kind:
     return check_header(message, kind, session=setting.session, round=setting.round, senders=(SERVER,))
 
 
-def _sealing_key(own: Own, peer: Advertisement, secret: bytes, *, source: str, destination: str) -> bytes:
+def _sealing_key(holder: Own, peer: Advertisement, secret: bytes, *, source: str, destination: str) -> bytes:
     """The key of one direction between two parties, from what the second key pair of each agrees on."""
-    keys = (own.share_keys.public, peer.share_key) if source == own.party else (peer.share_key, own.share_keys.public)
-    return derive(secret, "secagg share encryption", *own.setting.context, source, destination, *keys)
+    keys = (
+        (holder.share_keys.public, peer.share_key)
+        if source == holder.party
+        else (peer.share_key, holder.share_keys.public)
+    )
+    return derive(secret, "secagg share encryption", *holder.setting.context, source, destination, *keys)
 
 
 def _associated(setting: Setting, *, source: str, destination: str) -> bytes:
@@ -388,6 +398,6 @@ def _associated(setting: Setting, *, source: str, destination: str) -> bytes:
 
 def _parse_shares(plaintext: bytes, source: str) -> Shares:
     shares = Shares(plaintext[:SHARE_BYTES], plaintext[SHARE_BYTES:])
-    if any(len(one) != SHARE_BYTES or int.from_bytes(one, "little") >= PRIME for one in shares):
+    if any(len(part) != SHARE_BYTES or int.from_bytes(part, "little") >= PRIME for part in shares):
         raise BadShare(f"{source} sealed {len(plaintext)} bytes that are no two shares")
     return shares

@@ -1,4 +1,4 @@
-"""Which parties mask with each other: all of them, or the neighbours in the k-regular graph of Bell et al. 2020.
+"""Pairs of parties that mask with each other: all of them, or the neighbours in the k-regular graph of Bell et al. 2020.
 
 >>> graph = regular_graph(("a", "b", "c", "d", "e"), 2, b"session", 0)
 >>> sorted(len(neighbours) for neighbours in graph.values()), components(graph, graph) == [set(graph)]
@@ -19,7 +19,7 @@ Graph = Mapping[str, frozenset[str]]
 
 @lru_cache(maxsize=4)  # every client of a simulation asks for the same one, which takes 5 MB among 300 parties
 def complete_graph(parties: tuple[str, ...]) -> Graph:
-    """Every pair of parties, as the set of neighbours of each."""
+    """Connect every pair of parties; returns the set of neighbors of each."""
     everybody = frozenset(parties)
     return MappingProxyType({party: everybody - {party} for party in parties})
 
@@ -54,15 +54,15 @@ def regular_graph(parties: tuple[str, ...], degree: int, session: bytes, round: 
 def components(graph: Graph, parties: Collection[str]) -> list[set[str]]:
     """The connected components of the graph among `parties`."""
     left = set(parties)
-    found = []
+    parts = []
     while left:
         component, edge = set(), {left.pop()}
         while edge:
             component |= edge
             edge = {peer for party in edge for peer in graph[party] & left}
             left -= edge
-        found.append(component)
-    return found
+        parts.append(component)
+    return parts
 
 
 def require_connected(graph: Graph, parties: Collection[str]) -> None:

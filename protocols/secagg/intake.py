@@ -1,4 +1,4 @@
-"""What a server does with the messages of one stage: each client's first valid one counts, and a bad one drops its sender.
+"""Intake of the messages of one stage at the server: each client's first valid one counts, and a bad one drops its sender.
 
     intake = Intake(Roll(setting))
     for upload in intake.valid(arrivals, MaskedUpload, senders, check):
@@ -24,7 +24,7 @@ _MOST_NAMED = 3  # in an error's message; its `excluded` has all
 
 @dataclass(frozen=True)
 class Roll:
-    """What the server remembers of the clients from stage to stage.
+    """Memory of the clients that the server keeps from stage to stage.
 
     Attributes:
         excluded: by party the first reason why a message of it was left out.
@@ -81,7 +81,7 @@ class Intake:
         self.excluded.setdefault(party, reason)
 
     def roll(self) -> Roll:
-        """What to remember after this stage."""
+        """Return what to remember after this stage."""
         return Roll(self.setting, self.excluded, self._arrived)
 
     def __enter__(self) -> Intake:
@@ -96,8 +96,8 @@ class Intake:
                 error.args = (f"{error.args[0]}; left out: {'; '.join(named[:_MOST_NAMED])}{more}", *error.args[1:])
 
     def _is_repeated(self, message: Message) -> bool:
-        """Whether these bytes came before from this sender; remembers them."""
+        """Return whether these bytes came before from this sender; remembers them."""
         fingerprint = digest("secagg message", encode(message))
-        known = self._arrived.get(message.sender, frozenset())
-        self._arrived[message.sender] = known | {fingerprint}
-        return fingerprint in known
+        earlier = self._arrived.get(message.sender, frozenset())
+        self._arrived[message.sender] = earlier | {fingerprint}
+        return fingerprint in earlier

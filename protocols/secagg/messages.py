@@ -23,7 +23,7 @@ from fkgsec.protocols.core.errors import (
 
 
 class Message(msgspec.Struct, frozen=True, tag_field="kind"):
-    """What every message of a protocol says of itself."""
+    """Header of every message of a protocol."""
 
     session: bytes
     round: int
@@ -138,7 +138,7 @@ Arrival = Message | Failure
 
 
 class _Kind(msgspec.Struct):
-    """What is read of a message of whatever protocol."""
+    """Part that messages of all protocols share."""
 
     kind: str
 

@@ -92,7 +92,7 @@ def _guesses(at: Mapping[int, bytes], threshold: int):
     for left_out in islice(subsets, MOST_SUBSETS):
         try:
             secret = reconstruct(
-                {place: one for place, one in at.items() if place not in left_out}, threshold=threshold
+                {place: share for place, share in at.items() if place not in left_out}, threshold=threshold
             )
         except ReconstructionMismatch:
             continue

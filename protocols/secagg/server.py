@@ -166,7 +166,7 @@ def collect_shares(state: KeysCollected, arrivals: Iterable[Arrival]) -> tuple[S
         expected = setting.graph[sealing.sender] & state.peers.keys()
         if sealing.sealed.keys() != expected:
             raise BadShare(f"{sealing.sender} sealed shares for the wrong parties: {expected ^ sealing.sealed.keys()}")
-        if any(len(one) != _SEALED_BYTES for one in sealing.sealed.values()):
+        if any(len(share) != _SEALED_BYTES for share in sealing.sealed.values()):
             raise BadShare(f"{sealing.sender} sealed shares of another length than {_SEALED_BYTES} bytes")
 
     with Intake(state.roll) as intake:
@@ -251,7 +251,7 @@ def collect_uploads(
             survivors.add(upload.sender)
         _require(len(survivors), setting.fewest_survivors, "parties uploaded")
         require_connected(setting.graph, survivors)
-    told = {
+    uploads = {
         party: Survivors(
             setting.session,
             setting.round,
@@ -262,7 +262,7 @@ def collect_uploads(
         for party in setting.in_order(survivors - intake.excluded.keys())
     }
     collected = UploadsCollected(intake.roll(), state.peers, state.cohort, frozenset(survivors), masked)
-    return collected, told
+    return collected, uploads
 
 
 def collect_confirmations(
@@ -275,19 +275,21 @@ def collect_confirmations(
     setting = state.roll.setting
     confirmed: dict[str, Confirmation] = {}
 
-    def check(one: Confirmation) -> None:
-        around = setting.around(one.sender)
+    def check(message: Confirmation) -> None:
+        around = setting.around(message.sender)
         keys = keys_digest(setting, {peer: state.peers[peer] for peer in around & state.peers.keys()})
-        check_confirmation(setting, one, View(one.sender, keys, len(state.survivors), around & state.survivors))
+        check_confirmation(setting, message, View(message.sender, keys, len(state.survivors), around & state.survivors))
 
     with Intake(state.roll) as intake:
-        for one in intake.valid(arrivals, Confirmation, _still_in(state.roll, state.survivors), check):
-            confirmed[one.sender] = one
+        for confirmation in intake.valid(arrivals, Confirmation, _still_in(state.roll, state.survivors), check):
+            confirmed[confirmation.sender] = confirmation
         confirmed = {party: confirmed[party] for party in setting.in_order(confirmed.keys() - intake.excluded.keys())}
         _require(len(confirmed), setting.threshold, "parties confirmed the survivors")
         requests = {}
         for party in confirmed:
-            evidence = tuple(confirmed[one] for one in setting.in_order(setting.around(party) & confirmed.keys()))
+            evidence = tuple(
+                confirmed[confirmation] for confirmation in setting.in_order(setting.around(party) & confirmed.keys())
+            )
             if len(evidence) < setting.threshold:
                 intake.exclude(
                     party, f"TooFewParties: {len(evidence)} around it confirmed; {setting.threshold} are needed"
@@ -312,20 +314,20 @@ def open_sum(state: ConfirmationsCollected, arrivals: Iterable[Arrival]) -> Sum:
     uploads, setting = state.uploads, state.roll.setting
     revealed: dict[str, RevealedShares] = {}
 
-    def check(one: RevealedShares) -> None:
-        both = one.self_masks.keys() & one.mask_keys.keys()
+    def check(message: RevealedShares) -> None:
+        both = message.self_masks.keys() & message.mask_keys.keys()
         if both:
-            raise BothSharesRequested(f"{one.sender} revealed both kinds of share of {', '.join(sorted(both))}")
-        alive, gone = _asked_of(uploads, one.sender)
-        if one.self_masks.keys() != alive or one.mask_keys.keys() != gone:
-            raise BadShare(f"{one.sender} revealed shares of other parties than it was asked for")
-        for share in (*one.self_masks.values(), *one.mask_keys.values()):
+            raise BothSharesRequested(f"{message.sender} revealed both kinds of share of {', '.join(sorted(both))}")
+        alive, gone = _asked_of(uploads, message.sender)
+        if message.self_masks.keys() != alive or message.mask_keys.keys() != gone:
+            raise BadShare(f"{message.sender} revealed shares of other parties than it was asked for")
+        for share in (*message.self_masks.values(), *message.mask_keys.values()):
             if len(share) != SHARE_BYTES or int.from_bytes(share, "little") >= PRIME:
-                raise BadShare(f"{one.sender} revealed {len(share)} bytes that are no share")
+                raise BadShare(f"{message.sender} revealed {len(share)} bytes that are no share")
 
     with Intake(state.roll) as intake:
-        for one in intake.valid(arrivals, RevealedShares, _still_in(state.roll, state.asked), check):
-            revealed[one.sender] = one
+        for reveal in intake.valid(arrivals, RevealedShares, _still_in(state.roll, state.asked), check):
+            revealed[reveal.sender] = reveal
         for party in revealed.keys() & intake.excluded.keys():
             del revealed[party]
         seeds, keys = _open_secrets(uploads, revealed, intake)
@@ -344,13 +346,13 @@ def _open_secrets(
         key = state.peers[party]
         holders = setting.around(party) & revealed.keys()
         if party in state.survivors:
-            what, found = f"self mask of {party}", seeds
+            what, secrets = f"self mask of {party}", seeds
             shares = {holder: revealed[holder].self_masks[party] for holder in holders}
 
             def fits(secret: bytes, key: Advertisement = key) -> bool:
                 return self_mask_commitment(setting, key.sender, secret) == key.commitment
         elif setting.graph[party] & state.survivors:
-            what, found = f"mask key of {party}", keys
+            what, secrets = f"mask key of {party}", keys
             shares = {holder: revealed[holder].mask_keys[party] for holder in holders}
 
             def fits(secret: bytes, key: Advertisement = key) -> bool:
@@ -366,7 +368,7 @@ def _open_secrets(
             intake.exclude(
                 holder, f"BadShare: the share of the {what} is wrong; {holder} altered it, or {party} dealt it so"
             )
-        found[party] = opened.secret
+        secrets[party] = opened.secret
     return seeds, keys
 
 
@@ -402,9 +404,9 @@ def _unmask_vector(
 
 
 def _asked_of(state: UploadsCollected, holder: str) -> tuple[frozenset[str], frozenset[str]]:
-    """Whose self mask and whose mask key a holder is asked for: its surviving and its dropped neighbours, and itself."""
-    known = state.roll.setting.around(holder) & state.cohort
-    return known & state.survivors, known - state.survivors
+    """Return the parties whose self mask, and those whose mask key, a holder reveals: its surviving and its dropped neighbors."""
+    neighbors = state.roll.setting.around(holder) & state.cohort
+    return neighbors & state.survivors, neighbors - state.survivors
 
 
 def _still_in(roll: Roll, parties: Iterable[str]) -> frozenset[str]:

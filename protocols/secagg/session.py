@@ -1,4 +1,4 @@
-"""One session of secure aggregation with all its parties in one process.
+"""Secure aggregation with all its parties in one process.
 
     total = aggregate(setting, {party: {"rows": rows[party]} for party in keys}, keys, randomness=sources)
     total.vectors["rows"], total.survivors
@@ -53,7 +53,7 @@ def aggregate(
     dropouts: Mapping[str, Stage] = MappingProxyType({}),
     believed: Mapping[str, Setting] = MappingProxyType({}),
 ) -> Sum:
-    """One session of all parties in one process: `server_round` and `client_round` under `fkgsec.protocols.core.rounds.run`.
+    """Run a session of all parties in one process: `server_round` and `client_round` under `fkgsec.protocols.core.rounds.run`.
 
     Args:
         inputs: by party and vector name, `[length]` in the vector's ring. Needed of those that do not drop before MASK.
@@ -72,10 +72,10 @@ def aggregate(
     `excluded` naming whom it had dropped; `SettingError` for a party without input, identity or randomness, or a dropout
     that is no party.
     """
-    for name, given in (("inputs", inputs), ("identities", identities), ("randomness", randomness)):
+    for name, mapping in (("inputs", inputs), ("identities", identities), ("randomness", randomness)):
         silent = Stage.MASK if name == "inputs" else Stage.ADVERTISE
         missing = [
-            party for party in setting.parties if party not in given and dropouts.get(party, Stage.UNMASK) > silent
+            party for party in setting.parties if party not in mapping and dropouts.get(party, Stage.UNMASK) > silent
         ]
         if missing:
             raise SettingError(f"{name}: nothing for {', '.join(missing)}")

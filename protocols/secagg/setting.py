@@ -1,4 +1,4 @@
-"""What all parties of a secure aggregation agree on before it starts, checked once.
+"""Setting that all parties of a secure aggregation agree on before it starts, checked once.
 
 setting = Setting(b"session", 0, ("a", "b", "c"), safe_threshold(3), (Vector("rows", 800, Ring.UINT32),), public_keys)
 setting.digest                                                      # enters every key, signature and sealed message
@@ -31,7 +31,7 @@ class Stage(enum.IntEnum):
 
 @dataclass(frozen=True)
 class Vector:
-    """One vector to sum: its name, its number of elements and the ring they lie in."""
+    """Vector to sum: its name, its number of elements and the ring they lie in."""
 
     name: str
     length: int
@@ -51,7 +51,7 @@ def safe_threshold(num_parties: int) -> int:
 
 @dataclass(frozen=True)
 class Setting:
-    """One session of secure aggregation. Its digest enters every key, signature and sealed message.
+    """Setting of one session of secure aggregation. Its digest enters every key, signature and sealed message.
 
     Attributes:
         session: names the federation's run; public, never used twice.
@@ -122,7 +122,7 @@ class Setting:
 
     @cached_property
     def point(self) -> Mapping[str, int]:
-        """Where each party's shares are evaluated, from 1; also the order that gives pair masks their sign."""
+        """Return where each party's shares are evaluated, from 1; also the order that gives pair masks their sign."""
         return {party: place for place, party in enumerate(self.parties, start=1)}
 
     @property

@@ -30,7 +30,7 @@ class Apart(Transport):
         self.talk, self.agreement, self.secret, options = talk, agreement, secret, agreement.options
         super().__init__(channel, options, agreement.addresses, RECIPES[options.algorithm].shared, agreement.run)
 
-    def align(self, table: Table, held: Mapping[str, Holding]) -> None:
+    def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
         """Afterwards `server[table].names` is the union, and each client that has a defense is told where its rows stand."""
         defense: Any = getattr(self, "defense", None)
         step = "union" if defense and defense.psu else "alignment"
@@ -101,8 +101,8 @@ class DefendedApart(Apart, DefendedTransport):
         agreed = agreed_terms(self.agreement)
         self.terms.adopt(agreed.keys, agreed.sessions)
 
-    def align(self, table: Table, held: Mapping[str, Holding]) -> None:
-        super().align(table, held)
+    def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
+        super().align(table, holdings)
         self._place(table, {})
         self.place(table)
 

@@ -43,11 +43,11 @@ class CEFGLRule(GraphRule):
     keeps_received = True
 
     def begin(self, trainer: ClientTrainer) -> None:
-        zeros = {name: torch.zeros_like(one) for name, one in trainer.shared.items()}
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in trainer.shared.items()}
         if self.settings.components != "shared":
-            trainer.private = {f"{SPARSE}{name}": one.clone().requires_grad_() for name, one in zeros.items()}
+            trainer.private = {f"{SPARSE}{name}": tensor.clone().requires_grad_() for name, tensor in zeros.items()}
         if self.settings.correction != "off":
-            trainer.memory = {f"{CORRECTION}{name}": one for name, one in zeros.items()}
+            trainer.memory = {f"{CORRECTION}{name}": tensor for name, tensor in zeros.items()}
             self.upwards = tuple(trainer.memory) if self.settings.upload == "both" else ()
 
     def num_epochs(self) -> int:
@@ -68,9 +68,9 @@ class CEFGLRule(GraphRule):
             self._make_sparse(trainer)
         self._take_in(trainer)
         if self.settings.start == "own":
-            trainer.memory |= {f"{OWN}{name}": one.detach().clone() for name, one in trainer.shared.items()}
+            trainer.memory |= {f"{OWN}{name}": tensor.detach().clone() for name, tensor in trainer.shared.items()}
         if not self.options.exchanges(round):
-            trainer.take({name: one.detach() for name, one in trainer.shared.items()})
+            trainer.take({name: tensor.detach() for name, tensor in trainer.shared.items()})
         return float(np.mean(losses))
 
     @torch.no_grad()
@@ -82,7 +82,9 @@ class CEFGLRule(GraphRule):
     def _corrections(self, trainer: ClientTrainer) -> dict[str, Tensor]:
         """h, by the names of the parameters; empty without."""
         return {
-            name.removeprefix(CORRECTION): one for name, one in trainer.memory.items() if name.startswith(CORRECTION)
+            name.removeprefix(CORRECTION): tensor
+            for name, tensor in trainer.memory.items()
+            if name.startswith(CORRECTION)
         }
 
     def correct(self, trainer: ClientTrainer) -> float:
@@ -100,15 +102,15 @@ class CEFGLRule(GraphRule):
         logits = torch.func.functional_call(trainer.model, hybrid, (batch, rng))
         loss = functional.cross_entropy(logits, batch.classes)
         loss.backward()
-        for one in trainer.optimizers.values():
-            one.step()  # shared parameters have no gradient, and stay
+        for optimizer in trainer.optimizers.values():
+            optimizer.step()  # shared parameters have no gradient, and stay
         with torch.no_grad():
             for sparse in trainer.private.values():
                 sparse.copy_(functional.softshrink(sparse, self.options.learning_rate * self.settings.l1))
         return float(loss.detach())
 
     def _base(self, trainer: ClientTrainer, name: str) -> Tensor:
-        """What the sparse part is added to."""
+        """Return what the sparse part is added to."""
         received = trainer.received[name]
         return torch.zeros_like(received) if self.settings.components == "sparse" else received
 
@@ -119,8 +121,8 @@ class CEFGLRule(GraphRule):
             sizes = (
                 torch.cat([sparse.abs().flatten() for sparse in trainer.private.values()]).sort(descending=True).values
             )
-            kept = int(self.settings.sparse_share * len(sizes))
-            threshold = float(sizes[kept - 1]) if kept else torch.inf
+            num_dense = int(self.settings.sparse_share * len(sizes))
+            threshold = float(sizes[num_dense - 1]) if num_dense else torch.inf
         for sparse in trainer.private.values():
             sparse[sparse.abs() < threshold] = 0.0
 
@@ -133,10 +135,12 @@ class CEFGLRule(GraphRule):
             corrected.add_(trainer.received[name] - trainer.shared[name], alpha=moved)
         if self.settings.upload == "combined":
             taken = self.settings.taken(rate)
-            trainer.outgoing = {name: trainer.shared[name] - taken * one for name, one in corrections.items()}
+            trainer.outgoing = {
+                name: trainer.shared[name] - taken * correction for name, correction in corrections.items()
+            }
 
     def judged(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-        sparse = {name.removeprefix(SPARSE): one for name, one in parameters.items() if name.startswith(SPARSE)}
-        own = {name: one for name, one in parameters.items() if not name.startswith(SPARSE)}
+        sparse = {name.removeprefix(SPARSE): tensor for name, tensor in parameters.items() if name.startswith(SPARSE)}
+        dense = {name: tensor for name, tensor in parameters.items() if not name.startswith(SPARSE)}
         alone = self.settings.components == "sparse"
-        return own | {name: one if alone else own[name] + one for name, one in sparse.items()}
+        return dense | {name: tensor if alone else dense[name] + tensor for name, tensor in sparse.items()}

@@ -56,20 +56,22 @@ class FedStarClassifier(nn.Module):
         drop = self.architecture.dropout
         edges = edges_for(self.architecture.model, batch)
         x, s = self.pre(batch.x[:, : self.num_features]), self.structure.embedding(self._structure_of(batch))
-        for own, shared in zip(self.convs, self.structure.convs, strict=True):
-            x = dropout(functional.relu(own(torch.cat([x, s], dim=1), edges)), drop, rng)
+        for convolution, shared in zip(self.convs, self.structure.convs, strict=True):
+            x = dropout(functional.relu(convolution(torch.cat([x, s], dim=1), edges)), drop, rng)
             s = torch.tanh(shared(s, batch.normalized))
         x = read_out(self.joined(torch.cat([x, s], dim=1)), batch, self.architecture.readout)
         return self.head(dropout(functional.relu(self.post(x)), drop, rng))
 
     def _structure_of(self, batch: Batch) -> Tensor:
         """Structure features of the nodes: with those of a client's own graphs they come along, of others they are computed."""
-        own = batch.x[:, self.num_features :]
-        if own.shape[1]:
-            return own
+        features = batch.x[:, self.num_features :]
+        if features.shape[1]:
+            return features
         ends = torch.bincount(batch.graph_of, minlength=len(batch)).cumsum(0)
         node_ptr = np.concatenate([[0], ends.cpu().numpy()])
-        indptr, sources = (one.cpu().numpy() for one in (batch.adjacency.crow_indices(), batch.adjacency.col_indices()))
+        indptr, sources = (
+            array.cpu().numpy() for array in (batch.adjacency.crow_indices(), batch.adjacency.col_indices())
+        )
         sizes = {"num_walks": self.settings.num_walks, "num_degrees": self.settings.num_degrees}
         return torch.from_numpy(structure_features(node_ptr, indptr, sources, **sizes)).to(batch.x.device)
 

@@ -33,7 +33,7 @@ class GradientNormRule(GraphRule):
 
     def train(self, trainer: ClientTrainer, round: int, on_step: Callable[[], None]) -> float:
         loss = super().train(trainer, round, on_step)
-        gradients = [one.grad for one in trainer.shared.values() if one.grad is not None]
+        gradients = [parameter.grad for parameter in trainer.shared.values() if parameter.grad is not None]
         squares = sum(float(gradient.double().square().sum()) for gradient in gradients)
         trainer.memory[GRADIENT_NORM] = torch.tensor(squares**0.5, dtype=torch.float32)
         return loss

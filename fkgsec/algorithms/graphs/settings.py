@@ -21,7 +21,7 @@ PARAMETERS: tuple[Table, ...] = ("parameters",)
 
 
 class FedAvgSettings(GnnSettings, frozen=True):
-    """What is averaged, and when models are judged.
+    """Settings of FedAvg: the parameters that are averaged, and when models are evaluated.
 
     Attributes:
         share: the convolutions ("encoder"), or "all" parameters, where clients have one data set.
@@ -71,7 +71,7 @@ class GCFLPlusSettings(GCFLSettings, frozen=True):
 
 
 class FedStarSettings(GnnSettings, frozen=True):
-    """How long the structure features are.
+    """Settings of FedStar: length of the structure features.
 
     Attributes:
         num_walks, num_degrees: of random-walk return probabilities, and of columns of the one-hot degree; one of them may be 0

@@ -49,7 +49,7 @@ def neighbours_of(place: int, count: int, either_side: int) -> list[int]:
 
 
 class NeighboursCrossing(Crossing):
-    """Each client has rows of its own, called after it, and receives its neighbours'."""
+    """Exchange in which a client uploads rows under its own name and receives its neighbors'."""
 
     def __init__(self, trainers: Sequence[ClientTrainer], rule: GraphRule, first: Mapping[str, Tensor]) -> None:
         super().__init__(trainers, rule, first)
@@ -58,7 +58,7 @@ class NeighboursCrossing(Crossing):
         self.own = [Layout.of(self._tensors(place), self.layout.width) for place in range(len(trainers))]
 
     def _tensors(self, place: int) -> dict[str, Tensor]:
-        """What a client sends: what is averaged, and its last layer."""
+        """Return what a client sends: what is averaged, and its last layer."""
         trainer = self.trainers[place]
         return {**trainer.shared, HEAD: trainer.model.get_parameter(HEAD)}
 
@@ -69,8 +69,8 @@ class NeighboursCrossing(Crossing):
         """A client's own rows, and its neighbours'."""
         names = [self._names(place) for place in range(len(self.trainers))]
         return [
-            Holding(own + [name for other in self.neighbours[place] for name in names[other]], len(own))
-            for place, own in enumerate(names)
+            Holding(row_names + [name for other in self.neighbours[place] for name in names[other]], len(row_names))
+            for place, row_names in enumerate(names)
         ]
 
     def first_rows(self, names: Sequence[str]) -> Tensor:
@@ -98,15 +98,17 @@ class NeighboursCrossing(Crossing):
         """The mean of the client's own parameters and its neighbours'; last layers are kept for the multi-task term."""
         trainer = self.trainers[place]
         rows = received.rows[len(self.own[place].names) :].to(trainer.device)
-        found: list[Mapping[str, Tensor]] = [trainer.shared]
+        models: list[Mapping[str, Tensor]] = [trainer.shared]
         for other in self.neighbours[place]:
             layout = self.own[other]
             tensors = layout.unpack(rows[: len(layout.names)])
             trainer.memory |= {self._key(other, name): tensor.clone() for name, tensor in tensors.items()}
-            found.append(tensors)
+            models.append(tensors)
             rows = rows[len(layout.names) :]
         if round:
-            trainer.take({name: torch.stack([one[name].detach() for one in found]).mean(0) for name in trainer.shared})
+            trainer.take(
+                {name: torch.stack([model[name].detach() for model in models]).mean(0) for name in trainer.shared}
+            )
 
 
 class SpreadGNNRule(GraphRule):
@@ -119,9 +121,9 @@ class SpreadGNNRule(GraphRule):
         return (ENCODER, "post.")
 
     def correct(self, trainer: ClientTrainer) -> float:
-        known = sorted(trainer.memory)  # by place: sums go by the order, and a checkpoint has another
-        heads = [trainer.memory[name] for name in known if name.endswith(f".{HEAD}")]
-        if not (self.settings.task_reg and any(bool(one.any()) for one in heads)):
+        memories = sorted(trainer.memory)  # by place: sums go by the order, and a checkpoint has another
+        heads = [trainer.memory[name] for name in memories if name.endswith(f".{HEAD}")]
+        if not (self.settings.task_reg and any(bool(head.any()) for head in heads)):
             return 0.0  # nothing of neighbours is known yet
         parameter = trainer.model.get_parameter(HEAD)
         value, gradient = multi_task_term(torch.cat([parameter.detach(), *heads]))

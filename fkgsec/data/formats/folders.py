@@ -101,7 +101,7 @@ def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
 
 
 def can_name_a_file(name: str) -> bool:
-    """Whether a client's name can stand in a path: it neither leaves its folder nor hides in it, and fits with a suffix.
+    """Return whether a client's name can stand in a path: it neither leaves its folder nor hides in it, and fits with a suffix.
 
     Control characters cannot either: whoever lists the folder would send them to a terminal.
 
@@ -114,7 +114,7 @@ def can_name_a_file(name: str) -> bool:
 
 
 def read_triple_file(path: Path | str) -> NamedTriples:
-    """One file of tab-separated triples, by name. Raises `DataError` with `file:line`."""
+    """Read a file of tab-separated triples, by name. Raises `DataError` with `file:line`."""
     heads, relations, tails = _read_columns(Path(path), _TRIPLE_FIELDS)
     return NamedTriples(heads, relations, tails, partial(_line, path))
 
@@ -212,8 +212,8 @@ def _read_columns(path: Path, fields: tuple[str, ...]) -> list[list[str]]:
         return [[] for _ in fields]
     wrong = [row for row, line in enumerate(lines) if line.count("\t") != len(fields) - 1]
     if wrong:
-        found = len(lines[wrong[0]].split("\t")) if lines[wrong[0]].strip() else "a blank line"
-        raise DataError(f"{_line(path, wrong[0])}: expected {len(fields)} tab-separated fields, found {found}")
+        width = len(lines[wrong[0]].split("\t")) if lines[wrong[0]].strip() else "a blank line"
+        raise DataError(f"{_line(path, wrong[0])}: expected {len(fields)} tab-separated fields, found {width}")
     cells = "\t".join(lines).split("\t")
     columns = [cells[start :: len(fields)] for start in range(len(fields))]
     blank = [

@@ -99,11 +99,11 @@ def graph_from(
     if divided and ratio is None and all(splits.keys() == {"train"} for splits in parts.values()):
         source.notes.append(f"{name}: no splits, all triples are in train; ratio=(8, 1, 1) divides each client's")
     entities, relations = source.vocabularies()
-    given: dict[str, Any] = {"entities": entities, "relations": relations, "notes": source.notes}
+    options: dict[str, Any] = {"entities": entities, "relations": relations, "notes": source.notes}
     graph = (
-        build_federation(name, parts, empty=f"{name}, client {{client}}, {{split}}", **given)
+        build_federation(name, parts, empty=f"{name}, client {{client}}, {{split}}", **options)
         if divided
-        else build_graph(name, parts[""], empty=f"{name}, {{split}}", **given)
+        else build_graph(name, parts[""], empty=f"{name}, {{split}}", **options)
     )
     graph = graph if ratio is None else _split(graph, ratio, seed)
     unknown = set(sensitive) - set(graph.relations)
@@ -119,13 +119,13 @@ def _split(graph: Graph, ratio: tuple[int, int, int], seed: int) -> Graph:
     clients, warnings = [], list(graph.warnings)
     parts = graph.clients if isinstance(graph, FederatedGraph) else (graph,)
     for place, part in enumerate(parts):
-        given = part.to_global(part.train) if isinstance(part, ClientGraph) else part.train
-        triples = np.unique(given, axis=0)
-        made = split_triples(triples, ratio, rng=generator(seed, "split", place))
-        dropped = f"{len(given) - len(triples)} of {len(given)} triples were exact duplicates and were dropped"
-        notes = (*([dropped] if len(triples) < len(given) else []), *made.warnings)
+        global_triples = part.to_global(part.train) if isinstance(part, ClientGraph) else part.train
+        triples = np.unique(global_triples, axis=0)
+        splits = split_triples(triples, ratio, rng=generator(seed, "split", place))
+        dropped = f"{len(global_triples) - len(triples)} of {len(global_triples)} triples were exact duplicates and were dropped"
+        notes = (*([dropped] if len(triples) < len(global_triples) else []), *splits.warnings)
         warnings += [f"{part.name}: {note}" for note in notes]
-        clients.append((part.name, made.train, made.valid, made.test))
+        clients.append((part.name, splits.train, splits.valid, splits.test))
     if isinstance(graph, FederatedGraph):
         made_clients = tuple(ClientGraph.from_global(*client) for client in clients)
         return replace(graph, clients=made_clients, warnings=tuple(warnings))
@@ -159,54 +159,56 @@ class _Source:
         self._named: dict[str, Any] = {}  # names of entities and relations by their text, as they were given
         self._listed: dict[str, list[list[str]]] = {"entities": [], "relations": []}
 
-    def parts(self, given: Mapping[str, Any]) -> tuple[Parts, bool]:
+    def parts(self, sources: Mapping[str, Any]) -> tuple[Parts, bool]:
         """Everything that was given, by client and split; and whether there are clients."""
-        if not isinstance(given["train"], Mapping) or _is_networkx(given["train"]):
-            return self._of_one(given)
+        if not isinstance(sources["train"], Mapping) or _is_networkx(sources["train"]):
+            return self._of_one(sources)
         parts: Parts = {}
-        for split, by_client in given.items():
+        for split, by_client in sources.items():
             if by_client is None:
                 continue
             if not isinstance(by_client, Mapping):
                 got = type(by_client).__name__
                 raise DataError(f"{self.name}: {split}: a mapping of clients is expected, as for the others; got {got}")
-            if strange := [one for one in by_client if one not in given["train"]]:
+            if strange := [name for name in by_client if name not in sources["train"]]:
                 raise DataError(f"{self.name}: {split}: client {shown(strange[0])} has no triples to train on")
             for client, source in by_client.items():
                 if not isinstance(client, str) or not client.strip():
                     raise DataError(f"{self.name}: a client's name must be text; got {shown(client)}")
-                found, divided = self._of_one({split: source}, f"client {shown(client)}, {split}")
+                client_parts, divided = self._of_one({split: source}, f"client {shown(client)}, {split}")
                 if divided:
                     raise DataError(
                         f"{self.name}: client {shown(client)} has a client column itself; leave one of them out"
                     )
-                if twice := found[""].keys() & parts.get(client, {}).keys():
+                if twice := client_parts[""].keys() & parts.get(client, {}).keys():
                     raise DataError(f"{self.name}: client {shown(client)}: the split {min(twice)} is given twice")
-                parts.setdefault(client, {}).update(found[""])
+                parts.setdefault(client, {}).update(client_parts[""])
         if not parts:
             raise DataError(f"{self.name}: a mapping without clients")
         return parts, True
 
-    def _of_one(self, given: Mapping[str, Any], where: str = "") -> tuple[Parts, bool]:
-        """As `parts`, of sources of one client or of a graph with columns."""
+    def _of_one(self, sources: Mapping[str, Any], where: str = "") -> tuple[Parts, bool]:
+        """Implement `parts` for the sources of one client or for a graph with columns."""
         parts: Parts = {}
         divided = False
-        for split, source in given.items():
+        for split, source in sources.items():
             if source is None and split != "train":
                 continue
-            label = where or (split if len(given) > 1 and any(given[one] is not None for one in SPLITS[1:]) else "")
+            label = where or (
+                split if len(sources) > 1 and any(sources[name] is not None for name in SPLITS[1:]) else ""
+            )
             rows = self._rows(source, f"{self.name}: {label}: " if label else f"{self.name}: ")
             for (client, of_row), chosen in group_rows(
                 len(rows.cells[0]), rows.splits if split == "train" else None, rows.clients, rows.place
             ).items():
                 divided |= rows.clients is not None
-                own = split if split != "train" else of_row
-                if own in _filled(parts.setdefault(client, {})):
-                    raise DataError(f"{self.name}: the split {own} is given twice, in a column and as {own}=")
-                parts[client][own] = self._by_name(rows, chosen)
+                target = split if split != "train" else of_row
+                if target in _filled(parts.setdefault(client, {})):
+                    raise DataError(f"{self.name}: the split {target} is given twice, in a column and as {target}=")
+                parts[client][target] = self._by_name(rows, chosen)
             if rows.splits and split == "train":  # a split that no row is in is then an empty one, as in a file
                 for splits in parts.values():
-                    splits.update({one: self._by_name(rows, []) for one in SPLITS if one not in splits})
+                    splits.update({name: self._by_name(rows, []) for name in SPLITS if name not in splits})
         if divided:
             if "" in parts:
                 raise DataError(f"{self.name}: some splits have a client column and some have none")
@@ -265,14 +267,19 @@ class _Source:
         return _Rows((heads, relations, tails), lambda row: f"{where}triple {row}")
 
     def _of_frame(self, frame: pd.DataFrame, where: str) -> _Rows:
-        wanted = [*self.columns, *(one for one in (self.split_column, self.client_column) if one is not None)]
+        wanted = [
+            *self.columns,
+            *(wanted_column for wanted_column in (self.split_column, self.client_column) if wanted_column is not None),
+        ]
         split = self.split_column or ("split" if "split" in frame.columns and "split" not in wanted else None)
         client = self.client_column or ("client" if "client" in frame.columns and "client" not in wanted else None)
-        wanted = list(dict.fromkeys([*wanted, *(one for one in (split, client) if one is not None)]))
-        if missing := [one for one in wanted if one not in frame.columns]:
-            there = ", ".join(shown(one, 40) for one in frame.columns[:20])
+        wanted = list(
+            dict.fromkeys([*wanted, *(wanted_column for wanted_column in (split, client) if wanted_column is not None)])
+        )
+        if missing := [wanted_column for wanted_column in wanted if wanted_column not in frame.columns]:
+            there = ", ".join(shown(wanted_column, 40) for wanted_column in frame.columns[:20])
             raise DataError(f"{where}no column {', '.join(map(shown, missing))}; the frame has {there or 'none'}")
-        if twice := [one for one in wanted if list(frame.columns).count(one) > 1]:
+        if twice := [wanted_column for wanted_column in wanted if list(frame.columns).count(wanted_column) > 1]:
             raise DataError(f"{where}more than one column {shown(twice[0])}")
         if len({*self.columns}) < 3 or {split, client} & {*self.columns}:
             raise DataError(
@@ -308,7 +315,7 @@ class _Source:
                 names: list[Any] = list(range(count))
             else:
                 names = sorted(numbers, key=numbers.__getitem__)
-            self._listed[what].append([str(_plain(one)) for one in names])
+            self._listed[what].append([str(_plain(label)) for label in names])
             labels.append(names)
         entities, relations = labels
         cells = (
@@ -348,13 +355,13 @@ class _Source:
 
     def vocabularies(self) -> tuple[NameList | None, NameList | None]:
         """The names that sources list, in their order, those of the first first; then all others."""
-        made = []
+        lists = []
         for what in ("entities", "relations"):
             listed = dict.fromkeys(chain.from_iterable(self._listed[what]))
             wanted = "1" if what == "relations" else "0"
             used = (key[1:] for key in self._named if key[0] == wanted)
-            made.append(NameList(self.name, tuple(dict.fromkeys(chain(listed, used)))) if listed else None)
-        return made[0], made[1]
+            lists.append(NameList(self.name, tuple(dict.fromkeys(chain(listed, used)))) if listed else None)
+        return lists[0], lists[1]
 
 
 def _filled(splits: Mapping[str, NamedTriples]) -> set[str]:

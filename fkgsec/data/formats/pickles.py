@@ -178,21 +178,21 @@ def _check_sizes(content: bytes) -> None:
 
 def _read_client(client: object, where: str) -> dict[str, np.ndarray]:
     """Split -> int64 `[n, 3]` global ids, after the check against the client's own ids."""
-    own, shared = {}, {}
+    client_ids, shared = {}, {}
     for split, part in _with_keys(client, SPLITS, where).items():
         place = f"{where} {split}"
         arrays = {key: _as_ids(record, f"{place} {key}") for key, record in _with_keys(part, _KEYS, place).items()}
-        own[split] = _as_triples(arrays["edge_index"], arrays["edge_type"], place, "edge_index", "edge_type")
+        client_ids[split] = _as_triples(arrays["edge_index"], arrays["edge_type"], place, "edge_index", "edge_type")
         shared[split] = _as_triples(
             arrays["edge_index_ori"], arrays["edge_type_ori"], place, "edge_index_ori", "edge_type_ori"
         )
-        if len(own[split]) != len(shared[split]):
+        if len(client_ids[split]) != len(shared[split]):
             raise DataError(
-                f"{place}: edge_index has {len(own[split])} triples but edge_index_ori has {len(shared[split])}"
+                f"{place}: edge_index has {len(client_ids[split])} triples but edge_index_ori has {len(shared[split])}"
             )
     for columns, what in (([0, 2], "entity"), ([1], "relation")):
         _check_one_to_one(
-            np.concatenate([own[split][:, columns].ravel() for split in SPLITS]),
+            np.concatenate([client_ids[split][:, columns].ravel() for split in SPLITS]),
             np.concatenate([shared[split][:, columns].ravel() for split in SPLITS]),
             f"{where}: {what}",
         )
@@ -204,8 +204,8 @@ def _with_keys(value: object, wanted: tuple[str, ...], where: str) -> dict[str, 
     if not isinstance(value, dict):
         raise DataError(f"{where}: expected a dict with {', '.join(wanted)}, got {_describe(value)}")
     if set(value) != set(wanted):
-        found = ", ".join(map(_describe_key, value)) or "none"
-        raise DataError(f"{where}: expected the keys {', '.join(wanted)}, found {found}")
+        keys_text = ", ".join(map(_describe_key, value)) or "none"
+        raise DataError(f"{where}: expected the keys {', '.join(wanted)}, found {keys_text}")
     return {key: value[key] for key in wanted}
 
 
@@ -241,9 +241,12 @@ def _as_triples(ends: np.ndarray, types: np.ndarray, where: str, ends_key: str, 
     return np.stack([ends[0], types, ends[1]], axis=1)
 
 
-def _check_one_to_one(own: np.ndarray, shared: np.ndarray, where: str) -> None:
+def _check_one_to_one(client_ids: np.ndarray, shared: np.ndarray, where: str) -> None:
     """Raises `DataError` where one own id stands for two global ones or the other way round."""
-    for left, right, left_name, right_name in ((own, shared, "own", "global"), (shared, own, "global", "own")):
+    for left, right, left_name, right_name in (
+        (client_ids, shared, "own", "global"),
+        (shared, client_ids, "global", "own"),
+    ):
         _, first, inverse = np.unique(left, return_index=True, return_inverse=True)
         expected = right[first][inverse]
         wrong = np.flatnonzero(expected != right)
@@ -256,7 +259,7 @@ def _check_one_to_one(own: np.ndarray, shared: np.ndarray, where: str) -> None:
 
 
 def _describe(value: object) -> str:
-    """What a value is, without showing text that an attacker chose at length."""
+    """Return what a value is, without showing text that an attacker chose at length."""
     if isinstance(value, list | dict | tuple) and not value:
         return f"an empty {type(value).__name__}"
     name = type(value).__name__

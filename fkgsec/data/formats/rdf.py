@@ -35,15 +35,15 @@ def read_rdf(path: Path | str, name: str | None = None) -> KnowledgeGraph:
     except ImportError as error:
         raise DataError(f"{path}: reading RDF needs rdflib; pip install 'fkgsec[rdf]'") from error
     statements, places = (_parse_turtle if path.suffix.lower() == ".ttl" else _parse_ntriples)(path)
-    columns, kept, literals = _resources(statements)
-    notes = [f"{path}: {len(kept):,} statements, all in train (RDF has no splits)"]
+    columns, statement_indices, literals = _resources(statements)
+    notes = [f"{path}: {len(statement_indices):,} statements, all in train (RDF has no splits)"]
     if literals:
         common = ", ".join(f"{predicate} ({count:,})" for predicate, count in literals.most_common(3))
         notes.append(f"{path}: {literals.total():,} statements with a literal object left out: {common}")
-    if not kept:
+    if not statement_indices:
         raise DataError(f"{path}: no statement between resources ({literals.total():,} with a literal object)")
     heads, relations, tails = columns
-    train = NamedTriples(heads, relations, tails, lambda row: places[kept[row]])
+    train = NamedTriples(heads, relations, tails, lambda row: places[statement_indices[row]])
     return build_graph(name or path.stem, {"train": train}, notes=notes)
 
 
@@ -59,16 +59,16 @@ def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str
         return str(node)
 
     columns: list[list[str]] = [[], [], []]
-    kept: list[int] = []
+    statement_indices: list[int] = []
     literals: Counter[str] = Counter()
     for number, statement in enumerate(statements):
         if isinstance(statement[2], Literal):
             literals[str(statement[1])] += 1
             continue
-        kept.append(number)
+        statement_indices.append(number)
         for column, node in zip(columns, statement, strict=True):
             column.append(as_name(node))
-    return columns, kept, literals
+    return columns, statement_indices, literals
 
 
 def _parse_ntriples(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]:

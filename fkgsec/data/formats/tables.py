@@ -166,8 +166,8 @@ def _read_text_table(path: Path, wanted: Iterable[str], optional: Iterable[str],
         line = reader.line_num + 1
         for row in reader:
             if len(row) != len(header):
-                found = len(row) if row else "a blank line"
-                raise DataError(f"{path}:{line}: expected {len(header)} fields, found {found}")
+                width = len(row) if row else "a blank line"
+                raise DataError(f"{path}:{line}: expected {len(header)} fields, found {width}")
             rows.append(row)
             lines.append(line)
             line = reader.line_num + 1  # a quoted field may hold line ends

@@ -48,7 +48,7 @@ class Clusters(Aggregation):
     state: ClassVar[tuple[str, ...]] = ("cluster", "models", "updates", "seen")
 
     def begin(self) -> None:
-        """One cluster, with the first rows."""
+        """Start with one cluster and the first rows."""
         count, rows = len(self.shared.parties), self.shared.rows
         self.cluster = torch.zeros(count, dtype=torch.int64)
         self.models = rows[None].clone()
@@ -95,11 +95,11 @@ class Clusters(Aggregation):
             self._forget()
 
     def _ready(self) -> bool:
-        """Whether enough is known of all clients."""
+        """Return whether enough is known of all clients."""
         return True
 
     def _similarity(self, members: Tensor) -> np.ndarray:
-        """Of each two clients of a cluster, 0 or more: float64 `[c, c]`."""
+        """Return the similarity of each pair of clients of a cluster, 0 or more: float64 `[c, c]`."""
         updates = self.updates[members].flatten(1).double()
         norms = updates.norm(dim=1)
         cosines = updates @ updates.T / (norms[:, None] * norms).clamp_min(1e-12)
@@ -109,11 +109,11 @@ class Clusters(Aggregation):
         """After a cut."""
         return
 
-    def answer(self, round: int, party: str | None, held: Tensor) -> Tensor:
+    def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
         """The rows of the client's cluster."""
         if party is None:
-            return super().answer(round, party, held)
-        return self.models[self.cluster[self._place[party]]][held]
+            return super().answer(round, party, holding)
+        return self.models[self.cluster[self._place[party]]][holding]
 
     def tensors(self) -> dict[str, Tensor]:
         """The clusters and what the next cut goes by."""
@@ -135,7 +135,7 @@ class ClustersByNorms(Clusters):
     state = (*Clusters.state, "norms")
 
     def begin(self) -> None:
-        """One cluster, and nothing known of anybody."""
+        """Start with one cluster and no gradients."""
         super().begin()
         self._forget()
 
@@ -144,7 +144,7 @@ class ClustersByNorms(Clusters):
         self.norms[place] = torch.cat([self.norms[place, 1:], self._norm(place, upload).double().reshape(1)])
 
     def _norm(self, place: int, upload: Upload) -> Tensor:
-        """What a client's series goes on with: the norm of its update."""
+        """Return what a client's series goes on with: the norm of its update."""
         return self.updates[place].double().norm()
 
     def _ready(self) -> bool:
@@ -155,7 +155,7 @@ class ClustersByNorms(Clusters):
         if self.options.settings.standardize:
             spread = series.std(axis=1, keepdims=True)
             series = series / np.where(spread > 0, spread, 1.0)
-        distances = np.array([[dtw_distance(one, other) for other in series] for one in series])
+        distances = np.array([[dtw_distance(first, other) for other in series] for first in series])
         return distances.max() - distances
 
     def _forget(self) -> None:
@@ -172,7 +172,7 @@ class ClustersByGradientNorms(ClustersByNorms):
 
 
 def cut(similarity: np.ndarray) -> np.ndarray:
-    """One side of a minimum cut of a complete graph with these weights, 0 or more, `[c, c]`: bool `[c]`.
+    """Return one side (bool `[c]`) of a minimum cut of a complete graph with these weights, 0 or more, `[c, c]`.
 
     Source: Stoer and Wagner 1997.
 
@@ -185,7 +185,7 @@ def cut(similarity: np.ndarray) -> np.ndarray:
     graph = nx.Graph()
     count = len(similarity)
     graph.add_weighted_edges_from(
-        (one, other, float(similarity[one, other])) for one in range(count) for other in range(one)
+        (left, other, float(similarity[left, other])) for left in range(count) for other in range(left)
     )
     _, (side, _) = nx.stoer_wagner(graph)
     return np.isin(np.arange(count), list(side))
@@ -200,10 +200,10 @@ def dtw_distance(first: np.ndarray, second: np.ndarray) -> float:
     """
     costs = np.full((len(first) + 1, len(second) + 1), np.inf)
     costs[0, 0] = 0.0
-    for one, value in enumerate(first):
+    for row, value in enumerate(first):
         for other, against in enumerate(second):
-            before = min(costs[one, other], costs[one, other + 1], costs[one + 1, other])
-            costs[one + 1, other + 1] = (value - against) ** 2 + before
+            before = min(costs[row, other], costs[row, other + 1], costs[row + 1, other])
+            costs[row + 1, other + 1] = (value - against) ** 2 + before
     return float(np.sqrt(costs[-1, -1]))
 
 

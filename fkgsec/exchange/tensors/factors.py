@@ -46,7 +46,7 @@ def joined(left: Tensor, right: Tensor, num_rows: int) -> Tensor:
 
 
 def pack(rows: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], list[int]]:
-    """Each tensor of a table `[N, W]`, given by its places, as its factors where they are smaller.
+    """Pack each tensor of a table `[N, W]`, given by its places, as its factors where they are smaller.
 
     Returns: rows as they cross, `[P, W]`; which of them are one tensor or factor, by name; each tensor's rank, -1 of one as
     it is.
@@ -57,11 +57,11 @@ def pack(rows: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str,
     for name, places in tensors.items():
         factors = factorise(rows[places]) if len(places) > 1 else None
         ranks.append(-1 if factors is None else len(factors[1]))
-        for part, own in (("", rows[places]),) if factors is None else zip(("left", "right"), factors, strict=True):
-            start = sum(len(one) for one in sent)
-            if len(own):
-                parts[f"{name} {part}"] = torch.arange(start, start + len(own))
-            sent.append(own)
+        for part, values in (("", rows[places]),) if factors is None else zip(("left", "right"), factors, strict=True):
+            start = sum(len(sent_part) for sent_part in sent)
+            if len(values):
+                parts[f"{name} {part}"] = torch.arange(start, start + len(values))
+            sent.append(values)
     return torch.cat(sent), parts, ranks
 
 
@@ -75,8 +75,8 @@ def unpack(sent: Tensor, ranks: Sequence[int], tensors: Mapping[str, Tensor]) ->
     if len(ranks) != len(tensors) or min(ranks) < -1 or sum(map(sum, lengths)) != len(sent):
         raise RunError(f"{len(sent)} rows do not hold {len(tensors)} tensors of ranks {list(ranks)}")
     start = 0
-    for places, own in zip(tensors.values(), lengths, strict=True):
-        parts = sent[start : start + sum(own)].split(own)
+    for places, length in zip(tensors.values(), lengths, strict=True):
+        parts = sent[start : start + sum(length)].split(length)
         rows[places] = parts[0] if len(parts) == 1 else joined(parts[0], parts[1], len(places))
-        start += sum(own)
+        start += sum(length)
     return rows

@@ -69,7 +69,7 @@ class PeersClient(ClientCodec):
         return Received(torch.cat([self._own, content.rows]), torch.arange(self.num_rows) >= self.num_uploaded)
 
     def tensors(self) -> dict[str, Tensor]:
-        """What it sent last."""
+        """Return what it sent last."""
         return {"own": self._own}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -86,8 +86,8 @@ class PeersServer(ServerCodec):
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
         """The broadcast to a client."""
-        own = self.shared.num_uploaded[party] if round else 0
-        return Rows.pack(round, SERVER, party, self.shared.table, content[own:])
+        num_uploaded = self.shared.num_uploaded[party] if round else 0
+        return Rows.pack(round, SERVER, party, self.shared.table, content[num_uploaded:])
 
 
 CODECS.register("peers", Codec(PeersClient, PeersServer))

@@ -1,4 +1,4 @@
-"""Which rows of a table are of which tensor, by their names `tensor/number`."""
+"""Rows of each tensor of a table, by their names `tensor/number`."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 def tensor_places(names: Sequence[str]) -> dict[str, Tensor]:
-    """Where the rows of each tensor lie, int64, by its name; rows are called `tensor/number` and lie in any order.
+    """Return where the rows of each tensor lie, int64, by its name; rows are called `tensor/number` and lie in any order.
 
     >>> tensor_places(["lin.weight/1", "lin.bias/0", "lin.weight/0"])["lin.weight"]
     tensor([2, 0])
     """
-    found: dict[str, list[tuple[int, int]]] = {}
+    spans: dict[str, list[tuple[int, int]]] = {}
     for place, name in enumerate(names):
         tensor, _, row = name.rpartition("/")
-        found.setdefault(tensor, []).append((int(row) if row.isdecimal() else 0, place))
-    return {tensor: torch.tensor([place for _, place in sorted(rows)]) for tensor, rows in found.items()}
+        spans.setdefault(tensor, []).append((int(row) if row.isdecimal() else 0, place))
+    return {tensor: torch.tensor([place for _, place in sorted(rows)]) for tensor, rows in spans.items()}

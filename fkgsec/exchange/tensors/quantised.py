@@ -52,7 +52,7 @@ class Quantised(NamedTuple):
     steps: Tensor
 
     def values(self) -> Tensor:
-        """What they stand for, float32 `[n, width]`."""
+        """Return what they stand for, float32 `[n, width]`."""
         return self.levels * self.steps[:, None]
 
 
@@ -71,9 +71,9 @@ def quantise(
         rows: float `[n, width]`. places: the rows of each tensor.
     """
     steps = torch.zeros(len(rows))
-    for own in places.values():
-        values = rows[own].float()
-        steps[own] = values.abs().max() / (2 ** (bits - 1) - 1) if scale == "max" else values.norm() / 2**bits
+    for span in places.values():
+        values = rows[span].float()
+        steps[span] = values.abs().max() / (2 ** (bits - 1) - 1) if scale == "max" else values.norm() / 2**bits
     exact = _over(rows.float(), steps)
     drawn = torch.zeros(()) if rng is None else torch.from_numpy(rng.random(tuple(exact.shape), dtype=np.float32))
     levels = exact.round() if rng is None else (exact + drawn).floor()
@@ -149,7 +149,7 @@ class QuantisedClient(ClientCodec):
         return (message.num_rows, message.width) if isinstance(message, QuantisedRows) else super().shape(message)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """As whole rows, once they are multiplied out; those of round 0 are whole."""
+        """Read whole rows, multiplied out; those of round 0 are whole."""
         if not isinstance(message, QuantisedRows):
             return super().read(message, num_rows)
         rows = _values(message)
@@ -201,9 +201,9 @@ class QuantisedServer(ServerCodec):
             last = _multiples(self.shared.rows, self._steps).levels
         else:  # whole rows, or factors
             last = quantise(self.shared.rows, places, bits=bits, scale=scale).levels
-        matrices = [own for own in places.values() if len(own) > 1] or list(places.values())
-        own = torch.cat(matrices)
-        return float((levels[own] != last[own]).double().mean())
+        matrices = [tensor_rows for tensor_rows in places.values() if len(tensor_rows) > 1] or list(places.values())
+        tensor_rows = torch.cat(matrices)
+        return float((levels[tensor_rows] != last[tensor_rows]).double().mean())
 
     def _try_factors(self, aggregated: Tensor, whole: Quantised, rng: np.random.Generator | None) -> None:
         """Take factors of the aggregate in place of its rows, if their message is shorter."""
@@ -221,7 +221,7 @@ class QuantisedServer(ServerCodec):
         return len(encode(QuantisedRows.pack(0, SERVER, SERVER, self.shared.table, *sent, self._settings.wire, ranks)))
 
     def _all_are_sent_the_same(self) -> bool:
-        """Whether one message does for all clients: the same rows in the same order."""
+        """Return whether one message does for all clients: the same rows in the same order."""
         first, *others = (self.shared.sent(party) for party in self.shared.parties)
         return all(torch.equal(first, other) for other in others)
 
@@ -229,14 +229,14 @@ class QuantisedServer(ServerCodec):
         """Levels and steps; whole rows in round 0."""
         if self._settings.bits == UNQUANTISED or not len(self._steps):
             return super().pack(round, party, content)
-        held = self.shared.holdings.get(party, torch.arange(len(self.shared.names)))[: len(content)]
-        if self._factored and torch.equal(content, self.shared.rows[held]):
+        holding = self.shared.holdings.get(party, torch.arange(len(self.shared.names)))[: len(content)]
+        if self._factored and torch.equal(content, self.shared.rows[holding]):
             sent, ranks = self._factored
             return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._settings.wire, ranks)
-        sent = _multiples(content, self._steps[held])
+        sent = _multiples(content, self._steps[holding])
         if not torch.equal(sent.values(), content):  # not the table: an adversary's, which must fit the message, too
             bits, scale, _ = self._settings
-            names = [self.shared.names[int(place)] for place in held]
+            names = [self.shared.names[int(place)] for place in holding]
             sent = quantise(content, tensor_places(names), bits=bits, scale=scale)
         return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._settings.wire)
 
@@ -259,7 +259,7 @@ def _values(message: QuantisedRows) -> Tensor:
 
 
 def _rng(seed: int, round: int, rows: Tensor) -> np.random.Generator:
-    """What a tensor is rounded by: the same for the same values, whoever has them."""
+    """Return what a tensor is rounded by: the same for the same values, whoever has them."""
     content = np.ascontiguousarray(rows.numpy(), dtype="<f4").tobytes()
     return generator(seed, "rounding", round, hashlib.sha256(content).hexdigest())
 

@@ -30,8 +30,8 @@ def truncated(matrix: Tensor, *, threshold: float, shrink: Shrink = "hard") -> T
     if threshold == 0:
         return matrix
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
-    kept = (values - threshold).clamp_min(0) if shrink == "soft" else torch.where(values > threshold, values, 0.0)
-    return ((left * kept) @ right).to(matrix.dtype)
+    shrunk = (values - threshold).clamp_min(0) if shrink == "soft" else torch.where(values > threshold, values, 0.0)
+    return ((left * shrunk) @ right).to(matrix.dtype)
 
 
 def rank_ratio(matrix: Tensor, *, threshold: float) -> float:

@@ -1,1 +1,1 @@
-"""What files of runs hold."""
+"""Contents of the files of a run."""

@@ -40,7 +40,7 @@ PLAIN_BYTES, PLAIN_LINES = 4 * 2**20, 10_000  # of a whole file, up to which not
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Where tensors went that are not in the file under their own name.
+    """Places of tensors that are not in the file under their own name.
 
     Attributes:
         same: by name another one with the same content.
@@ -54,7 +54,7 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def is_worthwhile(leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages: Messages) -> bool:
-    """Whether a file would be so large that it is condensed."""
+    """Return whether a file would be so large that it is condensed."""
     size = sum(map(_num_bytes, leaves.values()))
     size += sum(frames.num_bytes for rounds in messages.values() for frames in rounds.values())
     return size > PLAIN_BYTES or len(entries) > PLAIN_LINES
@@ -63,19 +63,19 @@ def is_worthwhile(leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages
 def condense(
     leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages: Messages
 ) -> tuple[dict[str, Tensor | Joined], Layout]:
-    """What to write for tensors, a transcript's lines and its messages."""
-    kept: dict[str, Tensor | Joined] = _join(messages) if any(messages.values()) else {}
+    """Return what to write for tensors, a transcript's lines and its messages."""
+    stored: dict[str, Tensor | Joined] = _join(messages) if any(messages.values()) else {}
     same: dict[str, str] = {}
     rows: dict[str, int] = {}
     seen: dict[tuple[str, tuple[int, ...], bytes], str] = {}
     for name, leaf in leaves.items():
         if isinstance(leaf, FilledRows) and 2 * len(leaf.places) < leaf.num_rows and _num_bytes(leaf) >= _LEAST_BYTES:
             rows[name] = leaf.num_rows
-            kept[f"{name}/rows"], kept[f"{name}/values"] = leaf.places, leaf.values.contiguous()
+            stored[f"{name}/rows"], stored[f"{name}/values"] = leaf.places, leaf.values.contiguous()
             continue
         tensor = whole(leaf).detach().cpu().contiguous()
         if tensor.numel() * tensor.element_size() < _LEAST_BYTES:
-            kept[name] = tensor
+            stored[name] = tensor
             continue
         raw = tensor.view(torch.uint8) if tensor.dim() else tensor
         first = seen.setdefault(
@@ -87,15 +87,15 @@ def condense(
         filled = FilledRows.of(tensor) if tensor.dim() == 2 else None
         if filled is not None and 2 * len(filled.places) < len(tensor):
             rows[name] = len(tensor)
-            kept[f"{name}/rows"], kept[f"{name}/values"] = filled.places, filled.values
+            stored[f"{name}/rows"], stored[f"{name}/values"] = filled.places, filled.values
         else:
-            kept[name] = tensor
-    kept[LINES], names = lines_of(entries)
-    return kept, Layout(same, rows, names)
+            stored[name] = tensor
+    stored[LINES], names = lines_of(entries)
+    return stored, Layout(same, rows, names)
 
 
 def expand(
-    kept: Mapping[str, Tensor], layout: Layout, heads: Stored | None
+    stored: Mapping[str, Tensor], layout: Layout, heads: Stored | None
 ) -> tuple[Mapping[str, Tensor], list[Entry]]:
     """The tensors and lines that `condense` was given, those that are larger than in the file made when they are read.
 
@@ -104,18 +104,18 @@ def expand(
 
     Raises `RunError` where the layout fits no such file.
     """
-    tensors: dict[str, Leaf | Callable[[], Tensor]] = dict(kept)
+    tensors: dict[str, Leaf | Callable[[], Tensor]] = dict(stored)
     try:
-        entries = entries_of(kept[LINES], layout.names)
+        entries = entries_of(stored[LINES], layout.names)
         for name, count in layout.rows.items():
-            filled = FilledRows(count, kept[f"{name}/rows"], kept[f"{name}/values"])
+            filled = FilledRows(count, stored[f"{name}/rows"], stored[f"{name}/values"])
             filled.whole()  # which it can be
             tensors[name] = filled
         for name, other in layout.same.items():
             first = tensors[other]
             tensors[name] = first.clone() if isinstance(first, Tensor) else first
         if heads is not None:
-            index, tails, ends = (kept[f"{MESSAGES}.{part}"].numpy() for part in ("index", "tails", "ends"))
+            index, tails, ends = (stored[f"{MESSAGES}.{part}"].numpy() for part in ("index", "tails", "ends"))
             tensors |= _split(index, heads, tails, ends)
         for name in (LINES, *(f"{name}/{part}" for name in layout.rows for part in ("rows", "values")), *_BESIDE):
             tensors.pop(name, None)
@@ -125,7 +125,7 @@ def expand(
 
 
 def _num_bytes(leaf: Leaf) -> int:
-    """Of a tensor, or of the one that filled rows stand for."""
+    """Return the bytes of a tensor, or of the one that filled rows stand for."""
     count = leaf.numel() if isinstance(leaf, Tensor) else leaf.num_rows * leaf.values.shape[1]
     return count * (leaf if isinstance(leaf, Tensor) else leaf.values).element_size()
 

@@ -86,20 +86,20 @@ class Frames(Sequence[bytes]):
         return os.pread(self._file.fileno(), length, start)
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
-        """Of each message its own bytes and those after them, which are one object where messages share them."""
+        """For each message, its own bytes and the bytes after them, which are one object where messages share them."""
         return ((self._get(head), tail) for head, tail in self._parts)
 
     def tails(self) -> Iterator[bytes]:
-        """Of each of `parts` the second."""
+        """Second element of each of `parts`."""
         return (tail for _, tail in self._parts)
 
     def lengths(self) -> Iterator[tuple[int, int]]:
-        """Of each of `parts` its bytes."""
+        """Number of bytes of each of `parts`."""
         return ((len(head) if isinstance(head, bytes) else head[1], len(tail)) for head, tail in self._parts)
 
     @property
     def num_bytes(self) -> int:
-        """Of all messages, however often they share what they end with."""
+        """Bytes of all messages; shared endings count for each message."""
         return sum(map(sum, self.lengths()))
 
     @overload
@@ -118,7 +118,7 @@ class Frames(Sequence[bytes]):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Sequence):
             return NotImplemented
-        return len(self) == len(other) and all(one == another for one, another in zip(self, other, strict=True))
+        return len(self) == len(other) and all(frame == another for frame, another in zip(self, other, strict=True))
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -31,7 +31,7 @@ _PIECE_BYTES = 2**20
 
 
 class Joined(NamedTuple):
-    """What messages do not share, one after the other: stands for a tensor uint8 `[length]`."""
+    """Concatenated parts that messages do not share: stands for a tensor uint8 `[length]`."""
 
     frames: Sequence[Frames]
 
@@ -68,23 +68,23 @@ class Stored:
             yield self.read(start, min(_PIECE_BYTES, self.length - start))
 
 
-def described(one: Tensor | Joined | Stored) -> tuple[torch.dtype, list[int]]:
+def described(tensor: Tensor | Joined | Stored) -> tuple[torch.dtype, list[int]]:
     """Its dtype and shape."""
-    return (one.dtype, list(one.shape)) if isinstance(one, Tensor) else (torch.uint8, [one.length])
+    return (tensor.dtype, list(tensor.shape)) if isinstance(tensor, Tensor) else (torch.uint8, [tensor.length])
 
 
-def content(one: Tensor | Joined | Stored) -> Iterator[bytes | memoryview]:
+def content(tensor: Tensor | Joined | Stored) -> Iterator[bytes | memoryview]:
     """The bytes of a contiguous tensor on the CPU, or of what stands for one, piece by piece."""
-    if isinstance(one, Joined | Stored):
-        yield from one.pieces()
-    elif one.numel():
-        yield one.flatten().view(torch.uint8).numpy().data
+    if isinstance(tensor, Joined | Stored):
+        yield from tensor.pieces()
+    elif tensor.numel():
+        yield tensor.flatten().view(torch.uint8).numpy().data
 
 
 def save_file(path: Path, tensors: Mapping[str, Tensor | Joined], metadata: Mapping[str, str]) -> None:
     """Write contiguous tensors on the CPU. Raises `OSError`, and `RunError` for a dtype that the format lacks."""
     header: dict[str, object] = {"__metadata__": dict(metadata)}
-    dtypes = {name: described(one)[0] for name, one in tensors.items()}
+    dtypes = {name: described(tensor)[0] for name, tensor in tensors.items()}
     if other := set(dtypes.values()) - set(DTYPES):
         raise RunError(f"{path}: a tensor has dtype {other.pop()}, which a checkpoint cannot hold")
     end, order = 0, sorted(tensors, key=lambda name: ([*DTYPES].index(dtypes[name]), name))
@@ -92,10 +92,10 @@ def save_file(path: Path, tensors: Mapping[str, Tensor | Joined], metadata: Mapp
         dtype, shape = described(tensors[name])
         start, end = end, end + dtype.itemsize * torch.Size(shape).numel()
         header[name] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [start, end]}
-    said = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    said += b" " * (-len(said) % 8)
+    written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    written += b" " * (-len(written) % 8)
     with path.open("wb") as handle:
-        handle.write(len(said).to_bytes(8, "little") + said)
+        handle.write(len(written).to_bytes(8, "little") + written)
         for name in order:
             for piece in content(tensors[name]):
                 handle.write(piece)

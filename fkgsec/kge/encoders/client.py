@@ -28,7 +28,7 @@ Rows = Mapping[Table, Tensor]
 
 
 class ClientEncoder(abc.ABC):
-    """One client's network. What it draws depends on the seed and the client's key alone.
+    """Network of one client. Its random draws depend only on the seed and the client's key.
 
     Args:
         graph: the client's. triples: int64 `[n, 3]`, what it trains on and sees as its graph; its train split usually.
@@ -52,7 +52,7 @@ class ClientEncoder(abc.ABC):
     @property
     @abc.abstractmethod
     def num_steps(self) -> int:
-        """Of a round."""
+        """Number of steps of a round."""
 
     @abc.abstractmethod
     def train(self, rows: Rows, step: Callable[[], None], round: int, on_step: Callable[[], None]) -> float:
@@ -64,7 +64,7 @@ class ClientEncoder(abc.ABC):
 
     @abc.abstractmethod
     def encode(self, rows: Rows, state: Mapping[str, Tensor]) -> ClientTables:
-        """What the client predicts with: rows after the encoder, as its network is in this state."""
+        """Return what the client predicts with: rows after the encoder, as its network is in this state."""
 
     def fit_decoder(self, rows: Rows, round: int) -> None:  # noqa: B027 (most encoders have none)
         """Called before the models of a round are judged, with the rows that they then have."""

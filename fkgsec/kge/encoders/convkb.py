@@ -78,7 +78,7 @@ class ConvKbModel(KgeModel):
         before, filters = queries.tensor_split([weights.numel()], dim=-1)
         scores = torch.empty(len(queries), len(candidates))
         arrays = (before.unflatten(-1, weights.shape), filters, candidates, weights)
-        _score_all()(*(one.detach().contiguous().numpy() for one in arrays), scores.numpy())
+        _score_all()(*(array.detach().contiguous().numpy() for array in arrays), scores.numpy())
         return scores + self.decoder["offset"]
 
     def score_relations(self, heads: Tensor, tails: Tensor, relations: Tensor) -> Tensor:

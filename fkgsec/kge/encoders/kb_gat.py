@@ -58,7 +58,7 @@ class Edges(NamedTuple):
 
 
 def edges_of(triples: np.ndarray, num_entities: int, num_relations: int) -> Edges:
-    """Of a client's triples: from each tail to its head, and from each entity to those that two triples lead from, but not one.
+    """Return the edges of a client's triples: from each tail to its head, and from each entity to those exactly two triples away.
 
     Of several triples between two entities the first by relation counts on a path; of several paths the first by ids.
     """
@@ -76,14 +76,14 @@ def edges_of(triples: np.ndarray, num_entities: int, num_relations: int) -> Edge
         head, tail = steps[first, 0], linked[second, 1]
         ends = head * num_entities + tail
         new = (head != tail) & ~np.isin(ends, steps[:, 0] * num_entities + steps[:, 1])
-        kept = np.nonzero(new)[0][np.unique(ends[new], return_index=True)[1]]
-        paths.append(np.stack([tail, head, steps[first, 2], linked[second, 2]], axis=1)[kept])
+        new_ends = np.nonzero(new)[0][np.unique(ends[new], return_index=True)[1]]
+        paths.append(np.stack([tail, head, steps[first, 2], linked[second, 2]], axis=1)[new_ends])
     near = np.column_stack([triples[:, [2, 0, 1]], np.full(len(triples), num_relations)])
     return Edges(*(torch.from_numpy(column.copy()) for column in np.concatenate([near, *paths]).T))
 
 
 class Attention(nn.Module):
-    """One head over edges: of each edge a vector c = A [target | source | relation], weighed by softmax(-LeakyReLU(a c)).
+    """Attention head over edges: for each edge a vector c = A [target | source | relation], weighed by softmax(-LeakyReLU(a c)).
 
     Source: Nathani et al. 2019, Eq. 5 to 8. Differs as the code does: the sign in the softmax.
     """
@@ -94,7 +94,7 @@ class Attention(nn.Module):
         self.weigh = nn.Parameter(_xavier(rng, dim, 1, normal=True))
 
     def forward(self, x: Tensor, relations: Tensor, edges: Edges, drop: Callable[[Tensor], Tensor]) -> Tensor:
-        """What each of `x` `[N, D]` gathers over its edges, `[N, D]`; zeros where it has none. `relations` is `[M, D]`."""
+        """Return what each of `x` `[N, D]` gathers over its edges, `[N, D]`; zeros where it has none. `relations` is `[M, D]`."""
         at_target, at_source, at_relation = self.parts.chunk(3)
         by_relation = torch.cat([relations @ at_relation, relations.new_zeros(1, x.shape[1])])
         vectors = (x @ at_target).index_select(0, edges.target) + (x @ at_source).index_select(0, edges.source)
@@ -148,7 +148,7 @@ class KbGatEncoder(ClientEncoder):
         super().__init__(graph, triples, options, key)
         device = options.torch_device()
         edges = edges_of(triples, graph.num_entities, graph.num_relations)
-        edges = Edges(*(one.to(device) for one in edges))
+        edges = Edges(*(part.to(device) for part in edges))
         self._network = KbGatNetwork(edges, options.kge_model().dim, self.rng("initial network")).to(device)
         self.network = self._network
         self._dropout = options.encoder_setting("dropout")
@@ -190,8 +190,8 @@ class KbGatEncoder(ClientEncoder):
             false = entities.index_select(0, drawn.clamp_min(0))
             distance = (h + r - false if side == "tail" else false + r - t).abs().sum(1)
             losses.append(relu(MARGIN + true - distance)[drawn >= 0])
-        found = torch.cat(losses)
-        return found.sum() / max(1, len(found))
+        terms = torch.cat(losses)
+        return terms.sum() / max(1, len(terms))
 
     def fit_decoder(self, rows: Rows, round: int) -> None:
         """Train ConvKB on encoded rows as they are: mean of log(1 + e^(-y s)), y = 1 for a triple and -1 for a corrupted one."""

@@ -61,7 +61,7 @@ def cooccurrence(triples: np.ndarray, num_entities: int, num_relations: int) -> 
 
 
 class NogeNetwork(nn.Module):
-    """One graph convolution with batch norm: rows `[N + M, D]` to rows in (-1, 1) of the same shape.
+    """Graph convolution with batch norm: rows `[N + M, D]` to rows in (-1, 1) of the same shape.
 
     Args:
         adjacency: as `cooccurrence` gives it. rng: draws the first weights, uniform in +-1 / sqrt(D).
@@ -100,8 +100,8 @@ class NogeEncoder(ClientEncoder):
         self._model = options.kge_model()
         self._dropout, self._smoothing = options.encoder_setting("dropout"), options.encoder_setting("label_smoothing")
         # Candidates are what stands in the client's train split, its first rows; in scope "all", every row that it keeps.
-        own = options.negative_scope == "own"
-        self._num_candidates = graph.num_trained_entities if own else graph.num_entities
+        own_entities = options.negative_scope == "own"
+        self._num_candidates = graph.num_trained_entities if own_entities else graph.num_entities
         sides: tuple[Side, ...] = ("tail",) if options.negative_sides == "tail" else ("tail", "head")
         self._targets: dict[Side, KnownTriples] = {
             side: KnownTriples.build(triples, side, graph.num_relations) for side in sides
@@ -114,10 +114,10 @@ class NogeEncoder(ClientEncoder):
 
     def _sides(self, turn: int) -> list[tuple[Side, range]]:
         """The sides of an epoch, and where batches of their queries begin: where both are trained in turn, one an epoch."""
-        found: list[tuple[Side, KnownTriples]] = list(self._targets.items())
+        targets: list[tuple[Side, KnownTriples]] = list(self._targets.items())
         if self.options.negative_sides == "both":
-            found = [found[turn % 2]]
-        return [(side, range(0, len(known.keys), self.options.batch_size)) for side, known in found]
+            targets = [targets[turn % 2]]
+        return [(side, range(0, len(triples.keys), self.options.batch_size)) for side, triples in targets]
 
     def train(self, rows: Rows, step: Callable[[], None], round: int, on_step: Callable[[], None]) -> float:
         losses: list[float] = []
@@ -136,22 +136,26 @@ class NogeEncoder(ClientEncoder):
 
     def _backward(self, rows: Rows, side: Side, groups: np.ndarray, rng: np.random.Generator) -> float:
         """Add the gradient of the mean loss of some (anchor, relation); returns that loss."""
-        known, N = self._targets[side], self.graph.num_entities
+        triples, N = self._targets[side], self.graph.num_entities
         encoded = self.network(torch.cat([rows["entities"], rows["relations"]]))
-        anchor, relation = np.divmod(known.keys[groups], known.num_relations)
+        anchor, relation = np.divmod(triples.keys[groups], triples.num_relations)
         queries = self._model.query(encoded[torch.from_numpy(anchor)], encoded[torch.from_numpy(N + relation)], side)
         queries, candidates = dropout(queries, self._dropout, rng), encoded[: self._num_candidates]
-        loss, *gradients = one_to_all_loss(queries, candidates, *known.expand(groups), label_smoothing=self._smoothing)
+        loss, *gradients = one_to_all_loss(
+            queries, candidates, *triples.expand(groups), label_smoothing=self._smoothing
+        )
         torch.autograd.backward([queries, candidates], gradients)
         return loss
 
     def _clip(self, rows: Rows) -> None:
         """Scale all gradients so that their common norm is at most `MAX_GRADIENT_NORM`."""
-        gradients = [one.grad for one in (*rows.values(), *self.network.parameters()) if one.grad is not None]
-        norm = sum(kernels.ordered_sum(one.square().flatten()) for one in gradients) ** 0.5
+        gradients = [
+            gradient.grad for gradient in (*rows.values(), *self.network.parameters()) if gradient.grad is not None
+        ]
+        norm = sum(kernels.ordered_sum(gradient.square().flatten()) for gradient in gradients) ** 0.5
         if norm > MAX_GRADIENT_NORM:
-            for one in gradients:
-                one.mul_(MAX_GRADIENT_NORM / norm)
+            for gradient in gradients:
+                gradient.mul_(MAX_GRADIENT_NORM / norm)
 
     @torch.no_grad()
     def encode(self, rows: Rows, state: Mapping[str, Tensor]) -> ClientTables:

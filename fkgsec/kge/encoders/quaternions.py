@@ -27,7 +27,7 @@ def hamilton(x: Tensor, y: Tensor) -> Tensor:
 
 
 def conjugate(x: Tensor) -> Tensor:
-    """Of rows of quaternions `[..., 4 n]`."""
+    """Conjugate rows of quaternions `[..., 4 n]`."""
     real, rest = x.tensor_split([x.shape[-1] // 4], dim=-1)
     return torch.cat([real, -rest], dim=-1)
 

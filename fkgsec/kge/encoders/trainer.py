@@ -108,11 +108,11 @@ class EncoderTrainer:
         return loss
 
     def _takes_over(self, client: int, round: int) -> bool:
-        """Whether the client trains on from the rows that it received since its last round, or from its own."""
+        """Return whether the client trains on from the rows that it received since its last round, or from its own."""
         if self._options.trains_from in (None, "received") or not self._last_round[client]:
             return True
         checks = range(self._last_round[client], round)
-        return self._options.trains_from == "checks" and any(one % self._options.eval_every == 0 for one in checks)
+        return self._options.trains_from == "checks" and any(check % self._options.eval_every == 0 for check in checks)
 
     def _stack_rows(self, client: int) -> dict[Table, Tensor]:
         return {table: self._stack.rows(table, client).detach() for table in TABLES}
@@ -129,15 +129,15 @@ class EncoderTrainer:
                 encoder.fit_decoder(self._stack_rows(client), self._last_round[client])
 
     def encoded(self, client: int, rows: Rows, state: Mapping[str, Tensor] | None) -> ClientTables:
-        """What the client predicts with from these input rows.
+        """Return what the client predicts with from these input rows.
 
         Args:
             state: of all networks, as in `local`; None: as they are.
         """
         encoder = self._encoders[client]
-        own = encoder.network.state_dict() if state is None else packing.below(f"{LOCAL}.{client}.", state)
+        weights = encoder.network.state_dict() if state is None else packing.below(f"{LOCAL}.{client}.", state)
         with one_thread():
-            return encoder.encode(rows, own)
+            return encoder.encode(rows, weights)
 
     def network(self, client: int) -> Tensor:
         """The client's network as one row `[1, P]`: parameters and running averages, not what it knows of its graph."""
@@ -146,13 +146,13 @@ class EncoderTrainer:
     @torch.no_grad()
     def load_network(self, client: int, row: Tensor) -> None:
         """Put back what `network` gave, or a mean of such."""
-        given = row.flatten()
+        values = row.flatten()
         for tensor in _numbers(self._encoders[client]):
-            tensor.copy_(given[: tensor.numel()].view_as(tensor))
-            given = given[tensor.numel() :]
+            tensor.copy_(values[: tensor.numel()].view_as(tensor))
+            values = values[tensor.numel() :]
 
     def first_network(self) -> Tensor:
-        """What the server begins with, `[1, P]`: of the same shapes, drawn as by no client."""
+        """Return what the server begins with, `[1, P]`: of the same shapes, drawn as by no client."""
         graph = self._stack.graphs[0]
         return _row(ENCODERS[self._options.model].make(graph, graph.train, self._options, SERVER_KEY))
 
@@ -170,7 +170,7 @@ class EncoderTrainer:
             encoder.network.load_state_dict(packing.below(f"{LOCAL}.{client}.", tensors))
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint between two rounds must hold beside rows and networks, by name."""
+        """Return what a checkpoint between two rounds must hold beside rows and networks, by name."""
         tree: dict[str, packing.Tree | Tensor] = {"last_round": torch.tensor(self._last_round)}
         if self._options.trains_from not in (None, "received"):
             tree["rows"] = {str(client): dict(rows) for client, rows in enumerate(self._rows)}
@@ -182,8 +182,8 @@ class EncoderTrainer:
         """Put back what `tensors` gave."""
         self._last_round = tensors["last_round"].tolist()
         for client, rows in enumerate(self._rows):
-            if own := packing.below(f"rows.{client}.", tensors):
-                self._copy(own, rows)
+            if client_rows := packing.below(f"rows.{client}.", tensors):
+                self._copy(client_rows, rows)
         for client, adam in enumerate(self._adams):
             state: dict[int, dict[str, Tensor]] = {}
             for key, tensor in packing.below(f"adam.{client}.", tensors).items():
@@ -194,9 +194,9 @@ class EncoderTrainer:
 
 
 def _numbers(encoder: ClientEncoder) -> list[Tensor]:
-    """What is averaged of a network, in its own order."""
-    return [one for one in encoder.network.state_dict().values() if one.is_floating_point()]
+    """Return what is averaged of a network, in its own order."""
+    return [tensor for tensor in encoder.network.state_dict().values() if tensor.is_floating_point()]
 
 
 def _row(encoder: ClientEncoder) -> Tensor:
-    return torch.cat([one.detach().flatten() for one in _numbers(encoder)])[None].clone()
+    return torch.cat([tensor.detach().flatten() for tensor in _numbers(encoder)])[None].clone()

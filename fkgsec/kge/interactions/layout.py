@@ -1,4 +1,4 @@
-"""How the parameters that an interaction declares lie in rows, and the interaction that a name asks for.
+"""Layout of an interaction's parameters in rows, and the interaction for a name.
 
     one = Plugged.named("pykeen:TransH")
     one.relation_width(64)                                  # 128: a translation and a normal
@@ -70,7 +70,7 @@ def pykeen_modules() -> ModuleType:
 
 @dataclass(frozen=True)
 class Part:
-    """One representation in a row: its shape, and whether it is complex."""
+    """Representation in a row: its shape, and whether it is complex."""
 
     shape: tuple[int, ...]
     complex: bool
@@ -125,18 +125,18 @@ class Plugged:
         """
         arguments = dict(self.arguments)
         signature = inspect.signature(self.kind.__init__).parameters
-        for one in ("embedding_dim", "input_dim", "head_dim"):
-            if one in signature:
-                arguments.setdefault(one, dim)
+        for parameter in ("embedding_dim", "input_dim", "head_dim"):
+            if parameter in signature:
+                arguments.setdefault(parameter, dim)
         if "p" in signature and signature["p"].default is inspect.Parameter.empty:
             arguments.setdefault("p", NORMS.get(self.short, 2))
         try:
-            made = self.kind(**arguments)
-            made.reset_parameters()  # some lie in memory as it was found, until a model of PyKEEN says this
-            return made
+            module = self.kind(**arguments)
+            module.reset_parameters()  # some lie in memory as it was found, until a model of PyKEEN says this
+            return module
         except Exception as error:  # whatever the interaction thinks of its arguments
-            said = " ".join(str(error).split()).replace(f"{self.kind.__name__}.__init__() ", "")
-            raise SpecError(f"model: {self.name} cannot be made for dim {dim}: {said}") from error
+            message = " ".join(str(error).split()).replace(f"{self.kind.__name__}.__init__() ", "")
+            raise SpecError(f"model: {self.name} cannot be made for dim {dim}: {message}") from error
 
     @functools.cached_property
     def sample(self) -> Any:
@@ -149,22 +149,22 @@ class Plugged:
 
     @property
     def has_network(self) -> bool:
-        """Whether it has parameters of its own, which lie in no row."""
+        """Return whether it has parameters of its own, which lie in no row."""
         return any(True for _ in self.sample.parameters())
 
     @property
     def has_margin(self) -> bool:
-        """Whether gamma is added to its scores: they are distances, which have no positive values."""
+        """Return whether gamma is added to its scores: they are distances, which have no positive values."""
         module = pykeen_modules()
         return issubclass(self.kind, module.NormBasedInteraction) or self.short == "KG2E"
 
     @property
     def phases(self) -> bool:
-        """Whether rows of relations are phases."""
+        """Return whether rows of relations are phases."""
         return self.short in PHASES
 
     def parts(self, place: Place, dim: int) -> tuple[Part, ...]:
-        """What a row holds: of relations ("r"), or of entities ("h", "t", which are the same rows)."""
+        """Return what a row holds: of relations ("r"), or of entities ("h", "t", which are the same rows)."""
         sizes = SIZES | dict.fromkeys(DIMENSIONS, dim) | dict(self.sizes)
         shapes = self.sample.relation_shape if place == "r" else self.sample.entity_shape
         unknown = sorted({letter for shape in shapes for letter in shape} - set(sizes))
@@ -199,18 +199,22 @@ class Plugged:
         if not parts:
             return ()
         split = rows.split([part.width for part in parts], dim=-1)
-        found = [part.read(numbers) for part, numbers in zip(parts, split, strict=True)]
-        return tuple(found) if place == "r" else tuple(found[number] for number in self._taken(place))
+        representations = [part.read(numbers) for part, numbers in zip(parts, split, strict=True)]
+        return (
+            tuple(representations) if place == "r" else tuple(representations[number] for number in self._taken(place))
+        )
 
     def _taken(self, place: Place) -> Sequence[int]:
-        """Which of an entity's representations the interaction takes where it is head or tail."""
-        given = self.sample._head_indices if place == "h" else self.sample._tail_indices
-        return range(len(self.sample.entity_shape)) if given is None else given
+        """Return which of an entity's representations the interaction takes where it is head or tail."""
+        indices = self.sample._head_indices if place == "h" else self.sample._tail_indices
+        return range(len(self.sample.entity_shape)) if indices is None else indices
 
     def score(self, interaction: nn.Module, h: Tensor, r: Tensor, t: Tensor, dim: int) -> Tensor:
         """PyKEEN's scores `[...]` of rows of heads, relation vectors and tails `[..., width]`, broadcast."""
         read = (self.read(place, rows, dim) for place, rows in zip(("h", "r", "t"), (h, r, t), strict=True))
-        return interaction(*(one[0] if len(one) == 1 else one for one in read))
+        return interaction(
+            *(representation[0] if len(representation) == 1 else representation for representation in read)
+        )
 
 
 def _shapes_of(kind: type[Any]) -> set[str]:
@@ -233,25 +237,25 @@ def _named(name: str) -> Plugged:
     prefix, _, rest = name.partition(":")
     if prefix != PREFIX or not rest:
         raise SpecError(f"model: {shown(name)} names no interaction; give {PREFIX}:NAME, such as {PREFIX}:TransH")
-    word, given = _parsed(name, rest)
+    word, written = _parsed(name, rest)
     resolver: Any = pykeen_modules().interaction_resolver
     try:
         kind = resolver.lookup(word)
     except (KeyError, ValueError, TypeError) as error:
-        names = {one.__name__.removesuffix("Interaction") for one in resolver}
-        folded = {one.casefold(): one for one in names}
-        near = [folded[one] for one in difflib.get_close_matches(word.casefold(), folded, n=3)]
+        names = {interaction.__name__.removesuffix("Interaction") for interaction in resolver}
+        folded = {interaction.casefold(): interaction for interaction in names}
+        near = [folded[interaction] for interaction in difflib.get_close_matches(word.casefold(), folded, n=3)]
         meant = f"; did you mean {' or '.join(near)}?" if near else f"; allowed: {', '.join(sorted(names))}"
         raise SpecError(f"model: PyKEEN has no interaction {shown(word)}{meant}") from error
-    letters = {key: value for key, value in given.items() if key in _shapes_of(kind) and len(key) == 1}
+    letters = {key: value for key, value in written.items() if key in _shapes_of(kind) and len(key) == 1}
     for key, value in letters.items():
         if key == "d" or type(value) is not int or value < 1:
             raise SpecError(f"model: {name}: {key} must be a whole number of at least 1; d is the option dim")
-    arguments = {key: value for key, value in given.items() if key not in letters}
-    known = [key for key in inspect.signature(kind.__init__).parameters if key not in ("self", "args", "kwargs")]
+    arguments = {key: value for key, value in written.items() if key not in letters}
+    accepted = [key for key in inspect.signature(kind.__init__).parameters if key not in ("self", "args", "kwargs")]
     for key in arguments:
-        if key not in known:
-            taken = ", ".join([*known, *sorted(_shapes_of(kind) - {"d"})]) or "none"
+        if key not in accepted:
+            taken = ", ".join([*accepted, *sorted(_shapes_of(kind) - {"d"})]) or "none"
             raise SpecError(f"model: {kind.__name__} has no argument {key}; allowed: {taken}")
     return Plugged(name, kind, tuple(sorted(arguments.items())), tuple(sorted(letters.items())))
 
@@ -263,7 +267,9 @@ def _parsed(name: str, rest: str) -> tuple[str, dict[str, Any]]:
     try:
         call = ast.parse(rest.strip(), mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
-            return call.func.id, {str(one.arg): ast.literal_eval(one.value) for one in call.keywords if one.arg}
+            return call.func.id, {
+                str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords if keyword.arg
+            }
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         pass
     raise SpecError(f"model: {shown(name)}: arguments are given as in {PREFIX}:TransE(p=2)")

@@ -146,10 +146,10 @@ class InteractionModel(KgeModel):
     @functools.cached_property
     def _interaction(self) -> torch.nn.Module:
         with torch.random.fork_rng(devices=[]):
-            made = Plugged.named(self.name).make(self.dim)
-        made.load_state_dict(dict(self.network))
+            module = Plugged.named(self.name).make(self.dim)
+        module.load_state_dict(dict(self.network))
         first = next(iter(self.network.values()))
-        return made.to(first.device).eval().requires_grad_(False)
+        return module.to(first.device).eval().requires_grad_(False)
 
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
         return queries_of(anchors, relations, side)

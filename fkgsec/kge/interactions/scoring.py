@@ -48,12 +48,12 @@ def scoring_function(name: str) -> ScoringFunction | None:
 
 
 def slow(plugged: Plugged) -> str:
-    """What a user is told of a model of PyKEEN."""
+    """Return what a user is told of a model of PyKEEN."""
     return f"{plugged.name} trains by autograd through PyKEEN, which takes several times as long as fkgsec's own models"
 
 
 def scoring_without_network(plugged: Plugged) -> ScoringFunction:
-    """How rows of an interaction with parameters of its own are compared by whoever has these rows alone: as DistMult
+    """Return how rows of an interaction with parameters of its own are compared by whoever has these rows alone: as DistMult
     does, on the numbers that rows of entities and relations both have."""
 
     def together(entities: Tensor, relations: Tensor, side: Side) -> Tensor:

@@ -1,4 +1,4 @@
-"""How two models of one client learn from each other: losses of the scores that both give the same candidates.
+"""Losses by which two models of one client learn from each other's scores of the same candidates.
 
 Legend: `B` positives, `K` candidates of each, the positive in column 0. `counts` bool `[B, K]` says which candidates count (a
 negative that is a known triple does not). All losses are float `[B]`, one for each positive, and differentiable.

@@ -95,10 +95,12 @@ class Evaluator:
         """
         ranks = []
         for client, graph in enumerate(self._graph.clients):
-            model, own = self.predictor(client, tables)
+            model, of_client = self.predictor(client, tables)
             try:
-                entities = own.entities[: self._candidates[client]]
-                ranks.append(filtered_ranks(model, entities, own.relations, getattr(graph, split), self._known[client]))
+                entities = of_client.entities[: self._candidates[client]]
+                ranks.append(
+                    filtered_ranks(model, entities, of_client.relations, getattr(graph, split), self._known[client])
+                )
             except FloatingPointError as error:
                 raise TrainingError(f"client {graph.name}: {error}") from error
         return ranks
@@ -109,20 +111,20 @@ class Evaluator:
         """
         ranks = []
         for client, graph in enumerate(self._graph.clients):
-            model, own = self.predictor(client, tables)
-            entities = own.entities[: self._candidates[client]]
+            model, of_client = self.predictor(client, tables)
+            entities = of_client.entities[: self._candidates[client]]
             # The same draws wherever the client validates.
             key = client if self._rows[client] is not None else self._stack.keys[client]
             triples, candidates = self._sample(graph, len(entities), key)
             columns = [
-                filtered_ranks(model, entities, own.relations, triples, [known], drawn=drawn)
-                for known, drawn in zip(self._known[client], candidates, strict=True)
+                filtered_ranks(model, entities, of_client.relations, triples, [train], drawn=drawn)
+                for train, drawn in zip(self._known[client], candidates, strict=True)
             ]
             ranks.append(np.concatenate(columns, axis=1))
         return ranks
 
     def _sample(self, graph: ClientGraph, num_candidates: int, key: int) -> tuple[np.ndarray, list[np.ndarray | None]]:
-        """What a client validates on: triples int64 `[n, 3]`, and for each side its candidates, ascending; None: all.
+        """Return what a client validates on: triples int64 `[n, 3]`, and for each side its candidates, ascending; None: all.
 
         Both are drawn without replacement, uniformly, from the run's seed and the client's key.
         """
@@ -137,7 +139,7 @@ class Evaluator:
         return triples, [np.sort(rng.choice(num_candidates, count, replace=False)) for rng in draws]
 
     def reciprocal(self, split: str) -> list[tuple[float, int]]:
-        """Of each client, the sum of its reciprocal ranks, all sides, and how many these are.
+        """Return, for each client, the sum of its reciprocal ranks over all sides, and their number.
 
         Validation triples are sampled as the options say.
         """

@@ -1,4 +1,4 @@
-"""What trains one model of the clients of a stack: gradients to its tables, and the Adam that takes steps by them.
+"""Learner of one model for all clients of a stack: gradients of its tables, and Adam steps.
 
     learner = Learner(stack, ("entities", "relations"), learning_rate=0.001)
     queries = learner.queries(triples, "tail")      # what candidates are compared with
@@ -22,7 +22,7 @@ from fkgsec.kge.models import Side
 
 
 class Learner:
-    """One model of all clients with the Adam that trains it.
+    """Model of all clients with the Adam optimizer that trains it.
 
     One Adam serves all clients: each client's rows are parameters of their own with their own step count, so a client that
     has fewer batches takes fewer steps. Gradients are dense (rows without a gradient still move by their
@@ -50,7 +50,7 @@ class Learner:
         self._adam = Adam(flat, lr=self._learning_rate)
 
     def queries(self, triples: Tensor, side: Side) -> Queries:
-        """What the candidates of these triples, int64 `[B, 3]` in stacked rows, are compared with."""
+        """Return what the candidates of these triples, int64 `[B, 3]` in stacked rows, are compared with."""
         with torch.enable_grad():
             anchors = self.stack.tables["entities"].detach()[triples[:, 0 if side == "tail" else 2]].requires_grad_()
             relations = self.stack.tables["relations"].detach()[triples[:, 1]].requires_grad_()
@@ -68,7 +68,7 @@ class Learner:
         }
 
     def step(self, gradients: dict[Table, Tensor], clients: Collection[int]) -> None:
-        """One step of Adam for the clients that are at it."""
+        """Take an Adam step for the active clients."""
         for client, parameters in enumerate(self._parameters):
             for table, rows in parameters.items():
                 at_it = client in clients and table in gradients

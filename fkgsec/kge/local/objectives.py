@@ -1,4 +1,4 @@
-"""What a client adds to its loss so that its shared rows do not drift from the federation's.
+"""Loss terms that keep a client's shared rows close to the federation's.
 
 Each objective gives the loss of every shared row and its derivative, which a step adds to that of the triples; written out,
 since autograd over whole tables costs a step several times what it needs. Legend: `N` rows of all clients together, `W` their
@@ -20,7 +20,7 @@ ObjectiveName = Literal["distance", "squared", "contrastive"]
 
 
 class Objective(NamedTuple):
-    """What a client adds to its loss.
+    """Loss term of a client.
 
     Attributes:
         row_loss: of rows `[N, W]`, those received, those of the last training, and tau: losses `[N]` and the derivative of each

@@ -1,4 +1,4 @@
-"""What an algorithm adds to local training: a recipe's `local` part, whose hooks the trainer calls.
+"""Additions of an algorithm to local training: a recipe's `local` part, whose hooks the trainer calls.
 
 class Drifting(LocalRule):                       # pulls shared rows to those received, less in every round
     def begin_round(self, round: int) -> None:
@@ -59,15 +59,15 @@ class LocalRule:
         """Called before a round is trained; unlearning trains as round 0."""
 
     def takes_over(self, round: int) -> bool:
-        """Whether clients train on from the rows that the broadcast of this round gave them, or from their own."""
+        """Return whether clients train on from the rows that the broadcast of this round gave them, or from their own."""
         return True
 
     def objective(self) -> WeightedObjective | None:
-        """What is added to the loss of a client's shared rows; None: nothing."""
+        """Return what is added to the loss of a client's shared rows; None: nothing."""
         return None
 
-    def distil(self, own: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
-        """Where a client has two models: the loss of each positive `[B]`, by their scores `[B, K]` of the same candidates.
+    def distil(self, private: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
+        """Return where a client has two models: the loss of each positive `[B]`, by their scores `[B, K]` of the same candidates.
 
         Args:
             own: scores by the model that the client keeps. shared: by the other. counts: bool `[B, K]`, which candidates count.

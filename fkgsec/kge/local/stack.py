@@ -81,7 +81,7 @@ class ClientStack:
         }
 
     def span(self, table: Table, client: int) -> slice:
-        """Where the client's rows lie in the stacked table."""
+        """Return where the client's rows lie in the stacked table."""
         return self._spans[table][client]
 
     def rows(self, table: Table, client: int) -> Tensor:
@@ -94,7 +94,7 @@ class ClientStack:
         return slice(min(span.start for span in spans), max(span.stop for span in spans))
 
     def segments(self, num_queries: Mapping[int, int]) -> Segments:
-        """Each client's queries, in stacked order, and entities, from the first to the last client that has queries."""
+        """Return each client's queries, in stacked order, and entities, from the first to the last client that has queries."""
         slots = [self._slots[client] for client in num_queries]
         clients = self.order[min(slots) : max(slots) + 1]
         first = self.span("entities", clients[0]).start

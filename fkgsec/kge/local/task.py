@@ -65,8 +65,8 @@ class KgeTask:
         self._wide = FederatedGraph(graph.name, graph.entities, graph.relations, tuple(clients))
         trained = [_pool(clients)] if pooled else clients
         keys = [POOLED_KEY] if pooled else list(range(len(clients)) if keys is None else keys)
-        own = options.rank_scope == "own" and not pooled
-        self._num_exchanged = [client.num_entities for client in (graph.clients if own else trained)]
+        ranks_own = options.rank_scope == "own" and not pooled
+        self._num_exchanged = [client.num_entities for client in (graph.clients if ranks_own else trained)]
         self.private: ClientStack | None = None
         self.stack, self.private = self._stacks(trained, keys)
         if remark := options.kge_model().function.remark:
@@ -95,10 +95,10 @@ class KgeTask:
         return ClientStack(trained, keys, options.kge_model(), options.seed, device, relations=relations), private
 
     def evaluators(self, graph: FederatedGraph) -> tuple[Evaluator, Evaluator]:
-        """Of the shared models and of those that the recipe judges, on the triples of a graph with the same local ids."""
+        """Evaluate the shared models and those that the recipe judges, on the triples of a graph with the same local IDs."""
         encode = self.encoders.encoded if self.encoders else None
-        own = self.options.rank_scope == "own"
-        candidates = [client.num_entities for client in (self.graph if own else graph).clients]
+        ranks_own = self.options.rank_scope == "own"
+        candidates = [client.num_entities for client in (self.graph if ranks_own else graph).clients]
         shared = Evaluator(graph, self.stack, self.options, self.recipe.pooled, encode, candidates=candidates)
         if not self.private:
             return shared, shared
@@ -119,13 +119,13 @@ class KgeTask:
         if table == NETWORK:
             return [Holding([NETWORK], 1) for _ in self.stack.graphs]
         vocabulary = self.graph.entities if table == "entities" else self.graph.relations
-        held = []
+        parts = []
         for graph in self.stack.graphs:
-            ids = graph.entity_ids[: self._num_exchanged[len(held)]] if table == "entities" else graph.relation_ids
+            ids = graph.entity_ids[: self._num_exchanged[len(parts)]] if table == "entities" else graph.relation_ids
             # What stands in its training triples is uploaded, whatever the client corrupts with.
             uploaded = graph.num_trained_entities if table == "entities" else graph.num_trained_relations
-            held.append(Holding([vocabulary[number] for number in ids], uploaded))
-        return held
+            parts.append(Holding([vocabulary[number] for number in ids], uploaded))
+        return parts
 
     def rows(self, table: Table, place: int) -> Tensor:
         if self.encoders and table == NETWORK:
@@ -134,14 +134,14 @@ class KgeTask:
         return rows[: self._num_exchanged[place]] if table == "entities" else rows
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
-        own, rule = self.rows(table, place), self.trainer.rule
-        rows = received.merged(own)
+        current, rule = self.rows(table, place), self.trainer.rule
+        rows = received.merged(current)
         if self.encoders and table == NETWORK:
             self.encoders.load_network(place, rows)
             return
         self.trainer.receive(table, place, rows, first=round == 0)
         if rule.takes_over(round):
-            own.copy_(rows)
+            current.copy_(rows)
         if rule.starts_private and self.private and round == 0:
             self.private.rows(table, place).detach()[: len(rows)].copy_(rows)
 
@@ -170,12 +170,12 @@ class KgeTask:
         return mean_reciprocal((best, count) for best, (_, count) in zip(self._best.tolist(), parts, strict=True))
 
     def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
-        kept = {table: self.stack.tables[table].detach().clone() for table in TABLES}
+        state = {table: self.stack.tables[table].detach().clone() for table in TABLES}
         if self.encoders and (not shared_only or NETWORK in self.recipe.shared):
-            kept |= self.encoders.local()
+            state |= self.encoders.local()
         if self.private and not shared_only:
-            kept |= {f"{PRIVATE}{table}": self.private.tables[table].detach().clone() for table in TABLES}
-        return kept
+            state |= {f"{PRIVATE}{table}": self.private.tables[table].detach().clone() for table in TABLES}
+        return state
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
         # The shared stack comes last: where both have one table of relations, it is as the shared snapshot has it.
@@ -187,11 +187,11 @@ class KgeTask:
             self.encoders.restore_local(tensors)
 
     def trainer_state(self) -> dict[str, Tensor]:
-        kept = {f"{KEPT}{name}": rows for name, rows in {"best": self._best, **self._kept}.items()}
-        return self.trainer.tensors() | (kept if self._kept else {})
+        saved = {f"{KEPT}{name}": rows for name, rows in {"best": self._best, **self._kept}.items()}
+        return self.trainer.tensors() | (saved if self._kept else {})
 
     def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:
-        self.trainer.load({name: one for name, one in tensors.items() if not name.startswith(KEPT)})
+        self.trainer.load({name: tensor for name, tensor in tensors.items() if not name.startswith(KEPT)})
         for name, rows in ({"best": self._best, **self._kept} if self._kept else {}).items():
             rows.copy_(tensors[f"{KEPT}{name}"])
 
@@ -220,14 +220,14 @@ class KgeTask:
         if self.options.samples_validation and not self.private:
             fields["valid_ranks"] = self.evaluator.sampled_ranks(judged)
         if self.private:
-            own = {table: final[f"{PRIVATE}{table}"] for table in TABLES}
+            private = {table: final[f"{PRIVATE}{table}"] for table in TABLES}
             fields |= {
-                "private": self.client_tables(self.evaluator, own),
-                "test_ranks": self.evaluator.ranks("test", own),
+                "private": self.client_tables(self.evaluator, private),
+                "test_ranks": self.evaluator.ranks("test", private),
                 "shared_test_ranks": shared_ranks,
             }
             if self.options.samples_validation:
-                fields["valid_ranks"] = self.evaluator.sampled_ranks(own)
+                fields["valid_ranks"] = self.evaluator.sampled_ranks(private)
         return fields
 
 
@@ -246,7 +246,7 @@ def first_rows(model: KgeModel, seed: int, table: Table, names: Sequence[str]) -
 
 
 def _pool(clients: Sequence[ClientGraph]) -> ClientGraph:
-    """One client with the triples of all."""
+    """Make one client that has the triples of all."""
     splits = [np.concatenate([client.to_global(getattr(client, split)) for client in clients]) for split in SPLITS]
     return ClientGraph.from_global("pooled", *splits)
 

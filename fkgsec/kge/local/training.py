@@ -35,14 +35,14 @@ CACHED_BYTES = 12 * 2**20  # of what the steps of some clients touch, up to whic
 
 
 class TrainingSubset(NamedTuple):
-    """What a client trains on: `rows` int64 `[m]` of `triples` int64 `[n, 3]`, with negatives that are none of `triples`."""
+    """Training items of a client: `rows` int64 `[m]` of `triples` int64 `[n, 3]`, with negatives that are none of `triples`."""
 
     triples: np.ndarray
     rows: np.ndarray
 
     @classmethod
     def all(cls, triples: np.ndarray) -> TrainingSubset:
-        """Every one of them."""
+        """Use all triples."""
         return cls(triples, np.arange(len(triples)))
 
 
@@ -63,9 +63,9 @@ class LocalTrainer:
         self._stack = stack
         self._options = options
         self._recipe = RECIPES[options.algorithm]
-        given = subsets or {}
+        chosen = subsets or {}
         self._subsets = [
-            given.get(client, TrainingSubset.all(graph.train)) for client, graph in enumerate(stack.graphs)
+            chosen.get(client, TrainingSubset.all(graph.train)) for client, graph in enumerate(stack.graphs)
         ]
         self._samplers = [self._sampler(client) for client in range(len(stack.graphs))]
         self._weights = [self._frequencies(subset) for subset in self._subsets]
@@ -107,9 +107,9 @@ class LocalTrainer:
 
     def receive(self, table: Table, client: int, rows: Tensor, *, first: bool = False) -> None:
         """Remember what a client received; `first`, in round 0."""
-        for kept in (self.received, *([self.previous] if first else [])):
-            if table in kept:
-                kept[table][self._stack.span(table, client)][: len(rows)] = rows
+        for target in (self.received, *([self.previous] if first else [])):
+            if table in target:
+                target[table][self._stack.span(table, client)][: len(rows)] = rows
 
     def begin_round(self) -> None:
         """Shared rows have changed under their Adam: it is made anew, unless the recipe keeps it."""
@@ -117,9 +117,11 @@ class LocalTrainer:
             self._learners()[0][1].reset_optimizer()
 
     def tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint between two rounds must hold beside the tables, by name."""
-        kept = {name: learner for name, learner, outlives in self._learners() if outlives}
-        state = {f"{name}.{key}": value for name, learner in kept.items() for key, value in learner.tensors().items()}
+        """Return what a checkpoint between two rounds must hold beside the tables, by name."""
+        learners = {name: learner for name, learner, outlives in self._learners() if outlives}
+        state = {
+            f"{name}.{key}": value for name, learner in learners.items() for key, value in learner.tensors().items()
+        }
         state |= {f"received.{table}": rows for table, rows in self.received.items()}
         return state | {f"previous.{table}": rows for table, rows in self.previous.items()}
 
@@ -129,8 +131,8 @@ class LocalTrainer:
             state = {key.removeprefix(f"{name}."): tensors[key] for key in tensors if key.startswith(f"{name}.")}
             if state:
                 learner.load(state)
-        for name, kept in (("received", self.received), ("previous", self.previous)):
-            for table, rows in kept.items():
+        for name, target in (("received", self.received), ("previous", self.previous)):
+            for table, rows in target.items():
                 rows.copy_(tensors[f"{name}.{table}"])
 
     def num_steps(self, clients: Sequence[int]) -> int:
@@ -280,12 +282,12 @@ class LocalTrainer:
             for learner, query in zip(learners, queries, strict=True)
         ]
         with torch.enable_grad():
-            shared, own = (one.scores.requires_grad_() for one in scored)
-            losses = self.rule.distil(own, shared, candidates >= 0, importance)
-        by_scores = torch.autograd.grad(losses, [shared, own], weights)
+            shared, local = (part.scores.requires_grad_() for part in scored)
+            losses = self.rule.distil(local, shared, candidates >= 0, importance)
+        by_scores = torch.autograd.grad(losses, [shared, local], weights)
         steps = []
-        for learner, query, one, gradient in zip(learners, queries, scored, by_scores, strict=True):
-            to_queries, _ = one.vjp(gradient)
+        for learner, query, part, gradient in zip(learners, queries, scored, by_scores, strict=True):
+            to_queries, _ = part.vjp(gradient)
             steps.append((learner, learner.gradients(query, triples, side, to_queries)))
         return losses.detach(), steps
 
@@ -320,9 +322,9 @@ class LocalTrainer:
             weights = torch.zeros_like(row_losses)
             for client in batches:
                 span = self._stack.span(table, client)
-                own = slice(span.start - window.start, span.stop - window.start)
-                loss, slope = pull.objective.of_client(row_losses[own])
-                weights[own] = pull.weight * slope
+                within = slice(span.start - window.start, span.stop - window.start)
+                loss, slope = pull.objective.of_client(row_losses[within])
+                weights[within] = pull.weight * slope
                 losses[client] += pull.weight * loss
             gradients[table][window].addcmul_(derivatives, weights[:, None])
         return losses
