@@ -32,10 +32,14 @@ SESSIONS = ("psu", "broadcasts", "holders", "rows")
 
 
 class PartyEntropy:
-    """Entropy from which one party's keys, noise and sessions derive. Nothing that another party draws follows from it."""
+    """Entropy from which one party's keys, noise and sessions derive. Nothing that another party draws follows from it.
 
-    def __init__(self, lasting: bytes, sessions: bytes, run: str) -> None:
-        self._lasting, self._sessions, self._run = lasting, sessions, run
+    Args:
+        agreement: digest of the terms that noise is drawn for, so that no two agreements share noise; empty in one process.
+    """
+
+    def __init__(self, lasting: bytes, sessions: bytes, run: str, agreement: bytes = b"") -> None:
+        self._lasting, self._sessions, self._run, self._agreement = lasting, sessions, run, agreement
 
     @property
     def identity(self) -> Ed25519PrivateKey:
@@ -46,7 +50,8 @@ class PartyEntropy:
         """Return what it draws from for one purpose in one round."""
         lasts = purpose in ("local noise", "ring noise") or purpose.startswith("defense ")
         source = self._lasting if lasts else self._sessions
-        return seeded(derive(source, "randomness of an exchange", self._run, purpose, table, round))
+        context = (self._agreement,) if self._agreement else ()
+        return seeded(derive(source, "randomness of an exchange", self._run, purpose, table, round, *context))
 
 
 class Entropy:

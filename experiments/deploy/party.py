@@ -165,12 +165,15 @@ class Party:
                 f"{public[:16]}...; take the folder that the agreement was made with"
             )
         self._secret = read_secret(self.folder)
-        self.entropy = PartyEntropy(self._secret, secrets.token_bytes(SEED_BYTES), self.agreement.run)
+        self.entropy = PartyEntropy(
+            self._secret, secrets.token_bytes(SEED_BYTES), self.agreement.run, self.agreement.digest
+        )
 
     def _training_seed(self) -> int:
+        """Seed of local training. Another agreement has another seed, even if the folder of its party was copied."""
         if self.agreement.randomness == "laboratory":
             return self.options.seed
-        return int.from_bytes(derive(self._secret, "training of a party", self.agreement.run, length=7), "big")
+        return int.from_bytes(derive(self._secret, "training of a party", self.agreement.digest, length=7), "big")
 
     def _join(self) -> None:
         codec, aggregation = CODECS[self.recipe.codec], AGGREGATIONS[self.recipe.aggregation]
@@ -532,7 +535,7 @@ def load_memory(party: Party) -> None:
     except RunError as error:  # which advises to delete it: then nothing would tell in which sessions the party was
         reason = str(error).rpartition(";")[0] or str(error)
         raise RunError(
-            f"{reason}; the party cannot go on: keep the file where it is, and agree on another run"
+            f"{reason}; the party cannot go on: keep the file, and begin another run in a new folder"
         ) from error
     try:
         party.memory = msgspec.msgpack.decode(tensors["memory.bytes"].numpy().tobytes(), type=Memory)

@@ -55,17 +55,20 @@ def _spec(kind: type, raw: Any) -> Any:
 
 
 def _check_figures(raw: Any, where: str) -> None:
+    """Raise `ValidationError` for an integer beyond 64 bits, and for a value outside its own interval."""
+    if isinstance(raw, int) and not -(2**63) <= raw < 2**63:
+        raise msgspec.ValidationError(f"{where}: an integer of {raw.bit_length()} bits; at most 63 bits fit")
     if isinstance(raw, list):
-        for number, one in enumerate(raw):
-            _check_figures(one, f"{where}[{number}]")
+        for number, entry in enumerate(raw):
+            _check_figures(entry, f"{where}[{number}]")
     elif isinstance(raw, dict):
+        for name, entry in raw.items():
+            _check_figures(entry, f"{where}.{name}")
         if raw.keys() == set(Estimate.__struct_fields__):
-            ends = [one for one in (raw["low"], raw["value"], raw["high"]) if isinstance(one, float | int)]
+            ends = [end for end in (raw["low"], raw["value"], raw["high"]) if isinstance(end, float | int)]
             if ends != sorted(ends):
                 named = f"{raw['value']:g} is not inside its own interval [{raw['low']:g}, {raw['high']:g}]"
                 raise msgspec.ValidationError(f"{where}: {named}")
-        for name, one in raw.items():
-            _check_figures(one, f"{where}.{name}")
 
 
 def encode_stored(value: Any) -> bytes:

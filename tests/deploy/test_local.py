@@ -5,8 +5,10 @@ import json
 import socket
 import stat
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -87,6 +89,55 @@ def test_a_greeting_that_trickles_in_is_cut_off(tmp_path: Path, monkeypatch: pyt
             threading.Thread(target=lambda: (door.accept(5.0).close(), accepted.set()), daemon=True).start()
             assert accepted.wait(10.0)
         stop.set()
+
+
+def test_a_parcel_that_never_pauses_is_cut_off_at_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A byte within each millisecond: no single read waits."""
+
+    class Drip:
+        def settimeout(self, seconds: float | None) -> None:
+            assert seconds is None or seconds > 0
+
+        def recv(self, count: int) -> bytes:
+            now[0] += 1e-4
+            return b"\0"
+
+    now = [0.0]
+    monkeypatch.setattr(wire.time, "monotonic", lambda: now[0])
+    with pytest.raises(wire.WireError, match="in time"):
+        wire._exactly(cast(socket.socket, Drip()), 10**9, deadline=0.5)
+    assert now[0] < 0.51
+
+
+def test_a_stranger_sends_no_body_and_no_long_header(tmp_path: Path) -> None:
+    with Door(tmp_path / "party.address") as door:
+        for lengths in ((2, 2**30), (wire.MOST_HEADER, 0)):
+            with socket.socket(socket.AF_UNIX) as stranger:
+                stranger.connect(str(tmp_path / "party.sock"))
+                stranger.sendall(wire._LENGTHS.pack(*lengths) + b"{}")
+                with pytest.raises(TimeoutError):
+                    door.accept(0.2)
+                with contextlib.suppress(ConnectionResetError):  # what it sent was not read
+                    assert stranger.recv(1) == b"", "turned away at once"
+
+
+def test_strangers_do_not_hold_up_the_limit_of_accept(tmp_path: Path) -> None:
+    stop = threading.Event()
+    with Door(tmp_path / "party.address") as door:
+        threading.Thread(target=knock, args=(tmp_path / "party.sock", stop), daemon=True).start()
+        with pytest.raises(TimeoutError):
+            door.accept(0.5)
+        assert not stop.is_set(), "it was over while strangers still came"
+        stop.set()
+
+
+def knock(path: Path, stop: threading.Event) -> None:
+    """Connect again and again for some seconds, without a token."""
+    ends = time.monotonic() + 20
+    while not stop.wait(0.05) and time.monotonic() < ends:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as stranger:
+            stranger.connect(str(path))
+    stop.set()
 
 
 def trickle(stream: socket.socket, stop: threading.Event) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from fkgsec.defenses import rounds as defended_rounds
 from fkgsec.defenses.client import sum_setting
 from fkgsec.defenses.statement import active_server, statement
 from fkgsec.exchange import Uploaded
+from fkgsec.experiments.deploy.agreement import SECRET
 from fkgsec.experiments.deploy.core.exchange import Apart
 from fkgsec.experiments.deploy.core.messages import Trained, decode
 from fkgsec.experiments.deploy.server import Server
@@ -437,12 +439,14 @@ def test_one_table_in_many_rounds_with_other_participants_gives_each_upload_as_t
     assert "the same table in many rounds with other participants" in active_server(party.defended.terms)
 
 
-@pytest.mark.parametrize("randomness", ["operating system", "laboratory"])
+@pytest.mark.parametrize("randomness", ["operating system", "copied secrets", "laboratory"])
 def test_two_runs_of_which_one_lacks_a_party_tell_its_rows_as_the_statement_says(
     randomness: str, consortium: Callable[..., Any]
 ) -> None:
     """Each sum has all parties of its run. The second run starts from the same rows. Counts of holders tell which rows the party
-    that it lacks holds; the difference of the sums is that party's upload if training draws from one seed."""
+    that it lacks holds; the difference of the sums is that party's upload if training draws from one seed. Copies of the parties'
+    secrets and one name for both runs make no such seed."""
+    copied, randomness = randomness == "copied secrets", randomness.replace("copied secrets", "operating system")
     options = LEARNING | {"size": 1200, "clients": 5, "rounds": 1, "defense": "psu,secagg:complete=true"}
     apart = consortium("all", randomness=randomness, **options)
     second = consortium("without", randomness=randomness, **options)
@@ -450,6 +454,13 @@ def test_two_runs_of_which_one_lacks_a_party_tell_its_rows_as_the_statement_says
     second.names = apart.names[:-1]
     identities = {name: key for name, key in second.terms.identities.items() if name != victim}
     second.terms = msgspec.structs.replace(second.terms, parties=tuple(second.names), identities=identities)
+    if copied:
+        for name in second.names:
+            shutil.rmtree(second.root / name)
+            (second.root / name).mkdir(mode=0o700)
+            shutil.copy2(apart.root / name / SECRET, second.root / name / SECRET)
+        run, identities = apart.terms.run, {name: apart.terms.identities[name] for name in second.names}
+        second.terms = msgspec.structs.replace(second.terms, run=run, identities=identities)
     second.parties = {name: second.party(name) for name in second.names}
     first: dict[str, Tensor] = {}
     sums = []

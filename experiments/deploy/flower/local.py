@@ -15,6 +15,7 @@ import json
 import os
 import secrets
 import socket
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -25,7 +26,8 @@ from fkgsec.experiments.runs.writing import write_atomically
 
 _LONGEST_SOCKET = 100
 """Bytes of a path that every system takes for a unix socket."""
-_GREETING_S = 10.0
+_GREETING_S, _GREETING_BYTES = 10.0, 1024
+"""Limits of a greeting, which holds a token and nothing else: whoever sends it may be a stranger."""
 
 
 class Door:
@@ -81,11 +83,18 @@ class Door:
     def accept(self, limit_s: float | None = None) -> socket.socket:
         """Return the stream of a process that knows the token; turn others away. Raises `TimeoutError` after the limit."""
         assert self._listening is not None
+        deadline = None if limit_s is None else time.monotonic() + limit_s
         while True:
-            self._listening.settimeout(limit_s)
-            stream, _ = self._listening.accept()
+            self._listening.settimeout(None if deadline is None else max(deadline - time.monotonic(), 0.0))
+            try:
+                stream, _ = self._listening.accept()
+            except BlockingIOError as error:  # the limit is over, and nobody waits
+                raise TimeoutError from error
             with contextlib.suppress(wire.WireError):
-                token = wire.receive(stream, _GREETING_S)[0].get("token")
+                greeting, _ = wire.receive(stream, _GREETING_S, most_header=_GREETING_BYTES, most_body=0)
+                token = greeting.get("token")
                 if isinstance(token, str) and hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
                     return stream
             stream.close()
+            if deadline is not None and time.monotonic() > deadline:
+                raise TimeoutError

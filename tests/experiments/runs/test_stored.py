@@ -194,6 +194,26 @@ class TestContradictions:
         assert "$.utility.mrr: " in err
         assert " is not inside its own interval [" in err
 
+    @pytest.mark.parametrize("where", ["utility", "spec"])
+    def test_an_integer_that_no_machine_holds_hides_no_other_run(
+        self, where: str, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One such record ended `results` of the whole folder in a traceback."""
+        monkeypatch.chdir(tmp_path)
+        record = json.loads((run / RECORD_FILE).read_text())
+        if where == "spec":
+            record["spec"]["dim"] = 2**63
+        else:
+            record["utility"]["mrr"]["value"] = 10**4000 - 1
+        shutil.copytree(run, "runs/good")
+        shutil.copytree(run, "runs/tampered")
+        Path("runs/tampered", RECORD_FILE).write_text(json.dumps(record))
+        status, out, err = fkgsec("results", "runs")
+        assert status == 0
+        assert "good" in out
+        assert "left out: runs/tampered/record.json" in err
+        assert "bits fit" in err
+
     def test_a_file_that_stops_in_the_middle_is_called_that(self, run: Path, tmp_path: Path) -> None:
         """The report said that it was "not a comparison"."""
         shutil.copytree(run, tmp_path / "half")

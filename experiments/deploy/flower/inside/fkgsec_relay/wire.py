@@ -48,14 +48,21 @@ def send(
 
 
 def _left(deadline: float | None) -> float | None:
-    return None if deadline is None else max(deadline - time.monotonic(), 1e-3)
+    """Return the seconds until the deadline. Raises `TimeoutError` once it has passed."""
+    if deadline is None:
+        return None
+    if (left := deadline - time.monotonic()) <= 0:
+        raise TimeoutError
+    return left
 
 
-def receive(stream: socket.socket, limit_s: float | None = None) -> tuple[dict[str, Any], bytes]:
+def receive(
+    stream: socket.socket, limit_s: float | None = None, *, most_header: int = MOST_HEADER, most_body: int = MOST_BODY
+) -> tuple[dict[str, Any], bytes]:
     """Return the next parcel. Raises `WireError`, also where not all of it has come after `limit_s` seconds."""
     deadline = None if limit_s is None else time.monotonic() + limit_s
     header_length, body_length = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size, deadline))
-    if header_length > MOST_HEADER or body_length > MOST_BODY:
+    if header_length > most_header or body_length > most_body:
         raise WireError(f"a parcel that says it has {body_length} bytes is no parcel")
     try:
         header = json.loads(_exactly(stream, header_length, deadline))
