@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator
 
 import fkgsec  # noqa: F401
 
+import functools  # isort: skip
+import importlib.util  # isort: skip
 import os  # isort: skip
 
 import pytest  # isort: skip
@@ -12,11 +14,17 @@ import torch  # isort: skip
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, which torch_geometric, too, does
 
+if importlib.util.find_spec("typer"):  # which a lent machine, where the kernels of a GPU are tested, has not
+    import typer.testing
+
+    # Each `invoke` would build all options of all commands anew, which takes longer than most commands.
+    typer.testing._get_command = functools.cache(typer.testing._get_command)  # pyright: ignore[reportPrivateUsage]
+
 
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
     """Sets the number of threads of numba and torch; both are put back."""
-    import numba  # which a lent machine, where the kernels of a GPU are tested, has not
+    import numba  # which a lent machine has not
 
     before = numba.get_num_threads(), torch.get_num_threads()
     if numba.config.NUMBA_NUM_THREADS < 2:  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
