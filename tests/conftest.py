@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import fkgsec  # noqa: F401
 
 import functools  # isort: skip
+import gc  # isort: skip
 import importlib.util  # isort: skip
 import os  # isort: skip
 
@@ -13,6 +14,8 @@ import torch  # isort: skip
 
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, which torch_geometric, too, does
+
+gc.set_threshold(50_000, 20, 20)  # with all modules of a session loaded, the usual collections take a tenth of the time
 
 if importlib.util.find_spec("typer"):  # which a lent machine, where the kernels of a GPU are tested, has not
     import typer.testing
