@@ -17,6 +17,12 @@ if not torch.cuda.is_available():
 
 gc.set_threshold(50_000, 20, 20)  # with all modules of a session loaded, the usual collections take a tenth of the time
 
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported until now out of all collections."""
+    gc.freeze()
+
+
 if importlib.util.find_spec("typer"):  # which a lent machine, where the kernels of a GPU are tested, has not
     import typer.testing
 
