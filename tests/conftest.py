@@ -4,6 +4,9 @@ from collections.abc import Callable, Iterator
 
 import fkgsec  # noqa: F401
 
+import functools  # isort: skip
+import gc  # isort: skip
+import importlib.util  # isort: skip
 import os  # isort: skip
 
 import pytest  # isort: skip
@@ -12,11 +15,25 @@ import torch  # isort: skip
 if not torch.cuda.is_available():
     os.environ["TRITON_INTERPRET"] = "1"  # read when triton is imported, which torch_geometric, too, does
 
+gc.set_threshold(50_000, 20, 20)  # with all modules of a session loaded, the usual collections take a tenth of the time
+
+
+def pytest_collection_finish() -> None:
+    """Leave what was imported until now out of all collections."""
+    gc.freeze()
+
+
+if importlib.util.find_spec("typer"):  # which a lent machine, where the kernels of a GPU are tested, has not
+    import typer.testing
+
+    # Each `invoke` would build all options of all commands anew, which takes longer than most commands.
+    typer.testing._get_command = functools.cache(typer.testing._get_command)  # pyright: ignore[reportPrivateUsage]
+
 
 @pytest.fixture
 def threads() -> Iterator[Callable[[int], None]]:
     """Sets the number of threads of numba and torch; both are put back."""
-    import numba  # which a lent machine, where the kernels of a GPU are tested, has not
+    import numba  # which a lent machine has not
 
     before = numba.get_num_threads(), torch.get_num_threads()
     if numba.config.NUMBA_NUM_THREADS < 2:  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from scipy.special import expit
 from torch import Tensor
 
 from fkgsec.attacks.kge.view import ColluderKnowledge
@@ -26,7 +27,6 @@ from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 
 if TYPE_CHECKING:  # a second to import, which every command would pay
-    from sklearn.neural_network import MLPClassifier
     from sklearn.preprocessing import StandardScaler
 
 MAX_TRIPLES = 20_000  # more are subsampled
@@ -34,8 +34,75 @@ MAX_SEEN = 200_000  # triples seen in all passes, so that the time does not grow
 MOST_PASSES, LEAST_PASSES = 40, 10
 BATCH_SIZE = 200
 L2 = 30.0  # penalty on the weights, against the sum of the losses of all triples
+LEARNING_RATE, MEAN_DECAY, SQUARE_DECAY, ADAM_EPSILON = 3e-3, 0.9, 0.999, 1e-8
 PAIRS_AT_ONCE = 16_384
 SMALLEST = 1e-30  # a probability in float32 can be rounded to 0
+
+
+@dataclass(frozen=True, eq=False)
+class SoftmaxRegression:
+    """A linear classifier; for two classes the logistic regression of the second.
+
+    Attributes:
+        classes `[C]`: the labels, ascending.
+        weights: float32 `[F, C]`, or `[F, 1]` for two classes.
+        bias: float32 `[C]`, or `[1]`.
+    """
+
+    classes: np.ndarray
+    weights: np.ndarray
+    bias: np.ndarray
+
+    def probabilities(self, features: np.ndarray) -> np.ndarray:
+        """Probability of each class for each row of float32 `[P, F]`: float32 `[P, C]`."""
+        outputs = self._outputs(features)
+        return np.hstack([1 - outputs, outputs]) if len(self.classes) == 2 else outputs
+
+    def _outputs(self, features: np.ndarray) -> np.ndarray:
+        scores = features @ self.weights
+        scores += self.bias
+        if len(self.classes) == 2:
+            return expit(scores)
+        powers = np.exp(scores - scores.max(axis=1, keepdims=True))
+        return powers / powers.sum(axis=1, keepdims=True)
+
+    @classmethod
+    def fit(cls, features: np.ndarray, labels: np.ndarray, *, num_passes: int, seed: int) -> SoftmaxRegression:
+        """Train by Adam.
+
+        The numbers are those of `MLPClassifier.partial_fit` of scikit-learn without a hidden layer, which checks its input and
+        draws the same order of triples in every pass, and takes ten times as long.
+        """
+        count, batch_size = len(labels), min(BATCH_SIZE, len(labels))
+        classes, targets = np.unique(labels, return_inverse=True)
+        truth = targets[:, None] == (np.arange(len(classes)) if len(classes) > 2 else [1])
+        shape = features.shape[1], truth.shape[1]
+        bound = np.sqrt(6 / sum(shape))  # Glorot's
+        rng = np.random.RandomState(seed)
+        parameters = [rng.uniform(-bound, bound, size).astype(np.float32) for size in (shape, shape[1])]
+        learned = cls(classes, *parameters)
+        means, squares = ([np.zeros_like(parameter) for parameter in parameters] for _ in range(2))
+        step = 0
+        for _ in range(num_passes):
+            order = rng.permutation(count)
+            rng = np.random.RandomState(seed)
+            for start in range(0, count, batch_size):
+                rows = order[start : start + batch_size]
+                batch = features[rows]
+                error = learned._outputs(batch) - truth[rows]
+                slope = batch.T @ error
+                slope += L2 * batch_size / count * learned.weights
+                slope /= len(rows)
+                step += 1
+                rate = LEARNING_RATE * np.sqrt(1 - SQUARE_DECAY**step) / (1 - MEAN_DECAY**step)
+                gradients = (slope, error.sum(axis=0) / len(rows))
+                for parameter, mean, square, gradient in zip(parameters, means, squares, gradients, strict=True):
+                    mean *= MEAN_DECAY
+                    mean += (1 - MEAN_DECAY) * gradient
+                    square *= SQUARE_DECAY
+                    square += (1 - SQUARE_DECAY) * gradient**2
+                    parameter -= rate * mean / (np.sqrt(square) + ADAM_EPSILON)
+        return learned
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +119,7 @@ class RelationLearner:
     model: KgeModel
     relation_names: np.ndarray
     scaler: StandardScaler | None
-    classifier: MLPClassifier | None
+    classifier: SoftmaxRegression | None
     constant: int
     num_triples: int
     note: str | None
@@ -70,8 +137,8 @@ class RelationLearner:
         for start in range(0, len(heads), PAIRS_AT_ONCE):
             block = slice(start, start + PAIRS_AT_ONCE)
             features = self.scaler.transform(pair_features(self.model, heads[block], tails[block]))
-            probability = np.asarray(self.classifier.predict_proba(features))
-            found[block, self.classifier.classes_] = np.log(np.maximum(probability, SMALLEST))
+            probability = self.classifier.probabilities(np.asarray(features))
+            found[block, self.classifier.classes] = np.log(np.maximum(probability, SMALLEST))
         return found
 
     def predict(self, heads: Tensor, tails: Tensor) -> np.ndarray:
@@ -102,7 +169,6 @@ def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int) -> 
         known = "one relation" if len(triples) else "no triple"
         note = f"the colluder knows {known} between leaked entities, so that nothing was learnt and the majority relation taken"
         return RelationLearner(model, colluder.relation_names, None, None, majority, 0, note)
-    from sklearn.neural_network import MLPClassifier
     from sklearn.preprocessing import StandardScaler
 
     rng, note = generator(seed, "learned relations"), None
@@ -111,16 +177,9 @@ def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int) -> 
         triples = triples[np.sort(rng.choice(len(triples), MAX_TRIPLES, replace=False))]
     ends = [colluder.entities[torch.from_numpy(triples[:, column])] for column in (0, 2)]
     features, labels = pair_features(model, *ends), triples[:, 1]
-    scaler, batch_size = StandardScaler().fit(features), min(BATCH_SIZE, len(labels))
-    features = np.asarray(scaler.transform(features))
-    classifier = MLPClassifier(
-        hidden_layer_sizes=(),  # softmax regression by Adam
-        alpha=L2 * batch_size / len(labels),  # which scikit-learn divides by the batch
-        batch_size=batch_size,  # pyright: ignore[reportArgumentType]
-        learning_rate_init=3e-3,
-        random_state=int(rng.integers(2**31)),
+    scaler = StandardScaler().fit(features)
+    num_passes = int(np.clip(MAX_SEEN // len(labels), LEAST_PASSES, MOST_PASSES))
+    classifier = SoftmaxRegression.fit(
+        np.asarray(scaler.transform(features)), labels, num_passes=num_passes, seed=int(rng.integers(2**31))
     )
-    classes = np.unique(labels)
-    for _ in range(int(np.clip(MAX_SEEN // len(labels), LEAST_PASSES, MOST_PASSES))):
-        classifier.partial_fit(features, labels, classes=classes)
     return RelationLearner(model, colluder.relation_names, scaler, classifier, majority, len(labels), note)

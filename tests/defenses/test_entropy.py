@@ -39,6 +39,7 @@ from fkgsec.protocols.core.prg import Randomness, derive, digest, seeded
 from fkgsec.protocols.noise import gaussian
 from fkgsec.protocols.secagg.messages import Advertisement
 from fkgsec.randomness import generator
+from tests.pictures import sketched  # noqa: F401
 
 SEED = 1234
 SMALL = {

@@ -146,7 +146,11 @@ def test_rounds_that_the_server_calls_failed_let_no_victim_train_more_than_the_o
 
 
 @needs_data
-@pytest.mark.parametrize("options", [{"data": "Nations", "clients": 5}, {"data": "UMLS", "clients": 20}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{"data": "Nations", "clients": 5}, pytest.param({"data": "UMLS", "clients": 20}, marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_rows_that_were_withheld_and_a_failed_round_give_no_party_another_table(
     options: dict[str, Any], consortium: Callable[..., Any]
 ) -> None:

@@ -3,6 +3,7 @@
 `python -m tests.experiments.test_matrix_results` prints the table of what is left under a clip.
 """
 
+import functools
 import re
 from pathlib import Path
 
@@ -22,6 +23,7 @@ FOLDER = Path(summary.__file__).resolve().parents[2] / "results" / "attacks" / "
 SEEDS = sorted(int(path.stem[-1]) for path in FOLDER.glob("rules-seed*.json"))
 
 
+@functools.cache
 def cases(name: str) -> dict[str, Record]:
     found = read_comparison(FOLDER / f"{name}.json")
     assert found is not None

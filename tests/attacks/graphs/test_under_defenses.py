@@ -124,6 +124,7 @@ def test_degrees_of_others_are_told_no_better_than_so_many_at_random(
     assert abs(np.mean(values) - np.mean(expected)) < 0.06
 
 
+@pytest.mark.slow
 def test_of_another_clients_graph_inversion_tells_what_known_graphs_do(
     attacked, one_set: FederatedGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,13 +9,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from sklearn.neural_network import MLPClassifier
 
 from fkgsec import KgeModel, KgeOptions, generate_consortium, load_dataset, partition
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
 from fkgsec.attacks.reconstruction import learned
 from fkgsec.attacks.reconstruction.leakage import INFERENCES
-from fkgsec.attacks.reconstruction.learned import learn_relations
+from fkgsec.attacks.reconstruction.learned import SoftmaxRegression, learn_relations
 from fkgsec.attacks.reconstruction.relation_guesses import RelationGuesser
 from fkgsec.attacks.registry import build_view
 from fkgsec.attacks.view import ALL
@@ -87,8 +88,20 @@ class TestLearner:
         first, again, other = (
             learn_relations(KgeModel("transe", 16), knowledge(triples, rows, 4), seed) for seed in (0, 0, 1)
         )
-        assert (first.classifier.coefs_[0] == again.classifier.coefs_[0]).all()
-        assert (first.classifier.coefs_[0] != other.classifier.coefs_[0]).any()
+        assert (first.classifier.weights == again.classifier.weights).all()
+        assert (first.classifier.weights != other.classifier.weights).any()
+
+    @pytest.mark.parametrize("num_classes", [2, 5])
+    def test_weights_are_those_of_scikit_learn(self, num_classes: int) -> None:
+        rng = np.random.default_rng(0)
+        features = rng.normal(size=(450, 6)).astype(np.float32)
+        labels = rng.integers(num_classes, size=450) * 3
+        reference = MLPClassifier((), batch_size=200, alpha=30 * 200 / 450, learning_rate_init=3e-3, random_state=7)
+        for _ in range(3):
+            reference.partial_fit(features, labels, classes=np.unique(labels))
+        found = SoftmaxRegression.fit(features, labels, num_passes=3, seed=7)
+        np.testing.assert_allclose(found.weights, reference.coefs_[0], rtol=1e-5)
+        np.testing.assert_allclose(found.probabilities(features), reference.predict_proba(features), rtol=1e-4)
 
     @pytest.mark.parametrize(
         ("triples", "note", "guess"),

@@ -12,22 +12,16 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from safetensors import SafetensorError, safe_open
-from typer.testing import CliRunner
 
 from fkgsec.attacks.reconstruction.leakage import items_behind
 from fkgsec.errors import RunError
-from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.runs.record import SCHEMA, read_record
+from tests.experiments.commands import fkgsec
 
 SMALL = [
     "--size", "600", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--rounds", "3", "--eval-every", "1",
     "--unlinked-heads", "10", "--device", "cpu",
 ]  # fmt: skip
-
-
-def fkgsec(*arguments: str | Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture(scope="module")
@@ -288,7 +282,7 @@ def test_internal_faults_keep_their_traceback(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr("fkgsec.experiments.cli.main.choose", broken)
     with pytest.raises(ZeroDivisionError):
-        CliRunner().invoke(app, ["train"], catch_exceptions=False)
+        fkgsec("train")
 
 
 def start(folder: Path) -> subprocess.Popen[bytes]:

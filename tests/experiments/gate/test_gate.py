@@ -13,7 +13,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from rich.console import Console
-from typer.testing import CliRunner
 
 from fkgsec.attacks.figure import Figure, headline
 from fkgsec.attacks.options import KgeAttackOptions
@@ -22,7 +21,6 @@ from fkgsec.attacks.view import ALL
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact, proportion
-from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.gate import CHECK_FILE, SCHEMA
 from fkgsec.experiments.gate import judge as gate
 from fkgsec.experiments.gate.baseline import BaselineRun, read_baseline, worse_by
@@ -40,6 +38,7 @@ from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import Finished, load_run
 from fkgsec.protocols.noise.accounting import Guarantee
+from tests.experiments.commands import fkgsec
 
 FEDERATION = """\
 federations:
@@ -62,8 +61,7 @@ def check(folder: Path, *arguments: str, text: str | None = None) -> tuple[int, 
         patch.chdir(folder)
         if text is not None:
             (folder / "policy.yaml").write_text(text)
-        result = CliRunner().invoke(app, ["check", *arguments], catch_exceptions=False)
-    return result.exit_code, result.stdout, result.stderr
+        return fkgsec("check", *arguments)
 
 
 def judged(folder: Path, limits: str, *arguments: str) -> tuple[int, list[dict[str, Any]]]:

@@ -1,5 +1,6 @@
 """`fkgsec experiment`: the papers' tables as files, run cell by cell, and the paper's figures beside ours."""
 
+import functools
 import json
 import os
 import re
@@ -68,6 +69,11 @@ rows:
 """
 
 
+@functools.cache
+def shipped(name: str) -> Experiment:
+    return read_experiment(SHIPPED[name])
+
+
 def write(folder: Path, text: str, name: str = "tiny") -> Path:
     path = folder / f"{name}.yaml"
     path.write_text(text)
@@ -108,7 +114,7 @@ STATED_OF_GRAPHS = {
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_file_is_valid_and_says_all_that_a_run_hangs_on(name: str) -> None:
     assert re.fullmatch(r"[a-z]+20\d\d_[a-z]+_(table|figure)\d+(_cpu|_small|_clean|_text)?", name)
-    experiment = read_experiment(SHIPPED[name])
+    experiment = shipped(name)
     assert experiment.notes
     named = [run_name(cell, spec) for cell in experiment.cells for spec in cell.candidates]
     assert len(set(named)) == len(named)
@@ -200,24 +206,24 @@ def test_the_tables_of_the_issue_are_there() -> None:
 def test_cells_have_the_papers_settings_and_figures(
     name: str, cell: str, settings: dict[str, Any], figures: dict[str, float]
 ) -> None:
-    found = next(one for one in read_experiment(SHIPPED[name]).cells if one.name == cell)
+    found = next(one for one in shipped(name).cells if one.name == cell)
     assert found.spec
     assert {option: found.spec.document()[option] for option in settings} == settings
     assert found.figures == figures
 
 
 def test_fedepl_has_the_dimensions_of_the_papers_appendix() -> None:
-    cells = {cell.name: cell.spec for cell in read_experiment(SHIPPED["zhang2024_feds_table4"]).cells}
+    cells = {cell.name: cell.spec for cell in shipped("zhang2024_feds_table4").cells}
     dims = {name: spec.kge_model().dim for name, spec in cells.items() if spec and spec.algorithm == "fedepl"}
     assert dims.pop("ComplEx FedEPL R5") == 196
     assert set(dims.values()) == {135}
 
 
 def test_a_papers_own_files_stand_beside_what_stands_in_for_them() -> None:
-    c10 = [cell for cell in read_experiment(SHIPPED["zhu2023_fedlu_table1"]).cells if cell.column == "C10"]
+    c10 = [cell for cell in shipped("zhu2023_fedlu_table1").cells if cell.column == "C10"]
     assert {cell.spec.data for cell in c10 if cell.spec} == {"FB15k-237-C10"}
     for name, own in (("table1", "FB15k237-Fed10"), ("table2", "FB15k237-Fed3"), ("table3", "FB15k237-Fed5")):
-        cells = {cell.name: cell for cell in read_experiment(SHIPPED[f"zhang2024_pfedeg_{name}"]).cells}
+        cells = {cell.name: cell for cell in shipped(f"zhang2024_pfedeg_{name}").cells}
         pair = cells[f"TransE PFedEG+ {own}"], cells[f"TransE PFedEG+ {own.removeprefix('FB15k237-')}"]
         assert [cell.spec.data for cell in pair if cell.spec] == [own, f"FB15k-237-R{own.partition('Fed')[2]}"]
         assert pair[0].figures == pair[1].figures
@@ -228,14 +234,14 @@ def test_a_papers_own_files_stand_beside_what_stands_in_for_them() -> None:
 
 
 def test_tables_of_the_same_runs_share_them() -> None:
-    second, third, fourth = (read_experiment(SHIPPED[f"zhang2024_feds_table{number}"]) for number in (2, 3, 4))
+    second, third, fourth = (shipped(f"zhang2024_feds_table{number}") for number in (2, 3, 4))
     ran = {cell.name: cell.spec for cell in second.cells}
     assert all(ran[cell.name] == cell.spec for cell in third.cells)
     assert all(ran[cell.name] == cell.spec for cell in fourth.cells if "FedS" in cell.name)
 
 
 def test_two_rows_of_one_run_run_it_once() -> None:
-    cells = read_experiment(SHIPPED["zhu2023_fedlu_table1_cpu"]).cells
+    cells = shipped("zhu2023_fedlu_table1_cpu").cells
     left = unfinished(cells, [0, 1], Results(attack=False))
     assert len(cells) == 9
     assert [spec.seed for _, spec in left] == [0] * 11 + [1] * 11
@@ -246,7 +252,7 @@ def test_two_rows_of_one_run_run_it_once() -> None:
 @pytest.mark.parametrize("name", [name for name in SHIPPED if re.match(r"zhu2023_fedlu_table[14]", name)])
 def test_fedlus_tables_are_run_as_its_code_does(name: str) -> None:
     """Where the paper is silent: what is judged when, what both models start from, heads and tails of every batch, and gamma."""
-    cells = [cell for cell in read_experiment(SHIPPED[name]).cells if cell.spec]
+    cells = [cell for cell in shipped(name).cells if cell.spec]
     for cell in cells:
         algorithm, model = cell.candidates[0].algorithm, cell.candidates[0].model
         federated = algorithm not in ("single", "collective")
@@ -360,11 +366,11 @@ def test_a_variant_of_nothing(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_only_takes_cells_by_the_words_of_their_names(only: str, number: int) -> None:
-    assert len(select_cells(read_experiment(SHIPPED["zhang2024_feds_table2"]).cells, only)) == number
+    assert len(select_cells(shipped("zhang2024_feds_table2").cells, only)) == number
 
 
 def test_a_whole_word_means_that_word() -> None:
-    cells = read_experiment(SHIPPED["zhang2024_feds_table1"]).cells
+    cells = shipped("zhang2024_feds_table1").cells
     assert {cell.row for cell in select_cells(cells, "FedE")} == {"TransE FedE", "RotatE FedE"}
     assert {cell.row for cell in select_cells(cells, "TransE FedE-SVD")} == {"TransE FedE-SVD"}
     assert {cell.row for cell in select_cells(cells, "TransE SVD")} == {"TransE FedE-SVD", "TransE FedE-SVD+"}
@@ -372,7 +378,7 @@ def test_a_whole_word_means_that_word() -> None:
 
 def test_a_filter_that_leaves_nothing() -> None:
     with pytest.raises(SpecError, match="only: no cell has 'TransE DistMult'"):
-        select_cells(read_experiment(SHIPPED["zhang2024_feds_table2"]).cells, "TransE DistMult")
+        select_cells(shipped("zhang2024_feds_table2").cells, "TransE DistMult")
 
 
 # Running.

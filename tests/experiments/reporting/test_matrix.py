@@ -22,6 +22,8 @@ from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.experiments.runs.stored import encode_stored
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 RECORD = read_record(Path(__file__).parents[3] / "results" / "attacks" / "hospitals-transe.json")
 
 

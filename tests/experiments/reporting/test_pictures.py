@@ -9,6 +9,8 @@ from fkgsec.experiments.reporting.pictures import draw_comparison, draw_picture
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.runs.stored import decode_stored
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 RECORDS = Path("results/attacks")
 LONG = "x" * 300
 

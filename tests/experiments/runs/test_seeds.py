@@ -5,23 +5,17 @@ import re
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import read_record
 from fkgsec.experiments.runs.seeds import SCHEMA, SEEDS_FILE, OverSeeds, SeedsRecord, figures_over
 from fkgsec.experiments.runs.stored import decode_stored
+from tests.experiments.commands import fkgsec
 
 SMALL = [
     "--size", "300", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--rounds", "2", "--eval-every", "1",
     "--device", "cpu", "--unlinked-heads", "0", "--leak", "1", "--inference", "score",
 ]  # fmt: skip
-
-
-def fkgsec(*arguments: str | Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -8,11 +8,9 @@ import msgspec
 import pytest
 from safetensors import safe_open
 from safetensors.torch import save_file
-from typer.testing import CliRunner
 
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import SpecError
-from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.papers.spec import read_experiment, shipped_experiments
 from fkgsec.experiments.reporting.frames import mixed_temperatures
 from fkgsec.experiments.runs.compare import read_comparison
@@ -23,14 +21,10 @@ from fkgsec.experiments.runs.stored import decode_stored
 from fkgsec.federation.loop import run_identity
 from fkgsec.federation.options import nested
 from fkgsec.kge.options import KgeOptions
+from tests.experiments.commands import fkgsec
 
 RESULTS = Path(__file__).parents[3] / "results"
 SMALL = ["--size", "400", "--clients", "2", "--dim", "8", "--rounds", "1", "--num-negatives", "4", "--device", "cpu"]
-
-
-def fkgsec(*arguments: str | Path) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
-    return result.exit_code, result.stdout, result.stderr
 
 
 @pytest.fixture(scope="module")

@@ -161,7 +161,7 @@ def test_what_a_fake_holds_is_measured_beside_the_re_training_that_it_was_made_o
     assert (nothing.low, nothing.value, nothing.high) == (0, 0, 0)
 
 
-@pytest.mark.parametrize("count", [1, 20])
+@pytest.mark.parametrize("count", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_of_a_few_triples_nothing_is_certified(home: Home, count: int) -> None:
     """Re-trained without them, so that there is nothing to find; but neither could it have been found."""
     name, folder = f"few-{count}", home.folder / f"few-{count}"
@@ -257,7 +257,7 @@ FEDERATIONS = {
 }
 
 
-@pytest.mark.parametrize("data", FEDERATIONS)
+@pytest.mark.parametrize("data", ["embedded", pytest.param("Nations", marks=pytest.mark.slow)])
 def test_a_noisier_audit_is_never_reported_as_more_sensitive(tmp_path: Path, data: str) -> None:
     """The audit's own runs of real federations, with noise of so many deviations of the readings added to each run."""
     if data == "Nations" and not (DATA / data).is_dir():

@@ -23,6 +23,8 @@ from fkgsec.experiments.reporting.pictures import (
 from fkgsec.experiments.reporting.plot_cli import places_of
 from fkgsec.experiments.runs.record import read_record
 
+pytestmark = pytest.mark.usefixtures("rendered")
+
 RESULTS = Path(__file__).parents[4] / "results"
 FEDE, FEDR = RESULTS / "fb15k237-c3-fede.json", RESULTS / "fb15k237-c3-fedr.json"
 
