@@ -258,10 +258,10 @@ def list_experiments(
             shown.add_row(cell.name, *of, ", ".join(seeds))
     else:
         shown = make_table("Shipped experiments", "name", "table", "cells", "not at hand", "finished")
-        for one in experiments:
-            missing = sum(cell.spec is None for cell in one.cells)
-            finished = sum(bool(results.of(cell)) for cell in one.cells)
-            shown.add_row(one.name, one.table, str(len(one.cells)), str(missing or ""), str(finished or ""))
+        for table in experiments:
+            missing = sum(cell.spec is None for cell in table.cells)
+            finished = sum(bool(results.of(cell)) for cell in table.cells)
+            shown.add_row(table.name, table.table, str(len(table.cells)), str(missing or ""), str(finished or ""))
     make_console().print(shown)
 
 
@@ -311,7 +311,7 @@ def status(
     markdown: Annotated[Path | None, typer.Option("--markdown", help="also write the scoreboard here")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """How many cells of all tables are done at the papers' own settings, and how they stand beside the papers' figures."""
+    """Count the cells that are done at the papers' own settings, and compare them with the papers' figures."""
     from fkgsec.experiments.papers.judging.scoreboard import (
         cells_sheet,
         make_scoreboard,
@@ -348,7 +348,7 @@ def claims(
     ] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Whether the papers' headline claims hold, do not, or are open, by one rule."""
+    """Judge by one rule whether the papers' headline claims hold, do not hold, or are open."""
     from fkgsec.experiments.papers.judging.claims import judge_claims, read_claims
     from fkgsec.experiments.papers.judging.claims_page import page_lines, summary_sheet
     from fkgsec.experiments.papers.judging.scoreboard import read_experiments

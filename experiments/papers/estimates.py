@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-import platform
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
@@ -30,7 +29,7 @@ from fkgsec.experiments.cli.console import say
 from fkgsec.experiments.papers.queue import Job, data_of
 from fkgsec.experiments.papers.results import Made, run_key
 from fkgsec.experiments.papers.spec import Experiment
-from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.record import Record, processor
 from fkgsec.experiments.runs.run import RECORD_FILE
 from fkgsec.experiments.runs.writing import write_atomically
 from fkgsec.experiments.tasks.spec import RunSpec
@@ -97,7 +96,7 @@ class Timings:
             self._timed = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Timed])
 
     def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
-        """One spec for each missing timing, those of the same data side by side."""
+        """Specs of the missing timings, those of the same data side by side."""
         by_key = {key: spec for spec in specs if (key := _timing_key(spec)) not in self._timed}
         return sorted(by_key.values(), key=lambda spec: repr(data_of(spec)))
 
@@ -139,17 +138,8 @@ class Timings:
 def _timing_key(spec: RunSpec) -> str:
     """Key of the settings, CPU and threads that decide how long an epoch and a validation take."""
     settings = {"task": spec.task, **task_of(spec).timed_by(spec)}
-    document = msgspec.json.encode([settings, list(data_of(spec)), cpu_model(), THREADS], order="sorted")
+    document = msgspec.json.encode([settings, list(data_of(spec)), processor(), THREADS], order="sorted")
     return hashlib.sha256(document).hexdigest()[:24]
-
-
-def cpu_model() -> str:
-    """Name of the CPU."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def time_spec(spec: RunSpec, graph: Any) -> Timed:
@@ -163,8 +153,8 @@ def time_spec(spec: RunSpec, graph: Any) -> Timed:
             validation_s = task_of(spec).time_validation(task, graph)
     finally:
         numba.set_num_threads(threads)
-    num_train, num_test = (sum(len(getattr(one, split)) for one in graph.clients) for split in ("train", "test"))
-    name = f"{spec.data}, {spec.algorithm}, {spec.model} on {cpu_model()}"
+    num_train, num_test = (sum(len(getattr(client, split)) for client in graph.clients) for split in ("train", "test"))
+    name = f"{spec.data}, {spec.algorithm}, {spec.model} on {processor()}"
     return Timed(epoch_s, validation_s, num_train, num_test, name)
 
 
@@ -298,7 +288,7 @@ class Entry(NamedTuple):
 
 
 def entries_of(jobs: Iterable[Job], costs: Costs) -> list[Entry]:
-    """Each job as it stands in its folder; a base run counts for the first job that needs it."""
+    """Estimate jobs as they stand in their folders; a base run counts for the first job that needs it."""
     bases, entries = set[Path](), list[Entry]()
     for job in jobs:
         done = 0

@@ -14,7 +14,7 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from fkgsec.experiments.cli.progress import observe_on
 from fkgsec.experiments.papers.estimates import ESTIMATOR, Costs, Entry, entries_of, papers_rounds
 from fkgsec.experiments.papers.judging.claims import Judged, comparisons, judge_claims, read_claims
 from fkgsec.experiments.papers.judging.scoreboard import make_scoreboard, read_experiments, total_line
-from fkgsec.experiments.papers.power import MOST_SEEDS, cheapest_needs, order_by_claims, power_sheet
+from fkgsec.experiments.papers.power import MOST_SEEDS, need_of, order_by_claims, power_sheet
 from fkgsec.experiments.papers.queue import data_of, table_jobs, wanted_runs
 from fkgsec.experiments.papers.results import Made, Results, read_records
 from fkgsec.experiments.papers.spec import Cell, Experiment
@@ -54,7 +54,7 @@ def print_plan(
     places = {"all cells", "all cells, unlearning", "all cells, above all"}
     for cell in cells:
         places |= {cell.row, f"{cell.row}, unlearning", cell.column, cell.name, cell.trained}
-    settings = settings_sheet(one for one in experiment.settings if one.where in places)
+    settings = settings_sheet(stated for stated in experiment.settings if stated.where in places)
     print_tables(console, [terminal_table(sheet) for sheet in (settings, runs_sheet(plan))])
     for line in plan_lines(plan, cells, jobs):
         console.print(line, highlight=False, soft_wrap=True)
@@ -75,16 +75,20 @@ def plan_of(cells: Sequence[Cell], seeds: Sequence[int], results: Results, costs
     return plan
 
 
-def runs_sheet(plan: Iterable[Entry]) -> Sheet:
-    """A row for each run."""
+def runs_sheet(plan: Sequence[Entry], title: str = "Runs") -> Sheet:
+    """A row for each run, with the number of cells that it serves and the time until its end."""
     rows = []
-    for entry in plan:
-        figures: tuple[str, ...] = (NONE, NONE, NONE, entry.state, entry.error)
-        if entry.num_bytes:
-            size = f"{entry.num_bytes / GIB:.2f}"
-            figures = str(entry.estimate.rounds), lasting(entry.left_s), size, entry.state, entry.estimate.says
-        rows.append((entry.job.name, *figures))
-    return Sheet("Runs", tuple(map(Column, ("run", "rounds", "expected", "GiB", "state", "by"))), tuple(rows))
+    for entry, end_s in zip(plan, itertools.accumulate(entry.left_s for entry in plan), strict=True):
+        first, *others = entry.job.cells
+        name, says = f"{first} and {len(others)} more" if others else entry.job.name, entry.error
+        figures: tuple[str, ...] = (NONE, NONE, NONE, NONE)
+        if entry.state in ("begun", "to make"):
+            rounds = f"{entry.rounds_done} of " * bool(entry.rounds_done) + str(entry.estimate.rounds)
+            size = f"{entry.num_bytes / GIB:.2f}" if entry.num_bytes else NONE
+            figures, says = (rounds, lasting(entry.left_s), lasting(end_s), size), entry.estimate.says
+        rows.append((name, str(1 + len(others)), *figures, entry.state, says))
+    heads = ("run", "cells", "rounds", "expected", "in all", "GiB", "state", "by")
+    return Sheet(title, tuple(map(Column, heads)), tuple(rows))
 
 
 def plan_lines(plan: Sequence[Entry], cells: Sequence[Cell], jobs: int) -> list[str]:
@@ -166,47 +170,35 @@ def _plan_everything(out: Path, places: Sequence[Path], only: str, num_seeds: in
 def plan_claims(judged: Sequence[Judged], records: Sequence[Made]) -> Sheet:
     """The runs and CPU hours that decide each claim if the paper's own figures are true."""
     experiments, results = read_experiments(), Results(records)
-    cells = {cell for one in judged for part in comparisons(one.claim, experiments) if part.full for cell in part.cells}
-    wanted = {
-        seeds: [
-            job
-            for job in wanted_runs(experiments, results, Path("runs/all"), num_seeds=seeds)
-            if cells.intersection(job.cells)
-        ]
-        for seeds in range(1, MOST_SEEDS + 1)
+    cells = {
+        cell for claim in judged for part in comparisons(claim.claim, experiments) if part.full for cell in part.cells
     }
-    costs = Costs(records, papers_rounds(experiments))
-    costs.timings.take(job.spec for job in wanted[MOST_SEEDS])
-    entries = {seeds: entries_of(jobs, costs) for seeds, jobs in wanted.items()}
-    return power_sheet(cheapest_needs(judged, experiments, entries, costs))
-
-
-def everything_sheet(plan: Sequence[Entry]) -> Sheet:
-    """The runs in their order, with the cells that each serves and its estimate."""
-    rows = []
-    for number, (entry, end_s) in enumerate(zip(plan, _ends(plan), strict=True), 1):
-        first, *others = entry.job.cells
-        rounds = f"{entry.rounds_done} of " * bool(entry.rounds_done) + str(entry.estimate.rounds)
-        name, cells = first + f" and {len(others)} more" * bool(others), str(1 + len(others))
-        rows.append((str(number), name, cells, rounds, lasting(entry.left_s), lasting(end_s), entry.estimate.says))
-    title = (
-        "Runs that cells are missing: those that decide claims in the fewest hours first, then the most cells per hour"
-    )
-    heads = ("", "run", "cells", "rounds", "expected", "in all", "by")
-    return Sheet(title, tuple(map(Column, heads)), tuple(rows))
-
-
-def _ends(plan: Sequence[Entry]) -> list[float]:
-    """Seconds until the end of each run."""
-    return list(itertools.accumulate(entry.left_s for entry in plan))
+    costs, entries = Costs(records, papers_rounds(experiments)), dict[int, list[Entry]]()
+    for seeds in range(MOST_SEEDS, 0, -1):
+        jobs = wanted_runs(experiments, results, Path("runs/all"), num_seeds=seeds)
+        jobs = [job for job in jobs if cells.intersection(job.cells)]
+        if seeds == MOST_SEEDS:  # which has all settings
+            costs.timings.take(job.spec for job in jobs)
+        entries[seeds] = entries_of(jobs, costs)
+    needs = []
+    for claim in judged:
+        by_seeds = [need_of(claim, experiments, entries[seeds], costs, seeds) for seeds in sorted(entries)]
+        needs.append(min(by_seeds, key=lambda need: (need.outcome == "open", need.seconds)))
+    return power_sheet(needs)
 
 
 def _print_everything(plan: Sequence[Entry], hours: float | None) -> None:
     console, possible = make_console(), [entry for entry in plan if entry.state != "cannot be made"]
-    print_tables(console, [terminal_table(everything_sheet(possible[:_MOST_ROWS]))])
+    title = (
+        "Runs that cells are missing: those that decide claims in the fewest hours first, then the most cells per hour"
+    )
+    print_tables(console, [terminal_table(runs_sheet(possible[:_MOST_ROWS], title))])
     if len(possible) > _MOST_ROWS:
         console.print(f"... and {len(possible) - _MOST_ROWS} more")
-    ends, cells = _ends(possible), {cell for entry in possible for cell in entry.job.cells}
+    ends, cells = (
+        list(itertools.accumulate(entry.left_s for entry in possible)),
+        {cell for entry in possible for cell in entry.job.cells},
+    )
     line = f"{len(possible)} runs, {len(cells)} cells, about {lasting(ends[-1] if ends else 0.0)} of one thread in all"
     if hours is not None:
         fitting = sum(end <= hours * HOUR_S for end in ends)

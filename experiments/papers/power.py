@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -93,14 +93,16 @@ def need_of(
                 left[test] = {str(entry.job.folder): entry for entry in runs}
     free, chosen, order = {str(entry.job.folder) for entry in planned}, list[str](), list[Entry]()
     compared = [pair.compared for pair in judged.full if pair.compared]
-    measured = [math.sqrt(one.items * one.num_paired) for one in compared if one.num_paired]
+    measured = [math.sqrt(pair.items * pair.num_paired) for pair in compared if pair.num_paired]
     deviation = (
         UNPAIRED_DEVIATION if judged.claim.unlearning else ITEM_DEVIATION.get(judged.claim.metric, OTHER_DEVIATION)
     )
     deviation = statistics.median(measured) if measured else deviation
     while (outcome := outcome_of(list(readings.values()), num_wanted=len(tests))) == "open" and left:
         new = {
-            test: sorted((entry for folder, entry in runs.items() if folder not in free), key=lambda one: one.left_s)
+            test: sorted(
+                (entry for folder, entry in runs.items() if folder not in free), key=lambda entry: entry.left_s
+            )
             for test, runs in left.items()
         }
         test = min(left, key=lambda test: (sum(entry.left_s for entry in new[test]), test))
@@ -134,29 +136,18 @@ def order_by_claims(
     judged: Sequence[Judged], experiments: Sequence[Experiment], entries: Sequence[Entry], costs: Costs, num_seeds: int
 ) -> list[Entry]:
     """Order all runs: first those that are expected to decide claims in the fewest hours, then by cells per CPU hour."""
-    order, undecided = list[Entry](), [one for one in judged if one.outcome == "open"]
+    order, undecided = list[Entry](), [claim for claim in judged if claim.outcome == "open"]
     while undecided:
-        needs = [need_of(one, experiments, entries, costs, num_seeds, order) for one in undecided]
+        needs = [need_of(claim, experiments, entries, costs, num_seeds, order) for claim in undecided]
         decided = [need for need in needs if need.outcome != "open"]
         if not decided:
             break
         best = min(decided, key=lambda need: need.seconds)
         order += best.entries
-        undecided = [one for one in undecided if one is not best.judged]
+        undecided = [claim for claim in undecided if claim is not best.judged]
     there = {entry.job.folder for entry in order}
     rest = [entry for entry in entries if entry.job.folder not in there]
     return [*order, *sorted(rest, key=lambda entry: (entry.left_s / len(entry.job.cells), entry.job.folder.name))]
-
-
-def cheapest_needs(
-    judged: Sequence[Judged], experiments: Sequence[Experiment], entries: Mapping[int, Sequence[Entry]], costs: Costs
-) -> list[Need]:
-    """The need of each claim with the fewest hours. Args: entries: the missing runs by number of seeds."""
-    needs = []
-    for one in judged:
-        by_seeds = [need_of(one, experiments, entries[seeds], costs, seeds) for seeds in entries]
-        needs.append(min(by_seeds, key=lambda need: (need.outcome == "open", need.seconds)))
-    return needs
 
 
 def power_sheet(needs: Sequence[Need]) -> Sheet:

@@ -125,9 +125,9 @@ def compared(record: Record, made: Record, unlike: Sequence[str] = ()) -> tuple[
     if agrees and ours == theirs and len(made.rounds) == len(record.rounds):
         return True, f"equal to the last bit: {says.partition(': ')[2]}, {len(ours)} figures"
     outside = ["other figures than the record's"] if ours.keys() != theirs.keys() else [
-        f"{name} {ours[name].value:.6f}, the record {one.value:.6f} [{one.low:.6f}, {one.high:.6f}]"
-        for name, one in theirs.items()
-        if not one.low <= ours[name].value <= one.high
+        f"{name} {ours[name].value:.6f}, the record {figure.value:.6f} [{figure.low:.6f}, {figure.high:.6f}]"
+        for name, figure in theirs.items()
+        if not figure.low <= ours[name].value <= figure.high
     ]  # fmt: skip
     where = f"on another machine ({_words(unlike)})" if unlike else "on like hardware"
     if unlike and not outside:
@@ -141,7 +141,9 @@ def _figures(record: Record) -> dict[str, Estimate]:
     figures = dict(record.utility)
     for client, by_name in record.utility_by_client.items():
         figures |= {f"{name} of {client}": figure for name, figure in by_name.items()}
-    return figures | {f"{one.key} of {one.victim}, {number}": one.estimate for number, one in enumerate(record.figures)}
+    for number, figure in enumerate(record.figures):
+        figures[f"{figure.key} of {figure.victim}, {number}"] = figure.estimate
+    return figures
 
 
 def compared_rounds(record: Record, rounds: Sequence[RoundEntry], unlike: Sequence[str]) -> tuple[bool, str]:

@@ -224,7 +224,9 @@ def _stated(document: Document, last: Settings, used: set[tuple[str, str]]) -> I
     levels += [(f"{row.name}, unlearning", row.forgetting) for row in document.rows if row.forgetting]
     for row in document.rows:
         levels += [(row.name, row)] if any(name == row.name for name, _ in used) else []
-        levels += [(f"{row.name} {name}", one) for name, one in row.exceptions.items() if (row.name, name) in used]
+        levels += [
+            (f"{row.name} {name}", exception) for name, exception in row.exceptions.items() if (row.name, name) in used
+        ]
     for where, level in (*levels, ("all cells, above all", last)):
         for option, value in level.values.items():
             yield Stated(where, option, value, level.reasons[option])
@@ -234,7 +236,7 @@ def _stated(document: Document, last: Settings, used: set[tuple[str, str]]) -> I
 
 
 def _problems(document: Document) -> Iterator[str]:
-    """What is wrong with a document as a whole."""
+    """Problems of a document as a whole."""
     parts = [("rows", row.name, row.forgetting is not None) for row in document.rows]
     parts += [("columns", column.name, bool(column.level and column.triples)) for column in document.columns]
     unlearning = {complete for _, _, complete in parts}
@@ -256,7 +258,7 @@ def _problems(document: Document) -> Iterator[str]:
 
 
 def _row_problems(row: Row, document: Document) -> Iterator[str]:
-    """What is wrong with a row: names that refer to nothing, figures that no run gives, settings of runs it does not have."""
+    """Problems of a row: names that refer to nothing, figures that no run gives, settings of runs that it does not have."""
     place, columns = f"rows, {row.name}", [column.name for column in document.columns]
     rows = {other.name: other for other in document.rows}
     for what, named in (("figures", row.figures), ("exceptions", row.exceptions)):

@@ -169,7 +169,7 @@ def measure(metric: Metric, record: Made, baseline: Made | None, cell: Cell) -> 
 
 def utility_of(record: Record, metric: Metric, average: Average) -> Estimate:
     """Utility over clients, which weigh by their test items or equally."""
-    figures = [one[metric] for one in record.utility_by_client.values() if one[metric].n]
+    figures = [by_metric[metric] for by_metric in record.utility_by_client.values() if by_metric[metric].n]
     if average == ("clients" if task_of(record.spec).name == "graph" else "items") or not figures:
         return record.utility[metric]
     counts = np.array([figure.n for figure in figures], dtype=np.float64)
@@ -187,9 +187,9 @@ def _leakage(metric: Metric, record: Record, victim: int, leak: float | None) ->
     names = list(record.data.clients)
     if victim > len(names):
         return f"there are {len(names)} clients"
-    figures = [one for one in record.rebuilt if one.metric == metric and leak in (None, one.leak or 0.0)]
-    figures = [one for one in figures if one.variant in (PAPER, PUBLISHED)] or headline(figures)
-    chosen = [one for one in figures if one.victim == (names[victim - 1] if victim else ALL)]
+    figures = [figure for figure in record.rebuilt if figure.metric == metric and leak in (None, figure.leak or 0.0)]
+    figures = [figure for figure in figures if figure.variant in (PAPER, PUBLISHED)] or headline(figures)
+    chosen = [figure for figure in figures if figure.victim == (names[victim - 1] if victim else ALL)]
     if not (chosen or victim):
         chosen = figures  # of the only victim
     if len(chosen) != 1:
@@ -289,7 +289,7 @@ def _remarks(seed: int, record: Record, experiment: Experiment) -> Iterator[str]
 
 
 def reading_aid(table: PaperTable) -> str:
-    """How to read the brackets."""
+    """Explain the brackets."""
     sampled = any(figure.sampled for cell in table.cells for figure in cell.figures)
     return (_AID + _SAMPLED_AID * sampled).format(items=table.items)
 
@@ -309,8 +309,8 @@ def table_lines(table: PaperTable) -> list[str]:
 def settings_sheet(settings: Iterable[Stated]) -> Sheet:
     """The settings of a file with their sources."""
     rows = tuple(
-        (one.where, one.option, str(one.value), "the paper's" if one.why is None else "ours", one.why)
-        for one in settings
+        (stated.where, stated.option, str(stated.value), "the paper's" if stated.why is None else "ours", stated.why)
+        for stated in settings
     )
     return Sheet("Settings", tuple(map(Column, ("cells", "option", "value", "whose", "why"))), rows)
 
@@ -352,12 +352,12 @@ def draw_table(table: PaperTable) -> bytes:
     picture = Picture(figsize=(2.5 + 3.2 * len(table.metrics), 1.6 + 0.22 * len(cells)), layout="constrained")
     panels = picture.subplots(1, len(table.metrics), sharey=True, squeeze=False)[0]
     for metric, axes in zip(table.metrics, panels, strict=True):
-        figures = [(-y, one) for y, cell in enumerate(cells) for one in cell.figures if one.metric == metric]
-        theirs = [(one.paper, y) for y, one in figures if one.paper is not None]
+        figures = [(-y, figure) for y, cell in enumerate(cells) for figure in cell.figures if figure.metric == metric]
+        theirs = [(figure.paper, y) for y, figure in figures if figure.paper is not None]
         axes.scatter(
             [x for x, _ in theirs], [y for _, y in theirs], s=28, facecolors="none", edgecolors=GREY, label="paper"
         )
-        ours = [(one.ours, y) for y, one in figures if one.ours is not None]
+        ours = [(figure.ours, y) for y, figure in figures if figure.ours is not None]
         axes.errorbar(
             [x.value for x, _ in ours], [y for _, y in ours],
             xerr=[[x.value - x.low for x, _ in ours], [x.high - x.value for x, _ in ours]],

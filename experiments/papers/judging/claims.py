@@ -266,9 +266,9 @@ def judge_claims(claims: Iterable[Claim], experiments: Sequence[Experiment], rec
     results, judged = Results(admit(records).records), []
     for claim in claims:
         wanted, printed = comparisons(claim, experiments), dict[str, list[float]]()
-        for one in wanted:
-            if one.full:
-                printed.setdefault(one.test, []).extend(one.printed)
+        for comparison in wanted:
+            if comparison.full:
+                printed.setdefault(comparison.test, []).extend(comparison.printed)
         smallest = smallest_difference(claim, [excess for found in printed.values() for excess in found])
         undecided = Judged(claim, "open", tuple(_pairs(claim, wanted, results, smallest)), printed, smallest)
         judged.append(undecided._replace(outcome=outcome_of(undecided.readings, num_wanted=len(printed))))
@@ -377,12 +377,14 @@ def paired_variance(
     pairs: Sequence[tuple[TestItems, TestItems]], metric: Metric, share: float, average: Average
 ) -> float:
     """Variance over test items of the mean difference, from each item's mean over seeds; clients are strata."""
-    differences = np.mean([scores_of(one, metric) - share * scores_of(other, metric) for one, other in pairs], axis=0)
+    differences = np.mean(
+        [scores_of(first, metric) - share * scores_of(second, metric) for first, second in pairs], axis=0
+    )
     clients = [differences[rows] for rows in pairs[0][0].client_slices() if rows.stop > rows.start]
-    counts = np.array([len(one) for one in clients], dtype=np.float64)
+    counts = np.array([len(client) for client in clients], dtype=np.float64)
     weights = counts / counts.sum() if average == "items" else np.full(len(clients), 1 / len(clients))
     overall = differences.var(ddof=1) if len(differences) > 1 else 0.25
-    variances = np.array([one.var(ddof=1) if len(one) > 1 else overall for one in clients])
+    variances = np.array([client.var(ddof=1) if len(client) > 1 else overall for client in clients])
     return float((weights**2 * variances / counts).sum())
 
 
@@ -401,16 +403,16 @@ def with_intervals(compared: Sequence[Compared], metric: Metric) -> list[Estimat
     Degrees of freedom: Satterthwaite 1946.
     """
     prior = SEED_DEVIATION.get(metric, OTHER_DEVIATION) ** 2
-    freedom = PRIOR_SEEDS + sum(len(one.by_seed) - 1 for one in compared)
-    squares = sum(float(((one.by_seed - one.by_seed.mean()) ** 2).sum()) for one in compared)
+    freedom = PRIOR_SEEDS + sum(len(pair.by_seed) - 1 for pair in compared)
+    squares = sum(float(((pair.by_seed - pair.by_seed.mean()) ** 2).sum()) for pair in compared)
     pooled = (PRIOR_SEEDS * prior + squares) / freedom
     intervals = []
-    for one in compared:
-        value, number = float(one.by_seed.mean()), len(one.by_seed)
+    for pair in compared:
+        value, number = float(pair.by_seed.mean()), len(pair.by_seed)
         of_seeds = pooled / number
-        variance = one.items + of_seeds
+        variance = pair.items + of_seeds
         half = float(stdtrit(variance**2 * freedom / of_seeds**2, 0.975)) * math.sqrt(variance)
-        unit = f"{one.unit}; {number} seed{'' if number == 1 else 's'}"
+        unit = f"{pair.unit}; {number} seed{'' if number == 1 else 's'}"
         intervals.append(Estimate(value, value - half, value + half, number, unit))
     return intervals
 
@@ -445,7 +447,7 @@ def _remarks(records: Sequence[Made]) -> Iterator[str]:
     task, name = task_of(runs[0].spec), runs[0].spec.algorithm
     unseen = [run.unseen[task.metric] for run in runs]
     if any(run.utility_by_leak["leaked"][task.metric].n for run in runs):
-        value = math.fsum(one.value for one in unseen) / len(unseen)
+        value = math.fsum(figure.value for figure in unseen) / len(unseen)
         part = task.leaked["new" if all("new" in run.utility_by_leak for run in runs) else "clean"]
         yield f"{name} {value:.4f} on {unseen[0].n:,} {part}"
     if any(run.best_round == run.rounds[-1].round and run.spec.patience for run in runs):

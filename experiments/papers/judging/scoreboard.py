@@ -84,23 +84,27 @@ def make_scoreboard(experiments: Sequence[Experiment], records: Iterable[Made]) 
     If a paper leaves a setting to validation, only seeds count for which every value was tried.
     """
     results = Results(admit(records).records)
-    tables = {one.name: table_of(one, results, whole=True) for one in experiments}
-    reduced = {name: (sum(cell.status == "done" for cell in one.cells), len(one.cells)) for name, one in tables.items()}
+    tables = {table.name: table_of(table, results, whole=True) for table in experiments}
+    reduced = {
+        name: (sum(cell.status == "done" for cell in table.cells), len(table.cells)) for name, table in tables.items()
+    }
     return [
         TableStanding(
-            one.name,
-            one.paper,
-            one.table,
-            tuple(_stand(shown, cell, results) for shown, cell in zip(tables[one.name].cells, one.cells, strict=True)),
-            {other.name: reduced[other.name] for other in experiments if other.base == one.name},
+            table.name,
+            table.paper,
+            table.table,
+            tuple(
+                _stand(shown, cell, results) for shown, cell in zip(tables[table.name].cells, table.cells, strict=True)
+            ),
+            {other.name: reduced[other.name] for other in experiments if other.base == table.name},
         )
-        for one in experiments
-        if not one.base
+        for table in experiments
+        if not table.base
     ]
 
 
 def _stand(shown: TableCell, cell: Cell, results: Results) -> CellStanding:
-    figure = next((one for one in shown.figures if one.paper is not None), None)
+    figure = next((candidate for candidate in shown.figures if candidate.paper is not None), None)
     stand = CellStanding(shown.name, "other data", figure, tuple(shown.seeds), shown.reason, figure is not None)
     if cell.other_data:
         return stand
@@ -131,10 +135,10 @@ def tables_sheet(board: Sequence[TableStanding]) -> Sheet:
     """A line for each table, and one for all."""
     heads = ("paper", "table", "cells", "at full settings", *JUDGED, "not at hand", "reduced")
     rows = []
-    for one in (one for one in board if one.printed):
-        reduced = "; ".join(f"{done} of {cells} in {name}" for name, (done, cells) in one.reduced.items())
-        shares = [one.count(standing) for standing in (*JUDGED, "not at hand")]
-        rows.append((one.short, one.table, len(one.printed), one.count(*DONE), *shares, reduced))
+    for table in (table for table in board if table.printed):
+        reduced = "; ".join(f"{done} of {cells} in {name}" for name, (done, cells) in table.reduced.items())
+        shares = [table.count(standing) for standing in (*JUDGED, "not at hand")]
+        rows.append((table.short, table.table, len(table.printed), table.count(*DONE), *shares, reduced))
     totals = [sum(row[column] for row in rows) for column in range(2, len(heads) - 1)]
     foot = (("all", f"{len(rows)} tables and figures", *totals, ""),)
     return Sheet("The papers' tables", tuple(map(Column, heads)), tuple(rows), foot)
@@ -143,22 +147,22 @@ def tables_sheet(board: Sequence[TableStanding]) -> Sheet:
 def cells_sheet(board: Sequence[TableStanding]) -> Sheet:
     """The cells at full settings that the paper prints a figure for."""
     rows = []
-    for one in board:
-        for cell in (cell for cell in one.printed if cell.standing in DONE):
+    for table in board:
+        for cell in (cell for cell in table.printed if cell.standing in DONE):
             paper = ours = NONE
             if (figure := cell.figure) and figure.ours and figure.paper is not None:
                 paper = f"{STYLES[figure.metric][0].split(',')[0]} {written(figure.metric, figure.paper)}"
                 ours = written(figure.metric, figure.ours)
             seeds, made_at = ", ".join(map(str, cell.seeds)), ", ".join(cell.made_at)
-            rows.append((one.short, one.table, cell.name, paper, ours, seeds, made_at, cell.standing, cell.why))
+            rows.append((table.short, table.table, cell.name, paper, ours, seeds, made_at, cell.standing, cell.why))
     heads = ("paper", "table", "cell", "the paper's", "ours", "seeds", "made at", "standing", "why")
     return Sheet("Cells at full settings", tuple(map(Column, heads)), tuple(rows))
 
 
 def total_line(board: Sequence[TableStanding]) -> str:
     """The scoreboard in a sentence. Cells that the paper only draws do not count."""
-    counts = Counter(cell.standing for one in board for cell in one.printed)
-    tables = sum(bool(one.printed) for one in board)
+    counts = Counter(cell.standing for table in board for cell in table.printed)
+    tables = sum(bool(table.printed) for table in board)
     parts = [f"{counts[standing]} {standing}" for standing in JUDGED]
     line = (
         f"{sum(counts[standing] for standing in DONE)} of {counts.total()} cells that the papers print a figure for, in {tables} "
@@ -182,12 +186,12 @@ def scoreboard_lines(board: Sequence[TableStanding], left_out: Sequence[str] = (
     lines = ["# The papers' tables", "", f"{total_line(board)}.", "", *wrap(rule, PROSE), "", *wrap(LIMITS, PROSE), ""]
     lines += [*left_out_lines(left_out), *markdown_lines(tables_sheet(board))]
     lines += ["", "## Cells at full settings", "", *markdown_lines(cells_sheet(board))]
-    others = [(one, cell) for one in board for cell in one.cells if cell.standing == "other data"]
+    others = [(table, cell) for table in board for cell in table.cells if cell.standing == "other data"]
     run = []
-    for one, cell in others:
+    for table, cell in others:
         if (figure := cell.figure) and figure.ours and figure.paper is not None:
             ours, paper = written(figure.metric, figure.ours.value), written(figure.metric, figure.paper)
-            run.append(f"* {one.short}, {one.table}: {cell.name}, {ours} beside the paper's {paper}")
+            run.append(f"* {table.short}, {table.table}: {cell.name}, {ours} beside the paper's {paper}")
     if number := sum(cell.printed for _, cell in others):
         line = f"{number} cells repeat printed figures beside data that stand in for the paper's; {len(run)} of them are run."
         lines += ["", "## Cells on other data", "", line, *([""] if run else []), *run]

@@ -96,7 +96,7 @@ def test_the_command_shows_it_and_writes_nothing(
     for said in ("Nothing is trained", "small data", "FedR gamma 8 or 10, by validation MRR ours tried"):
         assert said in words
     assert "1 finished, 2 to make" in words
-    assert "FedE two, seed 0 – – – finished" in words
+    assert "FedE two, seed 0 1 – – – – finished" in words
     assert "training steps and one validation batch are timed" in words
     assert "lost" not in words  # --only
     assert {file: file.stat().st_mtime_ns for file in path.parent.rglob("*")} == before
