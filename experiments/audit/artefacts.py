@@ -1,7 +1,7 @@
 """Attack embedding tables without training: those that a finished run exported, or those of any other trainer.
 
-The tables become a `KgeResult` whose uploads were sent as messages, so the attack and its evaluation are the ones
-that runs meet: exported tables give the figures of the run that exported them.
+The tables become a `KgeResult` whose uploads were sent as messages, so that attacks and their evaluation are those of runs:
+exported tables give the figures of the run that exported them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AUDIT_SCHEMA = "fkgsec/audit/2"
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What attacks got from tables: the figures that a run's record would hold, and what they were computed from.
+    """Figures of attacks on tables, as a run's record would hold them, and their sources.
 
     Attributes:
         tables_hash: sha256 over clients, names and rows.
@@ -67,7 +67,7 @@ class Audit(msgspec.Struct, frozen=True):
 
 
 def collect_tables(spec: Spec, result: KgeResult) -> tuple[Manifest, Tables]:
-    """The tables of a run at its kept round: each client's own, as its training left them, and its upload where that differs.
+    """Collect the tables of a run at its best round: each client's own after training, and its upload if that differs.
 
     Raises:
         ThreatModelError: a run without a federation.
@@ -135,12 +135,13 @@ def audit_tables(
     check_attackable(graph, options.algorithm, attack.colluder)
     colluders = attack.colluders(graph.clients)
     threats = [THREAT_MODELS[name] for name in attack.threat or default_threats(options.algorithm)]
+    shared = {client: list(RECIPES[options.algorithm].shared) for client in tables}
     result = federation_of(
         tables,
         graph,
         options,
         colluders,
-        crossed=_shared(tables, options.algorithm) if manifest is None else manifest.crossed,
+        crossed=shared if manifest is None else manifest.crossed,
         round=1 if manifest is None else manifest.round,
         needs_entities=any(threat.victim_entities for threat in threats),
     )
@@ -159,10 +160,6 @@ def audit_tables(
         None if manifest is None else manifest.spec,
     )
     return audit, scores
-
-
-def _shared(tables: Tables, algorithm: str) -> dict[str, list[Table]]:
-    return {client: list(RECIPES[algorithm].shared) for client in tables}
 
 
 def federation_of(
@@ -277,6 +274,6 @@ def infer_dim(tables: Tables, model: ModelName) -> int:
 
 
 def has_scaled_phases(tables: Tables, model: ModelName) -> bool:
-    """Whether relations are RotatE's phases in units of (gamma + init_epsilon) / dim, which one must know to read them."""
+    """True if relations are RotatE's phases in units of (gamma + init_epsilon) / dim, which one must know to read them."""
     relations = [table.rows for own in tables.values() for key, table in own.items() if key.endswith("relations")]
     return model == "rotate" and any(not rows.is_complex() for rows in relations)
