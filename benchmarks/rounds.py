@@ -56,7 +56,7 @@ def best_of(count: int, work: Callable[[], object]) -> Timed:
         wall, cpu = time.perf_counter(), time.process_time()
         work()
         times.append((time.perf_counter() - wall, time.process_time() - cpu))
-    return Timed(*map(min, zip(*times, strict=True)))
+    return Timed(min(wall for wall, _ in times), min(cpu for _, cpu in times))
 
 
 def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:

@@ -87,19 +87,21 @@ def collect_tables(spec: Spec, result: KgeResult) -> tuple[Manifest, Tables]:
     seen = {victim.name: victim for view in views for victim in view.victims}
     tables: Tables = {}
     crossed: dict[str, list[Table]] = {}
-    for client, held in zip(graph.clients, result.trained, strict=True):
+    for client, trained in zip(graph.clients, result.trained, strict=True):
         tables[client.name], crossed[client.name] = {}, []
         for table in TABLES:
             names, num_trained = row_names(graph, client, table)
-            own: Tensor = getattr(held, table)
-            tables[client.name][table] = NamedRows(names, own[: len(names)])
+            rows: Tensor = getattr(trained, table)
+            tables[client.name][table] = NamedRows(names, rows[: len(names)])
             uploaded: Tensor | None = getattr(seen[client.name], table)
             if uploaded is None:
                 continue
             crossed[client.name].append(table)
-            if not torch.equal(uploaded, own[:num_trained]):
-                known = ~uploaded.isnan().any(dim=1)  # a row that never crossed is NaN
-                tables[client.name][UPLOADED[table]] = NamedRows(_chosen(names[:num_trained], known), uploaded[known])
+            if not torch.equal(uploaded, rows[:num_trained]):
+                crossed_rows = ~uploaded.isnan().any(dim=1)  # a row that never crossed is NaN
+                tables[client.name][UPLOADED[table]] = NamedRows(
+                    _chosen(names[:num_trained], crossed_rows), uploaded[crossed_rows]
+                )
     return Manifest(SCHEMA, spec, graph.hash, result.best_round, crossed), tables
 
 
@@ -185,27 +187,27 @@ def federation_of(
     strange = sorted(set(tables) - set(clients))
     if strange:
         raise RunError(f"tables of {', '.join(strange)}, no client of {graph.name}; its clients: {', '.join(clients)}")
-    model, channel, held = options.kge_model(), Channel(), []
+    model, channel, client_tables = options.kge_model(), Channel(), []
     observed: dict[Table, dict[str, Observed]] = {table: {} for table in TABLES}
     for name, client in clients.items():
-        own, sent, party = tables.get(name, {}), crossed.get(name, ()), client_party(name)
+        of_client, sent, party = tables.get(name, {}), crossed.get(name, ()), client_party(name)
         needed = {*sent, *(TABLES if name in colluders else ()), *(("entities",) if needs_entities else ())}
         rows: dict[Table, Tensor] = {}
         for table in TABLES:
             names, num_trained = row_names(graph, client, table)
             names = names[:num_trained]
-            if table in needed and table not in own:
+            if table in needed and table not in of_client:
                 raise RunError(
                     f"client {name}: no {table} table; the colluder {', '.join(colluders)} has both, victims what is attacked"
                 )
             rows[table] = torch.empty(0, _width(model, table))
-            if table in own:
-                rows[table] = pick_rows(own[table], names, model, table, f"client {name}, {table}")
-            if own and table in RECIPES[options.algorithm].shared:
+            if table in of_client:
+                rows[table] = pick_rows(of_client[table], names, model, table, f"client {name}, {table}")
+            if of_client and table in RECIPES[options.algorithm].shared:
                 channel.send(Alignment(0, party, SERVER, table, names, num_trained))
             if table not in sent:
                 continue
-            upload = own.get(UPLOADED[table], own[table])
+            upload = of_client.get(UPLOADED[table], of_client[table])
             seen = torch.tensor(np.isin(names, upload.names))
             picked = pick_rows(
                 upload, _chosen(names, seen), model, table, f"client {name}, what crossed of its {table}"
@@ -215,14 +217,14 @@ def federation_of(
             else:
                 whole = torch.zeros(num_trained, _width(model, table)).index_put((seen,), picked)
                 observed[table][party] = Observed(whole, seen)
-        held.append(ClientTables(rows["entities"], rows["relations"]))
+        client_tables.append(ClientTables(rows["entities"], rows["relations"]))
     return KgeResult(
         graph=graph,
         options=options,
         rounds=[],
         best_round=round,
-        tables=held,
-        trained=held,
+        tables=client_tables,
+        trained=client_tables,
         test_ranks=[],
         transcript=channel.transcript,
         observed=observed,  # pyright: ignore[reportArgumentType]
@@ -262,11 +264,11 @@ def row_names(graph: FederatedGraph, client: ClientGraph, table: Table) -> tuple
 def infer_dim(tables: Tables, model: ModelName) -> int:
     """The dimension that the first entity table found was trained with. Raises `RunError` without one."""
     function = function_of(model)
-    for client, own in tables.items():
-        if "entities" in own:
-            rows = own["entities"].rows
+    for client, of_client in tables.items():
+        if "entities" in of_client:
+            rows = of_client["entities"].rows
             width = rows.shape[1] * (2 if rows.is_complex() else 1)
-            dim = next((one for one in range(1, width + 1) if function.entity_width(one) >= width), 0)
+            dim = next((dim for dim in range(1, width + 1) if function.entity_width(dim) >= width), 0)
             if not dim or function.entity_width(dim) != width:
                 raise RunError(f"client {client}, entities: width {width} is of no dimension of {model}")
             return dim
@@ -275,5 +277,7 @@ def infer_dim(tables: Tables, model: ModelName) -> int:
 
 def has_scaled_phases(tables: Tables, model: ModelName) -> bool:
     """True if relations are RotatE's phases in units of (gamma + init_epsilon) / dim, which one must know to read them."""
-    relations = [table.rows for own in tables.values() for key, table in own.items() if key.endswith("relations")]
+    relations = [
+        table.rows for of_client in tables.values() for key, table in of_client.items() if key.endswith("relations")
+    ]
     return model == "rotate" and any(not rows.is_complex() for rows in relations)

@@ -78,7 +78,7 @@ def tune_options(
     graph = spec.load_graph()
     for warning in warnings_of(spec, graph):
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
-    texts = {name: one.text for name, one in searched.items()}
+    texts = {name: values.text for name, values in searched.items()}
     key = hashlib.sha256(msgspec.json.encode([spec.document(), texts, graph.hash], order="sorted")).hexdigest()[:8]
     folder = out or Path("runs") / f"tune-{data_name(graph)}-{spec.algorithm}-{key}"
     tuned = tune(

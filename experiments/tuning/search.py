@@ -57,14 +57,14 @@ def read_searches(searches: Sequence[str], spec: RunSpec) -> dict[str, Searched]
     if not searches:
         raise SpecError("search: nothing is searched; give --search learning_rate=log:1e-4:1e-2 or the like")
     result: dict[str, Searched] = {}
-    known = tunable(spec)
+    names = tunable(spec)
     for search in searches:
         name, equals, text = (part.strip() for part in search.partition("="))
         name = name.replace("-", "_")
         if not equals or not text:
             raise SpecError(f"search: {shown(search)} is not NAME=VALUES, such as gamma=5,9,12 or dim=16:256")
-        if name not in known:
-            why = f": {FIXED[name]}" if name in FIXED else suggestion(name, known)
+        if name not in names:
+            why = f": {FIXED[name]}" if name in FIXED else suggestion(name, names)
             raise SpecError(f"search: {shown(name)} is not an option that can be tuned{why}")
         if name in result:
             raise SpecError(f"search: {name} is given twice")

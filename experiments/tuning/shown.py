@@ -56,20 +56,20 @@ def written(value: Any) -> str:
 
 
 def lines(tuning: Tuning) -> list[str]:
-    """The verdict, and what it does not say."""
+    """The best trial, and the limits of this result."""
     best, label = tuning.best, task_of(tuning.spec).label(tuning.metric)
     chosen = ", ".join(f"{name} {written(value)}" for name, value in best.values.items())
-    found = [
+    best_lines = [
         f"Best of {len(tuning.trials)} trials: {chosen}; validation {label} {best.valid:.4f} in round {best.round}.",
         "The test split was not there. The best of many validations is too high an estimate of itself: train with "
         f"--config {BEST_FILE} and look at test figures once.",
     ]
-    for tables, one in tuning.guarantees.items():
-        found.append(
-            f"dp, {tables}: all trials together spent {one.describe()}; the record of a training with the best options says "
-            "epsilon of that one training alone, to which this is to be added."
+    for tables, guarantee in tuning.guarantees.items():
+        best_lines.append(
+            f"dp, {tables}: all trials together spent {guarantee.describe()}; the record of a training with the best options "
+            "says epsilon of that one training alone, to which this is to be added."
         )
-    return found
+    return best_lines
 
 
 def write_tuning(tuning: Tuning, folder: Path) -> None:
@@ -77,10 +77,10 @@ def write_tuning(tuning: Tuning, folder: Path) -> None:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["trial", *tuning.searched, "valid", "round", "rounds", "seconds", "state", "reason"])
-    for one in tuning.trials:
-        values = [one.values[name] for name in tuning.searched]
-        ends = [one.valid, one.round, one.rounds, round(one.seconds, 3), one.state, one.reason]
-        writer.writerow([one.number, *values, *ends])
+    for trial in tuning.trials:
+        values = [trial.values[name] for name in tuning.searched]
+        ends = [trial.valid, trial.round, trial.rounds, round(trial.seconds, 3), trial.state, trial.reason]
+        writer.writerow([trial.number, *values, *ends])
     write_atomically(folder / CSV_FILE, out.getvalue().encode())
     write_atomically(folder / PICTURE_FILE, draw_trials(tuning))
     write_atomically(folder / BEST_FILE, best_document(tuning).encode())
@@ -105,19 +105,19 @@ def draw_trials(tuning: Tuning) -> bytes:
     figure = Figure(figsize=(4.2 * (1 + len(names)), 4.2), layout="constrained")
     axes = figure.subplots(1, 1 + len(names), sharey=True, squeeze=False)[0]
     label = task_of(tuning.spec).label(tuning.metric)
-    shown = [one for one in tuning.trials if one.valid is not None]
-    _points(axes[0], shown, [one.number for one in shown])
+    shown = [trial for trial in tuning.trials if trial.valid is not None]
+    _points(axes[0], shown, [trial.number for trial in shown])
     so_far, best = [], 0.0
-    for one in shown:
-        best = max(best, (one.valid or 0.0) if one.state == "finished" else 0.0)
+    for trial in shown:
+        best = max(best, (trial.valid or 0.0) if trial.state == "finished" else 0.0)
         so_far.append(best)
-    axes[0].step([one.number for one in shown], so_far, where="post", color=GREY, linewidth=1, label="best so far")
+    axes[0].step([trial.number for trial in shown], so_far, where="post", color=GREY, linewidth=1, label="best so far")
     axes[0].set_xlabel("trial")
     axes[0].set_ylabel(f"validation {label}")
     axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].legend(fontsize=8, loc="best")
     for axis, name in zip(axes[1:], names, strict=True):
-        values: list[Any] = [one.values[name] for one in shown]
+        values: list[Any] = [trial.values[name] for trial in shown]
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
             values = [str(value) for value in values]
         _points(axis, shown, values)
@@ -134,7 +134,7 @@ def draw_trials(tuning: Tuning) -> bytes:
 def _points(axis: Axes, trials: list[Trial], values: list[Any]) -> None:
     """Finished trials as discs, pruned ones as crosses."""
     for state, colour, mark in (("finished", BLUE, "o"), ("pruned", ORANGE, "x")):
-        chosen = [place for place, one in enumerate(trials) if one.state == state]
+        chosen = [place for place, trial in enumerate(trials) if trial.state == state]
         if chosen:
             ys = [trials[place].valid or 0.0 for place in chosen]
             axis.scatter([values[place] for place in chosen], ys, c=colour, marker=mark, s=28, label=state)

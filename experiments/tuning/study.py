@@ -163,12 +163,13 @@ def tune(
         while len(_finished(study)) < trials:
             _take_turn(optuna, study, spec, blind, searched, folder / TRIALS, observe, trials, prune, at_once)
         shutil.rmtree(folder / TRIALS, ignore_errors=True)
-        finished = [one.user_attrs for one in _finished(study)]
-        made = [msgspec.convert(one["trial"], Trial) for one in finished]
-        spent = _spent(made, [msgspec.convert(one.get("guarantees", {}), dict[str, Guarantee]) for one in finished])
-        texts = {name: one.text for name, one in searched.items()}
+        attributes = [trial.user_attrs for trial in _finished(study)]
+        results = [msgspec.convert(of_trial["trial"], Trial) for of_trial in attributes]
+        guarantees = [msgspec.convert(of_trial["guarantees"], dict[str, Guarantee]) for of_trial in attributes]
+        spent = _spent(results, guarantees)
+        texts = {name: values.text for name, values in searched.items()}
         environment = environment_of(spec.federation_options())
-        tuning = Tuning(SCHEMA, spec, texts, blind.hash, task_of(spec).metric, made, environment, spent)
+        tuning = Tuning(SCHEMA, spec, texts, blind.hash, task_of(spec).metric, results, environment, spent)
         _ = tuning.best  # raises if there is none
         write_atomically(folder / TUNING_FILE, encode_stored(tuning))
     return tuning
@@ -180,7 +181,7 @@ def _study(
     """Open the study in the folder, or begin it. Raises `RunError` for a study of other options, values or data."""
     what = {
         "spec": msgspec.json.encode(spec.settled().document(), order="sorted").decode(),
-        "searched": {name: one.text for name, one in searched.items()},
+        "searched": {name: values.text for name, values in searched.items()},
         "data": graph.hash,
     }
     path = folder / STORAGE
@@ -192,9 +193,9 @@ def _study(
         shutil.rmtree(folder / TRIALS, ignore_errors=True)
         study = _opened(optuna, path)
     study.set_user_attr("what", what)
-    for one in study.get_trials(deepcopy=False):
-        if not one.state.is_finished():  # of a process that was killed
-            study.tell(one.number, state=optuna.trial.TrialState.FAIL)
+    for trial in study.get_trials(deepcopy=False):
+        if not trial.state.is_finished():  # of a process that was killed
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
     return study
 
 
@@ -212,7 +213,7 @@ def _opened(optuna: ModuleType, path: Path) -> Any:
 
 def _finished(study: Any) -> list[Any]:
     """Optuna's trials with a result, in their order."""
-    return [one for one in study.get_trials(deepcopy=False) if "trial" in one.user_attrs]
+    return [trial for trial in study.get_trials(deepcopy=False) if "trial" in trial.user_attrs]
 
 
 def _take_turn(
@@ -220,14 +221,14 @@ def _take_turn(
     observe: Observe, of: int, prune: bool, check: int,
 ) -> None:  # fmt: skip
     """Draw values and train with them; the values of an earlier trial are not trained again."""
-    done = [msgspec.convert(one.user_attrs["trial"], Trial) for one in _finished(study)]
+    done = [msgspec.convert(finished.user_attrs["trial"], Trial) for finished in _finished(study)]
     number = len(done) + 1
     drawn = int(generator(spec.seed, "tuning", number).integers(2**32))
     study.sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=drawn)
-    asked = study.ask()
-    values = {name: _suggest(asked, name, one) for name, one in searched.items()}
+    open_trial = study.ask()
+    values = {name: _suggest(open_trial, name, choices) for name, choices in searched.items()}
     guarantees: dict[str, Any] = {}
-    trial = next((one for one in done if one.values == values), None)
+    trial = next((earlier for earlier in done if earlier.values == values), None)
     if trial is not None:
         trial = msgspec.structs.replace(trial, number=number, seconds=0.0)
     else:
@@ -235,7 +236,7 @@ def _take_turn(
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
         )
         folder /= hashlib.sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:16]
-        started, seen = time.perf_counter(), _Seen(asked, lambda *at: prune and _is_hopeless(study, *at))
+        started, seen = time.perf_counter(), _Seen(open_trial, lambda *at: prune and _is_hopeless(study, *at))
         state: State = "finished"
         reason = ""
         try:
@@ -253,28 +254,28 @@ def _take_turn(
         shutil.rmtree(folder, ignore_errors=True)
         valid, seconds = None if state == "failed" else seen.best, time.perf_counter() - started
         trial = Trial(number, values, valid, seen.best_round, seen.rounds, seconds, state, reason)
-    asked.set_user_attr("guarantees", guarantees)
-    asked.set_user_attr("trial", msgspec.to_builtins(trial))
+    open_trial.set_user_attr("guarantees", guarantees)
+    open_trial.set_user_attr("trial", msgspec.to_builtins(trial))
     states, pruned = optuna.trial.TrialState, trial.state == "pruned"
-    study.tell(asked, None if pruned else trial.valid or 0.0, state=states.PRUNED if pruned else states.COMPLETE)
+    study.tell(open_trial, None if pruned else trial.valid or 0.0, state=states.PRUNED if pruned else states.COMPLETE)
 
 
-def _suggest(asked: Any, name: str, one: Searched) -> Any:
+def _suggest(open_trial: Any, name: str, choices: Searched) -> Any:
     """Draw a value. Optuna stores words and numbers only: listed values are drawn by their index."""
-    if one.values:
-        return one.values[asked.suggest_categorical(name, list(range(len(one.values))))]
-    if one.whole:
-        return asked.suggest_int(name, int(one.low), int(one.high), log=one.log)
-    return asked.suggest_float(name, one.low, one.high, log=one.log)
+    if choices.values:
+        return choices.values[open_trial.suggest_categorical(name, list(range(len(choices.values))))]
+    if choices.whole:
+        return open_trial.suggest_int(name, int(choices.low), int(choices.high), log=choices.log)
+    return open_trial.suggest_float(name, choices.low, choices.high, log=choices.log)
 
 
 def _is_hopeless(study: Any, round: int, best: float) -> bool:
     """Whether a best validation is below the median of the best that finished trials had reached by this round."""
     others = [
         max(reached)
-        for one in _finished(study)
-        if one.user_attrs["trial"]["state"] == "finished"
-        and (reached := [value for at, value in one.intermediate_values.items() if at <= round])
+        for trial in _finished(study)
+        if trial.user_attrs["trial"]["state"] == "finished"
+        and (reached := [value for at, value in trial.intermediate_values.items() if at <= round])
     ]
     return len(others) >= PRUNE_FROM and best < float(np.median(others))
 
@@ -286,8 +287,8 @@ class _Hopeless(Exception):
 class _Seen(Observer):
     """Reports validations to Optuna and ends a hopeless trial; passes everything on."""
 
-    def __init__(self, asked: Any, is_hopeless: Callable[[int, float], bool]) -> None:
-        self._asked, self._is_hopeless = asked, is_hopeless
+    def __init__(self, open_trial: Any, is_hopeless: Callable[[int, float], bool]) -> None:
+        self._open_trial, self._is_hopeless = open_trial, is_hopeless
         self.inner = Observer()
         self.best: float | None = None
         self.best_round = self.rounds = 0
@@ -303,7 +304,7 @@ class _Seen(Observer):
         self.rounds = entry.round
         if entry.valid is None:
             return
-        self._asked.report(entry.valid, entry.round)
+        self._open_trial.report(entry.valid, entry.round)
         if self.best is None or entry.valid > self.best:
             self.best, self.best_round = entry.valid, entry.round
         if self._is_hopeless(entry.round, self.best):
@@ -313,8 +314,8 @@ class _Seen(Observer):
 def _spent(trials: list[Trial], guarantees: list[dict[str, Guarantee]]) -> dict[str, Guarantee]:
     """Guarantees of all trials together; a failed one has released at most as much as the loosest of the others."""
     spent: dict[str, Guarantee] = {}
-    for tables in {name: None for one in guarantees for name in one}:
-        known = [one[tables] for one in guarantees if tables in one]
-        failed = [max(known, key=lambda one: one.epsilon)] * sum(trial.state == "failed" for trial in trials)
-        spent[tables] = compose([*known, *failed])
+    for tables in {name: None for by_tables in guarantees for name in by_tables}:
+        parts = [by_tables[tables] for by_tables in guarantees if tables in by_tables]
+        failed = [max(parts, key=lambda part: part.epsilon)] * sum(trial.state == "failed" for trial in trials)
+        spent[tables] = compose([*parts, *failed])
     return spent

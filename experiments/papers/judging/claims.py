@@ -305,9 +305,9 @@ def outcome_of(readings: Sequence[Reading], *, num_wanted: int = 0) -> Outcome:
 
 def _pairs(claim: Claim, wanted: Iterable[Comparison], results: Results, smallest: float) -> Iterator[Pair]:
     """Every comparison that has runs of one seed; the variance over seeds is pooled over all of them."""
-    found = list[tuple[Comparison, list[int], list[list[Made]], list[Compared]]]()
-    for one in wanted:
-        cells = [cell for first, second, _ in one.sides for cell in (first, second)]
+    measured = list[tuple[Comparison, list[int], list[list[Made]], list[Compared]]]()
+    for comparison in wanted:
+        cells = [cell for first, second, _ in comparison.sides for cell in (first, second)]
         runs = [results.of(cell, whole=True) for cell in cells]
         with_items = [
             {seed for seed, run in of_seed.items() if _items(run, cell) is not None}
@@ -315,14 +315,14 @@ def _pairs(claim: Claim, wanted: Iterable[Comparison], results: Results, smalles
         ]
         if seeds := sorted(set.intersection(*with_items) or set.intersection(*map(set, runs))):
             both = [[of_seed[seed] for seed in seeds] for of_seed in runs]
-            compared = [compare(claim, *side, both[2 * k : 2 * k + 2]) for k, side in enumerate(one.sides)]
-            found.append((one, seeds, both, compared))
+            compared = [compare(claim, *side, both[2 * k : 2 * k + 2]) for k, side in enumerate(comparison.sides)]
+            measured.append((comparison, seeds, both, compared))
     for full in (True, False):
-        part = [one for one in found if one[0].full == full]
-        differences = [one for *_, compared in part for one in compared]
-        pools = [[one] for one in differences] if claim.unlearning else [differences]
+        part = [entry for entry in measured if entry[0].full == full]
+        differences = [difference for *_, compared in part for difference in compared]
+        pools = [[difference] for difference in differences] if claim.unlearning else [differences]
         intervals = iter([excess for pool in pools for excess in with_intervals(pool, claim.metric)])
-        for one, seeds, runs, compared in part:
+        for comparison, seeds, runs, compared in part:
             excesses = [next(intervals) for _ in compared]
             readings: set[Reading] = {reading_of(excess, smallest) for excess in excesses}
             first, second, remarks = compared[0].first, compared[0].second, list[str]()
@@ -331,7 +331,7 @@ def _pairs(claim: Claim, wanted: Iterable[Comparison], results: Results, smalles
                 tested, raw = compared[1].first.value, compared[1].second.value
                 remarks.append(f"test {tested:.4f}, raw {raw:.4f}: {reading_of(excesses[1])}")
             remarks += [line for records in runs for line in _remarks(records)]
-            cell = one.sides[0][0]
+            cell = comparison.sides[0][0]
             if claim.most_bytes is not None:
                 shares = [_must(measure("p@cg", both[0], both[1], cell)).value for both in zip(*runs, strict=True)]
                 remarks.append(f"{', '.join(f'{share:.2f}' for share in shares)} of the bytes until convergence")
@@ -340,8 +340,8 @@ def _pairs(claim: Claim, wanted: Iterable[Comparison], results: Results, smalles
             remarks += [cell.other_data] if cell.other_data else []
             commands = dict.fromkeys(run.environment.command for records in runs for run in records)
             yield Pair(
-                one.name, full, first, second, excesses[0], together(readings), tuple(seeds), "; ".join(remarks),
-                tuple(commands), one.test, one.column, None if claim.unlearning else compared[0],
+                comparison.name, full, first, second, excesses[0], together(readings), tuple(seeds), "; ".join(remarks),
+                tuple(commands), comparison.test, comparison.column, None if claim.unlearning else compared[0],
             )  # fmt: skip
 
 
