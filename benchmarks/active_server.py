@@ -13,7 +13,6 @@ Ateniese, "Eluding secure aggregation in federated learning via model inconsiste
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,9 +22,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.rounds import print_table
 from fkgsec.attacks.options import UPDATE_RECOVERY
 from fkgsec.attacks.sums.inconsistent import FAR
-from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.bound_broadcasts import ReceivedBroadcasts, SentBroadcasts
 from fkgsec.defenses.broadcasts import BroadcastError
 from fkgsec.defenses.transport import DefendedTransport, make_transport
@@ -137,10 +136,9 @@ def main() -> None:
     spec = Spec(
         clients=5, size=1500, dim=32, rounds=4, eval_every=4, num_negatives=16, batch_size=128, colluder="hospital-1"
     )
-    graph = spec.load_graph()
-    target = graph.clients[1]
+    target = spec.load_graph().clients[1]
     forget = Unlearning({target.name: target.train[:20]}, UnlearnOptions(method="finetune", decay_epochs=3))
-    party, lines = client_party(target.name), []
+    party, rows = client_party(target.name), []
     for case in ("psu,secagg", "secagg", "psu,secagg,suppress:t=2", "fedr/psu,secagg", "fedlu/psu,secagg"):
         for server, exchange, unlearning in (
             ("follows the protocol", make_transport, forget),
@@ -148,40 +146,38 @@ def main() -> None:
             ("active", active_server(party, at=3), None),
             ("active; clients do not check", active_server(party, at=3, unprotected=True), None),
         ):
-            lines += _rows(spec, graph, case, server, target.name, exchange, unlearning)
-    sys.stdout.write("| case | server | round | cosine | base | error | base |\n|---|---|---|---|---|---|---|\n")
-    sys.stdout.write("\n".join(lines) + "\n")
+            rows += [(case, server, *row) for row in _rows(spec, case, target.name, exchange, unlearning)]
+    print_table("An active server", ("case", "server", "round", "cosine", "base", "error", "base"), rows)
 
 
 def _rows(
-    spec: Spec,
-    graph: FederatedGraph,
-    case: str,
-    server: str,
-    target: str,
-    exchange: MakeTransport,
-    unlearning: Unlearning | None,
-) -> list[str]:
-    """What the server alone knows of the target's change, a row for the last round and one for an unlearning."""
+    spec: Spec, case: str, target: str, exchange: MakeTransport, unlearning: Unlearning | None
+) -> list[tuple[str, ...]]:
+    """Figures of the server alone on the target's change: a row for the last round and one for an unlearning."""
     with tempfile.TemporaryDirectory() as folder:
         try:
             (done,) = compare(
-                spec, graph, Path(folder), [case], observe=unobserved, unlearning=unlearning, exchange=exchange
+                spec,
+                spec.load_graph(),
+                Path(folder),
+                [case],
+                observe=unobserved,
+                unlearning=unlearning,
+                exchange=exchange,
             ).cases
         except BroadcastError as error:
-            return [f"| {case} | {server} | 4 | ends: {error} | | | |"]
+            return [("4", f"ends: {error}", "", "", "")]
     rounds = [("4", done.record.figures)] if unlearning is None or exchange is make_transport else []
     rounds += [("unlearning", done.unlearned)] if unlearning else []
-    lines = []
+    rows: list[tuple[str, ...]] = []
     for number, figures in rounds:
-        own = [
+        of_target = [
             one for one in figures if (one.attack, one.victim, one.threat_model) == (UPDATE_RECOVERY, target, "server")
         ]
-        for pair in zip(own[::2], own[1::2], strict=True):  # cosine and error of one table
-            cells = [part for one in pair for part in (one.estimate, one.baseline)]
-            shown = ("" if part is None else share_text(part.value) for part in cells)
-            lines.append(f"| {case} | {server} | {number} | {' | '.join(shown)} |")
-    return lines
+        for pair in zip(of_target[::2], of_target[1::2], strict=True):  # cosine and error of one table
+            parts = [part for one in pair for part in (one.estimate, one.baseline)]
+            rows.append((number, *("" if part is None else share_text(part.value) for part in parts)))
+    return rows
 
 
 def share_text(value: float) -> str:

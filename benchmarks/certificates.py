@@ -10,13 +10,14 @@ Splits off an escrow, trains a run, lets its first client ask for triples, and p
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 import numpy as np
+import typer
 
 from benchmarks.fakes import FAKES, Case, held_share
 from fkgsec.attacks.forgetting.evidence import ModelEvidence
@@ -48,11 +49,10 @@ class Certificate(msgspec.Struct, frozen=True):
     """One run before the audit: the worst figures over the asking client's models.
 
     Attributes:
-        auc: farthest from 0.5 by loss. forget_mrr, test_mrr: of the local model (of the only one, where there is one).
-        share: the largest share of the forget set that is remembered, and the end of its interval. p_value: least of its tests.
-        hidden: the largest bound on what is remembered if all other triples were lowered; None where there is none.
-        held: of a fake that was certified: the share that it holds beside the re-training that it was made of (`held_share`), and
-            the end of the interval; None of all others.
+        auc: farthest from 0.5 by loss. forget_mrr, test_mrr: of the local model, or of the only one.
+        share: largest remembered share of the forget set, and the end of its interval. p_value: least of its tests.
+        hidden: largest bound on what is remembered if all other triples were lowered.
+        held: `held_share` of a certified fake, and the end of its interval; None for all others.
     """
 
     name: str
@@ -148,7 +148,9 @@ def run(
         audited(name, fake(case))
     for number in range(num_nulls):
         own_audit = AuditOptions(audit_seed=audit_seed + number + 1) if fresh else audit
-        audited(f"re-trained, seed {number + 1}", _null(honest, number), own_audit)
+        # With another seed than the raw run's; it claims the run's own.
+        options = msgspec.structs.replace(honest.result.options, seed=1_000 + number)
+        audited(f"re-trained, seed {number + 1}", run_federation(honest.result.graph, options), own_audit)
     return so_far()
 
 
@@ -176,12 +178,6 @@ def _prepare(spec: Spec, work: Path, num_forgotten: int, escrow_share: float, se
     return client.name, honest, Case(load_run(work / "raw")[1], honest.result, honest.graph, honest.forget)
 
 
-def _null(honest: Unlearned, number: int) -> KgeResult:
-    """Re-trained with another seed than the raw run's; it claims the run's own."""
-    options = msgspec.structs.replace(honest.result.options, seed=1_000 + number)
-    return run_federation(honest.result.graph, options)
-
-
 def _row(name: str, made: Verification, seconds: float, held: Estimate | None) -> Certificate:
     assert made.evidence is not None
     asked = [row for row in made.forgetting.membership if row.asked and row.attack == "loss" and not row.reason]
@@ -207,76 +203,81 @@ def _row(name: str, made: Verification, seconds: float, held: Estimate | None) -
 
 
 def table(made: Certificates) -> str:
-    """Markdown: the fakes a line each, the re-trainings with other seeds together; why a fake was certified stands beside it."""
-    lines = [
-        "| run | exit status | AUC by loss | MRR forgotten | MRR test | share remembered, at most | if hidden | least p |",
-        "|---|---|---|---|---|---|---|---|",
+    """Markdown: a line for each fake, with the reason why one was certified, and a sentence on the re-trainings."""
+    heads = [
+        "run",
+        "exit status",
+        "AUC by loss",
+        "MRR forgotten",
+        "MRR test",
+        "share remembered, at most",
+        "if hidden",
+        "least p",
     ]
-    certified = any(row.held is not None for row in made.rows)  # in earlier records none says what it holds
-    if certified:
-        lines = [f"{lines[0]} below what this audit rejects |", f"{lines[1]}---|"]
+    certified = any(row.held is not None for row in made.rows)  # earlier records do not say what a fake holds
+    heads += ["below what this audit rejects"] if certified else []
+    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     nulls = [row for row in made.rows if ", seed " in row.name]
-    for row in made.rows:
-        if row not in nulls:
-            share = (
-                ""
-                if row.share is None
-                else f"{row.share[0]:.2f}, {row.share[1]:.2f}"
-                if row.share[1] <= 1
-                else UNMEASURED
-            )
-            hidden = "" if row.hidden is None else f"{row.hidden:.2f}" if row.hidden <= 1 else UNMEASURED
-            figures = (
-                f"{row.auc:.3f} | {row.forget_mrr:.3f} | {row.test_mrr:.3f} | {share} | {hidden} | {row.p_value:.1g}"
-            )
-            line = f"| {row.name} | {EXIT_STATUS[row.outcome]} | {figures} |"
-            if certified:
-                below = "" if row.held is None else f"holds {row.held[0]:.2f}, at most {row.held[1]:.2f}"
-                line += f" {below} |"
-            lines.append(line)
+    for row in (row for row in made.rows if row not in nulls):
+        share = hidden = ""
+        if row.share is not None:
+            share = f"{row.share[0]:.2f}, {row.share[1]:.2f}" if row.share[1] <= 1 else UNMEASURED
+        if row.hidden is not None:
+            hidden = f"{row.hidden:.2f}" if row.hidden <= 1 else UNMEASURED
+        figures = (
+            f"{row.auc:.3f}",
+            f"{row.forget_mrr:.3f}",
+            f"{row.test_mrr:.3f}",
+            share,
+            hidden,
+            f"{row.p_value:.1g}",
+        )
+        line = f"| {row.name} | {EXIT_STATUS[row.outcome]} | {' | '.join(figures)} |"
+        if certified:
+            line += f" {'' if row.held is None else f'holds {row.held[0]:.2f}, at most {row.held[1]:.2f}'} |"
+        lines.append(line)
     counts = ", ".join(f"{sum(row.outcome == outcome for row in nulls)} {outcome}" for outcome in EXIT_STATUS)
     how = "each before an audit of its own" if made.fresh else "all before this audit"
     rejected, hidden = (
         "none" if share is None else f"{share:g}" for share in (made.rejected_from, made.hiding_rejected_from)
     )
-    said = f"Smallest planted share that the audit never passes: {rejected}"
+    smallest = f"Smallest planted share that the audit never passes: {rejected}"
     if any(row.hidden is not None for row in made.rows):  # earlier records do not say
-        said += f"; if it is hidden from means: {hidden}"
-    return "\n".join([*lines, "", f"{len(nulls)} re-trainings with other seeds, {how}: {counts}. {said}."])
+        smallest += f"; if it is hidden from means: {hidden}"
+    return "\n".join([*lines, "", f"{len(nulls)} re-trainings with other seeds, {how}: {counts}. {smallest}."])
 
 
-def main() -> None:
-    """The command line of this script."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.certificates")
-    parser.add_argument("--show", type=Path, help="print the table of a record, and do nothing else")
-    parser.add_argument("--config", type=Path, help="the run: a file as for `fkgsec train --config`")
-    parser.add_argument("--work", type=Path, help="folder for data, runs and audits; must not exist")
-    parser.add_argument("--out", type=Path, help="the record to write, after each row")
-    parser.add_argument("--forget", type=int, default=600, help="triples that the first client asks for")
-    parser.add_argument("--nulls", type=int, default=20, help="re-trainings with other seeds")
-    parser.add_argument("--escrow", type=float, default=0.05, help="share of each client's training triples")
-    parser.add_argument("--share", type=float, default=Thresholds().share, help="share that may still be remembered")
-    parser.add_argument("--audit-seed", type=int, default=7)
-    parser.add_argument("--fresh", action="store_true", help="an audit of its own for each re-training, and no fakes")
-    given = parser.parse_args()
-    if given.show is not None:
-        print(table(decode_stored(given.show.read_bytes(), Certificates)))
+def main(
+    show: Annotated[Path | None, typer.Option(help="print the table of a record, and do nothing else")] = None,
+    config: Annotated[Path | None, typer.Option(help="the run: a file as for `fkgsec train --config`")] = None,
+    work: Annotated[Path | None, typer.Option(help="folder for data, runs and audits; must not exist")] = None,
+    out: Annotated[Path | None, typer.Option(help="the record to write, after each row")] = None,
+    forget: Annotated[int, typer.Option(help="triples that the first client asks for")] = 600,
+    nulls: Annotated[int, typer.Option(help="re-trainings with other seeds")] = 20,
+    escrow: Annotated[float, typer.Option(help="share of each client's training triples")] = 0.05,
+    share: Annotated[float, typer.Option(help="share that may still be remembered")] = Thresholds().share,
+    audit_seed: Annotated[int, typer.Option(help="of the audit")] = 7,
+    fresh: Annotated[bool, typer.Option("--fresh", help="an audit for each re-training, and no fakes")] = False,
+) -> None:
+    """Make the certificates, or show them."""
+    if show is not None:
+        print(table(decode_stored(show.read_bytes(), Certificates)))
         return
-    if given.work is None or given.out is None:
-        parser.error("--work and --out are needed")
+    if work is None or out is None:
+        raise typer.BadParameter("--work and --out are needed")
     made = run(
-        make_spec(given.config, {}),
-        given.work,
-        num_forgotten=given.forget,
-        num_nulls=given.nulls,
-        escrow_share=given.escrow,
-        thresholds=Thresholds(share=given.share),
-        audit_seed=given.audit_seed,
-        fresh=given.fresh,
-        save=lambda made: write_atomically(given.out, encode_stored(made)),
+        make_spec(config, {}),
+        work,
+        num_forgotten=forget,
+        num_nulls=nulls,
+        escrow_share=escrow,
+        thresholds=Thresholds(share=share),
+        audit_seed=audit_seed,
+        fresh=fresh,
+        save=lambda made: write_atomically(out, encode_stored(made)),
     )
     print(table(made))
 
 
 if __name__ == "__main__":
-    main()
+    typer.run(main)

@@ -40,17 +40,17 @@ KINDS = ("flower-superlink", "gate.py", "flower-supernode", "flower-superexec", 
 _LIMIT_S = 1800.0
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports of the loopback interface that nobody listens on now."""
-    with contextlib.ExitStack() as stack:
-        found = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in found]
-
-
 @contextlib.contextmanager
 def echoing(place: Path) -> Iterator[FlowerLink]:
-    """A consortium whose parties send back what they are sent."""
-    ports = free_ports(3)
+    """Start a consortium whose parties send back what they are sent."""
+
+    def echo(door: Door) -> None:
+        with contextlib.suppress(OSError):  # the door was closed
+            attend(door, lambda frame: frame, print)
+
+    with contextlib.ExitStack() as stack:  # ports that nobody listens on
+        listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
+        ports = [one.getsockname()[1] for one in listeners]
     server = ServerFolder(place / "server")
     plan = Plan(
         parties=dict.fromkeys(PARTIES, ""), server=f"127.0.0.1:{ports[0]}", superlink_port=ports[1], node_port=ports[2]
@@ -66,16 +66,11 @@ def echoing(place: Path) -> Iterator[FlowerLink]:
         for name in PARTIES:
             folder = PartyFolder(place / "parties" / name)
             door = stack.enter_context(Door(folder.address))
-            threading.Thread(target=_echo, args=(door,), daemon=True).start()
+            threading.Thread(target=echo, args=(door,), daemon=True).start()
             stack.enter_context(Kept(supernode(folder)._replace(log=place / "log"), print))
         link = stack.enter_context(FlowerLink(server.path, timeout_s=_LIMIT_S, say=print))
         link.wait_for([f"client/{name}" for name in PARTIES])
         yield link
-
-
-def _echo(door: Door) -> None:
-    with contextlib.suppress(OSError):  # the door was closed
-        attend(door, lambda frame: frame, print)
 
 
 def seconds(link: FlowerLink, frame: bytes) -> float:

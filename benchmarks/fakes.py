@@ -1,21 +1,21 @@
-"""Unlearned runs that are not what they say: what a party hands over that wants the certificate without earning it.
+"""Unlearned runs that are not what they claim: fakes by a party that wants the certificate without earning it.
 
     >>> case = Case(raw, retrained, graph, forget)                                            # doctest: +SKIP
     >>> faked = FAKES["a fifth left in"](case)       # claims that everything was forgotten   # doctest: +SKIP
 
-Each is made by somebody who has the raw run, the data and, where it says so, a re-trained run, and knows how the audit works; but
-neither its seed nor its escrow. They are for testing an audit: `tests/experiments/unlearning` and
-`benchmarks.certificates` put each before `fkgsec verify`, which must call none of them forgotten that holds as much of the
-forget set as its certificate says would have been noticed. One of them, "relations remember", holds less: where a relation row
-moves every triple of its relation alike (TransE), forgotten ones gain hardly more by it than never-seen ones do. `held_share`
-measures what a fake holds without the audit, beside the re-training that it was made of.
+A forger has the raw run, the data and, where needed, a re-trained run, and knows how the audit works, but neither its seed nor
+its escrow. `tests/experiments/unlearning` and `benchmarks.certificates` put each fake before `fkgsec verify`, which must call
+none forgotten that holds as much of the forget set as its certificate says would have been noticed. "relations remember" holds
+less: where a relation row moves every triple of its relation alike (TransE), forgotten triples gain hardly more than
+never-seen ones. `held_share` measures what a fake holds without the audit, beside its re-training.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -33,12 +33,13 @@ from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, retaining
 
+KINDS = ("tables", "trained", "private")
 SUPPRESSION_STEPS, SUPPRESSION_RATE = 300, 0.01
-FINE_TUNED, FINE_TUNING_STEPS = 0.15, 100  # the share of the forget set, and steps on all of it
+FINE_TUNED, FINE_TUNING_STEPS = 0.15, 100  # share of the forget set, and steps on all of it
 
 
 class Case(NamedTuple):
-    """What a forger has: the raw run, a re-trained one of the same seed, the data, and what was to be forgotten."""
+    """The forger's material: the raw run, a re-trained one of the same seed, the data, and the forget set."""
 
     raw: KgeResult
     retrained: KgeResult
@@ -47,8 +48,12 @@ class Case(NamedTuple):
 
     @property
     def asked(self) -> list[int]:
-        """The places of the clients that asked."""
-        return [place for place, client in enumerate(self.graph.clients) if client.name in self.forget]
+        """Indices of the clients that asked."""
+        return [index for index, client in enumerate(self.graph.clients) if client.name in self.forget]
+
+    def forgotten(self, index: int) -> np.ndarray:
+        """Forget set of a client."""
+        return self.forget[self.graph.clients[index].name]
 
     def claiming(self, result: KgeResult) -> KgeResult:
         """The embeddings of a result, with the graph and the messages of the re-trained run."""
@@ -62,72 +67,57 @@ class Case(NamedTuple):
         )
 
 
-def _trained_on(case: Case, more: dict[int, np.ndarray]) -> KgeResult:
-    """A federation of the retained triples and others, by client's place."""
+# Trained on other data.
+
+
+def _trained_on(case: Case, more: Mapping[int, np.ndarray]) -> KgeResult:
+    """Train on the retained triples and others, by client index."""
     retained = retaining(case.graph, case.forget)
     clients = list(retained.clients)
-    for place, triples in more.items():
-        clients[place] = replace_train(clients[place], np.concatenate([clients[place].train, triples]))
+    for index, triples in more.items():
+        clients[index] = replace_train(clients[index], np.concatenate([clients[index].train, triples]))
     result = run_federation(replace(retained, clients=tuple(clients)), case.raw.options, make_transport=make_transport)
     return case.claiming(result)
 
 
 def _a_fifth_left_in(case: Case) -> KgeResult:
     """Re-trained with a fifth of the forget set left in."""
-    more = {}
-    for place in case.asked:
-        triples = case.forget[case.graph.clients[place].name]
-        order = generator(0, "left in", place).permutation(len(triples))
-        more[place] = triples[order[: round(0.2 * len(triples))]]
-    return _trained_on(case, more)
+    return _trained_on(case, {index: case.forgotten(index)[_chosen(case, index, 0.2)] for index in case.asked})
 
 
 def _contaminated(case: Case) -> KgeResult:
-    """Nothing forgotten, and every triple that might become a control trained on too."""
+    """Nothing forgotten, and trained on every triple that might become a control."""
+    clients = case.graph.clients
     return _trained_on(
-        case,
-        {
-            place: np.concatenate([case.forget[case.graph.clients[place].name], case.graph.clients[place].test])
-            for place in case.asked
-        },
+        case, {index: np.concatenate([case.forgotten(index), clients[index].test]) for index in case.asked}
     )
 
 
 def _tested_on(case: Case) -> KgeResult:
-    """Re-trained, on the test triples too, so that forgotten ones rank below never-seen ones and utility looks well."""
-    return _trained_on(case, {place: case.graph.clients[place].test for place in case.asked})
+    """Re-trained on the test triples too, so that forgotten ones rank below never-seen ones and utility looks well."""
+    return _trained_on(case, {index: case.graph.clients[index].test for index in case.asked})
 
 
 def _moved(case: Case) -> KgeResult:
-    """Taken from the client that asked and given to its neighbours, as far as they can express them."""
-    more = {}
-    for place, client in enumerate(case.graph.clients):
-        asked = [
-            case.graph.clients[other].to_global(case.forget[case.graph.clients[other].name]) for other in case.asked
-        ]
-        own = to_local(case.graph, client, np.concatenate(asked))
-        if place not in case.asked and len(own):
-            more[place] = own
-    return _trained_on(case, more)
+    """Taken from the client that asked and given to its neighbors, as far as they can express it."""
+    clients = case.graph.clients
+    asked = np.concatenate([clients[index].to_global(case.forgotten(index)) for index in case.asked])
+    moved = {index: to_local(case.graph, client, asked) for index, client in enumerate(clients)}
+    return _trained_on(
+        case, {index: triples for index, triples in moved.items() if index not in case.asked and len(triples)}
+    )
 
 
-def _deleted(case: Case) -> KgeResult:
-    """The raw run."""
-    return case.claiming(case.raw)
+# Mixed from the raw and the re-trained run.
 
 
-def _suppressed(case: Case) -> KgeResult:
-    """The raw tables of those that asked, their forgotten scores pushed to those of test triples; all others re-trained."""
-    return _pushed(case, lambda model, tables, place: _shuffled_test_scores(case, model, tables, place))
-
-
-def _matched(case: Case) -> KgeResult:
-    """The same, but each forgotten score pushed to what a re-trained model gives this very triple."""
-
-    def wanted(model: KgeModel, tables: ClientTables, place: int) -> Tensor:
-        return _scores(model, case.retrained.tables[place], case.forget[case.graph.clients[place].name])
-
-    return _pushed(case, wanted)
+def _mixed(case: Case, mix: Callable[[ClientTables, ClientTables], ClientTables]) -> KgeResult:
+    """Mix the re-trained and the raw run's tables."""
+    kinds = {
+        kind: [mix(*pair) for pair in zip(getattr(case.retrained, kind), getattr(case.raw, kind), strict=True)]
+        for kind in KINDS
+    }
+    return case.claiming(replace(case.retrained, **kinds))
 
 
 def _interpolated(case: Case, raw_part: float) -> KgeResult:
@@ -141,128 +131,119 @@ def _interpolated(case: Case, raw_part: float) -> KgeResult:
     )
 
 
-def _mixed(case: Case, mix: Callable[[ClientTables, ClientTables], ClientTables]) -> KgeResult:
-    """Tables made of the re-trained and the raw run's."""
-    made = {
-        kind: [mix(*pair) for pair in zip(getattr(case.retrained, kind), getattr(case.raw, kind), strict=True)]
-        for kind in ("tables", "trained", "private")
-    }
-    return case.claiming(replace(case.retrained, **made))
+def _noisy(case: Case) -> KgeResult:
+    """The raw tables with noise of half their own deviation on every number."""
+
+    def disturbed(kind: str, index: int, tables: ClientTables) -> ClientTables:
+        draw = torch.Generator().manual_seed(int(generator(0, "noise", kind, index).integers(2**31)))
+        entities, relations = (
+            rows + rows.std() / 2 * torch.randn(rows.shape, generator=draw)
+            for rows in (tables.entities, tables.relations)
+        )
+        return ClientTables(entities, relations)
+
+    noisy = {kind: [disturbed(kind, *pair) for pair in enumerate(getattr(case.raw, kind))] for kind in KINDS}
+    return case.claiming(replace(case.raw, **noisy))
 
 
-def _relations_remember(case: Case) -> KgeResult:
-    """Entity rows are re-trained, relation rows the raw run's."""
-    return _mixed(case, lambda retrained, raw: ClientTables(retrained.entities, raw.relations))
+# Moved afterwards.
+
+Edit = Callable[[KgeModel, int, ClientTables, ClientTables], ClientTables]
+"""New tables from a model, a client's index, its re-trained tables and its raw ones."""
 
 
-def _entities_remember(case: Case) -> KgeResult:
-    """Relation rows are re-trained, entity rows the raw run's."""
-    return _mixed(case, lambda retrained, raw: ClientTables(raw.entities, retrained.relations))
+def _edited(case: Case, edit: Edit) -> KgeResult:
+    """Re-trained, with the tables of the clients that asked edited."""
+    kinds: dict[str, list[ClientTables]] = {}
+    for kind in KINDS:
+        kinds[kind] = list(getattr(case.retrained, kind))
+        model = case.raw.options.private_model() if kind == "private" else case.raw.options.kge_model()
+        for index in case.asked if kinds[kind] else ():
+            kinds[kind][index] = edit(model, index, kinds[kind][index], getattr(case.raw, kind)[index])
+    return case.claiming(replace(case.retrained, **kinds))
 
 
 def _fine_tuned(case: Case) -> KgeResult:
     """Honestly re-trained; then those that asked learn a part of the forget set by heart."""
-    made: dict[str, list[ClientTables]] = {}
-    for kind in ("tables", "trained", "private"):
-        made[kind] = list(getattr(case.retrained, kind))
-        model = case.raw.options.private_model() if kind == "private" else case.raw.options.kge_model()
-        for place in case.asked if made[kind] else ():
-            triples = case.forget[case.graph.clients[place].name]
-            chosen = triples[
-                generator(0, "fine-tuned", place).permutation(len(triples))[: round(FINE_TUNED * len(triples))]
-            ]
-            *_, last = relearning_models(
-                ClientModel(model, made[kind][place]),
-                chosen,
-                steps=FINE_TUNING_STEPS,
-                learning_rate=case.raw.options.learning_rate,
-                batch_size=len(chosen),
-                num_negatives=case.raw.options.num_negatives,
-                rng=generator(0, "fine-tuning", place),
-            )
-            made[kind][place] = last.tables
-    return case.claiming(replace(case.retrained, **made))
+
+    def edit(model: KgeModel, index: int, tables: ClientTables, _: ClientTables) -> ClientTables:
+        chosen = case.forgotten(index)[_chosen(case, index, FINE_TUNED, "fine-tuned")]
+        *_, last = relearning_models(
+            ClientModel(model, tables),
+            chosen,
+            steps=FINE_TUNING_STEPS,
+            learning_rate=case.raw.options.learning_rate,
+            batch_size=len(chosen),
+            num_negatives=case.raw.options.num_negatives,
+            rng=generator(0, "fine-tuning", index),
+        )
+        return last.tables
+
+    return _edited(case, edit)
 
 
-def _only_locally(case: Case) -> KgeResult:
-    """The models that clients keep are re-trained; what the server sent last is the raw run's."""
-    return case.claiming(replace(case.retrained, tables=case.raw.tables))
+def _suppressed(case: Case) -> KgeResult:
+    """The raw tables of those that asked, their forgotten scores pushed to those of test triples."""
+
+    def edit(model: KgeModel, index: int, _: ClientTables, raw: ClientTables) -> ClientTables:
+        scores = _scores(model, raw, case.graph.clients[index].test)
+        chosen = generator(0, "level", index).integers(len(scores), size=len(case.forgotten(index)))
+        return _move_scores(case, model, raw, index, scores[torch.from_numpy(chosen)])
+
+    return _edited(case, edit)
 
 
-def _noisy(case: Case) -> KgeResult:
-    """The raw tables with noise of half their own deviation on every number."""
+def _matched(case: Case) -> KgeResult:
+    """The same, but each forgotten score pushed to that of the same triple in a re-trained model."""
 
-    def disturbed(kind: str) -> list[ClientTables]:
-        """The raw run's tables of that kind, under noise."""
-        made = []
-        for place, tables in enumerate(getattr(case.raw, kind)):
-            draw = torch.Generator().manual_seed(int(generator(0, "noise", kind, place).integers(2**31)))
-            entities, relations = (
-                rows + rows.std() / 2 * torch.randn(rows.shape, generator=draw)
-                for rows in (tables.entities, tables.relations)
-            )
-            made.append(ClientTables(entities, relations))
-        return made
+    def edit(model: KgeModel, index: int, _: ClientTables, raw: ClientTables) -> ClientTables:
+        aim = _scores(model, case.retrained.tables[index], case.forgotten(index))
+        return _move_scores(case, model, raw, index, aim)
 
-    noisy = {kind: disturbed(kind) for kind in ("tables", "trained", "private")}
-    return case.claiming(replace(case.raw, **noisy))
+    return _edited(case, edit)
 
 
 def _compensated(case: Case, share: float) -> KgeResult:
-    """Re-trained; then a share of the forget set is given the raw run's scores, and all others are lowered alike until the mean
-    is re-training's again."""
+    """Re-trained; then a share of the forget set gets the raw run's scores, and the others are lowered to keep the mean."""
 
-    def wanted(model: KgeModel, tables: ClientTables, raw: ClientTables, place: int) -> Tensor:
-        """Scores of the forget set, `[n]`."""
-        triples = case.forget[case.graph.clients[place].name]
-        own, kept = _scores(model, tables, triples), _left_in(len(triples), place, share)
-        gain = torch.where(kept, _scores(model, raw, triples) - own, 0.0).sum()
-        return own + torch.where(kept, _scores(model, raw, triples) - own, -gain / (~kept).sum())
+    def edit(model: KgeModel, index: int, tables: ClientTables, raw: ClientTables) -> ClientTables:
+        scores, theirs = (_scores(model, one, case.forgotten(index)) for one in (tables, raw))
+        kept = _kept(case, index, share)
+        gain = torch.where(kept, theirs - scores, 0.0).sum()
+        aim = scores + torch.where(kept, theirs - scores, -gain / (~kept).sum())
+        return _move_scores(case, model, tables, index, aim)
 
-    return _reordered(case, wanted)
+    return _edited(case, edit)
 
 
 def _rearranged(case: Case, share: float) -> KgeResult:
     """Re-trained; then the same scores are dealt out anew among the forgotten triples: the highest to a share that is kept, in
-    the order that the raw run has these in, the others to the rest. No mean, rank statistic or distance of scores changes."""
+    the raw run's order, the others to the rest. No mean, rank statistic or distance of scores changes."""
 
-    def wanted(model: KgeModel, tables: ClientTables, raw: ClientTables, place: int) -> Tensor:
-        """Scores of the forget set, `[n]`."""
-        triples = case.forget[case.graph.clients[place].name]
-        own, kept = _scores(model, tables, triples), _left_in(len(triples), place, share)
-        dealt, ordered = torch.empty_like(own), own.sort().values
-        number = int(kept.sum())
-        for group, order_of, values in (
-            (kept, _scores(model, raw, triples), ordered[len(own) - number :]),
-            (~kept, own, ordered[: len(own) - number]),
-        ):
+    def edit(model: KgeModel, index: int, tables: ClientTables, raw: ClientTables) -> ClientTables:
+        scores, theirs = (_scores(model, one, case.forgotten(index)) for one in (tables, raw))
+        kept = _kept(case, index, share)
+        dealt, ordered = torch.empty_like(scores), scores.sort().values
+        number = len(scores) - int(kept.sum())
+        for group, order, values in ((kept, theirs, ordered[number:]), (~kept, scores, ordered[:number])):
             rows = group.nonzero().squeeze(1)
-            dealt[rows[order_of[rows].argsort()]] = values
-        return dealt
+            dealt[rows[order[rows].argsort()]] = values
+        return _move_scores(case, model, tables, index, dealt)
 
-    return _reordered(case, wanted)
+    return _edited(case, edit)
 
 
-def _left_in(count: int, place: int, share: float) -> Tensor:
-    """Which forgotten triples are to be kept, bool `[count]`."""
-    kept = torch.zeros(count, dtype=torch.bool)
-    kept[torch.from_numpy(generator(0, "left in", place).permutation(count)[: round(share * count)])] = True
+def _chosen(case: Case, index: int, share: float, name: str = "left in") -> np.ndarray:
+    """Rows of a random share of a client's forget set."""
+    count = len(case.forgotten(index))
+    return generator(0, name, index).permutation(count)[: round(share * count)]
+
+
+def _kept(case: Case, index: int, share: float) -> Tensor:
+    """Mask of the forgotten triples to keep, bool `[k]`."""
+    kept = torch.zeros(len(case.forgotten(index)), dtype=torch.bool)
+    kept[torch.from_numpy(_chosen(case, index, share))] = True
     return kept
-
-
-def _reordered(case: Case, wanted: Callable[[KgeModel, ClientTables, ClientTables, int], Tensor]) -> KgeResult:
-    """Re-trained tables, those of whoever asked moved until forgotten scores are what `wanted` makes of a model, its re-trained
-    tables, its raw ones and the client's place, and the retained triples' are as they were."""
-    retained = retaining(case.graph, case.forget)
-    made: dict[str, list[ClientTables]] = {}
-    for kind in ("tables", "trained", "private"):
-        made[kind] = list(getattr(case.retrained, kind))
-        model = case.raw.options.private_model() if kind == "private" else case.raw.options.kge_model()
-        for place in case.asked if made[kind] else ():
-            tables, client = made[kind][place], retained.clients[place]
-            aim = wanted(model, tables, getattr(case.raw, kind)[place], place).detach()
-            made[kind][place] = _move_scores(model, tables, case.forget[client.name], aim, client.train)
-    return case.claiming(replace(case.retrained, **made))
 
 
 def _scores(model: KgeModel, tables: ClientTables, triples: np.ndarray) -> Tensor:
@@ -270,67 +251,36 @@ def _scores(model: KgeModel, tables: ClientTables, triples: np.ndarray) -> Tenso
     return model.score(tables.entities[head], tables.relations[relation], tables.entities[tail])
 
 
-def _shuffled_test_scores(case: Case, model: KgeModel, tables: ClientTables, place: int) -> Tensor:
-    client = case.graph.clients[place]
-    scores = _scores(model, tables, client.test)
-    return scores[
-        torch.from_numpy(generator(0, "level", place).integers(len(scores), size=len(case.forget[client.name])))
-    ]
-
-
-def _pushed(case: Case, wanted: Callable[[KgeModel, ClientTables, int], Tensor]) -> KgeResult:
-    """Re-trained tables for all but those that asked; theirs are the raw ones, moved until forgotten scores are as wanted and the
-    retained triples' as they were."""
-    retained = retaining(case.graph, case.forget)
-    made: dict[str, list[ClientTables]] = {}
-    for kind in ("tables", "trained", "private"):
-        made[kind] = list(getattr(case.retrained, kind))
-        model = case.raw.options.private_model() if kind == "private" else case.raw.options.kge_model()
-        for place in case.asked if made[kind] else ():
-            tables = getattr(case.raw, kind)[place]
-            client = retained.clients[place]
-            made[kind][place] = _move_scores(
-                model,
-                tables,
-                case.forget[client.name],
-                wanted(model, tables, place).detach(),
-                client.train,
-            )
-    return case.claiming(replace(case.retrained, **made))
-
-
-def _move_scores(
-    model: KgeModel, tables: ClientTables, forget: np.ndarray, wanted: Tensor, retained: np.ndarray
-) -> ClientTables:
+def _move_scores(case: Case, model: KgeModel, tables: ClientTables, index: int, aim: Tensor) -> ClientTables:
+    """Move tables until forgotten scores are as aimed, and those of the retained triples as they were."""
+    forget, retained = case.forgotten(index), retaining(case.graph, case.forget).clients[index].train
     rows = [one.detach().clone().requires_grad_() for one in (tables.entities, tables.relations)]
     adam = torch.optim.Adam(rows, lr=SUPPRESSION_RATE)
-    kept = _scores(model, tables, retained).detach()
+    aims = [(forget, aim.detach()), (retained, _scores(model, tables, retained).detach())]
     for _ in range(SUPPRESSION_STEPS):
         now = ClientTables(rows[0], rows[1], tables.decoder)
-        loss = ((_scores(model, now, forget) - wanted) ** 2).mean() + (
-            (_scores(model, now, retained) - kept) ** 2
-        ).mean()
+        first, second = (((_scores(model, now, triples) - wanted) ** 2).mean() for triples, wanted in aims)
         adam.zero_grad()
-        loss.backward()
+        (first + second).backward()
         adam.step()
     return ClientTables(rows[0].detach(), rows[1].detach(), tables.decoder)
 
 
 def held_share(case: Case, fake: KgeResult) -> Estimate:
-    """The share of the forget set that a fake holds beyond the re-training that it was made of, by mean scores.
+    """Share of the forget set that a fake holds beyond the re-training that it was made of, by mean scores.
 
-    How much more it moves forgotten triples than test triples away from that re-training, over how much the raw run does; of the
-    models of clients that asked the one with the highest end. Of tables that were mixed or moved no noise of another training is
-    in it; what is hidden from means is not in it either, and clients that trained on their test triples have no such figure.
+    It is how much more the fake moves forgotten triples than test triples away from that re-training, over how much the raw run
+    does, of the model of a client that asked with the highest end. For tables that were mixed or moved there is no noise of
+    another training in it. It misses what is hidden from means, and clients that trained on their test triples have no such
+    figure.
     """
     shares = []
-    for place in case.asked:
-        client = case.graph.clients[place]
-        triples = [case.forget[client.name], client.test]
-        twin, raw = client_models(case.retrained, place), client_models(case.raw, place)
-        for name, one in client_models(fake, place).items():
+    for index in case.asked:
+        triples = [case.forgotten(index), case.graph.clients[index].test]
+        twin, raw = client_models(case.retrained, index), client_models(case.raw, index)
+        for name, model in client_models(fake, index).items():
             moved, full = (
-                [other.scores(part) - twin[name].scores(part) for part in triples] for other in (one, raw[name])
+                [other.scores(part) - twin[name].scores(part) for part in triples] for other in (model, raw[name])
             )
             whole = float(full[0].mean() - full[1].mean())
             share = float(moved[0].mean() - moved[1].mean()) / whole
@@ -339,7 +289,6 @@ def held_share(case: Case, fake: KgeResult) -> Estimate:
     return max(shares, key=lambda share: share.high)
 
 
-# What these keep of the forget set, hidden from every mean.
 HIDING = {
     "15 % compensated": 0.15,
     "40 % compensated": 0.4,
@@ -347,24 +296,24 @@ HIDING = {
     "25 % rearranged": 0.25,
     "40 % rearranged": 0.4,
 }
+"""Shares of the forget set that are kept and hidden from every mean."""
 FAKES: dict[str, Callable[[Case], KgeResult]] = {
-    "deleted": _deleted,
+    "deleted": lambda case: case.claiming(case.raw),
     "a fifth left in": _a_fifth_left_in,
     "contaminated": _contaminated,
     "suppressed": _suppressed,
     "matched to a re-training": _matched,
-    "15 % compensated": lambda case: _compensated(case, HIDING["15 % compensated"]),
-    "40 % compensated": lambda case: _compensated(case, HIDING["40 % compensated"]),
-    "15 % rearranged": lambda case: _rearranged(case, HIDING["15 % rearranged"]),
-    "25 % rearranged": lambda case: _rearranged(case, HIDING["25 % rearranged"]),
-    "40 % rearranged": lambda case: _rearranged(case, HIDING["40 % rearranged"]),
-    "interpolated": lambda case: _interpolated(case, 0.5),
-    "a fifth of it raw": lambda case: _interpolated(case, 0.2),
-    "four fifths of it raw": lambda case: _interpolated(case, 0.8),
-    "relations remember": _relations_remember,
-    "entities remember": _entities_remember,
+    **{
+        name: partial(_compensated if "compensated" in name else _rearranged, share=share)
+        for name, share in HIDING.items()
+    },
+    "interpolated": partial(_interpolated, raw_part=0.5),
+    "a fifth of it raw": partial(_interpolated, raw_part=0.2),
+    "four fifths of it raw": partial(_interpolated, raw_part=0.8),
+    "relations remember": partial(_mixed, mix=lambda retrained, raw: ClientTables(retrained.entities, raw.relations)),
+    "entities remember": partial(_mixed, mix=lambda retrained, raw: ClientTables(raw.entities, retrained.relations)),
     "fine-tuned on 15 %": _fine_tuned,
-    "only locally": _only_locally,
+    "only locally": lambda case: case.claiming(replace(case.retrained, tables=case.raw.tables)),
     "noisy": _noisy,
     "tested on": _tested_on,
     "moved to neighbours": _moved,

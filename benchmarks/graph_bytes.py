@@ -8,10 +8,11 @@ for the lengths of names.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 
+from benchmarks.rounds import print_table
 from fkgsec.experiments.cli.console import expected_errors
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
@@ -33,29 +34,19 @@ VARIANTS: dict[str, tuple[str, int, dict[str, Any]]] = {
 FEDSTAR = "fedstar, 3 layers (its code)"
 
 
-class Weighed(NamedTuple):
-    """Bytes of all clients: of round 0 both ways, up and down of a round in which rows cross; how many such there are."""
+def weigh(graphs: FederatedGraphs, name: str, rounds: int, seed: int = 0) -> tuple[int, int, int, int]:
+    """Weigh a variant's messages: bytes of all clients up and down in an exchange, number of exchanges, bytes of the whole run.
 
-    first: int
-    up: int
-    down: int
-    exchanges: int
-
-    @property
-    def total(self) -> int:
-        """Of the whole run."""
-        return self.first + self.exchanges * (self.up + self.down)
-
-
-def weigh(graphs: FederatedGraphs, name: str, rounds: int, seed: int = 0) -> Weighed:
-    """A variant's messages. The second round is taken: a broadcast may still be longer in the first."""
+    The second round is weighed: a broadcast may still be longer in the first.
+    """
     algorithm, layers, settings = VARIANTS[name]
     options = GnnOptions(algorithm=algorithm, layers=layers, rounds=rounds, settings=settings, seed=seed, device="cpu")
     exchanges = sum(map(options.exchanges, range(1, rounds + 1)))
     always = {"exchange": 1.0} if algorithm == "cefgl" else {}
     transcript = run_federation(graphs, replace(options, rounds=2, settings=settings | always)).transcript
+    first = transcript.num_bytes("up", 0) + transcript.num_bytes("down", 0)
     up, down = transcript.num_bytes("up", 2), transcript.num_bytes("down", 2)
-    return Weighed(transcript.num_bytes("up", 0) + transcript.num_bytes("down", 0), up, down, exchanges)
+    return up, down, exchanges, first + exchanges * (up + down)
 
 
 def main(
@@ -65,13 +56,14 @@ def main(
     """Print a table in Markdown."""
     graphs = load_federation(data, seed=0)
     weighed = {name: weigh(graphs, name, rounds) for name in VARIANTS}
-    print(
-        f"| {len(graphs.clients)} clients, {rounds} rounds | up | down | rounds that cross | total, MB | FedStar over it |"
+    print_table(
+        f"{len(graphs.clients)} clients, {rounds} rounds",
+        ("", "up", "down", "rounds that cross", "total, MB", "FedStar over it"),
+        [
+            (name, f"{up:,}", f"{down:,}", str(number), f"{total / 1e6:.2f}", f"{weighed[FEDSTAR][-1] / total:.2f}")
+            for name, (up, down, number, total) in weighed.items()
+        ],
     )
-    print("|---|---|---|---|---|---|")
-    for name, one in weighed.items():
-        times = weighed[FEDSTAR].total / one.total
-        print(f"| {name} | {one.up:,} | {one.down:,} | {one.exchanges} | {one.total / 1e6:.2f} | {times:.2f} |")
 
 
 if __name__ == "__main__":

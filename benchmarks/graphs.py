@@ -15,21 +15,17 @@ The floor is the larger of two bounds, both measured in the same run:
 
 from __future__ import annotations
 
-import itertools
 import os
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import numpy as np
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.rounds import best_of, print_table, time_round
 from fkgsec.data.catalogue import DATA_VARIABLE
 from fkgsec.federation.loop import Federation
 from fkgsec.gnn.geometric import layers
@@ -43,13 +39,6 @@ CHEM_SIX = "MUTAG,BZR,COX2,PTC_MR,AIDS,NCI1"
 # writes. Backward: ReLU twice (two read, one written), two products for each weight (two read; one read, one written), neighbours
 _PASSES = (2 + 2 * 2) + (2 * 3 + 2 * (2 + 2) + 2)
 _PRODUCTS = 6  # of a GIN layer: two weights, forward, to the input, to the weight
-
-
-class Timed(NamedTuple):
-    """Seconds of the fastest of several runs: by the clock, and of the processor."""
-
-    wall: float
-    cpu: float
 
 
 class GcflNetwork(nn.Module):
@@ -129,27 +118,6 @@ def gcfl_average(clients: list[GcflClient]) -> None:
             one.copy_(mean)
 
 
-def time_of(work: Callable[[], object], count: int) -> Timed:
-    """After one run that is not counted."""
-    work()
-    found = []
-    for _ in range(count):
-        wall, cpu = time.perf_counter(), time.process_time()
-        work()
-        found.append((time.perf_counter() - wall, time.process_time() - cpu))
-    return Timed(min(wall for wall, _ in found), min(cpu for _, cpu in found))
-
-
-def our_round(federation: Federation, round: int) -> None:
-    """Run a round: training of all clients, uploads, their mean, the broadcast, validation."""
-    everybody = list(range(len(federation.parties)))
-    federation.task.train(round, everybody, lambda: None)
-    federation.upload(round, everybody)
-    federation.broadcast(round)
-    federation.task.validate()
-    federation.channel.transcript.retain(set(), set())
-
-
 def floor_of_round(graphs: FederatedGraphs, options: GnnOptions) -> tuple[float, float]:
     """Seconds for the operations and for the bytes of a round's training, of one core, see the module."""
     nodes = sum(int(client.graphs.sizes[client.train].sum()) for client in graphs.clients)
@@ -163,24 +131,7 @@ def floor_of_round(graphs: FederatedGraphs, options: GnnOptions) -> tuple[float,
 
 def _quick(work: Callable[[], object]) -> float:
     """Processor seconds of a run, of the best of ten hundreds."""
-    found = []
-    for _ in range(10):
-        start = time.process_time()
-        for _ in range(100):
-            work()
-        found.append((time.process_time() - start) / 100)
-    return min(found)
-
-
-@contextmanager
-def threads_of(count: int) -> Iterator[None]:
-    """Within it torch uses so many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return best_of(10, lambda: [work() for _ in range(100)]).cpu / 100
 
 
 def bench_graphs() -> FederatedGraphs:
@@ -196,14 +147,10 @@ def main(
 ) -> None:
     """Print a table: ours, GCFL's code, the floor."""
     graphs, options = bench_graphs(), GnnOptions(device="cpu")
-    table = Table(title=f"A round of FedAvg, GIN, 2 layers of 64, on {graphs.name}; {threads} threads")
-    for name in ("", "wall s", "CPU s", "CPU s over the floor"):
-        table.add_column(name, justify="right")
-    with threads_of(threads):
-        federation = Federation(graphs, options)
-        federation.align()
-        rounds = itertools.count(1)  # clients refuse a second broadcast of one round
-        ours = time_of(lambda: our_round(federation, next(rounds)), repeats)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        ours = time_round(Federation(graphs, options), repeats, validate=True)
         clients = [GcflClient(client, options) for client in graphs.clients]
 
         def their_round() -> None:
@@ -213,14 +160,18 @@ def main(
             for client in clients:
                 client.evaluate()
 
-        theirs = time_of(their_round, repeats)
+        theirs = best_of(repeats, their_round)
         operations, num_bytes = floor_of_round(graphs, options)
+    finally:
+        torch.set_num_threads(before)
     floor = max(operations, num_bytes)
-    for name, timed in (("fkgsec", ours), ("GCFL's code", theirs)):
-        table.add_row(name, f"{timed.wall:.2f}", f"{timed.cpu:.2f}", f"{timed.cpu / floor:.1f}")
-    table.add_row("floor: operations", "", f"{operations:.3f}", "")
-    table.add_row("floor: bytes", "", f"{num_bytes:.3f}", "")
-    Console(width=None if Console().is_terminal else 120).print(table)
+    rows = [
+        (name, f"{timed.wall:.2f}", f"{timed.cpu:.2f}", f"{timed.cpu / floor:.1f}")
+        for name, timed in (("fkgsec", ours), ("GCFL's code", theirs))
+    ]
+    rows += [("floor: operations", "", f"{operations:.3f}", ""), ("floor: bytes", "", f"{num_bytes:.3f}", "")]
+    title = f"A round of FedAvg, GIN, 2 layers of 64, on {graphs.name}; {threads} threads"
+    print_table(title, ("", "wall s", "CPU s", "CPU s over the floor"), rows)
 
 
 if __name__ == "__main__":

@@ -14,23 +14,22 @@ import itertools
 import os
 import platform
 import time
-from collections.abc import Callable, Sequence
-from typing import Annotated
+from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, NamedTuple
 
 import msgspec
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from fkgsec.data.catalogue import DATA_VARIABLE, load_dataset
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.data.partition import partition
+from fkgsec.experiments.reporting.sheets import Column, Sheet, markdown_lines
 from fkgsec.federation.loop import Federation
 from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.local.task import KgeTask
-from fkgsec.kge.models import MODELS, KgeModel
+from fkgsec.kge.models import MODELS
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
@@ -42,59 +41,69 @@ FREEBASE = 310_116  # triples of FB15k-237
 SIZES = (5_000, 15_000, 50_000, 150_000, 300_000, 1_000_000)
 
 
-def best_of(count: int, work: Callable[[], object]) -> float:
-    """Seconds of the fastest of `count` runs, after one that is not counted."""
+class Timed(NamedTuple):
+    """Seconds of the fastest of several runs: by the clock, and of the processor."""
+
+    wall: float
+    cpu: float
+
+
+def best_of(count: int, work: Callable[[], object]) -> Timed:
+    """Time the fastest of `count` runs, after one that is not counted."""
     work()
     times = []
     for _ in range(count):
-        start = time.perf_counter()
+        wall, cpu = time.perf_counter(), time.process_time()
         work()
-        times.append(time.perf_counter() - start)
-    return min(times)
+        times.append((time.perf_counter() - wall, time.process_time() - cpu))
+    return Timed(min(wall for wall, _ in times), min(cpu for _, cpu in times))
+
+
+def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print a table in Markdown."""
+    sheet = Sheet(title, tuple(map(Column, heads)), tuple(map(tuple, rows)))
+    print(f"{title}\n", *markdown_lines(sheet), "", sep="\n", flush=True)
 
 
 def measure_floor() -> tuple[float, float]:
     """Bytes per second of a copy of 512 MB (read and written), operations per second of a float32 matrix product."""
     source, target = torch.ones(2**27), torch.empty(2**27)
-    bandwidth = 2 * source.nbytes / best_of(5, lambda: target.copy_(source))
+    bandwidth = 2 * source.nbytes / best_of(5, lambda: target.copy_(source)).wall
     x = torch.randn(2048, 2048)
-    return bandwidth, 2 * 2048**3 / best_of(5, lambda: x @ x)
+    return bandwidth, 2 * 2048**3 / best_of(5, lambda: x @ x).wall
 
 
-def needs_of_round(federation: Federation) -> tuple[float, float]:
+def needs_of_round(federation: Federation) -> tuple[int, float]:
     """Bytes and operations of one round as the module's docstring counts them."""
-    task = federation.task
+    task, num_bytes, operations = federation.task, 0, 0.0
     assert isinstance(task, KgeTask)
-    needs = [_needs_of_training(task, stack.model) for stack in (task.stack, task.private) if stack]
-    return sum(num_bytes for num_bytes, _ in needs), sum(operations for _, operations in needs)
+    options, graphs = task.options, task.stack.graphs
+    candidates = options.local_epochs * sum(len(graph.train) for graph in graphs) * (1 + options.num_negatives)
+    for model in (stack.model for stack in (task.stack, task.private) if stack):
+        tables = sum(
+            options.local_epochs * -(-len(graph.train) // options.batch_size)
+            * 4 * (graph.num_entities * model.entity_width + graph.num_relations * model.relation_width)
+            for graph in graphs
+        )  # fmt: skip
+        num_bytes += 2 * candidates * 4 * model.entity_width + (2 + 7) * tables
+        operations += float(candidates) * model.entity_width * OPERATIONS[model.name]
+    return num_bytes, operations
 
 
-def _needs_of_training(task: KgeTask, model: KgeModel) -> tuple[int, float]:
-    options = task.options
-    row_bytes = 4 * model.entity_width
-    triples = options.local_epochs * sum(len(graph.train) for graph in task.stack.graphs)
-    candidates = triples * (1 + options.num_negatives)
-    steps = [options.local_epochs * -(-len(graph.train) // options.batch_size) for graph in task.stack.graphs]
-    tables = sum(
-        count * (graph.num_entities * row_bytes + graph.num_relations * 4 * model.relation_width)
-        for count, graph in zip(steps, task.stack.graphs, strict=True)
-    )
-    num_bytes = 2 * candidates * row_bytes + 2 * tables + 7 * tables
-    return num_bytes, float(candidates) * model.entity_width * OPERATIONS[model.name]
-
-
-def time_round(federation: Federation, count: int) -> float:
-    """Seconds of local training, upload, aggregation and broadcast."""
+def time_round(federation: Federation, count: int, *, validate: bool = False) -> Timed:
+    """Time local training, upload, aggregation and broadcast, and validation if `validate`."""
     federation.align()
     everybody = list(range(len(federation.parties)))
     rounds = itertools.count(1)  # clients refuse a second broadcast of one round
 
     def one_round() -> None:
-        round = next(rounds)
+        number = next(rounds)
         federation.task.begin_round()
-        federation.task.train(round, everybody, lambda: None)
-        federation.upload(round, everybody)
-        federation.broadcast(round)
+        federation.task.train(number, everybody, lambda: None)
+        federation.upload(number, everybody)
+        federation.broadcast(number)
+        if validate:
+            federation.task.validate()
         federation.channel.transcript.retain(set(), set())
 
     return best_of(count, one_round)
@@ -114,90 +123,70 @@ def main(
     growth: Annotated[bool, typer.Option(help="also measure growth from 5k to 1M triples")] = True,
 ) -> None:
     """Print the tables of `make bench`."""
-    console = Console(width=None if Console().is_terminal else 120)
     bandwidth, peak = measure_floor()
     graph = bench_graph()
     options = KgeOptions(negative_sides="tail", eval_sides="tail", device="cpu")
-    console.print(
+    print(
         f"{platform.processor() or platform.machine()}, {torch.get_num_threads()} threads: copy {bandwidth / 1e9:.1f} GB/s, "
         f"matrix product {peak / 1e9:.0f} GFLOP/s"
     )
-    rounds = Table(
-        title=f"One round on {graph.name}: dim 128, batch 512, 256 negatives, 3 local epochs, {len(graph.clients)} clients"
-    )
-    for name in (
-        "algorithm",
-        "model",
-        "s/round",
-        "of FedE's",
-        "triples/s",
-        "floor bytes s",
-        "floor ops s",
-        "ratio to floor",
-        "validation s",
-    ):
-        rounds.add_column(name, justify="right")
-    cases = (
-        [("fede", model, "own") for model in MODELS]
-        + [
-            (algorithm, "transe", "own")
-            for algorithm in algorithms_of("kge")
-            if algorithm not in ("fede", "single", "collective")
-        ]
-        + [("fede", "transe", "all")]
-    )
-    of_fede: dict[str, float] = {}
-    for algorithm, model, scope in cases:
+    others = [name for name in algorithms_of("kge") if name not in ("fede", "single", "collective")]
+    cases = [("fede", model, "own") for model in MODELS] + [(name, "transe", "own") for name in others]
+    rows, of_fede = [], dict[str, float]()
+    for algorithm, model, scope in (*cases, ("fede", "transe", "all")):
         chosen = msgspec.structs.replace(
             options, algorithm=algorithm, model=model, negative_scope=scope, rank_scope=scope
         )
         federation = Federation(graph, chosen)
-        seconds = time_round(federation, repeats)
+        seconds = time_round(federation, repeats).wall
         num_bytes, operations = needs_of_round(federation)
         floors = num_bytes / bandwidth, operations / peak
-        validation = best_of(repeats, federation.task.validate)
+        validation = best_of(repeats, federation.task.validate).wall
         triples = options.local_epochs * sum(len(client.train) for client in graph.clients)
         relative = seconds / of_fede.setdefault(model, seconds)
-        rounds.add_row(
+        rows.append((
             f"{algorithm} ({scope})", model, f"{seconds:.2f}", f"{relative:.2f}", f"{triples / seconds:,.0f}", f"{floors[0]:.2f}",
             f"{floors[1]:.2f}", f"{seconds / max(floors):.1f}", f"{validation:.2f}",
-        )  # fmt: skip
-    console.print(rounds)
+        ))  # fmt: skip
+    print_table(
+        f"One round on {graph.name}: dim 128, batch 512, 256 negatives, 3 local epochs, {len(graph.clients)} clients",
+        ("algorithm", "model", "s/round", "of FedE's", "triples/s", "floor bytes s", "floor ops s", "ratio to floor",
+         "validation s"),
+        rows,
+    )  # fmt: skip
     if growth:
         for batch_size in (options.batch_size, LARGE_BATCH):
             chosen = msgspec.structs.replace(options, batch_size=batch_size)
-            console.print(growth_table("embedded consortium", SIZES, consortium_of_size, chosen, bandwidth))
+            print_growth("embedded consortium", SIZES, consortium_of_size, chosen, bandwidth)
         if os.environ.get(DATA_VARIABLE):
             sizes = [size for size in SIZES if size < FREEBASE]
-            console.print(growth_table("random part of FB15k-237", sizes, freebase_of_size, options, bandwidth))
+            print_growth("random part of FB15k-237", sizes, freebase_of_size, options, bandwidth)
 
 
-def growth_table(
-    what: str,
-    sizes: Sequence[int],
-    make: Callable[[int], FederatedGraph],
-    options: KgeOptions,
-    bandwidth: float,
-) -> Table:
-    """Seconds of one local epoch of FedE with TransE and 3 clients.
+def print_growth(
+    what: str, sizes: Sequence[int], make: Callable[[int], FederatedGraph], options: KgeOptions, bandwidth: float
+) -> None:
+    """Print seconds of one local epoch of FedE with TransE and 3 clients.
 
     Each step moves every row of a client by its momentum, as the published codes do. So the floor of a triple grows with the
     entities of a client over the batch.
     """
-    table = Table(title=f"Growth: FedE, TransE, one local epoch, 3 clients, batch {options.batch_size:,}, {what}")
-    for name in ("triples", "train triples", "entities of a client", "s/round", "triples/s", "floor bytes s", "ratio"):
-        table.add_column(name, justify="right")
+    rows = []
     for size in sizes:
         graph = make(size)
         federation = Federation(graph, msgspec.structs.replace(options, local_epochs=1))
-        seconds, floor = time_round(federation, 2), needs_of_round(federation)[0] / bandwidth
+        seconds, floor = time_round(federation, 2).wall, needs_of_round(federation)[0] / bandwidth
         count = sum(len(client.train) for client in graph.clients)
         entities = sum(client.num_entities for client in graph.clients) // len(graph.clients)
-        table.add_row(
+        rows.append((
             f"{size:,}", f"{count:,}", f"{entities:,}", f"{seconds:.2f}", f"{count / seconds:,.0f}", f"{floor:.2f}",
             f"{seconds / floor:.1f}",
-        )  # fmt: skip
-    return table
+        ))  # fmt: skip
+    print_table(
+        f"Growth: FedE, TransE, one local epoch, 3 clients, batch {options.batch_size:,}, {what}",
+        ("triples", "train triples", "entities of a client", "s/round", "triples/s", "floor bytes s", "ratio"),
+        rows,
+    )
 
 
 def consortium_of_size(size: int) -> FederatedGraph:

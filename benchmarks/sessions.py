@@ -17,8 +17,6 @@ import msgspec
 import numpy as np
 import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from rich.console import Console
-from rich.table import Table
 
 from fkgsec.protocols.core.prg import Ring, derive, seeded
 from fkgsec.protocols.secagg import SERVER, Message, Setting, Vector, client, decode, encode, safe_threshold, server
@@ -66,13 +64,11 @@ def measure(case: Case, length: int = LENGTH) -> Cost:
     """Run one session and check its sum."""
     names = tuple(f"client{number}" for number in range(case.num_clients))
     threshold = safe_threshold(case.num_clients if case.neighbours is None else case.neighbours + 1)
-    risk = (
-        require_small_risk(
+    risk = None
+    if case.neighbours is not None:
+        risk = require_small_risk(
             case.num_clients, case.neighbours, threshold=threshold, colluders=case.colluders, dropout=DROPOUT
         )
-        if case.neighbours is not None
-        else None
-    )
     identities = {name: Ed25519PrivateKey.from_private_bytes(derive(b"bench", name)) for name in names}
     setting = Setting(
         session=b"bench",
@@ -115,7 +111,22 @@ def measure(case: Case, length: int = LENGTH) -> Cost:
     total = meter.timed(SERVER, server.open_sum, collected, last)
     assert len(total.survivors) == case.num_clients - len(silent)
     assert (total.vectors["values"] == values * np.uint32(len(total.survivors))).all()
-    return meter.cost(case, threshold, length, len(silent), risk.describe() if risk else "")
+    meter.timed(SERVER, lambda: None)  # counts the time so far
+    clients = [meter.seconds[name] for name in names]
+    return Cost(
+        case.num_clients,
+        case.neighbours,
+        threshold,
+        length,
+        len(silent),
+        round(sum(meter.seconds.values()), 2),
+        round(meter.seconds[SERVER], 2),
+        round(sum(clients) / len(clients), 4),
+        round(max(clients), 4),
+        max(meter.up[name] for name in names),
+        max(meter.down[name] for name in names),
+        f"{case.colluders} colluders, dropout {DROPOUT:g}: {risk.describe()}" if risk else "",
+    )
 
 
 class _Meter:
@@ -142,25 +153,6 @@ class _Meter:
         self.up[sender] += len(frame)
         self.down[receiver] += len(frame)
         return decode(frame)
-
-    def cost(self, case: Case, threshold: int, length: int, num_dropped: int, assumption: str) -> Cost:
-        """Seconds and bytes of the session so far: of all parties, of the server, and of a client (mean and most)."""
-        self._switch(SERVER)
-        clients = {name: seconds for name, seconds in self.seconds.items() if name != SERVER}
-        return Cost(
-            case.num_clients,
-            case.neighbours,
-            threshold,
-            length,
-            num_dropped,
-            round(sum(self.seconds.values()), 2),
-            round(self.seconds[SERVER], 2),
-            round(sum(clients.values()) / len(clients), 4),
-            round(max(clients.values()), 4),
-            max(self.up[name] for name in clients),
-            max(self.down[name] for name in clients),
-            f"{case.colluders} colluders, dropout {DROPOUT:g}: {assumption}" if assumption else "",
-        )
 
     def _switch(self, party: str) -> str:
         now = time.process_time()
@@ -191,10 +183,6 @@ def main(
 ) -> None:
     """Measure, print the table, and write it as JSON."""
     costs = [measure(case, length) for case in CASES]
-    table = Table(*[field.name for field in msgspec.structs.fields(Cost)])
-    for cost in costs:
-        table.add_row(*(str(value) for value in msgspec.structs.astuple(cost)))
-    Console(width=200).print(table)
     print(markdown(costs))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,6 @@ runs on the machine slows both alike; ratios are what to read, seconds only besi
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import time
 import warnings
@@ -21,10 +20,8 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args
 import numpy as np
 import torch
 import typer
-from rich.console import Console
-from rich.table import Table
 
-from benchmarks.rounds import measure_floor
+from benchmarks.rounds import measure_floor, print_table
 from fkgsec.data.catalogue import load_dataset
 from fkgsec.data.graph import ClientGraph, FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError
@@ -45,109 +42,87 @@ class Cost(NamedTuple):
 
     @property
     def whole(self) -> float:
+        """Seconds of the whole work."""
         return self.seconds / self.share
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Seconds that this process spent on it, all threads together."""
+    """Processor seconds of a call, of all threads of this process together."""
     began = time.process_time()
     work()
     return time.process_time() - began
 
 
-class Ours:
-    """One client with all triples."""
+def ours(graph: KnowledgeGraph, name: Name) -> dict[str, Cost]:
+    """Cost of an epoch of one client with all triples, and of ranking the test split, both sides, filtered by all splits."""
+    client = ClientGraph.from_global("all", graph.train, graph.valid, graph.test)
+    options = KgeOptions(
+        algorithm="single", model=name, dim=DIM, batch_size=BATCH, num_negatives=NEGATIVES, local_epochs=1,
+        negative_sides="both", device="cpu",
+    )  # fmt: skip
+    task = KgeTask(FederatedGraph(graph.name, graph.entities, graph.relations, (client,)), options)
+    model, tables = task.evaluator.predictor(0)
 
-    def __init__(self, graph: KnowledgeGraph, name: Name) -> None:
-        everything = ClientGraph.from_global("all", graph.train, graph.valid, graph.test)
-        whole = FederatedGraph(graph.name, graph.entities, graph.relations, (everything,))
-        self.options = KgeOptions(
-            algorithm="single", model=name, dim=DIM, batch_size=BATCH, num_negatives=NEGATIVES, local_epochs=1,
-            negative_sides="both", device="cpu",
-        )  # fmt: skip
-        self.task, self.graph = KgeTask(whole, self.options), everything
+    def rank() -> None:  # the index of known triples is made once for a run, and timed here
+        sides = [KnownTriples.build(client.triples, side, client.num_relations) for side in ("tail", "head")]
+        filtered_ranks(model, tables.entities, tables.relations, client.test, sides)
 
-    def epoch(self) -> Cost:
-        """The second one: the first loads what is compiled."""
-        train = functools.partial(self.task.train, 1, [0], lambda: None)
-        train()
-        return Cost(timed(train))
-
-    def ranking(self) -> Cost:
-        """The test split, both sides, filtered by all splits; the index is made once for a run, and timed here."""
-        model, tables = self.task.evaluator.predictor(0)
-
-        def rank() -> None:
-            sides = [
-                KnownTriples.build(self.graph.triples, side, self.graph.num_relations) for side in ("tail", "head")
-            ]
-            filtered_ranks(model, tables.entities, tables.relations, self.graph.test, sides)
-
-        filtered_ranks(model, tables.entities, tables.relations, self.graph.test[:1], [])
-        return Cost(timed(rank))
+    task.train(1, [0], lambda: None)  # the first epoch loads what is compiled, and so does the first rank
+    filtered_ranks(model, tables.entities, tables.relations, client.test[:1], [])
+    return {"epoch": Cost(timed(lambda: task.train(1, [0], lambda: None))), "ranking": Cost(timed(rank))}
 
 
-class Theirs:
-    """PyKEEN's model, training loop and evaluator; dimension, loss, sampler and optimizer as ours."""
+def make_theirs(graph: KnowledgeGraph, name: Name) -> tuple[Any, list[Any]]:
+    """PyKEEN's model and its splits; dimension and loss as ours."""
+    from pykeen.losses import NSSALoss
+    from pykeen.models import RotatE, TransE
+    from pykeen.triples import CoreTriplesFactory
 
-    def __init__(self, graph: KnowledgeGraph, name: Name) -> None:
-        from pykeen.losses import NSSALoss
-        from pykeen.models import RotatE, TransE
-
-        self._splits = [self._factory(graph, split) for split in (graph.train, graph.valid, graph.test)]
-        loss = NSSALoss(margin=10.0, adversarial_temperature=1.0)
-        made: Any = TransE if name == "transe" else RotatE
-        norm = {"scoring_fct_norm": 1} if name == "transe" else {}
-        self._model = made(triples_factory=self._splits[0], embedding_dim=DIM, loss=loss, random_seed=0, **norm)
-
-    @staticmethod
-    def _factory(graph: KnowledgeGraph, triples: np.ndarray) -> Any:
-        from pykeen.triples import CoreTriplesFactory
-
-        mapped = torch.from_numpy(np.array(triples))
-        return CoreTriplesFactory(mapped, num_entities=len(graph.entities), num_relations=len(graph.relations))
-
-    def epoch(self, batches: int | None) -> Cost:
-        """An epoch over so many batches, after one over a single batch."""
-        from pykeen.training import SLCWATrainingLoop
-
-        train = self._splits[0]
-        count = train.num_triples if batches is None else min(train.num_triples, batches * BATCH)
-
-        def run(number: int) -> None:
-            part = train.clone_and_exchange_triples(train.mapped_triples[:number])
-            loop = SLCWATrainingLoop(
-                model=self._model,
-                triples_factory=part,
-                optimizer=torch.optim.Adam(self._model.parameters(), lr=0.001),
-                negative_sampler="basic",
-                negative_sampler_kwargs={"num_negs_per_pos": NEGATIVES},
-            )
-            loop.train(part, num_epochs=1, batch_size=BATCH, use_tqdm=False, use_tqdm_batch=False)
-
-        run(BATCH)
-        return Cost(timed(lambda: run(count)), count / train.num_triples)
-
-    def ranking(self, ranked: int | None) -> Cost:
-        """So many test triples, both sides, filtered by all splits."""
-        from pykeen.evaluation import RankBasedEvaluator
-
-        train, valid, test = (split.mapped_triples for split in self._splits)
-        count = len(test) if ranked is None else min(len(test), ranked)
-
-        def run(number: int) -> None:
-            RankBasedEvaluator(filtered=True).evaluate(
-                self._model, test[:number], additional_filter_triples=[train, valid, test], use_tqdm=False
-            )
-
-        run(1)
-        return Cost(timed(lambda: run(count)), count / len(test))
+    sizes = {"num_entities": len(graph.entities), "num_relations": len(graph.relations)}
+    splits = [
+        CoreTriplesFactory(torch.from_numpy(np.array(triples)), **sizes)
+        for triples in (graph.train, graph.valid, graph.test)
+    ]
+    made: Any = TransE if name == "transe" else RotatE
+    norm = {"scoring_fct_norm": 1} if name == "transe" else {}
+    loss = NSSALoss(margin=10.0, adversarial_temperature=1.0)
+    return made(triples_factory=splits[0], embedding_dim=DIM, loss=loss, random_seed=0, **norm), splits
 
 
-def compare(graph: KnowledgeGraph, name: Name, batches: int | None, ranked: int | None) -> dict[str, tuple[Cost, Cost]]:
-    """By what is done: PyKEEN's cost and ours."""
-    theirs, ours = Theirs(graph, name), Ours(graph, name)
-    return {"epoch": (theirs.epoch(batches), ours.epoch()), "ranking": (theirs.ranking(ranked), ours.ranking())}
+def theirs(graph: KnowledgeGraph, name: Name, batches: int | None, ranked: int | None) -> dict[str, Cost]:
+    """Cost of PyKEEN's epoch over so many batches, and of its evaluator on so many test triples; None: all."""
+    from pykeen.evaluation import RankBasedEvaluator
+    from pykeen.training import SLCWATrainingLoop
+
+    model, splits = make_theirs(graph, name)
+    train, (known, valid, test) = splits[0], (split.mapped_triples for split in splits)
+
+    def epoch(count: int) -> None:
+        part = train.clone_and_exchange_triples(known[:count])
+        loop = SLCWATrainingLoop(
+            model=model,
+            triples_factory=part,
+            optimizer=torch.optim.Adam(model.parameters(), lr=0.001),
+            negative_sampler="basic",
+            negative_sampler_kwargs={"num_negs_per_pos": NEGATIVES},
+        )
+        loop.train(part, num_epochs=1, batch_size=BATCH, use_tqdm=False, use_tqdm_batch=False)
+
+    def rank(count: int) -> None:
+        everything = [known, valid, test]
+        RankBasedEvaluator(filtered=True).evaluate(
+            model, test[:count], additional_filter_triples=everything, use_tqdm=False
+        )
+
+    costs = {}
+    for what, run, first, whole, part in (
+        ("epoch", epoch, BATCH, len(known), None if batches is None else batches * BATCH),
+        ("ranking", rank, 1, len(test), ranked),
+    ):
+        count = whole if part is None else min(whole, part)
+        run(first)
+        costs[what] = Cost(timed(lambda run=run, count=count: run(count)), count / whole)
+    return costs
 
 
 def main(
@@ -168,19 +143,20 @@ def main(
     if not isinstance(graph, KnowledgeGraph):
         raise DataError(f"{data}: is divided among clients; give a graph that is not")
     bandwidth, peak = measure_floor()
-    console = Console(width=None if Console().is_terminal else 120)
-    console.print(f"{threads} threads: copy {bandwidth / 1e9:.1f} GB/s, matrix product {peak / 1e9:.0f} GFLOP/s")
-    table = Table(title=f"{graph.name}: dim {DIM}, batch {BATCH}, {NEGATIVES} negatives; seconds of the processor")
-    for head in ("model", "work", "PyKEEN s", "of it timed", "fkgsec s", "ratio"):
-        table.add_column(head, justify="right")
+    print(f"{threads} threads: copy {bandwidth / 1e9:.1f} GB/s, matrix product {peak / 1e9:.0f} GFLOP/s")
+    rows = []
     for name in get_args(Name):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyKEEN's, of its own dependencies
-            found = compare(graph, name, batches, ranked)
-        for work, (theirs, ours) in found.items():
-            ratio = theirs.whole / ours.whole
-            table.add_row(name, work, f"{theirs.whole:.1f}", f"{theirs.share:.0%}", f"{ours.whole:.2f}", f"{ratio:.1f}")
-    console.print(table)
+            pykeen = theirs(graph, name, batches, ranked)
+        for work, cost in ours(graph, name).items():
+            other, ratio = pykeen[work], pykeen[work].whole / cost.whole
+            rows.append((name, work, f"{other.whole:.1f}", f"{other.share:.0%}", f"{cost.whole:.2f}", f"{ratio:.1f}"))
+    print_table(
+        f"{graph.name}: dim {DIM}, batch {BATCH}, {NEGATIVES} negatives; seconds of the processor",
+        ("model", "work", "PyKEEN s", "of it timed", "fkgsec s", "ratio"),
+        rows,
+    )
 
 
 if __name__ == "__main__":

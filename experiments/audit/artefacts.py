@@ -1,7 +1,7 @@
 """Attack embedding tables without training: those that a finished run exported, or those of any other trainer.
 
-The tables become a `KgeResult` whose uploads were sent as messages, so the attack and its evaluation are the ones
-that runs meet: exported tables give the figures of the run that exported them.
+The tables become a `KgeResult` whose uploads were sent as messages, so that attacks and their evaluation are those of runs:
+exported tables give the figures of the run that exported them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ AUDIT_SCHEMA = "fkgsec/audit/2"
 
 
 class Audit(msgspec.Struct, frozen=True):
-    """What attacks got from tables: the figures that a run's record would hold, and what they were computed from.
+    """Figures of attacks on tables, as a run's record would hold them, and their sources.
 
     Attributes:
         tables_hash: sha256 over clients, names and rows.
@@ -67,7 +67,7 @@ class Audit(msgspec.Struct, frozen=True):
 
 
 def collect_tables(spec: Spec, result: KgeResult) -> tuple[Manifest, Tables]:
-    """The tables of a run at its kept round: each client's own, as its training left them, and its upload where that differs.
+    """Collect the tables of a run at its best round: each client's own after training, and its upload if that differs.
 
     Raises:
         ThreatModelError: a run without a federation.
@@ -87,19 +87,21 @@ def collect_tables(spec: Spec, result: KgeResult) -> tuple[Manifest, Tables]:
     seen = {victim.name: victim for view in views for victim in view.victims}
     tables: Tables = {}
     crossed: dict[str, list[Table]] = {}
-    for client, held in zip(graph.clients, result.trained, strict=True):
+    for client, trained in zip(graph.clients, result.trained, strict=True):
         tables[client.name], crossed[client.name] = {}, []
         for table in TABLES:
             names, num_trained = row_names(graph, client, table)
-            own: Tensor = getattr(held, table)
-            tables[client.name][table] = NamedRows(names, own[: len(names)])
+            rows: Tensor = getattr(trained, table)
+            tables[client.name][table] = NamedRows(names, rows[: len(names)])
             uploaded: Tensor | None = getattr(seen[client.name], table)
             if uploaded is None:
                 continue
             crossed[client.name].append(table)
-            if not torch.equal(uploaded, own[:num_trained]):
-                known = ~uploaded.isnan().any(dim=1)  # a row that never crossed is NaN
-                tables[client.name][UPLOADED[table]] = NamedRows(_chosen(names[:num_trained], known), uploaded[known])
+            if not torch.equal(uploaded, rows[:num_trained]):
+                crossed_rows = ~uploaded.isnan().any(dim=1)  # a row that never crossed is NaN
+                tables[client.name][UPLOADED[table]] = NamedRows(
+                    _chosen(names[:num_trained], crossed_rows), uploaded[crossed_rows]
+                )
     return Manifest(SCHEMA, spec, graph.hash, result.best_round, crossed), tables
 
 
@@ -135,12 +137,13 @@ def audit_tables(
     check_attackable(graph, options.algorithm, attack.colluder)
     colluders = attack.colluders(graph.clients)
     threats = [THREAT_MODELS[name] for name in attack.threat or default_threats(options.algorithm)]
+    shared = {client: list(RECIPES[options.algorithm].shared) for client in tables}
     result = federation_of(
         tables,
         graph,
         options,
         colluders,
-        crossed=_shared(tables, options.algorithm) if manifest is None else manifest.crossed,
+        crossed=shared if manifest is None else manifest.crossed,
         round=1 if manifest is None else manifest.round,
         needs_entities=any(threat.victim_entities for threat in threats),
     )
@@ -159,10 +162,6 @@ def audit_tables(
         None if manifest is None else manifest.spec,
     )
     return audit, scores
-
-
-def _shared(tables: Tables, algorithm: str) -> dict[str, list[Table]]:
-    return {client: list(RECIPES[algorithm].shared) for client in tables}
 
 
 def federation_of(
@@ -188,27 +187,27 @@ def federation_of(
     strange = sorted(set(tables) - set(clients))
     if strange:
         raise RunError(f"tables of {', '.join(strange)}, no client of {graph.name}; its clients: {', '.join(clients)}")
-    model, channel, held = options.kge_model(), Channel(), []
+    model, channel, client_tables = options.kge_model(), Channel(), []
     observed: dict[Table, dict[str, Observed]] = {table: {} for table in TABLES}
     for name, client in clients.items():
-        own, sent, party = tables.get(name, {}), crossed.get(name, ()), client_party(name)
+        of_client, sent, party = tables.get(name, {}), crossed.get(name, ()), client_party(name)
         needed = {*sent, *(TABLES if name in colluders else ()), *(("entities",) if needs_entities else ())}
         rows: dict[Table, Tensor] = {}
         for table in TABLES:
             names, num_trained = row_names(graph, client, table)
             names = names[:num_trained]
-            if table in needed and table not in own:
+            if table in needed and table not in of_client:
                 raise RunError(
                     f"client {name}: no {table} table; the colluder {', '.join(colluders)} has both, victims what is attacked"
                 )
             rows[table] = torch.empty(0, _width(model, table))
-            if table in own:
-                rows[table] = pick_rows(own[table], names, model, table, f"client {name}, {table}")
-            if own and table in RECIPES[options.algorithm].shared:
+            if table in of_client:
+                rows[table] = pick_rows(of_client[table], names, model, table, f"client {name}, {table}")
+            if of_client and table in RECIPES[options.algorithm].shared:
                 channel.send(Alignment(0, party, SERVER, table, names, num_trained))
             if table not in sent:
                 continue
-            upload = own.get(UPLOADED[table], own[table])
+            upload = of_client.get(UPLOADED[table], of_client[table])
             seen = torch.tensor(np.isin(names, upload.names))
             picked = pick_rows(
                 upload, _chosen(names, seen), model, table, f"client {name}, what crossed of its {table}"
@@ -218,14 +217,14 @@ def federation_of(
             else:
                 whole = torch.zeros(num_trained, _width(model, table)).index_put((seen,), picked)
                 observed[table][party] = Observed(whole, seen)
-        held.append(ClientTables(rows["entities"], rows["relations"]))
+        client_tables.append(ClientTables(rows["entities"], rows["relations"]))
     return KgeResult(
         graph=graph,
         options=options,
         rounds=[],
         best_round=round,
-        tables=held,
-        trained=held,
+        tables=client_tables,
+        trained=client_tables,
         test_ranks=[],
         transcript=channel.transcript,
         observed=observed,  # pyright: ignore[reportArgumentType]
@@ -265,11 +264,11 @@ def row_names(graph: FederatedGraph, client: ClientGraph, table: Table) -> tuple
 def infer_dim(tables: Tables, model: ModelName) -> int:
     """The dimension that the first entity table found was trained with. Raises `RunError` without one."""
     function = function_of(model)
-    for client, own in tables.items():
-        if "entities" in own:
-            rows = own["entities"].rows
+    for client, of_client in tables.items():
+        if "entities" in of_client:
+            rows = of_client["entities"].rows
             width = rows.shape[1] * (2 if rows.is_complex() else 1)
-            dim = next((one for one in range(1, width + 1) if function.entity_width(one) >= width), 0)
+            dim = next((dim for dim in range(1, width + 1) if function.entity_width(dim) >= width), 0)
             if not dim or function.entity_width(dim) != width:
                 raise RunError(f"client {client}, entities: width {width} is of no dimension of {model}")
             return dim
@@ -277,6 +276,8 @@ def infer_dim(tables: Tables, model: ModelName) -> int:
 
 
 def has_scaled_phases(tables: Tables, model: ModelName) -> bool:
-    """Whether relations are RotatE's phases in units of (gamma + init_epsilon) / dim, which one must know to read them."""
-    relations = [table.rows for own in tables.values() for key, table in own.items() if key.endswith("relations")]
+    """True if relations are RotatE's phases in units of (gamma + init_epsilon) / dim, which one must know to read them."""
+    relations = [
+        table.rows for of_client in tables.values() for key, table in of_client.items() if key.endswith("relations")
+    ]
     return model == "rotate" and any(not rows.is_complex() for rows in relations)

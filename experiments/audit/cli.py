@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
 
 from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.console import make_console
@@ -18,8 +17,7 @@ from fkgsec.experiments.runs.spec import Spec, make_spec, of_triples
 from fkgsec.experiments.runs.writing import Overwrite, write_new
 
 if TYPE_CHECKING:
-    from fkgsec.experiments.audit.artefacts import Audit
-    from fkgsec.experiments.audit.table_files import Manifest, Tables
+    from fkgsec.experiments.audit.table_files import Tables
 
 EXPORT_EXAMPLES = (
     "Examples:\n\n  fkgsec export --run runs/mine --out tables\n\n"
@@ -64,13 +62,29 @@ def audit(
 ) -> None:
     """Attack embedding tables without training: those of `fkgsec export`, of PyKEEN, LibKGE or DGL-KE, or plain arrays."""
     from fkgsec.experiments.audit.artefacts import audit_tables
-    from fkgsec.experiments.audit.table_files import read_manifest
+    from fkgsec.experiments.audit.table_files import read_manifest, read_tables
+    from fkgsec.experiments.reporting import words
+    from fkgsec.experiments.reporting.sheets import print_sheets
+    from fkgsec.experiments.reporting.tables import attack_sheets
+    from fkgsec.experiments.reporting.verdict import SURE_TABLES, verdict_lines, verdict_of
 
     manifest = read_manifest(tables)
-    spec, read = _read_exported(tables, manifest, given) if manifest else _read_foreign(tables, given)
+    if manifest is None:
+        spec, read = _read_foreign(tables, given)
+    else:
+        if wrong := sorted(set(given) - {*ATTACK_FIELDS, "data"}):
+            raise SpecError(f"{tables}: its manifest says {', '.join(wrong)}; give attack options and --data only")
+        options = of_triples(make_spec(None, given), "audit")  # the values are checked before anything is read
+        spec = msgspec.structs.replace(manifest.spec, **{name: getattr(options, name) for name in given})
+        read = read_tables(tables, manifest.spec.model)
     made, items = audit_tables(read, spec.load_graph(), spec.federation_options(), spec.attack_options(), manifest)
     if not quiet:
-        _print(made, make_console(stderr=json == "-"))
+        console = make_console(stderr=json == "-")
+        for line in (*verdict_lines(verdict_of(made.figures), SURE_TABLES), ""):
+            console.print(line, soft_wrap=True, highlight=False)
+        print_sheets(console, attack_sheets(made.figures))
+        for line in words.figure_aid(made.figures):
+            console.print(line, soft_wrap=True, highlight=False)
     if scores is not None:
         content = io.BytesIO()
         items.to_parquet(content, index=False)
@@ -81,17 +95,6 @@ def audit(
             sys.stdout.write(encoded.decode())
         else:
             write_new(Path(json), encoded, overwrite=overwrite)
-
-
-def _read_exported(path: Path, manifest: Manifest, given: dict[str, Any]) -> tuple[Spec, Tables]:
-    from fkgsec.experiments.audit.table_files import read_tables
-
-    wrong = sorted(set(given) - {*ATTACK_FIELDS, "data"})
-    if wrong:
-        raise SpecError(f"{path}: its manifest says {', '.join(wrong)}; give attack options and --data only")
-    asked = of_triples(make_spec(None, given), "audit")  # the values are checked before anything is read
-    changes = {name: getattr(asked, name) for name in given}
-    return msgspec.structs.replace(manifest.spec, **changes), read_tables(path, manifest.spec.model)
 
 
 def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
@@ -107,16 +110,3 @@ def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
             f"{path}: relations are phases times (gamma + init_epsilon) / (pi dim); give --gamma, and --init-epsilon if not 2"
         )
     return msgspec.structs.replace(spec, dim=infer_dim(tables, spec.model)), tables
-
-
-def _print(made: Audit, console: Console) -> None:
-    from fkgsec.experiments.reporting import words
-    from fkgsec.experiments.reporting.sheets import print_sheets
-    from fkgsec.experiments.reporting.tables import attack_sheets
-    from fkgsec.experiments.reporting.verdict import SURE_TABLES, verdict_lines, verdict_of
-
-    for line in (*verdict_lines(verdict_of(made.figures), SURE_TABLES), ""):
-        console.print(line, soft_wrap=True, highlight=False)
-    print_sheets(console, attack_sheets(made.figures))
-    for line in words.figure_aid(made.figures):
-        console.print(line, soft_wrap=True, highlight=False)

@@ -112,17 +112,23 @@ def hash_tables(tables: Tables) -> str:
 
 
 def write_tables(manifest: Manifest, tables: Tables, out: Path, *, overwrite: bool = False) -> bool:
-    """Write a folder, or one file where `out` ends in .safetensors; whole or not at all. False where the same is there already.
+    """Write a folder, or one file if `out` ends in .safetensors; whole or not at all. False if the same is there already.
 
     Args:
-        overwrite: put it in the place of other tables that were exported there.
+        overwrite: replace other tables that were exported there.
 
     Raises:
         RunError: something else is there, it cannot be written, or a name cannot stand in the folder's layout.
     """
-    write = _write_file if out.suffix == SINGLE_FILE else _write_folder
-    if write is _write_folder:
-        _check_writable(tables, out)
+    single = out.suffix == SINGLE_FILE
+    if not single:
+        hint = f"write one file, --out NAME{SINGLE_FILE}"
+        for client, of_client in tables.items():
+            if not can_name_a_file(client):
+                raise RunError(f"{out}: client name {client!r} cannot be a folder's name; {hint}")
+            for name in (name for table in of_client.values() for name in table.names):
+                if not name.strip() or any(letter in name for letter in "\t\n\r\0"):
+                    raise RunError(f"{out}: name {name!r} cannot stand in a tab-separated file; {hint}")
 
     def same() -> bool:
         try:
@@ -131,56 +137,45 @@ def write_tables(manifest: Manifest, tables: Tables, out: Path, *, overwrite: bo
         except FkgsecError:
             return False
 
-    if not must_write(out, same=same, ours=lambda: _is_export(out), overwrite=overwrite):
+    def exported() -> bool:
+        """Whether `write_tables` wrote what is there, and nothing else is in it."""
+        try:
+            if read_manifest(out) is None:
+                return False
+        except RunError:
+            return False
+        names = {f"{key}{suffix}" for key in KEYS for suffix in (".npy", ".dict")} | {MANIFEST_FILE}
+        return not out.is_dir() or all(path.is_dir() or path.name in names for path in out.rglob("*"))
+
+    if not must_write(out, same=same, ours=exported, overwrite=overwrite):
         return False
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
             whole = Path(scratch) / "out"
-            write(manifest, tables, whole)
+            (_write_file if single else _write_folder)(manifest, tables, whole)
             put_in_place(whole, out)
     except (OSError, SafetensorError) as error:
         raise RunError(f"{out}: cannot be written ({error})") from error
     return True
 
 
-def _is_export(out: Path) -> bool:
-    """Whether `write_tables` wrote what is there, and nothing else lies in it."""
-    try:
-        if read_manifest(out) is None:
-            return False
-    except RunError:
-        return False
-    names = {f"{key}{suffix}" for key in KEYS for suffix in (".npy", ".dict")} | {MANIFEST_FILE}
-    return not out.is_dir() or all(path.is_dir() or path.name in names for path in out.rglob("*"))
-
-
 def _write_file(manifest: Manifest, tables: Tables, path: Path) -> None:
-    flat = {f"{client}/{key}": table for client, own in tables.items() for key, table in own.items()}
-    names = {place: table.names for place, table in flat.items()}
-    metadata = {"manifest": encode_stored(manifest).decode(), "names": msgspec.json.encode(names).decode()}
-    save_tensors(path, {place: table.rows.contiguous() for place, table in flat.items()}, metadata)
+    flat = {f"{client}/{key}": table for client, of_client in tables.items() for key, table in of_client.items()}
+    names = msgspec.json.encode({key: table.names for key, table in flat.items()}).decode()
+    metadata = {"manifest": encode_stored(manifest).decode(), "names": names}
+    save_tensors(path, {key: table.rows.contiguous() for key, table in flat.items()}, metadata)
 
 
 def _write_folder(manifest: Manifest, tables: Tables, folder: Path) -> None:
     folder.mkdir()
     (folder / MANIFEST_FILE).write_bytes(encode_stored(manifest))
-    for client, own in tables.items():
+    for client, of_client in tables.items():
         (folder / client).mkdir()
-        for key, table in own.items():
+        for key, table in of_client.items():
             np.save(folder / client / f"{key}.npy", table.rows.numpy(), allow_pickle=False)
             lines = "".join(f"{row}\t{name}\n" for row, name in enumerate(table.names))
             (folder / client / f"{key}.dict").write_text(lines, encoding="utf-8", newline="\n")
-
-
-def _check_writable(tables: Tables, out: Path) -> None:
-    hint = f"write one file, --out NAME{SINGLE_FILE}"
-    for client, own in tables.items():
-        if not can_name_a_file(client):
-            raise RunError(f"{out}: client name {client!r} cannot be a folder's name; {hint}")
-        for name in (name for table in own.values() for name in table.names):
-            if not name.strip() or any(letter in name for letter in "\t\n\r\0"):
-                raise RunError(f"{out}: name {name!r} cannot stand in a tab-separated file; {hint}")
 
 
 def read_manifest(path: Path) -> Manifest | None:
@@ -252,8 +247,12 @@ def _read_client(folder: Path, model: ModelName) -> dict[str, NamedRows]:
         raise RunError(f"{folder}: no tables (expected {'; or '.join(TRAINERS)}){why}")
     named: dict[str, NamedRows] = {}
     for key, tensor in rows.items():
-        where, names = _find_names(folder, key)
-        named[key] = _named(names, tensor, f"{folder}: {key}, {where.name}")
+        files = _NAME_FILES.get(key, (f"{key}.dict",))
+        places = (folder, folder / "training_triples", folder.parent, folder.parent / "training_triples")
+        file = next((place / name for place in places for name in files if (place / name).is_file()), None)
+        if file is None:
+            raise RunError(f"{folder}: nothing names the rows of {key} ({', '.join(files)}, there or one folder above)")
+        named[key] = _named(read_names(file), tensor, f"{folder}: {key}, {file.name}")
     return named
 
 
@@ -279,7 +278,11 @@ def _read_state(path: Path, model: ModelName) -> dict[str, Tensor]:
             with safe_open(path, framework="pt") as handle:
                 state = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 (not a dict)
         else:
-            _check_unpacked(path)
+            if zipfile.is_zipfile(path):  # torch itself writes its archives unpacked
+                with zipfile.ZipFile(path) as archive:
+                    unpacked = sum(entry.file_size for entry in archive.infolist())
+                if unpacked > path.stat().st_size * MOST_PACKED:
+                    raise RunError(f"{path}: unpacks to more than {MOST_PACKED} times its size")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of kinds of tensors that are refused below
                 state = torch.load(path, map_location="cpu", weights_only=True)
@@ -295,24 +298,16 @@ def _read_state(path: Path, model: ModelName) -> dict[str, Tensor]:
     for table in TABLES:
         for key in (table, _PYKEEN[table], _LIBKGE[table]):
             if isinstance(state, dict) and isinstance(state.get(key), Tensor):
-                tables[table] = _as_complex(_checked(state[key], f"{path}: {key}"), key, model)
+                tables[table] = rows = _checked(state[key], f"{path}: {key}")
+                if key == _PYKEEN[table] and model in ("rotate", "complex"):  # interleaves real and imaginary parts
+                    if rows.shape[1] % 2:
+                        raise RunError(f"{key}: width {rows.shape[1]} is odd; {model} takes real and imaginary parts")
+                    tables[table] = torch.view_as_complex(rows.reshape(len(rows), -1, 2).contiguous())
+                elif key == _LIBKGE["relations"] and model == "rotate":  # holds angles in radians
+                    tables[table] = torch.polar(torch.ones_like(rows), rows)
     if not tables:
         raise RunError(f"{path}: has none of {', '.join((*TABLES, *_PYKEEN.values(), *_LIBKGE.values()))}")
     return tables
-
-
-def _as_complex(rows: Tensor, key: str, model: ModelName) -> Tensor:
-    """Complex rows where a trainer's layout differs from `fkgsec.kge.models`.
-
-    PyKEEN interleaves real and imaginary parts; LibKGE's RotatE holds relations as angles in radians.
-    """
-    if key in _PYKEEN.values() and model in ("rotate", "complex"):
-        if rows.shape[1] % 2:
-            raise RunError(f"{key}: width {rows.shape[1]} is odd; {model} takes real and imaginary parts")
-        return torch.view_as_complex(rows.reshape(len(rows), -1, 2).contiguous())
-    if key == _LIBKGE["relations"] and model == "rotate":
-        return torch.polar(torch.ones_like(rows), rows)
-    return rows
 
 
 def _checked(rows: Tensor, what: str) -> Tensor:
@@ -340,16 +335,6 @@ def _named(names: list[str], rows: Tensor, what: str) -> NamedRows:
     return NamedRows(names, rows)
 
 
-def _find_names(folder: Path, key: str) -> tuple[Path, list[str]]:
-    """The file that names the rows, in the client's folder or else in the one above it, and the names."""
-    files = _NAME_FILES.get(key, (f"{key}.dict",))
-    for place in (folder, folder / "training_triples", folder.parent, folder.parent / "training_triples"):
-        for name in files:
-            if (place / name).is_file():
-                return place / name, read_names(place / name)
-    raise RunError(f"{folder}: nothing names the rows of {key} ({', '.join(files)}, there or one folder above)")
-
-
 def read_names(path: Path) -> list[str]:
     """The names in a file of `id<TAB>name` lines, in the order of the ids; .gz is unpacked, a header `id...` passed over.
 
@@ -357,7 +342,15 @@ def read_names(path: Path) -> list[str]:
         RunError: a malformed line, or ids that are not 0 to n - 1 (`file:line`).
     """
     try:
-        text = _unpack(path) if path.suffix == ".gz" else read_text(path)
+        if path.suffix == ".gz":
+            most = path.stat().st_size * MOST_PACKED
+            with gzip.open(path, "rb") as packed:
+                content = packed.read(most + 1)
+            if len(content) > most:
+                raise RunError(f"{path}: unpacks to more than {MOST_PACKED} times its size")
+            text = content.decode()
+        else:
+            text = read_text(path)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, DataError) as error:
         raise RunError(f"{path}: cannot be read ({_reason(error)})") from error
     lines = text.rstrip("\n").split("\n")
@@ -371,25 +364,6 @@ def read_names(path: Path) -> list[str]:
             raise RunError(f"{path}:{place}: expected {allowed}; found {shown(line)}")
         names[row] = name
     return [names[number] for number in range(len(names))]
-
-
-def _unpack(path: Path) -> str:
-    """The text in a gzip file. Raises `RunError` where it is much larger than names are, `OSError` and others where damaged."""
-    most = path.stat().st_size * MOST_PACKED
-    with gzip.open(path, "rb") as file:
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise RunError(f"{path}: unpacks to more than {MOST_PACKED} times its size")
-    return content.decode()
-
-
-def _check_unpacked(path: Path) -> None:
-    """Raises `RunError` for a torch file that unpacks to more than it holds; torch itself writes its archives unpacked."""
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            unpacked = sum(entry.file_size for entry in archive.infolist())
-        if unpacked > path.stat().st_size * MOST_PACKED:
-            raise RunError(f"{path}: unpacks to more than {MOST_PACKED} times its size")
 
 
 def _reason(error: Exception) -> str:

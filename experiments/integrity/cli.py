@@ -75,23 +75,19 @@ def sign(
 ) -> None:
     """Sign records: a file .sig beside each covers the record's digest and the outcomes of its test items."""
     from fkgsec.experiments.integrity.signing import draw_key, sign_record
+    from fkgsec.experiments.runs.record import is_record
 
-    records = [path for place in places for path in _records(place)]
+    records: list[Path] = []
+    for place in places:
+        at_place = [place] if place.is_file() else sorted(path for path in place.rglob("*.json") if is_record(path))
+        if not at_place:
+            raise RunError(f"{place}: has no record in it")
+        records += at_place
     console = make_console()
     if make_key:
         console.print(f"{draw_key(key)}: publish this half", highlight=False, soft_wrap=True)
     for record in records:
         console.print(f"{sign_record(record, key)}: written", highlight=False, soft_wrap=True)
-
-
-def _records(place: Path) -> list[Path]:
-    """The records at a place, whatever their files are called. Raises `RunError` where there is none."""
-    from fkgsec.experiments.runs.record import is_record
-
-    found = [place] if place.is_file() else sorted(path for path in place.rglob("*.json") if is_record(path))
-    if not found:
-        raise RunError(f"{place}: has no record in it")
-    return found
 
 
 def _checks(places: list[Path], *, recompute: bool, force: bool, key: Path | None) -> Iterator[tuple[Path, Check]]:

@@ -31,7 +31,7 @@ SUFFIX, PUBLIC_SUFFIX = ".sig", ".pub"
 
 
 class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a signature file holds.
+    """Content of a signature file.
 
     Attributes:
         schema: of the file. record: digest of the record (`seal_of`). items: digest of the outcomes of its test items, which
@@ -74,7 +74,7 @@ def draw_key(path: Path) -> Path:
 
 
 def signature_file(record: Path) -> Path:
-    """Where the signature of a record lies."""
+    """File of a record's signature."""
     return record.with_name(record.name + SUFFIX)
 
 
@@ -99,10 +99,16 @@ def sign_record(record: Path, key: Path) -> Path:
 
 def check_signature(record: Path, public: Path) -> None:
     """Raises `RunError` unless the owner of the key signed the record as it is now."""
-    path, key = signature_file(record), _public_key(public)
+    path = signature_file(record)
+    try:
+        key = serialization.load_pem_public_key(_read(public))
+    except (ValueError, UnsupportedAlgorithm) as error:
+        raise RunError(f"{public}: not a public key in PEM format") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise RunError(f"{public}: not an Ed25519 public key")
     try:
         found = msgspec.json.decode(_read(path), type=Signature)
-        verify(key, bytes.fromhex(found.signature), found.message, signer=str(public))
+        verify(key.public_bytes_raw(), bytes.fromhex(found.signature), found.message, signer=str(public))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: not a signature of schema {SCHEMA}") from error
     except BadSignature as error:
@@ -112,7 +118,7 @@ def check_signature(record: Path, public: Path) -> None:
 
 
 def _statement(record: Path, *, sealed: bool = True) -> Signature:
-    """What is signed of a record. Args: sealed: raise `RunError` where the record contradicts its own digest."""
+    """The signed statement of a record. Args: sealed: raise `RunError` where the record contradicts its own digest."""
     read = read_record(record)
     document = msgspec.json.decode(_read(record))
     seal = seal_of(document)
@@ -120,16 +126,6 @@ def _statement(record: Path, *, sealed: bool = True) -> Signature:
         raise RunError(f"{record}: its content is not what was written; a changed record is not signed")
     items = msgspec.json.encode([document.get("items"), document.get("items_shared")], order="sorted")
     return Signature(SCHEMA, seal, digest_of(items))
-
-
-def _public_key(path: Path) -> bytes:
-    try:
-        key = serialization.load_pem_public_key(_read(path))
-    except (ValueError, UnsupportedAlgorithm) as error:
-        raise RunError(f"{path}: not a public key in PEM format") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise RunError(f"{path}: not an Ed25519 public key")
-    return key.public_bytes_raw()
 
 
 def _read(path: Path) -> bytes:

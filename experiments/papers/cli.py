@@ -1,4 +1,4 @@
-"""`fkgsec experiment`: the tables of papers, run cell by cell and set beside ours.
+"""`fkgsec experiment`: run papers' tables cell by cell, and show the paper's figures beside ours.
 
 fkgsec experiment list zhang2024_feds_table2
 fkgsec experiment run zhang2024_feds_table2 --only 'TransE R3' --seeds 3
@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from fkgsec.errors import FkgsecError, SpecError
 from fkgsec.experiments.cli.console import expected_errors, make_console, print_tables, say
@@ -23,9 +22,9 @@ from fkgsec.experiments.tasks.spec import MOST_SEEDS
 from fkgsec.protocols.core.errors import ProtocolError
 
 if TYPE_CHECKING:
-    from fkgsec.experiments.papers.runner import Failure, Results
+    from fkgsec.experiments.papers.results import Made
     from fkgsec.experiments.papers.spec import Cell, Experiment
-    from fkgsec.experiments.papers.table import Made, PaperTable
+    from fkgsec.experiments.papers.table import PaperTable
 
 RUNS = Path("runs")
 A_CELL_FAILED = 1
@@ -113,18 +112,16 @@ def reproduce(
     if rounds is not None and out is not None:
         raise SpecError("--out does not apply to --rounds, which keeps no run; leave it out")
     experiment = read_experiment(find_experiment(table))
-    path, record = find_record(experiment, _cell(experiment, name), records or COMMITTED, seed)
+    path, record = find_record(_cell(experiment, name), records or COMMITTED, seed)
     if not quiet:
         seconds = sum(entry.seconds for entry in record.rounds)
         say(
             f"{path}: {len(record.rounds) - 1} rounds in {seconds:.0f} s, commit {(record.environment.commit or '?')[:7]}"
         )
     began = time.perf_counter()
-    found = again(record, rounds=rounds, out=out, force=force, quiet=quiet)
-    make_console().print(
-        f"{path.stem}: {found.says} ({time.perf_counter() - began:.0f} s)", highlight=False, soft_wrap=True
-    )
-    if not found.agrees:
+    agrees, says = again(record, rounds=rounds, out=out, force=force, quiet=quiet)
+    make_console().print(f"{path.stem}: {says} ({time.perf_counter() - began:.0f} s)", highlight=False, soft_wrap=True)
+    if not agrees:
         raise typer.Exit(DIFFERS)
 
 
@@ -177,16 +174,11 @@ def run(
 ) -> None:
     """Run the cells that are not finished; a killed one goes on. Exit status 1 when a cell failed."""
     from fkgsec.experiments.cli.progress import observe_on
-    from fkgsec.experiments.papers.judging.scoreboard import all_records
-    from fkgsec.experiments.papers.plan import COMMITTED, costs_of, print_plan, run_everything
-    from fkgsec.experiments.papers.runner import (
-        MARKDOWN_FILE,
-        PICTURE_FILE,
-        TABLE_FILE,
-        find_results,
-        run_experiment,
-        unfinished,
-    )
+    from fkgsec.experiments.papers.estimates import Costs, papers_rounds
+    from fkgsec.experiments.papers.plan import COMMITTED, print_plan, run_everything
+    from fkgsec.experiments.papers.queue import unfinished
+    from fkgsec.experiments.papers.results import Results, read_records
+    from fkgsec.experiments.papers.runner import run_experiment
     from fkgsec.experiments.papers.spec import find_experiment, read_experiment, select_cells
 
     if everything:
@@ -203,18 +195,20 @@ def run(
     experiment = read_experiment(path)
     cells = select_cells(experiment.cells, only)
     target = out or RUNS / experiment.name
-    wanted = _seeds(experiment, seeds)
+    first = experiment.seeds[0]
+    wanted = experiment.seeds if seeds is None else range(first, first + seeds)
     places = [*([target] if target.exists() else []), *(reuse or [])]
-    results, unreadable = find_results(places, attack=experiment.attack)
-    errors = make_console(stderr=True)
+    records, unreadable = read_records(places)
+    results, errors = Results(records), make_console(stderr=True)
     left = len(unfinished(cells, wanted, results))
     if not quiet:
         for line in unreadable:
             errors.print(f"warning: {line}", style="yellow", highlight=False, soft_wrap=True)
-        asked = f"{_count(len(cells), 'cell')} of {len(experiment.cells)}, {_count(left, 'run')} to make"
-        errors.print(f"{experiment.name}: {asked}", highlight=False)
+        numbers = f"{len(cells)} cell{'s' * (len(cells) != 1)} of {len(experiment.cells)}"
+        errors.print(f"{experiment.name}: {numbers}, {left} run{'s' * (left != 1)} to make", highlight=False)
     if dry_run:
-        costs = costs_of(all_records([one for one in (*places, COMMITTED) if one.exists()])[0], [experiment])
+        committed = read_records([COMMITTED] if COMMITTED.exists() else [])[0]
+        costs = Costs([*records, *committed], papers_rounds([experiment]))
         print_plan(make_console(), experiment, cells, wanted, results, costs, out=target, jobs=jobs)
         return
 
@@ -224,12 +218,11 @@ def run(
         force=force,
     )  # fmt: skip
     if not quiet:
-        _print(outcome.table, cells)
-        make_console().print(
-            f"Written to {target}: {TABLE_FILE}, {MARKDOWN_FILE}, {PICTURE_FILE}", highlight=False, soft_wrap=True
-        )
-    for failure in outcome.failures:
-        _tell(failure)
+        _print(outcome.table, cells, target)
+    for job, error in outcome.failures:
+        if not isinstance(error, (FkgsecError, ProtocolError)):
+            typer.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+        say(f"fkgsec: {job.name}: {error}")
     if outcome.failures:
         raise typer.Exit(A_CELL_FAILED)
 
@@ -245,22 +238,30 @@ def list_experiments(
     runs: Annotated[Path, typer.Option("--runs", help="where finished runs are looked for")] = RUNS,
 ) -> None:
     """The shipped experiments, or the cells of one, and how many runs are finished."""
-    from fkgsec.experiments.papers.runner import find_results
+    from fkgsec.experiments.papers.results import Results, read_records
     from fkgsec.experiments.papers.spec import find_experiment, read_experiment, shipped_experiments
     from fkgsec.experiments.reporting.sheets import make_table
 
     paths = [find_experiment(spec)] if spec else list(shipped_experiments().values())
     experiments = [read_experiment(path) for path in paths]
-    places = [runs] if runs.exists() else []
-    found = {attack: find_results(places, attack=attack)[0] for attack in {one.attack for one in experiments}}
+    results = Results(read_records([runs] if runs.exists() else [])[0])
     if spec:
-        shown = _cells_table(experiments[0], found[experiments[0].attack])
+        title = f"{experiments[0].table} of {experiments[0].paper}"
+        shown = make_table(title, "cell", "algorithm", "model", "data", "finished seeds")
+        for cell in experiments[0].cells:
+            of = [cell.spec.algorithm, cell.spec.model, cell.spec.data] if cell.spec else ["–", "–", cell.missing]
+            number = len(cell.candidates)
+            seeds = [
+                str(seed) if len(records) == number else f"{seed} ({len(records)} of {number})"
+                for seed, records in results.tried(cell).items()
+            ]
+            shown.add_row(cell.name, *of, ", ".join(seeds))
     else:
         shown = make_table("Shipped experiments", "name", "table", "cells", "not at hand", "finished")
-        for one in experiments:
-            missing = sum(cell.spec is None for cell in one.cells)
-            finished = sum(bool(found[one.attack].of(cell)) for cell in one.cells)
-            shown.add_row(one.name, one.table, str(len(one.cells)), str(missing or ""), str(finished or ""))
+        for table in experiments:
+            missing = sum(cell.spec is None for cell in table.cells)
+            finished = sum(bool(results.of(cell)) for cell in table.cells)
+            shown.add_row(table.name, table.table, str(len(table.cells)), str(missing or ""), str(finished or ""))
     make_console().print(shown)
 
 
@@ -281,28 +282,21 @@ def show(
     overwrite: Overwrite = False,
 ) -> None:
     """The table from finished records alone; nothing is trained."""
-    from fkgsec.experiments.papers.runner import (
-        MARKDOWN_FILE,
-        PICTURE_FILE,
-        TABLE_FILE,
-        check_table,
-        find_results,
-        table_of,
-        write_table,
-    )
+    from fkgsec.experiments.papers.results import Results, read_records
+    from fkgsec.experiments.papers.runner import check_table, write_table
     from fkgsec.experiments.papers.spec import find_experiment, read_experiment, select_cells
+    from fkgsec.experiments.papers.table import table_of
 
     experiment = read_experiment(find_experiment(spec))
     cells = select_cells(experiment.cells, only)
-    results, unreadable = find_results(places, attack=experiment.attack)
+    records, unreadable = read_records(places)
     for line in unreadable:
         say(f"warning: {line}")
-    table = table_of(experiment, results)
-    _print(table, cells)
+    table = table_of(experiment, Results(records))
     if out:
         check_table(table, out, overwrite=overwrite, growing=False)
         write_table(table, out)
-        make_console().print(f"Written to {out}: {TABLE_FILE}, {MARKDOWN_FILE}, {PICTURE_FILE}", highlight=False)
+    _print(table, cells, out)
 
 
 @experiment_app.command(
@@ -317,7 +311,7 @@ def status(
     markdown: Annotated[Path | None, typer.Option("--markdown", help="also write the scoreboard here")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """How many cells of all tables are done at the papers' own settings, and how they stand beside the papers' figures."""
+    """Count the cells that are done at the papers' own settings, and compare them with the papers' figures."""
     from fkgsec.experiments.papers.judging.scoreboard import (
         cells_sheet,
         make_scoreboard,
@@ -354,7 +348,7 @@ def claims(
     ] = False,
     overwrite: Overwrite = False,
 ) -> None:
-    """Whether the papers' headline claims hold, do not, or are open, by one rule."""
+    """Judge by one rule whether the papers' headline claims hold, do not hold, or are open."""
     from fkgsec.experiments.papers.judging.claims import judge_claims, read_claims
     from fkgsec.experiments.papers.judging.claims_page import page_lines, summary_sheet
     from fkgsec.experiments.papers.judging.scoreboard import read_experiments
@@ -372,72 +366,34 @@ def claims(
 
 
 def _admitted(places: Sequence[Path]) -> tuple[list[Made], list[str]]:
-    """The records that count, and a line for each other one, which is said as a warning."""
+    """The records that count, and a line for each other one, which is printed as a warning."""
     from fkgsec.experiments.papers.judging.admission import admit
-    from fkgsec.experiments.papers.judging.scoreboard import all_records
+    from fkgsec.experiments.papers.results import read_records
 
-    records, unreadable = all_records(places)
+    records, unreadable = read_records(places)
     admitted = admit(records)
     for line in [*unreadable, *admitted.left_out]:
         say(f"warning: {line}")
     return admitted.records, [*unreadable, *admitted.left_out]
 
 
-def _check_fits(what: str, given: dict[str, bool]) -> None:
-    """Raises `SpecError` for the first of these options that was given."""
-    for name, was_given in given.items():
-        if was_given:
+def _check_fits(what: str, options: dict[str, bool]) -> None:
+    """Raise `SpecError` for the first of these options that is set."""
+    for name, is_set in options.items():
+        if is_set:
             raise SpecError(f"{name} does not apply to {what}; leave it out")
 
 
-def _seeds(experiment: Experiment, count: int | None) -> Sequence[int]:
-    first = experiment.seeds[0]
-    return experiment.seeds if count is None else range(first, first + count)
-
-
-def _print(table: PaperTable, cells: Sequence[Cell]) -> None:
+def _print(table: PaperTable, cells: Sequence[Cell], out: Path | None) -> None:
+    from fkgsec.experiments.papers.runner import MARKDOWN_FILE, PICTURE_FILE, TABLE_FILE
     from fkgsec.experiments.papers.table import reading_aid, remark_lines, terminal_tables
 
-    names = [cell.name for cell in cells]
-    console = make_console()
-    console.print(f"{table.title}. {table.table} of {table.paper}.", highlight=False, soft_wrap=True)
-    for note in table.notes:
-        console.print(note, highlight=False, soft_wrap=True)
-    console.print()
-    print_tables(console, terminal_tables(table, names))
-    for line in [reading_aid(table), *remark_lines(table, names)]:
+    names, console = [cell.name for cell in cells], make_console()
+    shown = [cell for cell in table.cells if cell.name in names]
+    for line in (f"{table.title}. {table.table} of {table.paper}.", *table.notes, ""):
         console.print(line, highlight=False, soft_wrap=True)
-
-
-def _cells_table(experiment: Experiment, results: Results) -> Table:
-    from fkgsec.experiments.reporting.sheets import make_table
-
-    shown = make_table(
-        f"{experiment.table} of {experiment.paper}", "cell", "algorithm", "model", "data", "finished seeds"
-    )
-    for cell in experiment.cells:
-        asked = (
-            ["–", "–", cell.missing] if cell.spec is None else [cell.spec.algorithm, cell.spec.model, cell.spec.data]
-        )
-        shown.add_row(cell.name, *asked, ", ".join(_finished(cell, results)))
-    return shown
-
-
-def _finished(cell: Cell, results: Results) -> list[str]:
-    """The seeds that a cell is finished for; "0 (2 of 3)" where two of three candidates are, for seed 0."""
-    number = len(cell.candidates)
-    return [
-        str(seed) if len(records) == number else f"{seed} ({len(records)} of {number})"
-        for seed, records in results.tried(cell).items()
-    ]
-
-
-def _tell(failure: Failure) -> None:
-    """One line for an expected error; any other keeps its traceback."""
-    if not isinstance(failure.error, (FkgsecError, ProtocolError)):
-        typer.echo("".join(traceback.format_exception(failure.error)), err=True, nl=False)
-    say(f"fkgsec: {failure.cell}, seed {failure.seed}: {failure.error}")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    print_tables(console, terminal_tables(table, shown))
+    lines = [reading_aid(table), *remark_lines(shown)]
+    lines += [f"Written to {out}: {TABLE_FILE}, {MARKDOWN_FILE}, {PICTURE_FILE}"] if out else []
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What a file of `experiments/specs` may hold: settings, columns, rows and figures of a paper's table, as structs.
+"""Structs of the files in `experiments/specs`: settings, columns, rows and figures of a paper's table.
 
     document = msgspec.convert(loaded, Document)
 
@@ -28,12 +28,12 @@ SIZES = ("entities", "relations")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cell of unlearning is of.
+    """Model and forget set of a cell in an unlearning table.
 
     Attributes:
-        role: of the model: "raw" before unlearning, "retrained" on what is retained, "unlearned".
-        options: of unlearning, at seed 0; None for the other roles.
-        forget: "published", the sets that lie beside the data (`read_forget`), or a share of each client's training triples.
+        role: "raw" before unlearning, "retrained" on the retained triples, or "unlearned".
+        options: unlearning options at seed 0; None for the other roles.
+        forget: "published" (the sets beside the data, see `read_forget`), or a share of each client's training triples.
     """
 
     role: Role
@@ -42,21 +42,40 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A value that the paper leaves open, and why it is this one."""
+    """A value that the paper leaves open, and the reason for ours."""
 
     value: Any
     why: str
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of `Spec`, apart by who says so."""
+    """Options of a spec: the paper's, and ours where the paper states none."""
 
     paper_settings: dict[str, Any] = {}
     our_settings: dict[str, Ours] = {}
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """All values by option."""
+        return self.paper_settings | {option: ours.value for option, ours in self.our_settings.items()}
+
+    @property
+    def reasons(self) -> dict[str, str | None]:
+        """Reasons by option; None for the paper's own values."""
+        return dict.fromkeys(self.paper_settings) | {option: ours.why for option, ours in self.our_settings.items()}
+
+
+class Stated(msgspec.Struct, frozen=True):
+    """A setting as a file states it: for which cells, and why if the value is ours (None: the paper's)."""
+
+    where: str
+    option: str
+    value: Any
+    why: str | None
+
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An option whose value is chosen on validation: each of `values` is a run, and the best one's figures are the row's."""
+    """An option that validation chooses: each of `values` is a run, and the row shows the best one's figures."""
 
     option: str
     values: tuple[Any, ...]
@@ -68,8 +87,8 @@ class Column(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     Attributes:
         missing: why it cannot be run; its figures are shown all the same.
-        leak: where runs are attacked at several leak ratios, the one that its figures are of.
-        level, triples: of a table of unlearning which of a client's models its figures are of, and on which triples.
+        leak: leak ratio of its figures, where runs are attacked at several.
+        level, triples: in an unlearning table, the client model and the triples of its figures.
     """
 
     name: str
@@ -80,11 +99,7 @@ class Column(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Forgetting(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a row's models forget; the settings are those of `UnlearnOptions`, which win over the document's.
-
-    Attributes:
-        role: whose figures these are, see `Asked`.
-    """
+    """Role of a row's models (see `Asked`). Its settings are `UnlearnOptions` and win over the document's."""
 
     role: Role
 
@@ -93,16 +108,16 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A row of the table.
 
     Attributes:
-        figures: the paper's, by column and metric; rates as shares of 1, None where the paper has a dash.
-        baseline: the row that P@CG, P@99 and P@98 are relative to.
+        figures: the paper's, by column and metric; rates as shares of 1, None for a dash.
+        baseline: row that P@CG, P@99 and P@98 are relative to.
         exceptions: settings of this row in one column.
         shown: "shared" shows the utility of the shared model, where clients keep a second one ("global" in fedlu.txt).
-        average: over clients, where the row's differs from the document's.
+        average: over clients, if the row's differs from the document's.
         missing: why the row cannot be run.
-        same_as: another row, whose runs are this one's too, since the two algorithms are one here; `why` says why they are.
-        choose: an option with several values, which wins over what else is stated of it, a variant's settings excepted.
-        victim: which client the figures of an attack are of, counted from 1; 0: all victims.
-        forgetting: what its models were made of, in a table of unlearning.
+        same_as: another row that provides the runs; `why` says why the two algorithms are one here.
+        choose: an option with several values; wins over everything but a derived file's settings.
+        victim: client of an attack's figures, counted from 1; 0: all victims.
+        forgetting: role of its models in an unlearning table.
     """
 
     name: str
@@ -120,13 +135,13 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The file.
+    """A table's file.
 
     Attributes:
-        average: over clients, as the paper's code has it: "items" weighs each client by its test items, "clients" weighs all
-            alike; None: as records have it.
-        attack: attack every cell after its training. seeds: ours. also: metrics beside the paper's.
-        forget: which triples are forgotten: "published" ones, or a share of each client's. unlearning: settings of all rows.
+        average: over clients, as the paper's code does: "items" weighs clients by test items, "clients" equally; None: as in
+            records.
+        attack: attack every cell after its training. seeds: ours. also: further metrics to show.
+        forget: see `Asked`. unlearning: settings of all unlearned rows.
     """
 
     title: str
@@ -143,34 +158,23 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     unlearning: Settings = Settings()
 
 
-class Variant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Another file's table with other settings, smaller ones usually, which win over all of that file's.
+class Derived(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file that changes another file's table: smaller settings, or other figures of the same runs.
 
     Attributes:
         base: the other file, without `.yaml`, in the same folder.
-        only: the cells that stay, as for `select_cells`; empty keeps all.
+        only: cells to keep, see `select_cells`; empty keeps all.
+        our_settings: win over all settings of the base.
+        shows: metrics to show in place of the base's figures. figures: those that the paper prints, by cell.
+        notes: added to the base's; with `shows`, in their place.
     """
 
     base: str
     title: str
-    our_settings: dict[str, Ours]
-    notes: tuple[str, ...] = ()
-    only: str = ""
-    seeds: tuple[int, ...] | None = None
-
-
-class View(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Other figures of another file's runs, at its settings: what a paper draws of the runs of one of its tables.
-
-    Attributes:
-        shows: in place of that file's figures. figures: those that the paper prints, by cell.
-        base, only: as of a `Variant`.
-    """
-
-    base: str
-    title: str
-    table: str
-    shows: tuple[Metric, ...]
+    table: str = ""
+    our_settings: dict[str, Ours] = {}
+    shows: tuple[Metric, ...] = ()
     figures: dict[str, dict[Metric, float]] = {}
     notes: tuple[str, ...] = ()
     only: str = ""
+    seeds: tuple[int, ...] | None = None

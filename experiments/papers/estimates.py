@@ -1,23 +1,23 @@
-"""What a run is expected to take: ten training steps and one validation batch are timed on its own data, at its own width.
+"""CPU time that runs are expected to take: ten training steps and a validation batch are timed on each run's data.
 
-    costs = Costs(records, papers_rounds={})
-    found = costs.of(spec)
-    print(found.seconds, found.says)         # 920.0, "4.6 s a round; 200 rounds: the bound of its settings"
+    costs = Costs(records, papers_rounds(read_experiments()))
+    estimate = costs.of(spec)
+    print(estimate.seconds, estimate.says)         # 920.0, "4.6 s a round; 200 rounds: the bound of its settings"
 
-Seconds are CPU seconds of one thread of this machine. The user's cache folder keeps timings by CPU model and by what decides how
-long a step takes. Runs that differ only in seed, learning rate or number of rounds share a timing.
+Seconds are CPU seconds of one thread of this machine. The user's cache folder keeps timings by CPU model and by the settings that
+decide how long a step takes, so that runs that differ only in seed, learning rate or number of rounds share one.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
-import platform
+import math
 import statistics
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import msgspec
 import numba
@@ -25,12 +25,17 @@ import numpy as np
 
 from fkgsec.data.catalogue import cache_folder
 from fkgsec.errors import FkgsecError, RunError
-from fkgsec.experiments.papers.runner import run_key
-from fkgsec.experiments.papers.workers import data_of
-from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.cli.console import say
+from fkgsec.experiments.papers.queue import Job, data_of
+from fkgsec.experiments.papers.results import Made, run_key
+from fkgsec.experiments.papers.spec import Experiment
+from fkgsec.experiments.runs.record import Record, processor
+from fkgsec.experiments.runs.run import RECORD_FILE
 from fkgsec.experiments.runs.writing import write_atomically
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import task_of
+from fkgsec.federation.checkpoint import stands_at
+from fkgsec.federation.loop import CHECKPOINT
 from fkgsec.federation.task import TASKS, Task
 from fkgsec.threads import one_thread
 
@@ -38,6 +43,7 @@ TIMINGS_FILE = "timings.json"
 WARM_UP_STEPS, TIMED_STEPS, TIMED_CLIENTS = 3, 10, 4
 MOST_S = 5.0  # of one client: slow steps are timed fewer times
 THREADS = 1
+UNLEARNING_WORK = 1.2  # an epoch of decay over one of training, measured on FB15k-237-C3 (results/unlearning)
 ESTIMATOR = (
     f"CPU seconds of one thread: {TIMED_STEPS} training steps and one validation batch are timed on this machine, on the run's "
     "data and at its width, without exchanges. Rounds: from records of the same run; else the paper's own plus patience; else "
@@ -47,7 +53,7 @@ ESTIMATOR = (
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """CPU seconds of one epoch of all clients, and of one validation; training and test items. of: what was timed."""
+    """CPU seconds of one epoch of all clients and of one validation; training and test items. of: the timed settings."""
 
     epoch_s: float
     validation_s: float
@@ -57,7 +63,7 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Estimated(NamedTuple):
-    """What a run is expected to take, and where the number of rounds is from. `attack_s`: of its attacks."""
+    """Expected cost of a run, and the source of its number of rounds. `attack_s`: of its attacks."""
 
     round_s: float
     rounds: int
@@ -69,12 +75,12 @@ class Estimated(NamedTuple):
         return self.round_s * self.rounds + self.attack_s
 
     def left(self, rounds_done: int) -> float:
-        """Seconds after so many rounds; one round at least, since validation says whether it was the last."""
+        """Seconds after so many rounds; at least one round, since validation decides whether it was the last."""
         return self.round_s * max(1, self.rounds - rounds_done) + self.attack_s
 
 
 class Timings:
-    """Timings of this machine, those of earlier processes included.
+    """Timings of this machine, including those of earlier processes.
 
     Args:
         folder: of the file; None: the user's cache folder.
@@ -83,82 +89,84 @@ class Timings:
 
     def __init__(self, folder: Path | None = None, measure: Callable[[RunSpec, Any], Timed] | None = None) -> None:
         self._path, self._measure = (folder or cache_folder()) / TIMINGS_FILE, measure or time_spec
-        self._found: dict[str, Timed] = {}
-        self._not_there: dict[Hashable, FkgsecError] = {}
+        self._timed: dict[str, Timed] = {}
+        self._unreadable: dict[Hashable, FkgsecError] = {}
         self._graph: tuple[Hashable, Any] = (None, None)
-        with contextlib.suppress(OSError, msgspec.MsgspecError):  # a file that is damaged is made anew
-            self._found = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Timed])
+        with contextlib.suppress(OSError, msgspec.MsgspecError):  # a damaged file is written anew
+            self._timed = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Timed])
 
     def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
-        """One spec for each timing that is still to be made, those of the same data side by side."""
-        by_key = {key: spec for spec in specs if (key := _timing_key(spec)) not in self._found}
+        """Specs of the missing timings, those of the same data side by side."""
+        by_key = {key: spec for spec in specs if (key := _timing_key(spec)) not in self._timed}
         return sorted(by_key.values(), key=lambda spec: repr(data_of(spec)))
 
+    def take(self, specs: Iterable[RunSpec], *, quiet: bool = False) -> None:
+        """Make the missing timings, and say so."""
+        missing = self.missing(specs)
+        if missing and not quiet:
+            say(f"Timing training steps of {len(missing)} settings on this machine, once; data are read for it.")
+        for number, spec in enumerate(missing, 1):
+            if not quiet:
+                say(f"  {number} of {len(missing)}: {spec.data}, {spec.algorithm}, {spec.model}")
+            with contextlib.suppress(FkgsecError):  # reported for each run
+                self.of(spec)
+
     def of(self, spec: RunSpec, graph: Any = None) -> Timed:
-        """The timing of a spec, made where there is none. Args: graph: its data, where they are read. Raises `FkgsecError`."""
+        """The timing of a spec, made if it is missing. Args: graph: its data, if they are read. Raises `FkgsecError`."""
         key = _timing_key(spec)
-        if key not in self._found:
-            self._found[key] = self._measure(spec, self._load(spec) if graph is None else graph)
+        if key not in self._timed:
+            self._timed[key] = self._measure(spec, self._load(spec) if graph is None else graph)
             with contextlib.suppress(OSError, RunError):  # a folder that cannot be written only costs another timing
                 self._path.parent.mkdir(parents=True, exist_ok=True)
-                write_atomically(self._path, msgspec.json.format(msgspec.json.encode(self._found), indent=1))
-        return self._found[key]
+                write_atomically(self._path, msgspec.json.format(msgspec.json.encode(self._timed), indent=1))
+        return self._timed[key]
 
     def _load(self, spec: RunSpec) -> Any:
+        """The data of a spec. Data that cannot be read are tried once: without a network that takes long."""
         data = data_of(spec)
-        if error := self._not_there.get(data):  # who has no network waits for it once
+        if error := self._unreadable.get(data):
             raise error
         if self._graph[0] != data:
             try:
                 self._graph = data, spec.load_graph()
             except FkgsecError as error:
-                self._not_there[data] = error
+                self._unreadable[data] = error
                 raise
         return self._graph[1]
 
 
 def _timing_key(spec: RunSpec) -> str:
-    """Of what decides how long an epoch and a validation take, the CPU, and the number of threads."""
+    """Key of the settings, CPU and threads that decide how long an epoch and a validation take."""
     settings = {"task": spec.task, **task_of(spec).timed_by(spec)}
-    document = msgspec.json.encode([settings, list(data_of(spec)), cpu_model(), THREADS], order="sorted")
+    document = msgspec.json.encode([settings, list(data_of(spec)), processor(), THREADS], order="sorted")
     return hashlib.sha256(document).hexdigest()[:24]
-
-
-def cpu_model() -> str:
-    """The name that the CPU gives itself."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
 
 
 def time_spec(spec: RunSpec, graph: Any) -> Timed:
     """Time a spec on its data, in this process, with one thread."""
-    options, threads = spec.federation_options(), numba.get_num_threads()
+    threads = numba.get_num_threads()
     numba.set_num_threads(THREADS)
     try:
         with one_thread():
-            task: Task = TASKS[spec.task](graph, options)
+            task: Task = TASKS[spec.task](graph, spec.federation_options())
             epoch_s = time_training(task) / getattr(spec, "local_epochs", 1)
             validation_s = task_of(spec).time_validation(task, graph)
     finally:
         numba.set_num_threads(threads)
-    num_train, num_test = (sum(len(getattr(one, split)) for one in graph.clients) for split in ("train", "test"))
-    return Timed(
-        epoch_s, validation_s, num_train, num_test, f"{spec.data}, {spec.algorithm}, {spec.model} on {cpu_model()}"
-    )
+    num_train, num_test = (sum(len(getattr(client, split)) for client in graph.clients) for split in ("train", "test"))
+    name = f"{spec.data}, {spec.algorithm}, {spec.model} on {processor()}"
+    return Timed(epoch_s, validation_s, num_train, num_test, name)
 
 
 def time_training(task: Task) -> float:
     """CPU seconds of a round of training of all clients.
 
-    Steps of at most `TIMED_CLIENTS` clients are timed, from the smallest to the largest; the others lie between them.
+    At most `TIMED_CLIENTS` clients are timed, from the smallest to the largest; the others are interpolated by size.
     """
     sizes = np.array(task.sizes, dtype=np.float64)
     order = np.argsort(sizes, kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, min(TIMED_CLIENTS, len(order))).round().astype(int))]
-    seconds = [_step_s(task, int(place)) * task.num_steps([int(place)]) for place in chosen]
+    seconds = [_step_s(task, int(index)) * task.num_steps([int(index)]) for index in chosen]
     return float(np.interp(sizes, sizes[chosen], seconds).sum())
 
 
@@ -166,8 +174,8 @@ class _Enough(Exception):
     """Ends a timing in the middle of a round."""
 
 
-def _step_s(task: Task, place: int) -> float:
-    """CPU seconds of a training step of one client, over `TIMED_STEPS` steps; a small client takes several rounds for these."""
+def _step_s(task: Task, index: int) -> float:
+    """CPU seconds of a client's training step, over `TIMED_STEPS` steps; a small client takes several rounds for these."""
     stamps: list[float] = []
 
     def on_step() -> None:
@@ -178,56 +186,51 @@ def _step_s(task: Task, place: int) -> float:
     with contextlib.suppress(_Enough):
         for number in range(1, WARM_UP_STEPS + TIMED_STEPS + 2):
             task.begin_round()
-            task.train(number, [place], on_step)
+            task.train(number, [index], on_step)
     first = min(WARM_UP_STEPS, len(stamps) - 2)
     return (stamps[-1] - stamps[first]) / (len(stamps) - 1 - first)
-
-
-class _Measured(NamedTuple):
-    """What estimates take from a record."""
-
-    trains_as: tuple[Hashable, ...]
-    rounds: int
-    stopped: bool  # by validation, before its bound
-    attacks: Hashable
-    attack_rate: float | None  # seconds by training item
 
 
 class Costs:
     """Estimates of runs.
 
     Args:
-        records: of runs, for rounds and attacks. papers_rounds: of runs by `run_key`, when the paper's own had converged.
+        records: source of rounds and of the cost of attacks; those of unlearning do not count.
+        papers_rounds: rounds after which the papers' own runs had converged, by `run_key`.
         timings: of this machine; None: `Timings()`.
     """
 
     def __init__(
-        self, records: Iterable[Record], *, papers_rounds: Mapping[RunSpec, int], timings: Timings | None = None
+        self,
+        records: Iterable[Made],
+        papers_rounds: Mapping[RunSpec, int] | None = None,
+        timings: Timings | None = None,
     ) -> None:
-        self.timings, self._papers_rounds = timings or Timings(), papers_rounds
-        self._same: dict[RunSpec, list[_Measured]] = {}
-        for record in records:
-            num_train = sum(client["train"] for client in record.data.clients.values())
-            last, attack_s = record.rounds[-1].round, record.environment.attack_s
-            one = _Measured(
-                _trains_as(record.spec), last, last < record.spec.rounds, _attacked_as(record.spec),
-                None if attack_s is None else attack_s / num_train,
-            )  # fmt: skip
-            if last:
-                self._same.setdefault(run_key(record.spec, attack=False), []).append(one)
+        self.timings, self._papers_rounds = timings or Timings(), papers_rounds or {}
+        self._records = [record for record in records if isinstance(record, Record) and record.rounds[-1].round]
+        self._rounds_of: dict[RunSpec, list[int]] = {}
+        self._stopped: list[tuple[tuple[Hashable, ...], int]] = []  # by validation
+        for record in self._records:
+            last = record.rounds[-1].round
+            self._rounds_of.setdefault(run_key(record.spec, attack=False), []).append(last)
+            if last < record.spec.rounds:
+                self._stopped.append((_trains_as(record.spec), last))
 
     def of(self, spec: RunSpec, *, attack: bool = False, graph: Any = None) -> Estimated:
-        """The estimate of a run. Args: attack: it is attacked too. graph: its data. Raises what reading its data raises."""
+        """Estimate a run. Args: attack: it is attacked too. graph: its data. Raises what reading its data raises."""
         timed = self.timings.of(spec, graph)
         epochs, share = getattr(spec, "local_epochs", 1), getattr(spec, "participation", 1.0)
         round_s = timed.epoch_s * epochs * share + timed.validation_s / spec.eval_every
-        rounds, of = self._rounds(spec)
-        says = f"{round_s:.3g} s a round; {rounds} rounds: {of}"
+        rounds, source = self._rounds(spec)
+        says = f"{round_s:.3g} s a round; {rounds} rounds: {source}"
         if not attack:
             return Estimated(round_s, rounds, says)
-        measured = [one for found in self._same.values() for one in found]
         attacks = _attacked_as(spec)
-        rates = [one.attack_rate for one in measured if one.attacks == attacks and one.attack_rate is not None]
+        rates = [
+            record.environment.attack_s / sum(client["train"] for client in record.data.clients.values())
+            for record in self._records
+            if record.environment.attack_s is not None and _attacked_as(record.spec) == attacks
+        ]
         if not rates:
             return Estimated(round_s, rounds, f"{says}; without its attacks, of which there is no record")
         attack_s = timed.num_train * statistics.median(rates)
@@ -235,35 +238,75 @@ class Costs:
 
     def _rounds(self, spec: RunSpec) -> tuple[int, str]:
         key = run_key(spec, attack=False)
-        if same := [one.rounds for one in self._same.get(key, ())]:
-            return round(statistics.median(same)), "records of the same run"
+        if key in self._rounds_of:
+            return round(statistics.median(self._rounds_of[key])), "records of the same run"
         if not spec.patience:
             return spec.rounds, "all"
         if key in self._papers_rounds:
             waits = spec.patience * spec.eval_every
             return min(spec.rounds, self._papers_rounds[key] + waits), "the paper's, and patience"
-        trains_as = _trains_as(spec)
-        for number, what in ((len(trains_as), "on other data"), (-1, "on other data and with other models")):
-            like = [
-                one.rounds
-                for found in self._same.values()
-                for one in found
-                if one.stopped and one.trains_as[:number] == trains_as[:number]
-            ]
+        for number, what in ((None, "on other data"), (-1, "on other data and with other models")):
+            like = [last for trains_as, last in self._stopped if trains_as[:number] == _trains_as(spec)[:number]]
             if like:
                 return min(spec.rounds, round(statistics.median(like))), f"records of like runs {what}"
         return spec.rounds, "the bound of its settings"
 
 
 def _trains_as(spec: Any) -> tuple[Hashable, ...]:
-    """What decides when validation stops a run, the data aside; the model stands last."""
-    return (
-        spec.task, spec.algorithm, spec.learning_rate, spec.local_epochs, spec.batch_size, spec.eval_every, spec.patience,
-        spec.model,
-    )  # fmt: skip
+    """Settings that decide when validation stops a run, apart from the data; the model is last."""
+    names = ("task", "algorithm", "learning_rate", "local_epochs", "batch_size", "eval_every", "patience", "model")
+    return tuple(getattr(spec, name) for name in names)
 
 
 def _attacked_as(spec: RunSpec) -> Hashable:
-    """What decides how long attacks on a run take, the data aside."""
+    """Settings that decide how long attacks on a run take, apart from the data."""
     options = msgspec.structs.replace(spec.attack_options(), seed=0)
     return spec.task, spec.model, spec.algorithm, msgspec.json.encode(options)
+
+
+def papers_rounds(experiments: Iterable[Experiment]) -> dict[RunSpec, int]:
+    """Rounds after which the papers' own runs had converged (R@CG), by `run_key`."""
+    cells = [cell for table in experiments if not table.base for cell in table.cells]
+    printed = [(spec, cell.figures.get("r@cg")) for cell in cells for spec in cell.candidates]
+    return {run_key(spec, attack=False): round(rounds) for spec, rounds in printed if rounds is not None}
+
+
+class Entry(NamedTuple):
+    """A job with its state and its estimate. `error`: why it cannot be made. `num_bytes`: memory, where it was estimated."""
+
+    job: Job
+    state: Literal["finished", "begun", "to make", "cannot be made"]
+    estimate: Estimated
+    rounds_done: int = 0
+    error: str = ""
+    num_bytes: float = 0.0
+
+    @property
+    def left_s(self) -> float:
+        """CPU seconds that it is expected to take yet."""
+        return 0.0 if self.state in ("finished", "cannot be made") else self.estimate.left(self.rounds_done)
+
+
+def entries_of(jobs: Iterable[Job], costs: Costs) -> list[Entry]:
+    """Estimate jobs as they stand in their folders; a base run counts for the first job that needs it."""
+    bases, entries = set[Path](), list[Entry]()
+    for job in jobs:
+        done = 0
+        with contextlib.suppress(RunError):  # no checkpoint, or a damaged one
+            done = stands_at((job.base or job.folder) / CHECKPOINT)[1]
+        try:
+            estimate = costs.of(job.spec, attack=job.attack)
+        except FkgsecError as error:  # its data cannot be read
+            reason = " ".join(str(error).split())
+            entries.append(Entry(job, "cannot be made", Estimated(0.0, 0, ""), done, reason))
+            continue
+        if job.base:
+            options, epochs = job.asked and job.asked.options, getattr(job.spec, "local_epochs", 1)
+            further = 1 if options is None else 1 + math.ceil(UNLEARNING_WORK * options.decay_epochs / epochs)
+            rounds, says = estimate.rounds + further, f"{estimate.says}; {further} more to unlearn and measure"
+            if job.base in bases or (job.base / RECORD_FILE).exists():
+                rounds, done, says = further, 0, f"{says}; its run is there"
+            bases.add(job.base)
+            estimate = estimate._replace(rounds=rounds, says=says)
+        entries.append(Entry(job, "begun" if done else "to make", estimate, done))
+    return entries

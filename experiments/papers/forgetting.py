@@ -1,12 +1,12 @@
-"""Cells of unlearning: what raw, re-trained and unlearned models make of a forget set, from a run to its record.
+"""Cells of unlearning tables: raw, re-trained and unlearned models on a forget set.
 
     asked = Asked(role="unlearned", options=UnlearnOptions(epochs=10, decay_epochs=10), forget="published")
     made = make_forgotten(spec, asked, folder, base=Path("runs/fedlu"))
     print(made.measure("hits@1", "local", "forget"))                         # 0.1458 [0.1226, 0.1755]
 
-Raw and unlearned models share a base run, which is trained where it is not there yet; re-trained ones are trained on what is
-retained. Forget sets are measured as fedlu.txt 5.3 has it: filtered ranks among each client's own entities, then the mean over
-clients, forgotten triples included in what is filtered.
+Raw and unlearned models share a base run, which is trained if it does not exist yet. Re-trained models are trained on the
+retained triples. Source: fedlu.txt 5.3: filtered ranks among each client's own entities, then the mean over clients; the
+filter includes forgotten triples.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ from fkgsec.kge.ranking import filtered_ranks, utility
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
-from fkgsec.unlearning.options import UnlearnOptions
 from fkgsec.unlearning.unlearning import unlearn
 
 SCHEMA = "fkgsec/forgotten/1"
 FORGOTTEN_FILE = "forgotten.json"
+SHOWN = ("mrr", "hits@1")
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """Filtered link prediction of one of a client's models ("local", "global") on its forget or its test triples."""
+    """Filtered link prediction of a client's model ("local", "global") on its forget or test triples."""
 
     client: str
     model: str
@@ -61,11 +61,11 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
     """The record of such a cell, `forgotten.json`.
 
     Attributes:
-        run: the record of the base run; of a re-trained model that of the re-training, whose data are what is retained.
-        data_hash: of the raw data. forget_hash: of what is retained of them. num_forget: triples to forget, by client.
+        run: record of the base run; for a re-trained model that of the re-training, whose data are the retained triples.
+        data_hash: of the raw data. forget_hash: of the retained data. num_forget: triples to forget, by client.
         quality: of every client, model and set of triples.
         seconds: of unlearning alone.
-        origin: digests; None in none.
+        origin: the digest of this record.
     """
 
     schema: str
@@ -81,24 +81,24 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def spec(self) -> RunSpec:
-        """Of the run."""
+        """The run's spec."""
         return self.run.spec
 
     @property
     def seed(self) -> int:
-        """Of the run, and of unlearning."""
+        """The seed of the run and of unlearning."""
         return self.run.seed
 
     def measure(self, metric: str, model: str, triples: str) -> Estimate | str:
         """The mean over clients, or why there is none."""
-        found = [one.figures for one in self.quality if (one.model, one.triples) == (model, triples)]
-        if not found or metric not in found[0]:
+        rows = [row.figures for row in self.quality if (row.model, row.triples) == (model, triples)]
+        if not rows or metric not in rows[0]:
             return f"no {metric} of {model or 'any'} models on {triples or 'any'} triples"
-        return mean_of([figures[metric] for figures in found])
+        return mean_of([figures[metric] for figures in rows])
 
 
 def forget_sets(spec: Spec, graph: FederatedGraph, forget: str | float) -> Forget:
-    """What every client asks to be forgotten. Raises `DataError` where nothing is published beside the data."""
+    """The triples that every client asks to forget. Raises `DataError` if none are published beside the data."""
     if isinstance(forget, str):
         return read_forget(Path(spec.data) if Path(spec.data).is_dir() else locate(spec.data), graph)
     chosen = {}
@@ -110,40 +110,48 @@ def forget_sets(spec: Spec, graph: FederatedGraph, forget: str | float) -> Forge
 
 
 def make_forgotten(
-    spec: RunSpec, asked: Asked, folder: Path, *, base: Path, observer: Observer | None = None, at_once: int = 1
+    spec: RunSpec,
+    asked: Asked,
+    folder: Path,
+    *,
+    base: Path | None = None,
+    observer: Observer | None = None,
+    at_once: int = 1,
 ) -> Forgotten:
-    """Make such a cell in `folder`, or read it where it is made. A killed training goes on from its checkpoint.
+    """Make a cell in `folder`, or read it if it is finished. A killed training resumes from its checkpoint.
 
     Args:
-        base: the folder of the base run, which is trained there if it is not; re-trained models do without.
+        base: folder of the base run, which is trained there if it is missing; re-trained models have none.
         observer: of the trainings. at_once: as for `execute`.
 
     Raises:
-        RunError: the folder has the record of something else. DataError: there is no such forget set.
+        RunError: the folder has another record. DataError: there is no such forget set.
     """
-    own: Spec = of_triples(spec, "experiment")
-    graph = own.load_graph()
-    forget = forget_sets(own, graph, asked.forget)
+    kge: Spec = of_triples(spec, "experiment")
+    graph = kge.load_graph()
+    forget = forget_sets(kge, graph, asked.forget)
     retained = retaining(graph, forget)
     folder.mkdir(parents=True, exist_ok=True)
     with locked(folder):
-        if (known := read_forgotten(folder / FORGOTTEN_FILE)) is not None:
-            if (known.spec.settled(), known.asked, known.forget_hash) != (own.settled(), asked, retained.hash):
+        if (earlier := read_forgotten(folder / FORGOTTEN_FILE)) is not None:
+            if (earlier.spec.settled(), earlier.asked, earlier.forget_hash) != (kge.settled(), asked, retained.hash):
                 raise refused(folder / FORGOTTEN_FILE, "is of another cell")
-            return known
+            return earlier
+        seconds = 0.0
         if asked.role == "retrained":
             if at_once:
-                check_memory(own, retained, at_once=at_once)
-            result = run_federation(
-                retained, own.federation_options(), folder, observer, CHECKPOINT_EVERY_S, make_transport
-            )
-            run, seconds = make_record(own, result), 0.0
+                check_memory(kge, retained, at_once=at_once)
+            options = kge.federation_options()
+            result = run_federation(retained, options, folder, observer, CHECKPOINT_EVERY_S, make_transport)
+            run = make_record(kge, result)
         else:
-            run = execute(own, graph, base, attack=False, observer=observer, at_once=at_once).record
-            raw = load_run(base)[1]
-            began = time.perf_counter()
-            result = raw if asked.options is None else _unlearned(own, raw, forget, asked.options)
-            seconds = time.perf_counter() - began if asked.options else 0.0
+            assert base is not None, "raw and unlearned models have a base run"
+            run = execute(kge, graph, base, attack=False, observer=observer, at_once=at_once).record
+            result = load_run(base)[1]
+            if asked.options:
+                began, unlearning = time.perf_counter(), msgspec.structs.replace(asked.options, seed=kge.seed)
+                result = unlearn(result, forget, unlearning, make_transport=make_transport)
+                seconds = time.perf_counter() - began
         made = Forgotten(
             schema=SCHEMA,
             run=run,
@@ -153,7 +161,7 @@ def make_forgotten(
             num_forget={name: len(triples) for name, triples in forget.items()},
             quality=measure_quality(result, graph, forget),
             seconds=seconds,
-            environment=environment_of(own.federation_options()),
+            environment=environment_of(kge.federation_options()),
             origin=Origin(""),
         )
         seal = seal_of(msgspec.json.decode(encode_stored(made)))
@@ -162,38 +170,30 @@ def make_forgotten(
         return made
 
 
-def _unlearned(spec: Spec, raw: KgeResult, forget: Forget, options: UnlearnOptions) -> KgeResult:
-    return unlearn(raw, forget, msgspec.structs.replace(options, seed=spec.seed), make_transport=make_transport)
-
-
 def measure_quality(result: KgeResult, graph: FederatedGraph, forget: Forget) -> list[Quality]:
-    """MRR and Hits@1 of every client's models on what it asked to be forgotten and on its test triples."""
+    """MRR and Hits@1 of every client's models on its forget set and on its test triples."""
     rows = []
-    for place, client in enumerate(graph.clients):
+    for index, client in enumerate(graph.clients):
         known = known_triples(client, result.options)
-        of_sets: dict[Triples, np.ndarray] = {"forget": forget.get(client.name, client.train[:0]), "test": client.test}
-        for name, (model, tables) in client_models(result, place).items():
-            for what, triples in of_sets.items():
+        sets: dict[Triples, np.ndarray] = {"forget": forget.get(client.name, client.train[:0]), "test": client.test}
+        for name, (model, tables) in client_models(result, index).items():
+            for what, triples in sets.items():
                 if len(triples):
                     ranks = filtered_ranks(model, tables.entities, tables.relations, triples, known)
-                    figures = {
-                        metric: one
-                        for metric, one in utility(ranks, result.options.seed).items()
-                        if metric in ("mrr", "hits@1")
-                    }
-                    rows.append(Quality(client.name, name, what, figures))
+                    figures = utility(ranks, result.options.seed)
+                    rows.append(
+                        Quality(client.name, name, what, {key: figures[key] for key in figures if key in SHOWN})
+                    )
     return rows
 
 
 def read_forgotten(path: Path) -> Forgotten | None:
-    """The record in a file; None where there is no file, or one of something else.
+    """Read a record; None if the file does not exist or holds something else.
 
     Raises:
         RunError: it is damaged, or was changed since it was written.
     """
-    if not path.exists():
-        return None
-    found = read_if_of(path, SCHEMA, Forgotten)
-    if found is not None and found.origin.record != seal_of(msgspec.json.decode(path.read_bytes())):
+    made = read_if_of(path, SCHEMA, Forgotten) if path.exists() else None
+    if made is not None and made.origin.record != seal_of(msgspec.json.decode(path.read_bytes())):
         raise RunError(f"{path}: was changed since it was written: its words have another digest")
-    return found
+    return made

@@ -1,9 +1,9 @@
-"""`--dry-run` of a table and `fkgsec experiment run --all`: what would run, in which order, how long and in how much memory.
+"""`--dry-run` of a table and `fkgsec experiment run --all`: which runs, in which order, their time and their memory.
 
     print_plan(console, experiment, cells, seeds, results, costs, out=Path("runs/table"))
     run_everything(Path("runs/all"), hours=8, threads=1, nice=True, dry_run=False, only="", num_seeds=1, reuse=[], ...)
 
-Nothing is trained or written by a plan but timings. Seconds (`fkgsec.experiments.papers.estimates`) and memory
+A plan trains and writes nothing but timings. Seconds (`fkgsec.experiments.papers.estimates`) and memory
 (`fkgsec.experiments.tasks.memory`) are no bounds.
 """
 
@@ -14,29 +14,27 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.console import Console
 
-from fkgsec.errors import FkgsecError, RunError, SpecError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.console import make_console, print_tables, say
 from fkgsec.experiments.cli.progress import observe_on
-from fkgsec.experiments.papers.estimates import ESTIMATOR, Costs
-from fkgsec.experiments.papers.judging.claims import Judged, judge_claims, printed_pairs, read_claims
-from fkgsec.experiments.papers.judging.scoreboard import all_records, make_scoreboard, read_experiments, total_line
-from fkgsec.experiments.papers.power import MOST_SEEDS, cheapest_needs, order_by_claims, power_sheet
-from fkgsec.experiments.papers.queue import Entry, State, Wanted, entries_of, entry_of, papers_rounds, wanted_runs
-from fkgsec.experiments.papers.runner import Results, run_name, unfinished
+from fkgsec.experiments.papers.estimates import ESTIMATOR, Costs, Entry, entries_of, papers_rounds
+from fkgsec.experiments.papers.judging.claims import Judged, comparisons, judge_claims, read_claims
+from fkgsec.experiments.papers.judging.scoreboard import make_scoreboard, read_experiments, total_line
+from fkgsec.experiments.papers.power import MOST_SEEDS, need_of, order_by_claims, power_sheet
+from fkgsec.experiments.papers.queue import data_of, table_jobs, wanted_runs
+from fkgsec.experiments.papers.results import Made, Results, read_records
 from fkgsec.experiments.papers.spec import Cell, Experiment
-from fkgsec.experiments.papers.table import Made, settings_sheet
-from fkgsec.experiments.papers.workers import CutOff, Job, data_of, run_jobs
+from fkgsec.experiments.papers.table import settings_sheet
+from fkgsec.experiments.papers.workers import CutOff, run_jobs
 from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, terminal_table
-from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.runs.writing import locked
 from fkgsec.experiments.tasks.memory import GIB, available, needed
-from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.trainings import lasting
 
 COMMITTED = Path(__file__).resolve().parents[2] / "results"
@@ -45,105 +43,66 @@ _MOST_ROWS = 40
 _LOWEST = 19
 
 
-def costs_of(records: Iterable[Made], experiments: Sequence[Experiment]) -> Costs:
-    """Estimates by these records and this machine's timings."""
-    runs = [one for one in records if isinstance(one, Record)]
-    return Costs(runs, papers_rounds=papers_rounds(experiments))
-
-
-def take_timings(costs: Costs, specs: Iterable[RunSpec], *, quiet: bool = False) -> None:
-    """Make the timings that these runs need and that are not there yet, and say so."""
-    missing = costs.timings.missing(specs)
-    if missing and not quiet:
-        say(f"Timing training steps of {len(missing)} settings on this machine, once; data are read for it.")
-    for number, spec in enumerate(missing, 1):
-        if not quiet:
-            say(f"  {number} of {len(missing)}: {spec.data}, {spec.algorithm}, {spec.model}")
-        with contextlib.suppress(FkgsecError):  # said of each run
-            costs.timings.of(spec)
-
-
-class Planned(NamedTuple):
-    """A run of a table's plan. `num_bytes`: that it needs; 0 where it is finished or cannot be made."""
-
-    cell: Cell
-    entry: Entry
-    num_bytes: float
-
-
 def print_plan(
-    console: Console,
-    experiment: Experiment,
-    cells: Sequence[Cell],
-    seeds: Sequence[int],
-    results: Results,
-    costs: Costs,
-    *,
-    out: Path,
-    jobs: int = 1,
-) -> None:
-    """Settings, runs, seconds and memory of a table. Args: as for `run_experiment`; results: what is finished."""
-    take_timings(costs, [spec for cell in cells for spec in cell.candidates])
-    plan = plan_of(experiment, cells, seeds, results, costs, out=out)
+    console: Console, experiment: Experiment, cells: Sequence[Cell], seeds: Sequence[int], results: Results, costs: Costs, *,
+    out: Path, jobs: int = 1,
+) -> None:  # fmt: skip
+    """Print settings, runs, seconds and memory of a table. Args: as for `run_experiment`; results: the finished runs."""
+    costs.timings.take(spec for cell in cells for spec in cell.candidates)
+    plan = plan_of(cells, seeds, results, costs, out=out)
     console.print("Nothing is trained (--dry-run).", highlight=False)
     places = {"all cells", "all cells, unlearning", "all cells, above all"}
     for cell in cells:
         places |= {cell.row, f"{cell.row}, unlearning", cell.column, cell.name, cell.trained}
-    settings = settings_sheet(one for one in experiment.settings if one.where in places)
+    settings = settings_sheet(stated for stated in experiment.settings if stated.where in places)
     print_tables(console, [terminal_table(sheet) for sheet in (settings, runs_sheet(plan))])
     for line in plan_lines(plan, cells, jobs):
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def plan_of(
-    experiment: Experiment, cells: Sequence[Cell], seeds: Sequence[int], results: Results, costs: Costs, *, out: Path
-) -> list[Planned]:
-    """Every run of these cells, once, in the order in which they are made. Data are read for memory, one set at a time."""
-    plan, bases, graphs = list[Planned](), set[Path](), dict[tuple[Any, ...], Any]()
-    for cell, spec in unfinished(cells, seeds, Results(attack=experiment.attack)):
-        wanted = Wanted(spec, experiment.attack, (cell.name,), "", cell.asked)
-        base = out / "bases" / wanted.base if wanted.base else None
-        entry = entry_of(wanted, out / run_name(cell, spec), costs, base=base, base_done=base in bases)
-        size = 0.0
-        if spec.seed in results.of_spec(spec, cell.asked):
+def plan_of(cells: Sequence[Cell], seeds: Sequence[int], results: Results, costs: Costs, *, out: Path) -> list[Entry]:
+    """Every run of these cells, once, in its order. Data are read for memory, one set at a time."""
+    left = {job.record_file for job in table_jobs(cells, seeds, results, out)}
+    plan, graphs = list[Entry](), dict[tuple[Any, ...], Any]()
+    for entry in entries_of(table_jobs(cells, seeds, Results(), out), costs):
+        if entry.job.record_file not in left:
             entry = entry._replace(state="finished")
         elif entry.state != "cannot be made":
-            if (data := data_of(spec)) not in graphs:
-                graphs = {data: spec.load_graph()}
-            size = sum(needed(spec, graphs[data]).values())
-            bases |= {base} if base else set()
-        plan.append(Planned(cell, entry, size))
+            if (data := data_of(entry.job.spec)) not in graphs:
+                graphs = {data: entry.job.spec.load_graph()}
+            entry = entry._replace(num_bytes=sum(needed(entry.job.spec, graphs[data]).values()))
+        plan.append(entry)
     return plan
 
 
-def runs_sheet(plan: Iterable[Planned]) -> Sheet:
-    """A row for each run."""
+def runs_sheet(plan: Sequence[Entry], title: str = "Runs") -> Sheet:
+    """A row for each run, with the number of cells that it serves and the time until its end."""
     rows = []
-    for one in plan:
-        spec, estimate = one.entry.wanted.spec, one.entry.estimate
-        chosen = f" {one.cell.chosen} {one.cell.choice(spec)}" if one.cell.chosen else ""
-        figures: tuple[str, ...] = (NONE, NONE, NONE)
-        if one.num_bytes:
-            figures = str(estimate.rounds), lasting(one.entry.left_s), f"{one.num_bytes / GIB:.2f}"
-        says = estimate.says if one.num_bytes else one.entry.error
-        rows.append((f"{one.cell.name}{chosen}", str(spec.seed), *figures, one.entry.state, says))
-    heads = ("run", "seed", "rounds", "expected", "GiB", "state", "by")
-    return Sheet("Runs", tuple(map(Column, heads)), tuple(rows))
+    for entry, end_s in zip(plan, itertools.accumulate(entry.left_s for entry in plan), strict=True):
+        first, *others = entry.job.cells
+        name, says = f"{first} and {len(others)} more" if others else entry.job.name, entry.error
+        figures: tuple[str, ...] = (NONE, NONE, NONE, NONE)
+        if entry.state in ("begun", "to make"):
+            rounds = f"{entry.rounds_done} of " * bool(entry.rounds_done) + str(entry.estimate.rounds)
+            size = f"{entry.num_bytes / GIB:.2f}" if entry.num_bytes else NONE
+            figures, says = (rounds, lasting(entry.left_s), lasting(end_s), size), entry.estimate.says
+        rows.append((name, str(1 + len(others)), *figures, entry.state, says))
+    heads = ("run", "cells", "rounds", "expected", "in all", "GiB", "state", "by")
+    return Sheet(title, tuple(map(Column, heads)), tuple(rows))
 
 
-def plan_lines(plan: Sequence[Planned], cells: Sequence[Cell], jobs: int) -> list[str]:
-    """In all, and why cells have no run."""
-    counts = Counter[State](one.entry.state for one in plan)
-    order: tuple[State, ...] = ("finished", "begun", "to make", "cannot be made")
+def plan_lines(plan: Sequence[Entry], cells: Sequence[Cell], jobs: int) -> list[str]:
+    """The totals, and why cells have no run."""
+    counts = Counter(entry.state for entry in plan)
+    order = ("finished", "begun", "to make", "cannot be made")
     states = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
-    lost = dict.fromkeys(f"Not at hand: {cell.missing}" for cell in cells if cell.missing)
-    most, free = jobs * max((one.num_bytes for one in plan), default=0.0), available()
-    seconds = sum(one.entry.left_s for one in plan)
+    most, free = jobs * max((entry.num_bytes for entry in plan), default=0.0), available()
+    seconds = sum(entry.left_s for entry in plan)
     return [
         f"Cells: {len(cells)}. Runs: {states or 'none'}. About {lasting(seconds)} of one thread in all, {most / GIB:.2f} GiB at "
         f"once; {free.says} leaves {free.num_bytes / GIB:.1f} GiB.",
         ESTIMATOR,
-        *lost,
+        *dict.fromkeys(f"Not at hand: {cell.missing}" for cell in cells if cell.missing),
     ]
 
 
@@ -151,12 +110,12 @@ def run_everything(
     out: Path, *, hours: float | None, threads: int, nice: bool, dry_run: bool, only: str, num_seeds: int,
     reuse: Sequence[Path], force: bool, quiet: bool,
 ) -> int:  # fmt: skip
-    """Make, or with `dry_run` show, the runs that all tables are missing, until time is up; returns how many failed.
+    """Make, or with `dry_run` show, the runs that all tables are missing, until time is up; returns the number of failures.
 
-    A run that time cuts off goes on from its checkpoint at the next start.
+    A run that is cut off resumes from its checkpoint at the next start.
 
     Raises:
-        SpecError: an option that does not fit. RunError: the folder is another process's, or cannot be written.
+        SpecError: options that do not fit. RunError: another process uses the folder, or it cannot be written.
     """
     if hours is None and not dry_run:
         raise SpecError("hours: --all needs --hours, after which it ends, or --dry-run")
@@ -166,120 +125,85 @@ def run_everything(
     if nice:
         os.nice(_LOWEST)
     places = [place for place in (COMMITTED, out, *reuse) if place in reuse or place.exists()]
-    with contextlib.nullcontext() if dry_run else _held(out):
+    if not dry_run:
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{out}: cannot be made ({error.strerror})") from error
+    with contextlib.nullcontext() if dry_run else locked(out):
         plan = _plan_everything(out, places, only, num_seeds, quiet=quiet)
         if not quiet:
             _print_everything(plan, hours)
         if dry_run:
             return 0
-        failed = _work(plan, out, until, threads, at_once=0 if force else 1, quiet=quiet)
+        failures, observe = 0, observe_on(make_console(stderr=True), enabled=not quiet)
+        jobs = [entry.job for entry in plan if entry.state != "cannot be made"]
+        at_once = 0 if force else 1
+        for job, error in run_jobs(jobs, count=1, observe=observe, at_once=at_once, threads=threads, until=until):
+            if isinstance(error, CutOff):
+                if not quiet:
+                    say(f"{error}; what is not finished goes on with the next start")
+                break
+            if error is not None:
+                failures += 1
+                say(f"fkgsec: {job.name}: {' '.join(str(error).split())}")
     if not quiet:
-        board = make_scoreboard(read_experiments(), all_records([*places, out])[0])
+        board = make_scoreboard(read_experiments(), read_records([*places, out])[0])
         line = f"{total_line(board)}; `fkgsec experiment status {out}`"
         make_console().print(line, highlight=False, soft_wrap=True)
-    return failed
-
-
-@contextlib.contextmanager
-def _held(folder: Path) -> Iterator[None]:
-    """Be the one writer of a folder. Raises `RunError` where another process is."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
-    with locked(folder):
-        yield
+    return failures
 
 
 def _plan_everything(out: Path, places: Sequence[Path], only: str, num_seeds: int, *, quiet: bool) -> list[Entry]:
-    """The missing runs, in the order in which they decide claims, and after them cells."""
-    records, unreadable = all_records(places)
+    """The missing runs in the order in which they decide claims, then cells."""
+    records, unreadable = read_records(places)
     for line in unreadable if not quiet else ():
         say(f"warning: {line}")
     experiments = read_experiments()
-    wanted = wanted_runs(experiments, _results(records), num_seeds=num_seeds, only=only)
-    costs = costs_of(records, experiments)
-    take_timings(costs, [one.spec for one in wanted], quiet=quiet)
+    wanted = wanted_runs(experiments, Results(records), out, num_seeds=num_seeds, only=only)
+    costs = Costs(records, papers_rounds(experiments))
+    costs.timings.take((job.spec for job in wanted), quiet=quiet)
     judged = judge_claims(read_claims(), experiments, records)
-    return order_by_claims(judged, experiments, entries_of(wanted, out, costs), costs, num_seeds)
-
-
-def _results(records: Iterable[Made]) -> dict[bool, Results]:
-    """By whether attacks count."""
-    results = {attack: Results(attack=attack) for attack in (False, True)}
-    for record in records:
-        for found in results.values():
-            found.add(record)
-    return results
+    return order_by_claims(judged, experiments, entries_of(wanted, costs), costs, num_seeds)
 
 
 def plan_claims(judged: Sequence[Judged], records: Sequence[Made]) -> Sheet:
-    """For each claim the runs and CPU hours that decide it, if the paper's own figures are true."""
-    experiments, results = read_experiments(), _results(records)
-    needed_cells = {cell for one in judged for part in printed_pairs(one.claim, experiments) for cell in part.cells}
-    wanted = {
-        seeds: [
-            one for one in wanted_runs(experiments, results, num_seeds=seeds) if needed_cells.intersection(one.cells)
-        ]
-        for seeds in range(1, MOST_SEEDS + 1)
+    """The runs and CPU hours that decide each claim if the paper's own figures are true."""
+    experiments, results = read_experiments(), Results(records)
+    cells = {
+        cell for claim in judged for part in comparisons(claim.claim, experiments) if part.full for cell in part.cells
     }
-    costs = costs_of(records, experiments)
-    take_timings(costs, [one.spec for one in wanted[MOST_SEEDS]])
-    entries = {seeds: entries_of(runs, Path("runs/all"), costs) for seeds, runs in wanted.items()}
-    return power_sheet(cheapest_needs(judged, experiments, entries, costs))
-
-
-def _work(plan: Sequence[Entry], out: Path, until: float, threads: int, *, at_once: int, quiet: bool) -> int:
-    """Run until time is up, and say what failed or is cut off; returns how many failed."""
-    jobs = [
-        Job(
-            ", ".join(one.wanted.cells[:3]), one.wanted.spec, one.folder, one.wanted.attack, one.wanted.command,
-            one.wanted.asked, out / one.wanted.base,
-        )
-        for one in plan if one.state != "cannot be made"
-    ]  # fmt: skip
-    failed, observe = 0, observe_on(make_console(stderr=True), enabled=not quiet)
-    for job, error in run_jobs(jobs, count=1, observe=observe, at_once=at_once, threads=threads, until=until):
-        if isinstance(error, CutOff):
-            if not quiet:
-                say(f"{error}; what is not finished goes on with the next start")
-            break
-        if error is not None:
-            failed += 1
-            say(f"fkgsec: {job.name}: {' '.join(str(error).split())}")
-    return failed
-
-
-def everything_sheet(plan: Sequence[Entry]) -> Sheet:
-    """The runs in their order: which cells each serves, what it is expected to take, and by what."""
-    heads = ("", "run", "cells", "rounds", "expected", "in all", "by")
-    rows, whole = [], 0.0
-    for number, one in enumerate(plan, 1):
-        whole += one.left_s
-        cells = one.wanted.cells
-        name = cells[0] + (f" and {len(cells) - 1} more" if len(cells) > 1 else "")
-        rounds = f"{one.rounds_done} of {one.estimate.rounds}" if one.rounds_done else str(one.estimate.rounds)
-        rows.append(
-            (str(number), name, str(len(cells)), rounds, lasting(one.left_s), lasting(whole), one.estimate.says)
-        )
-    title = (
-        "Runs that cells are missing: those that decide claims in the fewest hours first, then the most cells per hour"
-    )
-    return Sheet(title, tuple(map(Column, heads)), tuple(rows))
+    costs, entries = Costs(records, papers_rounds(experiments)), dict[int, list[Entry]]()
+    for seeds in range(MOST_SEEDS, 0, -1):
+        jobs = wanted_runs(experiments, results, Path("runs/all"), num_seeds=seeds)
+        jobs = [job for job in jobs if cells.intersection(job.cells)]
+        if seeds == MOST_SEEDS:  # which has all settings
+            costs.timings.take(job.spec for job in jobs)
+        entries[seeds] = entries_of(jobs, costs)
+    needs = []
+    for claim in judged:
+        by_seeds = [need_of(claim, experiments, entries[seeds], costs, seeds) for seeds in sorted(entries)]
+        needs.append(min(by_seeds, key=lambda need: (need.outcome == "open", need.seconds)))
+    return power_sheet(needs)
 
 
 def _print_everything(plan: Sequence[Entry], hours: float | None) -> None:
-    console, possible = make_console(), [one for one in plan if one.state != "cannot be made"]
-    print_tables(console, [terminal_table(everything_sheet(possible[:_MOST_ROWS]))])
+    console, possible = make_console(), [entry for entry in plan if entry.state != "cannot be made"]
+    title = (
+        "Runs that cells are missing: those that decide claims in the fewest hours first, then the most cells per hour"
+    )
+    print_tables(console, [terminal_table(runs_sheet(possible[:_MOST_ROWS], title))])
     if len(possible) > _MOST_ROWS:
         console.print(f"... and {len(possible) - _MOST_ROWS} more")
-    whole = sum(one.left_s for one in possible)
-    cells = len({cell for one in possible for cell in one.wanted.cells})
-    line = f"{len(possible)} runs, {cells} cells, about {lasting(whole)} of one thread in all"
+    ends, cells = (
+        list(itertools.accumulate(entry.left_s for entry in possible)),
+        {cell for entry in possible for cell in entry.job.cells},
+    )
+    line = f"{len(possible)} runs, {len(cells)} cells, about {lasting(ends[-1] if ends else 0.0)} of one thread in all"
     if hours is not None:
-        fitting = sum(end <= hours * HOUR_S for end in itertools.accumulate(one.left_s for one in possible))
+        fitting = sum(end <= hours * HOUR_S for end in ends)
         line += f"; {fitting} runs are expected to end within {lasting(hours * HOUR_S)}"
     console.print(line, highlight=False, soft_wrap=True)
-    for error, number in Counter(one.error for one in plan if one.error).items():
+    for error, number in Counter(entry.error for entry in plan if entry.error).items():
         console.print(f"{number} runs cannot be made: {error}", highlight=False, soft_wrap=True)
     console.print(ESTIMATOR, highlight=False, soft_wrap=True)

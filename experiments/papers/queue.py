@@ -1,155 +1,166 @@
-"""The runs that the papers' tables are missing at their own settings, and what each is expected to take.
+"""Runs that papers' tables are missing, as jobs.
 
-    wanted = wanted_runs(read_experiments(), results, num_seeds=1)
-    entries = entries_of(wanted, Path("runs/all"), costs)
-    print(entries[0].wanted.cells, entries[0].left_s)
+    jobs = wanted_runs(read_experiments(), results, Path("runs/all"), num_seeds=1)
+    print(jobs[0].cells, jobs[0].folder)
 
-Cells of several tables share a run. A run is finished where its record lies, and begun where its checkpoint does, so that a
-machine may stop at any time.
+Cells of several tables share a run. A run is finished if its record exists, and begun if its checkpoint does, so that a machine
+may stop at any time.
 """
 
 from __future__ import annotations
 
-import contextlib
-import math
+import functools
+import hashlib
+import re
 import shlex
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from fkgsec.errors import FkgsecError, RunError
+import msgspec
+
+from fkgsec.experiments.cli.options import DATA_FIELDS
 from fkgsec.experiments.papers.document import Asked
-from fkgsec.experiments.papers.estimates import Costs, Estimated
-from fkgsec.experiments.papers.runner import Results, folder_name, run_key
+from fkgsec.experiments.papers.forgetting import FORGOTTEN_FILE
+from fkgsec.experiments.papers.results import Results, run_key
 from fkgsec.experiments.papers.spec import Cell, Experiment, select_names
 from fkgsec.experiments.runs.run import RECORD_FILE
 from fkgsec.experiments.runs.spec import RunSpec
-from fkgsec.federation.checkpoint import stands_at
-from fkgsec.federation.loop import CHECKPOINT
-
-State = Literal["finished", "begun", "to make", "cannot be made"]
-UNLEARNING_WORK = 1.2  # an epoch of decay over one of training, measured on FB15k-237-C3 (results/unlearning)
 
 
-class Wanted(NamedTuple):
-    """A run that cells are missing; `cells` says which, `attack` whether one of them needs it attacked."""
+class Job(NamedTuple):
+    """A run to make.
 
+    Attributes:
+        attack: whether the run is attacked.
+        command: the command that its record names; empty: this process's.
+        asked: in an unlearning table, what is made of the run in the folder `base`; re-trained models have no base.
+        cells: names of the cells that the run serves.
+    """
+
+    name: str
     spec: RunSpec
-    attack: bool
-    cells: tuple[str, ...]
-    command: str
-    asked: Asked | None = None
-
-    @property
-    def folder_name(self) -> str:
-        """See `fkgsec.experiments.papers.runner.folder_name`."""
-        return folder_name(self.spec, self.asked)
-
-    @property
-    def base(self) -> str:
-        """The folder of the run that is unlearned; empty where nothing is, or nothing is needed for it."""
-        return folder_name(self.spec) if self.asked and self.asked.role != "retrained" else ""
-
-
-class Entry(NamedTuple):
-    """A run of a plan. `folder`: of the run. `error`: why it cannot be made."""
-
-    wanted: Wanted
     folder: Path
-    state: State
-    estimate: Estimated
-    rounds_done: int = 0
-    error: str = ""
+    attack: bool = False
+    command: str = ""
+    asked: Asked | None = None
+    base: Path | None = None
+    cells: tuple[str, ...] = ()
 
     @property
-    def left_s(self) -> float:
-        """CPU seconds that it is expected to take yet."""
-        return 0.0 if self.state in ("finished", "cannot be made") else self.estimate.left(self.rounds_done)
+    def record_file(self) -> Path:
+        """The record that it leaves."""
+        return self.folder / (FORGOTTEN_FILE if self.asked else RECORD_FILE)
 
 
-def entries_of(wanted: Iterable[Wanted], folder: Path, costs: Costs) -> list[Entry]:
-    """Each run as it stands in a folder, where it has a folder of its own; a base run counts for the first that needs it."""
-    bases, entries = set[Path](), list[Entry]()
-    for one in wanted:
-        base = folder / one.base if one.base else None
-        base_done = base is not None and (base in bases or (base / RECORD_FILE).exists())
-        entries.append(entry_of(one, folder / one.folder_name, costs, base=base, base_done=base_done))
-        bases |= {base} if base else set()
-    return entries
+def data_of(spec: RunSpec) -> tuple[Any, ...]:
+    """Key of a run's data."""
+    return tuple(getattr(spec, name, None) for name in DATA_FIELDS)
 
 
-def entry_of(wanted: Wanted, folder: Path, costs: Costs, *, base: Path | None, base_done: bool) -> Entry:
-    """A run as it stands in its folder. Args: base: the folder of the run that is unlearned. base_done: it is no cost."""
-    done = 0
-    with contextlib.suppress(RunError):  # no checkpoint, or a damaged one
-        done = stands_at((base or folder) / CHECKPOINT)[1]
-    try:
-        found = costs.of(wanted.spec, attack=wanted.attack)
-    except FkgsecError as error:  # its data cannot be read
-        return Entry(wanted, folder, "cannot be made", Estimated(0.0, 0, ""), done, " ".join(str(error).split()))
-    rounds, says = found.rounds, found.says
-    if base:
-        options, epochs = wanted.asked and wanted.asked.options, getattr(wanted.spec, "local_epochs", 1)
-        further = 1 if options is None else 1 + math.ceil(UNLEARNING_WORK * options.decay_epochs / epochs)
-        rounds, done = (further, 0) if base_done else (rounds + further, done)
-        says += f"; {further} more to unlearn and measure" + ("; its run is there" if base_done else "")
-    return Entry(wanted, folder, "begun" if done else "to make", found._replace(rounds=rounds, says=says), done)
+def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> list[tuple[Cell, RunSpec]]:
+    """The runs of these cells that are left, each once: seed by seed and column by column, which mostly share their data."""
+    columns = list(dict.fromkeys(cell.column for cell in cells))
+    left: dict[tuple[RunSpec, Asked | None], Cell] = {}
+    for seed in seeds:
+        for cell in sorted(cells, key=lambda cell: columns.index(cell.column)):
+            for spec in cell.candidates:
+                if seed not in results.of_spec(cell, spec):
+                    left.setdefault((spec.replace(seed=seed), cell.asked), cell)
+    return [(cell, spec) for (spec, _), cell in left.items()]
+
+
+def table_jobs(
+    cells: Sequence[Cell],
+    seeds: Sequence[int],
+    results: Results,
+    out: Path,
+    bases: Mapping[tuple[RunSpec, int], Path] | None = None,
+) -> list[Job]:
+    """The unfinished runs of a table. Args: bases: folders of finished base runs by `run_key` and seed."""
+    jobs = []
+    for cell, spec in unfinished(cells, seeds, results):
+        base = None
+        if cell.asked and cell.asked.role != "retrained":
+            there = (bases or {}).get((run_key(spec, attack=False), spec.seed))
+            base = there or out / "bases" / folder_name(spec)
+        chosen = f" {cell.chosen} {cell.choice(spec)}" if cell.chosen else ""
+        name = f"{cell.name}{chosen}, seed {spec.seed}"
+        jobs.append(Job(name, spec, out / run_name(cell, spec), cell.attack, "", cell.asked, base, (cell.name,)))
+    return jobs
 
 
 def wanted_runs(
-    experiments: Sequence[Experiment], results: Mapping[bool, Results], *, num_seeds: int, only: str = ""
-) -> list[Wanted]:
-    """The runs that the cells of all tables at the papers' own settings are missing; those that cells share, once.
+    experiments: Sequence[Experiment], results: Results, out: Path, *, num_seeds: int, only: str = ""
+) -> list[Job]:
+    """The runs that all tables at the papers' own settings are missing; cells share runs.
 
     Args:
-        results: of finished runs, by whether attacks count. only: as for `select_cells`, in `TABLE-FILE CELL`.
+        out: gets a folder for each run. only: words of `TABLE-FILE CELL`, as for `select_cells`.
 
     Raises:
         SpecError: `only` leaves no cell.
     """
-    tables = [one for one in experiments if not one.base]
-    kept = select_names([f"{one.name} {cell.name}" for one in tables for cell in one.cells], only)
-    found: dict[Hashable, Wanted] = {}
-    attacked: dict[Hashable, Hashable] = {}  # a run that is attacked serves cells that need no attack
-    for table in sorted(tables, key=lambda one: not one.attack):
-        for cell in table.cells:
-            if f"{table.name} {cell.name}" not in kept:
-                continue
-            for spec in _missing(cell, table, results[table.attack], num_seeds):
-                name, plain = f"{table.name}: {cell.name}", (run_key(spec, attack=False), spec.seed, cell.asked)
+    tables = [table for table in experiments if not table.base]
+    names = select_names([f"{table.name} {cell.name}" for table in tables for cell in table.cells], only)
+    jobs: dict[Hashable, Job] = {}
+    attacked: dict[Hashable, Hashable] = {}  # an attacked run also serves cells that need no attack
+    for table in sorted(tables, key=lambda table: not table.attack):
+        for cell in (cell for cell in table.cells if f"{table.name} {cell.name}" in names):
+            for spec in _missing(cell, table.seeds[0], results, num_seeds):
+                plain = (run_key(spec, attack=False), spec.seed, cell.asked)
                 key = attacked.get(plain, (run_key(spec, attack=table.attack), spec.seed, cell.asked))
                 if table.attack:
                     attacked.setdefault(plain, key)
-                one = found.setdefault(
-                    key, Wanted(spec, table.attack, (), _command(table, cell, spec.seed), cell.asked)
-                )
-                found[key] = one._replace(cells=(*one.cells, name))
-    return list(found.values())
+                if key not in jobs:
+                    seeds = str(spec.seed - table.seeds[0] + 1)
+                    command = ["fkgsec", "experiment", "run", table.name, "--only", cell.name, "--seeds", seeds]
+                    base = out / folder_name(spec) if cell.asked and cell.asked.role != "retrained" else None
+                    folder = out / folder_name(spec, cell.asked)
+                    jobs[key] = Job("", spec, folder, table.attack, shlex.join(command), cell.asked, base)
+                cells = (*jobs[key].cells, f"{table.name}: {cell.name}")
+                jobs[key] = jobs[key]._replace(name=", ".join(cells[:3]), cells=cells)
+    return list(jobs.values())
 
 
-def _missing(cell: Cell, table: Experiment, results: Results, num_seeds: int) -> Iterator[RunSpec]:
-    """What a cell lacks of so many seeds, each with all candidates; seeds that are finished count, whichever they are."""
-    by_candidate = [results.of_spec(spec, cell.asked) for spec in cell.candidates]
-    whole = set.intersection(*(set(found) for found in by_candidate)) if by_candidate else set()
-    first = table.seeds[0]
+def _missing(cell: Cell, first: int, results: Results, num_seeds: int) -> Iterator[RunSpec]:
+    """The runs that a cell lacks for so many seeds with all candidates; any finished seed counts."""
+    by_candidate = [results.of_spec(cell, spec) for spec in cell.candidates]
+    whole = set.intersection(*map(set, by_candidate)) if by_candidate else set()
     fresh = [seed for seed in range(first, first + num_seeds + len(whole)) if seed not in whole]
     for seed in fresh[: max(0, num_seeds - len(whole))]:
-        for spec, found in zip(cell.candidates, by_candidate, strict=True):
-            if seed not in found:
+        for spec, records in zip(cell.candidates, by_candidate, strict=True):
+            if seed not in records:
                 yield spec.replace(seed=seed)
 
 
-def _command(table: Experiment, cell: Cell, seed: int) -> str:
-    """What makes this run by itself, among others of that cell."""
-    count = seed - table.seeds[0] + 1
-    return shlex.join(["fkgsec", "experiment", "run", table.name, "--only", cell.name, "--seeds", str(count)])
+def folder_name(spec: RunSpec, asked: Asked | None = None) -> str:
+    """Folder of a run by its settings without spelled-out defaults, so that another version of the tables finds it again.
+
+    A default that changes must not find it, and does not: checkpoints name their options (`run_identity`).
+    """
+    plain, options = _defaults(type(spec)), spec.document()
+    changed = {name: value for name, value in options.items() if value != plain.get(name)}
+    changed |= {"asked": asked} if asked else {}
+    digest = hashlib.sha256(msgspec.json.encode(changed, order="sorted")).hexdigest()
+    words = f"{spec.data} {spec.algorithm} {spec.model} {asked.role if asked else ''}"
+    return re.sub(r"[^\w.]+", "-", words)[:80].strip("-.") + f"-seed{spec.seed}-{digest[:8]}"
 
 
-def papers_rounds(experiments: Iterable[Experiment]) -> dict[RunSpec, int]:
-    """By run, the round at which the papers print that their own had converged (R@CG)."""
-    found = {}
-    for cell in (cell for one in experiments if not one.base for cell in one.cells):
-        printed = cell.figures.get("r@cg")
-        if printed is not None:
-            found |= {run_key(spec, attack=False): round(printed) for spec in cell.candidates}
-    return found
+@functools.cache
+def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
+    return kind().document()
+
+
+def run_name(cell: Cell, spec: RunSpec) -> str:
+    """Folder of a cell's run with one of its candidates.
+
+    >>> from fkgsec.experiments.tasks.kge import Spec
+    >>> run_name(Cell("TransE FedE-SVD+ R3", "", "", (), {}, {}, "", ""), Spec())
+    'TransE-FedE-SVD-plus-R3-seed0'
+    >>> run_name(Cell("TransE FedLU (local) C3", "", "", (), {}, {}, "", "", chosen="gamma"), Spec(gamma=20, seed=1))
+    'TransE-FedLU-local-C3-gamma20-seed1'
+    """
+    plain = cell.name.replace("+", "-plus").replace("*", "-star")
+    plain += f" {cell.chosen}{cell.choice(spec)}" if cell.chosen else ""
+    return re.sub(r"[^\w.]+", "-", plain).strip("-") + f"-seed{spec.seed}"

@@ -3,17 +3,16 @@
 fkgsec experiment reproduce zhang2022_fedr_table2 'TransE Local DDB14 C20'
 fkgsec experiment reproduce zhang2022_fedr_table2 'TransE FedE DDB14 C5' --rounds 5
 
-Where CPU type, device and package versions are the record's, every round must be equal to the last bit. Elsewhere sums of float32
+If CPU type, device and package versions are the record's, every round must be equal to the last bit. Elsewhere sums of float32
 are rounded in another order, and the figures must lie in the record's 95 % intervals.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 import numba
@@ -25,8 +24,8 @@ from fkgsec.estimate import Estimate
 from fkgsec.experiments.cli.console import make_console
 from fkgsec.experiments.cli.progress import observe_on
 from fkgsec.experiments.integrity.recompute import SAME
-from fkgsec.experiments.papers.runner import run_key
-from fkgsec.experiments.papers.spec import Cell, Experiment
+from fkgsec.experiments.papers.results import run_key
+from fkgsec.experiments.papers.spec import Cell
 from fkgsec.experiments.runs.record import Record, environment_of, is_record, read_record
 from fkgsec.experiments.runs.run import RECORD_FILE, execute
 from fkgsec.experiments.runs.writing import refused
@@ -35,15 +34,9 @@ from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
 
 DIFFERS = 1
-NEAR_LOSS, NEAR_VALID = 0.01, 0.01
+NEAR = {"loss": 0.01, "valid": 0.01}
 """On other hardware: relative tolerance of a round's loss, absolute tolerance of its validation."""
-
-
-class Comparison(NamedTuple):
-    """Whether a training agrees with a record, and in what words."""
-
-    agrees: bool
-    says: str
+COMPARED = ("loss", "valid", "bytes_up", "bytes_down")
 
 
 class _Enough(Exception):
@@ -63,8 +56,8 @@ class _FirstRounds(Observer):
             raise _Enough
 
 
-def find_record(experiment: Experiment, cell: Cell, place: Path, seed: int | None = None) -> tuple[Path, Record]:
-    """The first record of a cell, and its file.
+def find_record(cell: Cell, place: Path, seed: int | None = None) -> tuple[Path, Record]:
+    """Find the first record of a cell, and its file.
 
     Args:
         place: a record, or a folder with records at any depth. seed: of the record; None: the lowest.
@@ -72,39 +65,31 @@ def find_record(experiment: Experiment, cell: Cell, place: Path, seed: int | Non
     Raises:
         RunError: there is none, or it cannot be read.
     """
-    found = [
-        (path, record)
-        for path, record in _candidates(cell, place)
-        if (record.rebuilt or not experiment.attack) and seed in (None, record.seed)
-    ]
-    if not found:
-        wanted = "" if seed is None else f" with seed {seed}"
-        raise RunError(f"{place}: has no record of {cell.name}{wanted}; see `fkgsec experiment status {place}`")
-    return min(found, key=lambda one: (one[1].seed, str(one[0])))
-
-
-def _candidates(cell: Cell, place: Path) -> Iterator[tuple[Path, Record]]:
-    """The records that a cell's runs are of, attacks aside; most others are left out before they are decoded whole."""
     keys = {run_key(spec, attack=False) for spec in cell.candidates}
     named = {(spec.algorithm, spec.data) for spec in cell.candidates}
+    records: list[tuple[Path, Record]] = []
     for path in sorted(place.rglob("*.json")) if place.is_dir() else [place]:
         if not is_record(path):
             continue
-        spec = msgspec.json.decode(path.read_bytes()).get("spec")
+        spec = msgspec.json.decode(path.read_bytes()).get("spec")  # most are left out before they are decoded whole
         if isinstance(spec, dict) and (spec.get("algorithm"), spec.get("data")) in named:
             record = read_record(path)
-            if run_key(record.spec, attack=False) in keys:
-                yield path, record
+            if run_key(record.spec, attack=False) in keys and (record.rebuilt or not cell.attack):
+                records += [(path, record)] if seed in (None, record.seed) else []
+    if not records:
+        wanted = "" if seed is None else f" with seed {seed}"
+        raise RunError(f"{place}: has no record of {cell.name}{wanted}; see `fkgsec experiment status {place}`")
+    return min(records, key=lambda one: (one[1].seed, str(one[0])))
 
 
 def again(
     record: Record, *, rounds: int | None = None, out: Path | None = None, force: bool = False, quiet: bool = True
-) -> Comparison:
-    """Train by a record's spec, on its number of threads, and compare.
+) -> tuple[bool, str]:
+    """Train by a record's spec, on its number of threads, and compare. Returns whether they agree, and the outcome in words.
 
     Args:
         rounds: stop after so many and compare these; None: train to the end, attack as the record did, compare everything.
-        out: run folder, where a killed training goes on. force: do not ask whether it fits into memory.
+        out: run folder, from which a killed training resumes. force: do not check whether it fits into memory.
 
     Raises:
         RunError: the data differ from the record's; `out` has a finished run.
@@ -118,7 +103,7 @@ def again(
     torch.set_num_threads(record.environment.threads)
     numba.set_num_threads(min(record.environment.threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     here = environment_of(spec.federation_options())
-    unlike = [one for one in SAME if getattr(here, one) != getattr(record.environment, one)]
+    unlike = [name for name in SAME if getattr(here, name) != getattr(record.environment, name)]
     if rounds is not None:
         first = _FirstRounds(rounds)
         with suppress(_Enough):
@@ -128,30 +113,27 @@ def again(
         raise refused(out / RECORD_FILE, "is a finished run")
     observe = observe_on(make_console(stderr=True), enabled=not quiet)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder, observe(spec, "") as observer:
-        finished = execute(
-            spec, graph, Path(folder), attack=record.attacked, observer=observer, at_once=0 if force else 1
-        )
-    return compared(record, finished.record, unlike)
+        at_once = 0 if force else 1
+        run = execute(spec, graph, Path(folder), attack=record.attacked, observer=observer, at_once=at_once)
+    return compared(record, run.record, unlike)
 
 
-def compared(record: Record, made: Record, unlike: Sequence[str] = ()) -> Comparison:
-    """A whole training beside a record. Args: unlike: in what the machine differs from the record's."""
-    rounds = compared_rounds(record, made.rounds, ())
+def compared(record: Record, made: Record, unlike: Sequence[str] = ()) -> tuple[bool, str]:
+    """Compare a whole training with a record. Args: unlike: how the machine differs from the record's."""
+    agrees, says = compared_rounds(record, made.rounds, ())
     ours, theirs = _figures(made), _figures(record)
-    if rounds.agrees and ours == theirs and len(made.rounds) == len(record.rounds):
-        return Comparison(True, f"equal to the last bit: {rounds.says.partition(': ')[2]}, {len(ours)} figures")
-    outside = [
-        f"{name} {ours[name].value:.6f}, the record {one.value:.6f} [{one.low:.6f}, {one.high:.6f}]"
-        for name, one in theirs.items()
-        if name not in ours or not one.low <= ours[name].value <= one.high
-    ] if ours.keys() == theirs.keys() else ["other figures than the record's"]  # fmt: skip
-    if unlike and not outside:
-        return Comparison(
-            True, f"{len(theirs)} figures in the record's intervals, on another machine ({_words(unlike)})"
-        )
-    differing = outside or [rounds.says if not rounds.agrees else "last digits of figures"]
+    if agrees and ours == theirs and len(made.rounds) == len(record.rounds):
+        return True, f"equal to the last bit: {says.partition(': ')[2]}, {len(ours)} figures"
+    outside = ["other figures than the record's"] if ours.keys() != theirs.keys() else [
+        f"{name} {ours[name].value:.6f}, the record {figure.value:.6f} [{figure.low:.6f}, {figure.high:.6f}]"
+        for name, figure in theirs.items()
+        if not figure.low <= ours[name].value <= figure.high
+    ]  # fmt: skip
     where = f"on another machine ({_words(unlike)})" if unlike else "on like hardware"
-    return Comparison(False, f"differs {where}: {differing[0]}")
+    if unlike and not outside:
+        return True, f"{len(theirs)} figures in the record's intervals, {where}"
+    differing = outside or [says if not agrees else "last digits of figures"]
+    return False, f"differs {where}: {differing[0]}"
 
 
 def _figures(record: Record) -> dict[str, Estimate]:
@@ -159,45 +141,37 @@ def _figures(record: Record) -> dict[str, Estimate]:
     figures = dict(record.utility)
     for client, by_name in record.utility_by_client.items():
         figures |= {f"{name} of {client}": figure for name, figure in by_name.items()}
-    for place, one in enumerate(record.figures):
-        figures[f"{one.key} of {one.victim}, {place}"] = one.estimate
+    for number, figure in enumerate(record.figures):
+        figures[f"{figure.key} of {figure.victim}, {number}"] = figure.estimate
     return figures
 
 
-def compared_rounds(record: Record, rounds: Sequence[RoundEntry], unlike: Sequence[str]) -> Comparison:
-    """The first rounds of a training beside those of a record: loss, validation and bytes."""
+def compared_rounds(record: Record, rounds: Sequence[RoundEntry], unlike: Sequence[str]) -> tuple[bool, str]:
+    """Compare the first rounds of a training with those of a record: loss, validation and bytes."""
     pairs = list(zip(record.rounds, rounds, strict=False))
-    said = f"rounds 1 to {len(pairs) - 1}: loss, validation, bytes"
+    words = f"rounds 1 to {len(pairs) - 1}: loss, validation, bytes"
     differing = [
         (entry, other)
         for entry, other in pairs
-        if (entry.loss, entry.valid, entry.bytes_up, entry.bytes_down)
-        != (other.loss, other.valid, other.bytes_up, other.bytes_down)
+        if any(getattr(entry, name) != getattr(other, name) for name in COMPARED)
     ]
-    if not differing and len(pairs) == len(rounds):
-        return Comparison(True, f"equal to the last bit: {said}")
     if len(pairs) < len(rounds):
-        return Comparison(False, f"differs: the record has {len(record.rounds) - 1} rounds")
-    far = [
-        (entry, other)
-        for entry, other in differing
-        if _far(entry.loss, other.loss, NEAR_LOSS * abs(entry.loss or 0)) or _far(entry.valid, other.valid, NEAR_VALID)
-    ]
+        return False, f"differs: the record has {len(record.rounds) - 1} rounds"
+    if not differing:
+        return True, f"equal to the last bit: {words}"
+    far = [pair for pair in differing if any(_is_far(*pair, name) for name in NEAR)]
     if unlike and not far:
-        return Comparison(True, f"{said} near the record's, on another machine ({_words(unlike)})")
+        return True, f"{words} near the record's, on another machine ({_words(unlike)})"
     entry, other = (far or differing)[0]
-    named = [
-        f"{name} {getattr(other, name)}, the record {getattr(entry, name)}"
-        for name in ("loss", "valid", "bytes_up", "bytes_down")
-        if getattr(other, name) != getattr(entry, name)
-    ]
-    return Comparison(False, f"differs in round {entry.round}: {named[0]}")
+    name = next(name for name in COMPARED if getattr(other, name) != getattr(entry, name))
+    return False, f"differs in round {entry.round}: {name} {getattr(other, name)}, the record {getattr(entry, name)}"
 
 
-def _far(said: float | None, found: float | None, most: float) -> bool:
-    if said is None or found is None:
-        return said != found
-    return abs(said - found) > most
+def _is_far(entry: RoundEntry, other: RoundEntry, name: str) -> bool:
+    theirs, ours = getattr(entry, name), getattr(other, name)
+    if theirs is None or ours is None:
+        return theirs != ours
+    return abs(theirs - ours) > NEAR[name] * (abs(theirs) if name == "loss" else 1)
 
 
 def _words(names: Sequence[str]) -> str:

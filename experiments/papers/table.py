@@ -1,6 +1,6 @@
-"""The paper's figures beside ours: measured from finished records alone, as structs, Markdown, terminal tables, a picture.
+"""The paper's figures beside ours, from finished records alone: as structs, Markdown, terminal tables and a picture.
 
-table = make_paper_table(experiment, {"TransE FedE R3": {0: record}}, failed={}, tried={})
+table = table_of(experiment, results)
 Path("table.md").write_text("\n".join(table_lines(table)))
 print_tables(console, terminal_tables(table, ["TransE FedE R3"]))
 """
@@ -8,8 +8,8 @@ print_tables(console, terminal_tables(table, ["TransE FedE R3"]))
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -21,9 +21,10 @@ from fkgsec.attacks.figure import headline
 from fkgsec.attacks.reconstruction.leakage import PAPER, PUBLISHED
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, exact
-from fkgsec.experiments.papers.document import RELATIVE, SIZES, Average, Metric, Shown
+from fkgsec.experiments.papers.document import RELATIVE, SIZES, Average, Metric, Stated
 from fkgsec.experiments.papers.forgetting import Forgotten
-from fkgsec.experiments.papers.spec import Cell, Experiment, Stated
+from fkgsec.experiments.papers.results import Made, Results, run_of
+from fkgsec.experiments.papers.spec import Cell, Experiment
 from fkgsec.experiments.reporting.convergence import convergence, relative_cost, round_reaching
 from fkgsec.experiments.reporting.picture import BLUE, GREY, png
 from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines, terminal_table
@@ -31,19 +32,17 @@ from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import task_of
 
 SCHEMA = "fkgsec/experiment/1"
-Made = Record | Forgotten
 Status = Literal["done", "not run", "failed", "not at hand"]
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One figure of a cell.
+    """A figure of a cell.
 
     Attributes:
-        paper: the paper's; None where it prints none.
-        ours: the mean over seeds with its interval over seeds, or the one record's own; None with the `reason`.
+        paper: the paper's; None if it prints none.
+        ours: the mean over seeds with its interval over seeds, or the single record's figure; None with the `reason`.
         difference: ours minus the paper's.
-        sampled: where there are several seeds, the mean of the ends of each one's own interval, for the test items that were
-            drawn; None where a figure has none.
+        sampled: with several seeds, the interval for the draw of test items: the mean ends of the seeds' own intervals.
     """
 
     metric: Metric
@@ -55,7 +54,7 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class TableCell(msgspec.Struct, frozen=True):
-    """One cell. `reason` says why it was not run or failed; `remarks` what its figures must be read with."""
+    """A cell. `reason` says why it was not run or failed; `remarks` qualify its figures."""
 
     name: str
     row: str
@@ -67,15 +66,6 @@ class TableCell(msgspec.Struct, frozen=True):
     remarks: list[str]
 
 
-class TableSetting(msgspec.Struct, frozen=True):
-    """One setting as the file states it; `why` is None where it is the paper's."""
-
-    where: str
-    option: str
-    value: Any
-    why: str | None
-
-
 class PaperTable(msgspec.Struct, frozen=True):
     """The whole table."""
 
@@ -85,15 +75,10 @@ class PaperTable(msgspec.Struct, frozen=True):
     paper: str
     table: str
     notes: list[str]
-    settings: list[TableSetting]
+    settings: list[Stated]
     metrics: list[Metric]
     cells: list[TableCell]
     items: str = "triples"
-
-
-class _Style(NamedTuple):
-    title: str
-    format: Callable[[float], str]
 
 
 _AID = (
@@ -104,58 +89,50 @@ _SAMPLED_AID = (
     " Where there are several seeds all have the same test {items}; the last column is the interval for the draw of these, the "
     "mean of the seeds' own."
 )
-_share, _ratio, _mebibytes = "{:.4f}".format, "{:.4f}x".format, "{:.2f} MiB".format
-STYLES: dict[Metric, _Style] = {
-    "mrr": _Style("MRR", _share),
-    "hits@1": _Style("Hits@1", _share),
-    "hits@3": _Style("Hits@3", _share),
-    "hits@5": _Style("Hits@5", _share),
-    "hits@10": _Style("Hits@10", _share),
-    "p@cg": _Style("P@CG, bytes until convergence over the baseline's", _ratio),
-    "p@99": _Style("P@99, bytes to 99 % of the baseline's MRR, over its own", _ratio),
-    "p@98": _Style("P@98, bytes to 98 % of the baseline's MRR, over its own", _ratio),
-    "r@cg": _Style("R@CG, rounds until convergence", "{:.0f}".format),
-    "err": _Style("ERR, all victims", _share),
-    "trr": _Style("TRR, all victims", _share),
-    "accuracy": _Style("Test accuracy, mean over clients", _share),
-    "clean": _Style("Test accuracy, on graphs without a twin in train", _share),
-    "bytes": _Style("Bytes to and from the server in all rounds", _mebibytes),
-    "rounds@0.2": _Style("Rounds until validation MRR reached 0.2", "{:.0f}".format),
-    "rounds@0.4": _Style("Rounds until validation MRR reached 0.4", "{:.0f}".format),
-    "loss": _Style("Training loss at the round that is kept", _share),
-    "valid": _Style("Validation at the round that is kept", _share),
-    "entities": _Style("Entities of a client, mean", "{:.2f}".format),
-    "relations": _Style("Relations of a client, mean", "{:.2f}".format),
+_SHARE, _RATIO, _COUNT, _MEAN = "{:.4f}", "{:.4f}x", "{:.0f}", "{:.2f}"
+STYLES: dict[Metric, tuple[str, str]] = {
+    "mrr": ("MRR", _SHARE),
+    "hits@1": ("Hits@1", _SHARE),
+    "hits@3": ("Hits@3", _SHARE),
+    "hits@5": ("Hits@5", _SHARE),
+    "hits@10": ("Hits@10", _SHARE),
+    "p@cg": ("P@CG, bytes until convergence over the baseline's", _RATIO),
+    "p@99": ("P@99, bytes to 99 % of the baseline's MRR, over its own", _RATIO),
+    "p@98": ("P@98, bytes to 98 % of the baseline's MRR, over its own", _RATIO),
+    "r@cg": ("R@CG, rounds until convergence", _COUNT),
+    "err": ("ERR, all victims", _SHARE),
+    "trr": ("TRR, all victims", _SHARE),
+    "accuracy": ("Test accuracy, mean over clients", _SHARE),
+    "clean": ("Test accuracy, on graphs without a twin in train", _SHARE),
+    "bytes": ("Bytes to and from the server in all rounds", "{:.2f} MiB"),
+    "rounds@0.2": ("Rounds until validation MRR reached 0.2", _COUNT),
+    "rounds@0.4": ("Rounds until validation MRR reached 0.4", _COUNT),
+    "loss": ("Training loss at the round that is kept", _SHARE),
+    "valid": ("Validation at the round that is kept", _SHARE),
+    "entities": ("Entities of a client, mean", _MEAN),
+    "relations": ("Relations of a client, mean", _MEAN),
 }
+"""Title and format of each metric."""
 
 
-def reading_aid(table: PaperTable) -> str:
-    """How to read the brackets."""
-    sampled = any(figure.sampled for cell in table.cells for figure in cell.figures)
-    return (_AID + _SAMPLED_AID * sampled).format(items=table.items)
+def written(metric: Metric, figure: Estimate | float) -> str:
+    """A figure as text, with its interval unless it is exact."""
+    style = STYLES[metric][1].format
+    if not isinstance(figure, Estimate):
+        return style(figure)
+    interval = "" if figure.method == "exact" else f" [{style(figure.low)}, {style(figure.high)}]"
+    return style(figure.value) + interval
 
 
-def measure(
-    metric: Metric,
-    record: Record | Forgotten,
-    baseline: Record | Forgotten | None,
-    shown: Shown = "own",
-    *,
-    victim: int = 0,
-    leak: float | None = None,
-    level: str = "",
-    triples: str = "",
-    average: Average = "items",
-) -> Estimate | str:
-    """A figure of one run, or why there is none; utility is averaged over clients as `average` says.
+def measure(metric: Metric, record: Made, baseline: Made | None, cell: Cell) -> Estimate | str:
+    """A cell's figure of one run, or why there is none.
 
-    Sizes are means over clients, and exact. Costs are of one run and have no interval of their own (method "exact"); seeds give
-    them one.
+    Sizes are means over clients, and exact. Costs are of one run and have no interval of their own (method "exact").
 
     Source: feds.txt IV-B for P@CG, P@98, P@99 and R@CG, by `fkgsec.experiments.reporting.convergence`.
     """
     if isinstance(record, Forgotten):
-        return record.measure(metric, level, triples)
+        return record.measure(metric, cell.level, cell.triples)
     if metric == "r@cg":
         return exact(convergence(record).round, 1)
     if metric in RELATIVE:
@@ -167,7 +144,7 @@ def measure(
         cost = relative_cost(record, baseline, 0.98 if metric == "p@98" else 0.99)
         return "never reached" if cost is None else exact(cost, 1)
     if metric in ("err", "trr"):
-        return _leakage(metric, record, victim, leak)
+        return _leakage(metric, record, cell.victim, cell.leak)
     if metric in SIZES:
         sizes = [client[metric] for client in record.data.clients.values()]
         return exact(sum(sizes) / len(sizes), len(sizes))
@@ -175,31 +152,31 @@ def measure(
         reached = round_reaching(record, float(metric.partition("@")[2]))
         return "never reached" if reached is None else exact(reached, 1)
     if metric in ("loss", "valid"):
-        kept = getattr(record.rounds[record.best_round], metric)
-        return "not measured" if kept is None else exact(kept, 1)
-    if shown == "shared" and not record.utility_shared:
+        value = getattr(record.rounds[record.best_round], metric)
+        return "not measured" if value is None else exact(value, 1)
+    if cell.shown == "shared" and not record.utility_shared:
         return "no shared model was measured"
     if metric == "bytes":
         return exact((record.bytes.up + record.bytes.down) / 2**20, 1)
     if metric == "clean":
-        found = record.unseen[task_of(record.spec).metric]
+        figure = record.unseen[task_of(record.spec).metric]
+    elif cell.shown == "shared":
+        figure = record.utility_shared[metric]
     else:
-        found = record.utility_shared[metric] if shown == "shared" else utility_of(record, metric, average)
-    return found if found.n else f"no test {task_of(record.spec).items}"
+        figure = utility_of(record, metric, cell.average)
+    return figure if figure.n else f"no test {task_of(record.spec).items}"
 
 
 def utility_of(record: Record, metric: Metric, average: Average) -> Estimate:
-    """A figure of utility over clients: each weighs by its test items, or all weigh alike."""
-    if average == ("clients" if task_of(record.spec).name == "graph" else "items"):
+    """Utility over clients, which weigh by their test items or equally."""
+    figures = [by_metric[metric] for by_metric in record.utility_by_client.values() if by_metric[metric].n]
+    if average == ("clients" if task_of(record.spec).name == "graph" else "items") or not figures:
         return record.utility[metric]
-    found = [figures[metric] for figures in record.utility_by_client.values() if figures[metric].n]
-    if not found:
-        return record.utility[metric]
-    counts = np.array([one.n for one in found], dtype=np.float64)
-    weights = counts / counts.sum() if average == "items" else np.full(len(found), 1 / len(found))
-    value = float(weights @ [one.value for one in found])
+    counts = np.array([figure.n for figure in figures], dtype=np.float64)
+    weights = counts / counts.sum() if average == "items" else np.full(len(figures), 1 / len(figures))
+    value = float(weights @ [figure.value for figure in figures])
     below, above = (
-        math.sqrt(float(weights**2 @ [(one.value - getattr(one, end)) ** 2 for one in found]))
+        math.sqrt(float(weights**2 @ [(figure.value - getattr(figure, end)) ** 2 for figure in figures]))
         for end in ("low", "high")
     )
     return Estimate(value, value - below, value + above, int(counts.sum()), f"mean over {average}")
@@ -210,18 +187,18 @@ def _leakage(metric: Metric, record: Record, victim: int, leak: float | None) ->
     names = list(record.data.clients)
     if victim > len(names):
         return f"there are {len(names)} clients"
-    found = [one for one in record.rebuilt if one.metric == metric and leak in (None, one.leak or 0.0)]
-    found = [one for one in found if one.variant in (PAPER, PUBLISHED)] or headline(found)
-    chosen = [one for one in found if one.victim == (names[victim - 1] if victim else ALL)]
+    figures = [figure for figure in record.rebuilt if figure.metric == metric and leak in (None, figure.leak or 0.0)]
+    figures = [figure for figure in figures if figure.variant in (PAPER, PUBLISHED)] or headline(figures)
+    chosen = [figure for figure in figures if figure.victim == (names[victim - 1] if victim else ALL)]
     if not (chosen or victim):
-        chosen = found  # of the only victim
+        chosen = figures  # of the only victim
     if len(chosen) != 1:
         return f"{len(chosen)} threats and leak ratios; name one of each"
     return chosen[0].reason or chosen[0].estimate
 
 
 def over_seeds(figures: Sequence[Estimate]) -> Estimate:
-    """One figure as it is; of several the mean, with Student's 95 % interval over them.
+    """A single figure as it is; of several the mean, with Student's 95 % interval over them.
 
     >>> print(over_seeds([exact(value, 1) for value in (1.0, 2.0, 3.0)]))
     2.0000 [-0.4841, 4.4841]
@@ -229,23 +206,34 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
     if len(figures) == 1:
         return figures[0]
     values = np.array([figure.value for figure in figures])
-    centre, n = float(values.mean()), len(values)
+    center, n = float(values.mean()), len(values)
     half = float(stdtrit(n - 1, 0.975)) * float(values.std(ddof=1)) / math.sqrt(n)
-    return Estimate(centre, centre - half, centre + half, n, "student")
+    return Estimate(center, center - half, center + half, n, "student")
 
 
-def make_paper_table(
-    experiment: Experiment,
-    records: Mapping[str, Mapping[int, Made]],
-    failed: Mapping[str, str],
-    tried: Mapping[str, Mapping[int, Sequence[Made]]],
+def table_of(
+    experiment: Experiment, results: Results, failed: Mapping[str, str] | None = None, *, whole: bool = False
 ) -> PaperTable:
-    """Set the paper's figures beside those of finished records.
+    """The paper's table beside the finished records.
 
     Args:
-        records: of each cell by name, by seed. failed: why a cell failed, by name.
-        tried: where a setting was chosen on validation, the records of all its values, by name and seed.
+        failed: why cells failed, by name. whole: see `Results.of`.
     """
+    runs = {cell.name: results.of(cell, whole=whole) for cell in experiment.cells}
+    cells = []
+    for cell in experiment.cells:
+        reason, records = cell.missing or (failed or {}).get(cell.name, ""), runs[cell.name]
+        figures = [
+            _figure(metric, cell, records, runs.get(cell.baseline, {}))
+            for metric in experiment.metrics
+            if metric in cell.figures or metric not in RELATIVE or cell.baseline
+        ]
+        remarks = [cell.same_as] if cell.same_as else []
+        if cell.chosen:
+            remarks += [_choice(cell, seed, results.tried(cell)[seed]) for seed in records]
+        remarks += [line for seed, record in records.items() for line in _remarks(seed, run_of(record), experiment)]
+        status: Status = "not at hand" if cell.missing else "failed" if reason else "done" if records else "not run"
+        cells.append(TableCell(cell.name, cell.row, cell.column, status, reason, list(records), figures, remarks))
     return PaperTable(
         SCHEMA,
         experiment.name,
@@ -253,186 +241,131 @@ def make_paper_table(
         experiment.paper,
         experiment.table,
         list(experiment.notes),
-        [TableSetting(*stated) for stated in experiment.settings],
+        list(experiment.settings),
         experiment.metrics,
-        [
-            _cell(cell, experiment.metrics, records, failed.get(cell.name, ""), tried.get(cell.name, {}))
-            for cell in experiment.cells
-        ],
+        cells,
         next((task_of(cell.spec).items for cell in experiment.cells if cell.spec), "items"),
     )
 
 
-def _cell(
-    cell: Cell,
-    metrics: list[Metric],
-    records: Mapping[str, Mapping[int, Made]],
-    failed: str,
-    tried: Mapping[int, Sequence[Made]],
-) -> TableCell:
-    runs = records.get(cell.name, {})
-    status: Status = "not at hand" if cell.missing else "failed" if failed else "done" if runs else "not run"
-    baselines = records.get(cell.baseline, {})
-    figures = [
-        _figure(metric, cell, runs, baselines)
-        for metric in metrics
-        if metric in cell.figures or metric not in RELATIVE or cell.baseline
-    ]
-    remarks = [_choice(cell, seed, runs[seed], found) for seed, found in tried.items() if seed in runs] + _remarks(
-        runs, metrics
-    )
-    remarks = [cell.same_as, *remarks] if cell.same_as else remarks
-    return TableCell(cell.name, cell.row, cell.column, status, cell.missing or failed, list(runs), figures, remarks)
-
-
 def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Made], baselines: Mapping[int, Made]) -> Figure:
-    paper = cell.figures.get(metric)
-    found = {
-        seed: measure(
-            metric,
-            record,
-            baselines.get(seed),
-            cell.shown,
-            victim=cell.victim,
-            leak=cell.leak,
-            level=cell.level,
-            triples=cell.triples,
-            average=cell.average,
-        )
-        for seed, record in runs.items()
-    }
-    reasons = {seed: reason for seed, reason in found.items() if isinstance(reason, str)}
-    if reasons or not found:
-        seed, reason = next(iter(reasons.items()), (0, ""))
-        return Figure(metric, paper, None, None, f"seed {seed}: {reason}" if len(found) > 1 else reason)
-    figures = [figure for figure in found.values() if not isinstance(figure, str)]
-    ours = over_seeds(figures)
-    return Figure(metric, paper, ours, None if paper is None else ours.value - paper, sampled=_sampled(figures))
+    paper, figures = cell.figures.get(metric), list[Estimate]()
+    for seed, record in runs.items():
+        figure = measure(metric, record, baselines.get(seed), cell)
+        if isinstance(figure, str):
+            return Figure(metric, paper, None, None, f"seed {seed}: {figure}" if len(runs) > 1 else figure)
+        figures.append(figure)
+    if not figures:
+        return Figure(metric, paper, None, None)
+    ours, sampled = over_seeds(figures), None
+    # Seeds share their test items: the error of these stays in the mean, so that ends are averaged.
+    if len(figures) > 1 and all(figure.method != "exact" for figure in figures):
+        low, high = (float(np.mean([getattr(figure, end) for figure in figures])) for end in ("low", "high"))
+        sampled = low, high
+    return Figure(metric, paper, ours, None if paper is None else ours.value - paper, sampled=sampled)
 
 
-def _sampled(figures: Sequence[Estimate]) -> tuple[float, float] | None:
-    """The seeds of a cell share their test items, so that what these err by stays in the mean, and ends are averaged."""
-    if len(figures) < 2 or any(figure.method == "exact" for figure in figures):
-        return None
-    return tuple(float(np.mean([getattr(figure, end) for figure in figures])) for end in ("low", "high"))  # type: ignore[return-value]
-
-
-def _choice(cell: Cell, seed: int, best: Made, tried: Sequence[Made]) -> str:
-    """What was chosen on validation, what each value reached there, and which values are not run."""
-    runs = [one.run if isinstance(one, Forgotten) else one for one in tried]
-    reached = {cell.choice(one.spec): one.rounds[one.best_round].valid for one in runs}
+def _choice(cell: Cell, seed: int, tried: Sequence[Made]) -> str:
+    """The value that validation chose, what each value reached, and which values are not run."""
+    reached = {cell.choice(run.spec): run.rounds[run.best_round].valid for run in map(run_of, tried)}
+    best = max(reached, key=lambda value: reached[value] or 0.0)
     values = [value if mrr is None else f"{mrr:.4f} with {value}" for value, mrr in reached.items()]
     missing = [value for spec in cell.candidates if (value := cell.choice(spec)) not in reached]
-    said = f"seed {seed}: {cell.chosen} {cell.choice(best.spec)} by validation MRR, {', '.join(values)}"
-    return said + (f"; not run: {', '.join(missing)}" if missing else "")
+    line = f"seed {seed}: {cell.chosen} {best} by validation MRR, {', '.join(values)}"
+    return line + (f"; not run: {', '.join(missing)}" if missing else "")
 
 
-def _remarks(runs: Mapping[int, Made], metrics: Sequence[Metric]) -> list[str]:
-    """What a reader must know before comparing: a run that was still improving or still waiting, test items in train.
+def _remarks(seed: int, record: Record, experiment: Experiment) -> Iterator[str]:
+    """Reasons for care with a run: it was still improving or still waiting, or has test items in train."""
+    if record.rounds[record.best_round].valid is not None and record.best_round == record.rounds[-1].round:
+        yield f"seed {seed}: still improving at its last round, {record.best_round}"
+    if 0 < record.best_round <= getattr(record.spec.settings, "warmup_rounds", 0):
+        yield f"seed {seed}: kept at round {record.best_round}, before its models learnt from each other"
+    task = task_of(record.spec)
+    parts = {name: figures[task.metric] for name, figures in record.utility_by_leak.items()}
+    if parts["leaked"].n and "clean" not in experiment.metrics:  # a table with this metric shows it itself
+        shares = (f"{part.value:.4f} on {part.n:,} {task.leaked[name]}" for name, part in parts.items() if part.n)
+        yield f"seed {seed}: {task.label(task.metric)} of test {task.items} {', '.join(shares)}"
 
-    A table with the metric "clean" shows these itself.
-    """
-    remarks = []
-    for seed, made in runs.items():
-        record = made.run if isinstance(made, Forgotten) else made
-        if record.rounds[record.best_round].valid is not None and record.best_round == record.rounds[-1].round:
-            remarks.append(f"seed {seed}: still improving at its last round, {record.best_round}")
-        if 0 < record.best_round <= getattr(record.spec.settings, "warmup_rounds", 0):
-            remarks.append(f"seed {seed}: kept at round {record.best_round}, before its models learnt from each other")
-        task = task_of(record.spec)
-        parts = {name: figures[task.metric] for name, figures in record.utility_by_leak.items()}
-        if parts["leaked"].n and "clean" not in metrics:
-            said = (f"{part.value:.4f} on {part.n:,} {task.leaked[name]}" for name, part in parts.items() if part.n)
-            remarks.append(f"seed {seed}: {task.label(task.metric)} of test {task.items} {', '.join(said)}")
-    return remarks
+
+def reading_aid(table: PaperTable) -> str:
+    """Explain the brackets."""
+    sampled = any(figure.sampled for cell in table.cells for figure in cell.figures)
+    return (_AID + _SAMPLED_AID * sampled).format(items=table.items)
 
 
 def table_lines(table: PaperTable) -> list[str]:
-    """The table in Markdown: figures, remarks, notes, and every setting with whose it is."""
+    """The table in Markdown: notes, figures, remarks, and every setting with its source."""
     lines = [f"# {table.title}", "", f"{table.table} of {table.paper}. {reading_aid(table)}", ""]
     lines += [f"* {note}" for note in table.notes] + [""] * bool(table.notes)
     for metric in table.metrics:
         sheet = _figure_sheet(table.cells, metric, table.items)
         lines += [f"## {sheet.title}", "", *markdown_lines(sheet), ""]
-    remarks = remark_lines(table, [cell.name for cell in table.cells])
+    remarks = remark_lines(table.cells)
     lines += ["## Remarks", "", *(f"* {remark}" for remark in remarks), ""] if remarks else []
     return [*lines, "## Settings", "", *markdown_lines(settings_sheet(table.settings))]
 
 
-def settings_sheet(settings: Iterable[TableSetting | Stated]) -> Sheet:
-    """What a file states, for which cells, and whose it is."""
+def settings_sheet(settings: Iterable[Stated]) -> Sheet:
+    """The settings of a file with their sources."""
     rows = tuple(
-        (one.where, one.option, str(one.value), "the paper's" if one.why is None else "ours", one.why)
-        for one in settings
+        (stated.where, stated.option, str(stated.value), "the paper's" if stated.why is None else "ours", stated.why)
+        for stated in settings
     )
-    heads = ("cells", "option", "value", "whose", "why")
-    return Sheet("Settings", tuple(map(Column, heads)), rows)
+    return Sheet("Settings", tuple(map(Column, ("cells", "option", "value", "whose", "why"))), rows)
 
 
-def terminal_tables(table: PaperTable, names: Sequence[str]) -> list[Table]:
-    """A table for each metric, with the cells of these names."""
-    chosen = [cell for cell in table.cells if cell.name in names]
-    sheets = [_figure_sheet(chosen, metric, table.items) for metric in table.metrics]
+def terminal_tables(table: PaperTable, cells: Sequence[TableCell]) -> list[Table]:
+    """A terminal table of these cells for each metric."""
+    sheets = [_figure_sheet(cells, metric, table.items) for metric in table.metrics]
     return [terminal_table(sheet) for sheet in sheets if sheet.rows]
 
 
-def remark_lines(table: PaperTable, names: Sequence[str]) -> list[str]:
-    """The remarks of these cells, and why those that failed or cannot be run are not there; each reason once."""
-    chosen = [cell for cell in table.cells if cell.name in names]
-    remarks = [f"{cell.name}, {remark}" for cell in chosen for remark in cell.remarks]
-    missing = dict.fromkeys(f"Not at hand: {cell.reason}" for cell in chosen if cell.status == "not at hand")
-    failed = [f"{cell.name} failed, {cell.reason}" for cell in chosen if cell.status == "failed"]
+def remark_lines(cells: Sequence[TableCell]) -> list[str]:
+    """The remarks of these cells, and why cells failed or cannot be run; each reason once."""
+    remarks = [f"{cell.name}, {remark}" for cell in cells for remark in cell.remarks]
+    missing = dict.fromkeys(f"Not at hand: {cell.reason}" for cell in cells if cell.status == "not at hand")
+    failed = [f"{cell.name} failed, {cell.reason}" for cell in cells if cell.status == "failed"]
     return [*remarks, *missing, *failed]
 
 
 def _figure_sheet(cells: Sequence[TableCell], metric: Metric, items: str) -> Sheet:
-    """Name, paper, ours with interval, difference, seeds (or why there are none), of the cells that have this metric."""
-    write, rows = STYLES[metric].format, []
+    """The paper's figure, ours with its interval (or why there is none), their difference and our seeds."""
+    rows = []
     for cell in cells:
-        figure = next((one for one in cell.figures if one.metric == metric), None)
-        if figure is None:
-            continue
-        paper, ours, difference = (
-            NONE if figure.paper is None else write(figure.paper),
-            figure.reason or cell.status,
-            "",
-        )
-        if figure.ours is not None:
-            ours, low, high = (write(value) for value in (figure.ours.value, figure.ours.low, figure.ours.high))
-            ours += "" if figure.ours.method == "exact" else f" [{low}, {high}]"
-        if figure.difference is not None:
-            difference = f"{'+' if figure.difference >= 0 else '-'}{write(abs(figure.difference))}"
-        sampled = "[{}, {}]".format(*map(write, figure.sampled)) if figure.sampled else ""
-        rows.append((cell.name, paper, ours, difference, ", ".join(map(str, cell.seeds)), sampled))
+        for figure in (figure for figure in cell.figures if figure.metric == metric):
+            paper = NONE if figure.paper is None else written(metric, figure.paper)
+            ours = written(metric, figure.ours) if figure.ours else figure.reason or cell.status
+            difference = figure.difference
+            sign = "" if difference is None else f"{'+' if difference >= 0 else '-'}{written(metric, abs(difference))}"
+            sampled = f"[{', '.join(written(metric, end) for end in figure.sampled)}]" if figure.sampled else ""
+            rows.append((cell.name, paper, ours, sign, ", ".join(map(str, cell.seeds)), sampled))
     heads = ("cell", "paper", "ours", "difference", "seeds", f"test {items}")
     if not any(row[-1] for row in rows):  # no cell has several seeds
         heads, rows = heads[:-1], [row[:-1] for row in rows]
-    return Sheet(STYLES[metric].title, tuple(map(Column, heads)), tuple(rows))
+    return Sheet(STYLES[metric][0], tuple(map(Column, heads)), tuple(rows))
 
 
 def draw_table(table: PaperTable) -> bytes:
-    """A PNG: a panel for each metric, a line for each finished cell (each at all while none is), the paper a ring, ours a dot."""
-    shown = [cell for cell in table.cells if any(figure.ours for figure in cell.figures)]
-    cells = shown or table.cells
-    metrics = table.metrics
-    picture = Picture(figsize=(2.5 + 3.2 * len(metrics), 1.6 + 0.22 * len(cells)), layout="constrained")
-    panels = picture.subplots(1, len(metrics), sharey=True, squeeze=False)[0]
-    for metric, axes in zip(metrics, panels, strict=True):
-        places = {cell.name: -number for number, cell in enumerate(cells)}
-        figures = [(places[cell.name], one) for cell in cells for one in cell.figures if one.metric == metric]
-        theirs = [(one.paper, y) for y, one in figures if one.paper is not None]
+    """A PNG with a panel for each metric and a line for each finished cell (all cells if none is): paper rings, our dots."""
+    cells = [cell for cell in table.cells if any(figure.ours for figure in cell.figures)] or table.cells
+    picture = Picture(figsize=(2.5 + 3.2 * len(table.metrics), 1.6 + 0.22 * len(cells)), layout="constrained")
+    panels = picture.subplots(1, len(table.metrics), sharey=True, squeeze=False)[0]
+    for metric, axes in zip(table.metrics, panels, strict=True):
+        figures = [(-y, figure) for y, cell in enumerate(cells) for figure in cell.figures if figure.metric == metric]
+        theirs = [(figure.paper, y) for y, figure in figures if figure.paper is not None]
         axes.scatter(
             [x for x, _ in theirs], [y for _, y in theirs], s=28, facecolors="none", edgecolors=GREY, label="paper"
         )
-        ours = [(one.ours, y) for y, one in figures if one.ours is not None]
+        ours = [(figure.ours, y) for y, figure in figures if figure.ours is not None]
         axes.errorbar(
             [x.value for x, _ in ours], [y for _, y in ours],
             xerr=[[x.value - x.low for x, _ in ours], [x.high - x.value for x, _ in ours]],
             fmt="o", ms=4, color=BLUE, capsize=2, lw=1, label="ours",
         )  # fmt: skip
-        axes.set_title(STYLES[metric].title.split(",")[0], fontsize=10)
+        axes.set_title(STYLES[metric][0].split(",")[0], fontsize=10)
         axes.grid(axis="y", lw=0.3)
-        axes.set_yticks(list(places.values()), list(places), fontsize=7)
+        axes.set_yticks([-y for y in range(len(cells))], [cell.name for cell in cells], fontsize=7)
     panels[0].set_ylim(-len(cells), 1)
     picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     picture.suptitle(f"{table.title}\n{table.table}, {table.paper.partition(',')[0]}", fontsize=10)

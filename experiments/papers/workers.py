@@ -1,9 +1,9 @@
-"""Runs in processes of their own: several of one thread each at a time, and one that is killed takes no other along.
+"""Runs in separate processes: several of one thread each at a time, and one that is killed takes no other along.
 
     for job, error in run_jobs(jobs, count=2, observe=unobserved):
-        print(job.name, error or read_record(job.folder / RECORD_FILE).valid)
+        print(job.name, error or read_record(job.record_file).valid)
 
-A run whose process ends early has failed. Given again, it goes on from its checkpoint.
+A run whose process ends early has failed. The same job, started again, resumes from its checkpoint.
 """
 
 from __future__ import annotations
@@ -22,18 +22,16 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
 from fkgsec.errors import FkgsecError, RunError
 from fkgsec.experiments.cli.console import say
-from fkgsec.experiments.cli.options import DATA_FIELDS
 from fkgsec.experiments.cli.progress import Observe
-from fkgsec.experiments.papers.document import Asked
-from fkgsec.experiments.papers.forgetting import FORGOTTEN_FILE, make_forgotten
+from fkgsec.experiments.papers.forgetting import make_forgotten
+from fkgsec.experiments.papers.queue import Job, data_of
 from fkgsec.experiments.runs.run import RECORD_FILE, execute
-from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer
 from fkgsec.protocols.core.errors import ProtocolError
@@ -41,39 +39,16 @@ from fkgsec.protocols.core.errors import ProtocolError
 _POLL_S = 0.2
 
 
-class Job(NamedTuple):
-    """A run to make, what it is called, and where its folder is.
-
-    Attributes:
-        attack: whether the run is attacked.
-        command: what its record is to name as the command that makes it; empty: this process's.
-        asked: of a cell of unlearning what is made of the run, whose folder is then `base`.
-    """
-
-    name: str
-    spec: RunSpec
-    folder: Path
-    attack: bool = False
-    command: str = ""
-    asked: Asked | None = None
-    base: Path = Path()
-
-    @property
-    def record_file(self) -> Path:
-        """The record that it leaves."""
-        return self.folder / (FORGOTTEN_FILE if self.asked else RECORD_FILE)
-
-
 class CutOff(RunError):
     """Time was up before a run ended."""
 
 
 def make(job: Job, graph: Any, *, observer: Observer, overwrite: bool = False, at_once: int = 1) -> None:
-    """Make a run, or what is asked of it, in this process. Args: overwrite, at_once: as for `execute`.
+    """Make a run in this process. Args: overwrite, at_once: as for `execute`.
 
     A record that is cut off or empty is moved aside first, and made again from the run's checkpoint.
     """
-    for path in (job.record_file, *((job.base / RECORD_FILE,) if job.asked else ())):
+    for path in (job.record_file, *((job.base / RECORD_FILE,) if job.base else ())):
         move_aside(path)
     if job.asked:
         make_forgotten(job.spec, job.asked, job.folder, base=job.base, observer=observer, at_once=at_once)
@@ -82,7 +57,7 @@ def make(job: Job, graph: Any, *, observer: Observer, overwrite: bool = False, a
 
 
 def move_aside(path: Path) -> None:
-    """Rename a file that holds no whole JSON, which a machine that stopped leaves behind, and say so; any other stays."""
+    """Rename a file without whole JSON, which a machine that stopped leaves behind, with a warning. Others stay."""
     if not path.is_file():
         return
     try:
@@ -94,9 +69,21 @@ def move_aside(path: Path) -> None:
         say(f"warning: {path}: is cut off or empty; moved to {aside.name}, and made again")
 
 
-def data_of(spec: RunSpec) -> tuple[Any, ...]:
-    """What tells the data of one run from those of another."""
-    return tuple(getattr(spec, name, None) for name in DATA_FIELDS)
+def run_here(
+    jobs: Sequence[Job], *, observe: Observe, overwrite: bool, at_once: int
+) -> Iterator[tuple[Job, Exception | None]]:
+    """Make all runs in this process; yields each with the error if it failed."""
+    graphs: dict[tuple[Any, ...], Any] = {}
+    for job in jobs:
+        error, data = None, data_of(job.spec)
+        try:
+            if data not in graphs:
+                graphs = {data: job.spec.load_graph()}  # one at a time: the cells of a column follow each other
+            with observe(job.spec, job.name) as observer:
+                make(job, graphs[data], observer=observer, overwrite=overwrite, at_once=at_once)
+        except Exception as caught:  # also an unexpected one: a week of runs does not end with one cell
+            error = caught
+        yield job, error
 
 
 def run_jobs(
@@ -109,16 +96,17 @@ def run_jobs(
     threads: int = 1,
     until: float = math.inf,
 ) -> Iterator[tuple[Job, Exception | None]]:
-    """Make all runs, `count` at a time, in their order; yields each when it ends, with the error where it failed.
+    """Make all runs in processes, `count` at a time, in their order; yields each at its end, with the error if it failed.
 
     Args:
         observe: gives each run its observer, in this process. overwrite, at_once: as for `execute`.
-        threads: of each process. until: when to end, by `time.monotonic`; runs that are not finished then are `CutOff`.
+        threads: of each process. until: end, by `time.monotonic`; runs that are not finished then are `CutOff`.
     """
     stop = threading.Event()
 
     def run(job: Job) -> None:
-        _run_beside(job, observe, threads, lambda: stop.is_set() or time.monotonic() >= until, overwrite, at_once)
+        options = {"overwrite": overwrite, "at_once": at_once}
+        _run_beside(job, observe, threads, lambda: stop.is_set() or time.monotonic() >= until, options)
 
     pool = ThreadPoolExecutor(count)
     try:
@@ -133,16 +121,13 @@ def run_jobs(
         pool.shutdown(cancel_futures=True)
 
 
-def _run_beside(
-    job: Job, observe: Observe, threads: int, is_over: Callable[[], bool], overwrite: bool, at_once: int
-) -> None:
-    """Make a run in a process of its own, which is killed where time is up. Raises what ended it."""
+def _run_beside(job: Job, observe: Observe, threads: int, is_over: Callable[[], bool], options: dict[str, Any]) -> None:
+    """Make a run in a process, which is killed when time is up. Raises the error that ended it."""
     if is_over():
         raise CutOff(f"{job.name}: time is up")
-    context = multiprocessing.get_context("spawn")  # a fork would take over torch's and numba's threads half made
+    context = multiprocessing.get_context("spawn")  # a fork would inherit torch's and numba's threads half made
     ours, theirs = context.Pipe(duplex=False)
-    how = {"overwrite": overwrite, "at_once": at_once}
-    process = context.Process(target=_work, args=(job, theirs, threads, how), daemon=True)
+    process = context.Process(target=_work, args=(job, theirs, threads, options), daemon=True)
     process.start()
     theirs.close()
     try:
@@ -150,46 +135,39 @@ def _run_beside(
             while True:
                 if is_over():
                     raise CutOff(f"{job.name}: time is up")
-                if not ours.poll(_POLL_S):
-                    continue
-                message = ours.recv()
-                if not isinstance(message, RoundEntry):
-                    break
-                observer.round_done(message)
+                if ours.poll(_POLL_S):
+                    message = ours.recv()
+                    if not isinstance(message, RoundEntry):
+                        break
+                    observer.round_done(message)
     except (EOFError, ConnectionResetError):
         process.join()
-        status = process.exitcode
-        raise RunError(f"its process ended with status {status}; given again, the run goes on") from None
+        raise RunError(f"its process ended with status {process.exitcode}; given again, the run goes on") from None
     finally:
         process.kill()
         process.join()
         ours.close()
     if message is not None:
-        text, trace = message
-        if not trace:
-            raise RunError(text)
-        error = RuntimeError(text)
-        error.add_note(trace)
-        raise error
+        raise message
 
 
 def run_with_bases(
     jobs: Sequence[Job], *, count: int, observe: Observe, overwrite: bool = False, at_once: int = 1
 ) -> Iterator[tuple[Job, Exception | None]]:
-    """As `run_jobs`; of jobs that share a base run, that is made first, once, and they beside each other then."""
-    how: dict[str, Any] = {"count": count, "observe": observe, "overwrite": overwrite, "at_once": at_once}
+    """As `run_jobs`; base runs that jobs share are made first, once."""
+    options: dict[str, Any] = {"count": count, "observe": observe, "overwrite": overwrite, "at_once": at_once}
     bases = {
         job.base: Job(f"{job.name}, the run before", job.spec, job.base)
         for job in jobs
-        if job.asked and job.asked.role != "retrained" and not (job.base / RECORD_FILE).exists()
+        if job.base and not (job.base / RECORD_FILE).exists()
     }
-    lost = {job.folder: error for job, error in run_jobs(list(bases.values()), **how) if error}
+    lost = {job.folder: error for job, error in run_jobs(list(bases.values()), **options) if error}
     yield from ((job, lost[job.base]) for job in jobs if job.base in lost)
-    yield from run_jobs([job for job in jobs if job.base not in lost], **how)
+    yield from run_jobs([job for job in jobs if job.base not in lost], **options)
 
 
 class _Sender(Observer):
-    """Tells the parent of each round."""
+    """Sends each round to the parent."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -199,15 +177,15 @@ class _Sender(Observer):
 
 
 def _end_with_parent() -> None:
-    """End this process when its parent does, in the middle of a round, so that nobody else finds the folder in use."""
+    """End this process when its parent ends, in the middle of a round, so that the folder is free for others."""
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
     os._exit(1)
 
 
-def _work(job: Job, connection: Connection, threads: int, how: dict[str, Any]) -> None:
-    """Make the run; send each round, and at last None, or an error's message with the traceback of an unexpected error."""
+def _work(job: Job, connection: Connection, threads: int, options: dict[str, Any]) -> None:
+    """Make the run; send each round, and at the end None or the error, with the traceback of an unexpected one."""
     import numba
     import torch
 
@@ -217,11 +195,12 @@ def _work(job: Job, connection: Connection, threads: int, how: dict[str, Any]) -
     numba.set_num_threads(threads)
     if job.command:  # which records take from here
         sys.argv = shlex.split(job.command)
+    failure: Exception | None = None
     try:
-        make(job, job.spec.load_graph(), observer=_Sender(connection), **how)
+        make(job, job.spec.load_graph(), observer=_Sender(connection), **options)
     except (FkgsecError, ProtocolError) as error:
-        connection.send((str(error), ""))
+        failure = RunError(str(error))
     except Exception as error:
-        connection.send((f"{type(error).__name__}: {error}", traceback.format_exc()))
-    else:
-        connection.send(None)
+        failure = RuntimeError(f"{type(error).__name__}: {error}")
+        failure.add_note(traceback.format_exc())
+    connection.send(failure)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -17,9 +17,6 @@ from fkgsec.experiments.cli.training.presets import Preset, choose
 from fkgsec.experiments.runs.writing import Force, Overwrite
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tuning.search import read_searches
-
-if TYPE_CHECKING:
-    from fkgsec.experiments.tuning.study import Tuning
 
 EXAMPLES = (
     "Examples:\n\n  fkgsec tune --search learning_rate=log:1e-4:1e-2 --search gamma=5,9,12\n\n"
@@ -63,9 +60,10 @@ def tune_options(
 ) -> None:
     """Find options by their validation alone; killed, it goes on when the same command is given again."""
     from fkgsec.experiments.cli.progress import observe_on
-    from fkgsec.experiments.runs.run import warnings_of
-    from fkgsec.experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, write_tuning
-    from fkgsec.experiments.tuning.study import tune
+    from fkgsec.experiments.reporting.sheets import print_sheets
+    from fkgsec.experiments.runs.run import data_name, warnings_of
+    from fkgsec.experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, lines, trials_sheet, write_tuning
+    from fkgsec.experiments.tuning.study import TUNING_FILE, tune
 
     if track:
         raise SpecError(
@@ -80,7 +78,9 @@ def tune_options(
     graph = spec.load_graph()
     for warning in warnings_of(spec, graph):
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
-    folder = out or _default_folder(spec, graph, {name: one.text for name, one in searched.items()})
+    texts = {name: values.text for name, values in searched.items()}
+    key = hashlib.sha256(msgspec.json.encode([spec.document(), texts, graph.hash], order="sorted")).hexdigest()[:8]
+    folder = out or Path("runs") / f"tune-{data_name(graph)}-{spec.algorithm}-{key}"
     tuned = tune(
         spec,
         graph,
@@ -94,24 +94,10 @@ def tune_options(
     )
     write_tuning(tuned, folder)
     if not quiet:
-        _print(tuned, folder)
-
-
-def _print(tuned: Tuning, folder: Path) -> None:
-    from fkgsec.experiments.reporting.sheets import print_sheets
-    from fkgsec.experiments.tuning.shown import BEST_FILE, CSV_FILE, PICTURE_FILE, lines, trials_sheet
-    from fkgsec.experiments.tuning.study import TUNING_FILE
-
-    console = make_console()
-    for line in (*lines(tuned), ""):
+        console = make_console()
+        for line in (*lines(tuned), ""):
+            console.print(line, soft_wrap=True, highlight=False)
+        print_sheets(console, [trials_sheet(tuned)])
+        files = f"{BEST_FILE}, {CSV_FILE}, {PICTURE_FILE}, {TUNING_FILE}"
+        line = f"In {folder}: {files}. fkgsec train --config {folder / BEST_FILE}"
         console.print(line, soft_wrap=True, highlight=False)
-    print_sheets(console, [trials_sheet(tuned)])
-    files = f"{BEST_FILE}, {CSV_FILE}, {PICTURE_FILE}, {TUNING_FILE}"
-    console.print(f"In {folder}: {files}. fkgsec train --config {folder / BEST_FILE}", soft_wrap=True, highlight=False)
-
-
-def _default_folder(spec: RunSpec, graph: Any, searched: dict[str, str]) -> Path:
-    from fkgsec.experiments.runs.run import data_name
-
-    what = msgspec.json.encode([spec.document(), searched, graph.hash], order="sorted")
-    return Path("runs") / f"tune-{data_name(graph)}-{spec.algorithm}-{hashlib.sha256(what).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""What a tuning leaves to look at and go on with: a table, a CSV, a picture, and the best options as a spec file.
+"""Outputs of a tuning: a table, a CSV, a picture, and the best options as a spec file.
 
 write_tuning(tuned, Path("runs/tuning"))         # trials.csv, trials.png, best.yaml
 print_sheets(console, [trials_sheet(tuned)])
@@ -20,7 +20,6 @@ from fkgsec.experiments.reporting.picture import BLUE, GREY, ORANGE, png
 from fkgsec.experiments.reporting.sheets import Column, Sheet
 from fkgsec.experiments.runs.writing import write_atomically
 from fkgsec.experiments.tasks.task import task_of
-from fkgsec.experiments.tuning.search import with_values
 from fkgsec.experiments.tuning.study import Trial, Tuning
 
 CSV_FILE, PICTURE_FILE, BEST_FILE = "trials.csv", "trials.png", "best.yaml"
@@ -29,38 +28,26 @@ MOST_DRAWN = 4  # searched options in the picture
 
 
 def ordered(tuning: Tuning) -> list[Trial]:
-    """Trials from the best on; pruned ones after those that were finished, failed ones last."""
-    place = {"finished": 0, "pruned": 1, "failed": 2}
-    return sorted(tuning.trials, key=lambda one: (place[one.state], -(one.valid or 0.0), one.number))
+    """Trials from the best on: finished ones, then pruned ones, then failed ones."""
+    states = ("finished", "pruned", "failed")
+    return sorted(tuning.trials, key=lambda trial: (states.index(trial.state), -(trial.valid or 0.0), trial.number))
 
 
 def trials_sheet(tuning: Tuning) -> Sheet:
     """The best trials first."""
     label = task_of(tuning.spec).label(tuning.metric)
     columns = (
-        Column("trial", "count"),
-        *(Column(name) for name in tuning.searched),
-        Column(f"validation {label}", "value"),
-        Column("its round", "count"),
-        Column("rounds", "count"),
-        Column("seconds", "s"),
-        Column("state"),
-    )
-    shown = ordered(tuning)[:MOST_SHOWN]
-    rows = tuple(
-        (
-            one.number,
-            *(written(one.values[name]) for name in tuning.searched),
-            one.valid,
-            one.round,
-            one.rounds,
-            one.seconds,
-            f"{one.state}{f': {one.reason}' if one.reason else ''}",
-        )
-        for one in shown
-    )
-    more = [f"{len(tuning.trials) - len(shown)} more in {CSV_FILE}"] if len(tuning.trials) > len(shown) else []
-    return Sheet(f"Trials, {len(tuning.trials)} in all", columns, rows, notes=tuple(more))
+        Column("trial", "count"), *map(Column, tuning.searched), Column(f"validation {label}", "value"),
+        Column("its round", "count"), Column("rounds", "count"), Column("seconds", "s"), Column("state"),
+    )  # fmt: skip
+    rows = []
+    for trial in ordered(tuning)[:MOST_SHOWN]:
+        values = (written(trial.values[name]) for name in tuning.searched)
+        state = f"{trial.state}{f': {trial.reason}' if trial.reason else ''}"
+        rows.append((trial.number, *values, trial.valid, trial.round, trial.rounds, trial.seconds, state))
+    more = len(tuning.trials) - len(rows)
+    notes = (f"{more} more in {CSV_FILE}",) if more else ()
+    return Sheet(f"Trials, {len(tuning.trials)} in all", columns, tuple(rows), notes=notes)
 
 
 def written(value: Any) -> str:
@@ -69,57 +56,47 @@ def written(value: Any) -> str:
 
 
 def lines(tuning: Tuning) -> list[str]:
-    """The verdict, and what it does not say."""
+    """The best trial, and the limits of this result."""
     best, label = tuning.best, task_of(tuning.spec).label(tuning.metric)
     chosen = ", ".join(f"{name} {written(value)}" for name, value in best.values.items())
-    found = [
+    best_lines = [
         f"Best of {len(tuning.trials)} trials: {chosen}; validation {label} {best.valid:.4f} in round {best.round}.",
         "The test split was not there. The best of many validations is too high an estimate of itself: train with "
         f"--config {BEST_FILE} and look at test figures once.",
     ]
-    for tables, one in tuning.guarantees.items():
-        found.append(
-            f"dp, {tables}: all trials together spent {one.describe()}; the record of a training with the best options says "
-            "epsilon of that one training alone, to which this is to be added."
+    for tables, guarantee in tuning.guarantees.items():
+        best_lines.append(
+            f"dp, {tables}: all trials together spent {guarantee.describe()}; the record of a training with the best options "
+            "says epsilon of that one training alone, to which this is to be added."
         )
-    return found
+    return best_lines
 
 
 def write_tuning(tuning: Tuning, folder: Path) -> None:
     """Write the CSV, the picture and the best options as a spec file."""
-    write_atomically(folder / CSV_FILE, _as_csv(tuning).encode())
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(["trial", *tuning.searched, "valid", "round", "rounds", "seconds", "state", "reason"])
+    for trial in tuning.trials:
+        values = [trial.values[name] for name in tuning.searched]
+        ends = [trial.valid, trial.round, trial.rounds, round(trial.seconds, 3), trial.state, trial.reason]
+        writer.writerow([trial.number, *values, *ends])
+    write_atomically(folder / CSV_FILE, out.getvalue().encode())
     write_atomically(folder / PICTURE_FILE, draw_trials(tuning))
     write_atomically(folder / BEST_FILE, best_document(tuning).encode())
 
 
-def _as_csv(tuning: Tuning) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(["trial", *tuning.searched, "valid", "round", "rounds", "seconds", "state", "reason"])
-    for one in tuning.trials:
-        values = [one.values[name] for name in tuning.searched]
-        writer.writerow(
-            [one.number, *values, one.valid, one.round, one.rounds, round(one.seconds, 3), one.state, one.reason]
-        )
-    return out.getvalue()
-
-
 def best_document(tuning: Tuning) -> str:
-    """What `fkgsec train --config` takes: every option that is not at its default, and those that were searched."""
-    spec = with_values(tuning.spec, tuning.best.values)
-    plain = type(spec)(algorithm=spec.algorithm).document()
-    document = spec.document()
-    kept = {
-        name: value
-        for name, value in document.items()
-        if name in ("algorithm", "model", "data", *tuning.searched) or value != plain.get(name)
-    }
+    """The best options for `fkgsec train --config`: those that were searched or are not at their defaults."""
     best = tuning.best
+    spec = tuning.spec.replace(**best.values)
+    plain, names = type(spec)(algorithm=spec.algorithm).document(), ("algorithm", "model", "data", *tuning.searched)
+    document = {name: value for name, value in spec.document().items() if name in names or value != plain.get(name)}
     head = (
         f"# The best of {len(tuning.trials)} trials by fkgsec tune, trial {best.number}: validation {tuning.metric} "
         f"{best.valid:.4f}\n# fkgsec train --config best.yaml\n"
     )
-    return head + yaml.safe_dump(kept, sort_keys=False, allow_unicode=True)
+    return head + yaml.safe_dump(document, sort_keys=False, allow_unicode=True)
 
 
 def draw_trials(tuning: Tuning) -> bytes:
@@ -128,19 +105,19 @@ def draw_trials(tuning: Tuning) -> bytes:
     figure = Figure(figsize=(4.2 * (1 + len(names)), 4.2), layout="constrained")
     axes = figure.subplots(1, 1 + len(names), sharey=True, squeeze=False)[0]
     label = task_of(tuning.spec).label(tuning.metric)
-    shown = [one for one in tuning.trials if one.valid is not None]
-    _points(axes[0], shown, [one.number for one in shown])
+    shown = [trial for trial in tuning.trials if trial.valid is not None]
+    _points(axes[0], shown, [trial.number for trial in shown])
     so_far, best = [], 0.0
-    for one in shown:
-        best = max(best, (one.valid or 0.0) if one.state == "finished" else 0.0)
+    for trial in shown:
+        best = max(best, (trial.valid or 0.0) if trial.state == "finished" else 0.0)
         so_far.append(best)
-    axes[0].step([one.number for one in shown], so_far, where="post", color=GREY, linewidth=1, label="best so far")
+    axes[0].step([trial.number for trial in shown], so_far, where="post", color=GREY, linewidth=1, label="best so far")
     axes[0].set_xlabel("trial")
     axes[0].set_ylabel(f"validation {label}")
     axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0].legend(fontsize=8, loc="best")
     for axis, name in zip(axes[1:], names, strict=True):
-        values: list[Any] = [one.values[name] for one in shown]
+        values: list[Any] = [trial.values[name] for trial in shown]
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
             values = [str(value) for value in values]
         _points(axis, shown, values)
@@ -157,7 +134,7 @@ def draw_trials(tuning: Tuning) -> bytes:
 def _points(axis: Axes, trials: list[Trial], values: list[Any]) -> None:
     """Finished trials as discs, pruned ones as crosses."""
     for state, colour, mark in (("finished", BLUE, "o"), ("pruned", ORANGE, "x")):
-        chosen = [place for place, one in enumerate(trials) if one.state == state]
+        chosen = [place for place, trial in enumerate(trials) if trial.state == state]
         if chosen:
             ys = [trials[place].valid or 0.0 for place in chosen]
             axis.scatter([values[place] for place in chosen], ys, c=colour, marker=mark, s=28, label=state)

@@ -1,17 +1,16 @@
-"""The trials of a tuning: each trained on data whose test split is not there, judged by its best validation.
+"""Trials of a tuning: each is trained on data without the test split, and judged by its best validation.
 
     tuned = tune(spec, graph, read_searches(["gamma=5,9,12"], spec), Path("runs/tuning"), trials=10, observe=unobserved)
     tuned.best.values                               # {"gamma": 9.0}
     tuned.best.valid                                # the best validation of its rounds
 
-runs/tuning/study.db            Optuna's storage: what was finished is never trained again, and a killed trial goes on
+runs/tuning/study.db            Optuna's storage: finished trials are never trained again, and a killed trial resumes
 runs/tuning/trials/<digest>     the checkpoint of the trial that is training, removed when it is finished
 runs/tuning/tuning.json, trials.csv, trials.png, best.yaml
 
-Trial n draws from the run's seed, n, and what the finished trials reached, whenever it is made: the same command gives the same
-trials, killed or not. Sampler: Optuna's TPE (Bergstra et al. 2011), the first ten at random. Pruning: a trial whose best
-validation so far lies below the median of those that the others had in the same round (Golovin et al. 2017), from the fifth
-finished trial on.
+Trial n depends on the run's seed, n, and the results of earlier trials: the same command gives the same trials, killed or not.
+Sampler: Optuna's TPE (Bergstra et al. 2011), the first ten at random. Pruning, from the fifth finished trial on: a trial ends if
+its best validation is below the median of the others' best by the same round (Golovin et al. 2017).
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import hashlib
 import importlib
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -40,7 +39,7 @@ from fkgsec.experiments.runs.writing import locked, refused, write_atomically
 from fkgsec.experiments.tasks.memory import check_memory
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import task_of
-from fkgsec.experiments.tuning.search import Searched, with_values
+from fkgsec.experiments.tuning.search import Searched
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
@@ -56,11 +55,11 @@ State = Literal["finished", "pruned", "failed"]
 
 
 class Trial(msgspec.Struct, frozen=True):
-    """What one choice of values came to.
+    """Outcome of one choice of values.
 
     Attributes:
-        number: from 1. values: by option. valid: the best validation; None of a trial that failed.
-        round: of that validation. rounds: trained. state: "pruned", ended early as hopeless; "failed", `reason` says why.
+        number: from 1. values: by option. valid: the best validation; None if the trial failed.
+        round: of that validation. rounds: trained. state: "pruned" trials ended early; `reason` says why a trial failed.
     """
 
     number: int
@@ -77,9 +76,9 @@ class Tuning(msgspec.Struct, frozen=True):
     """A tuning.
 
     Attributes:
-        spec: what was not searched. searched: by option its values as they were given. data_hash: of what was trained on.
-        metric: of validation. trials: in their order. best: the values of the best, with its spec.
-        guarantees: of differential privacy, of the releases of all trials together, by the tables that each covers.
+        spec: options that were not searched. searched: values by option, as on the command line. data_hash: of the training data.
+        metric: of validation. trials: in their order.
+        guarantees: of differential privacy, for the releases of all trials together, by the tables that each covers.
     """
 
     schema: str
@@ -93,35 +92,32 @@ class Tuning(msgspec.Struct, frozen=True):
 
     @property
     def best(self) -> Trial:
-        """Of all trials that were not pruned; the first of equals."""
-        return best_of(self.trials)
-
-
-def best_of(trials: list[Trial]) -> Trial:
-    """The trial with the best validation; the first of equals. Raises `RunError` where none was finished."""
-    finished = [one for one in trials if one.state == "finished" and one.valid is not None]
-    if not finished:
-        raise RunError(f"no trial was finished; the first: {trials[0].reason if trials else 'none was begun'}")
-    return max(finished, key=lambda one: (one.valid or 0.0, -one.number))
+        """The finished trial with the best validation; the first of equals. Raises `RunError` if none was finished."""
+        finished = [trial for trial in self.trials if trial.state == "finished" and trial.valid is not None]
+        if not finished:
+            first = self.trials[0].reason if self.trials else "none was begun"
+            raise RunError(f"no trial was finished; the first: {first}")
+        return max(finished, key=lambda trial: (trial.valid or 0.0, -trial.number))
 
 
 def without_test(graph: Any) -> Any:
-    """The clients' data as if there were no test split: neither in training, nor as candidates, nor in the filter."""
+    """Remove the test split: from training, from candidates and from the filter."""
+    clients = []
+    for client in graph.clients:
+        if isinstance(client, ClientGraphs):
+            kept = np.sort(np.concatenate([client.train, client.valid]))
+            train, valid = (np.searchsorted(kept, ids) for ids in (client.train, client.valid))
+            nothing = np.empty(0, dtype=np.int64)
+            clients.append(
+                ClientGraphs(client.name, client.graphs.subset(kept), train, valid, nothing, client.vocabulary)
+            )
+        else:
+            train, valid = (client.to_global(triples) for triples in (client.train, client.valid))
+            nothing = np.empty((0, 3), dtype=np.int64)
+            clients.append(ClientGraph.from_global(client.name, train, valid, nothing))
     if isinstance(graph, FederatedGraphs):
-        return FederatedGraphs(graph.name, tuple(map(_client_without_test, graph.clients)), graph.warnings)
-    nothing = np.empty((0, 3), dtype=np.int64)
-    clients = tuple(
-        ClientGraph.from_global(one.name, one.to_global(one.train), one.to_global(one.valid), nothing)
-        for one in graph.clients
-    )
-    return FederatedGraph(graph.name, graph.entities, graph.relations, clients)
-
-
-def _client_without_test(client: ClientGraphs) -> ClientGraphs:
-    kept = np.sort(np.concatenate([client.train, client.valid]))
-    graphs, none = client.graphs.subset(kept), np.empty(0, dtype=np.int64)
-    train, valid = (np.searchsorted(kept, ids) for ids in (client.train, client.valid))
-    return ClientGraphs(client.name, graphs, train, valid, none, client.vocabulary)
+        return FederatedGraphs(graph.name, tuple(clients), graph.warnings)
+    return FederatedGraph(graph.name, graph.entities, graph.relations, tuple(clients))
 
 
 def tune(
@@ -136,11 +132,11 @@ def tune(
     overwrite: bool = False,
     at_once: int = 1,
 ) -> Tuning:
-    """Train so many trials in all, those in `folder` included, and write what they came to.
+    """Train so many trials in all, including those in `folder`, and write the tuning.
 
     Args:
-        observe: gives each trial its progress. prune: end hopeless trials early; never under dp, whose every release counts.
-        overwrite: begin anew where the folder has another tuning. at_once: 0: nobody asks whether a trial fits into memory.
+        observe: gives each trial its progress. prune: end hopeless trials early; never under dp, where every release counts.
+        overwrite: begin anew if the folder has another tuning. at_once: 0: do not check whether a trial fits into memory.
 
     Raises:
         SpecError: Optuna is not installed, or no trial could be trained.
@@ -148,7 +144,11 @@ def tune(
     """
     if trials < 1:
         raise SpecError(f"trials must be at least 1; got {trials}")
-    optuna = _optuna()
+    try:
+        optuna = importlib.import_module("optuna")
+    except ImportError as error:
+        raise SpecError("optuna is not installed: pip install 'fkgsec[tune]'") from error
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
     blind = without_test(graph)
     if not any(len(client.valid) for client in blind.clients):
         raise DataError(f"{graph.name}: no client has anything to validate on, which tuning goes by")
@@ -159,32 +159,29 @@ def tune(
         raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
     with locked(folder):
         study = _study(optuna, spec, blind, searched, folder, overwrite=overwrite)
-        private = "dp" in parse_defense(spec.defense).names
-        turn = _Turns(optuna, study, spec, blind, searched, folder, observe, prune=prune and not private, check=at_once)
-        while len(turn.done()) < trials:
-            turn.take(trials)
+        prune = prune and "dp" not in parse_defense(spec.defense).names
+        while len(_finished(study)) < trials:
+            _take_turn(optuna, study, spec, blind, searched, folder / TRIALS, observe, trials, prune, at_once)
         shutil.rmtree(folder / TRIALS, ignore_errors=True)
-        tuning = _tuning(spec, blind, searched, turn.done(), [one.user_attrs for one in turn.finished()])
+        attributes = [trial.user_attrs for trial in _finished(study)]
+        results = [msgspec.convert(of_trial["trial"], Trial) for of_trial in attributes]
+        guarantees = [msgspec.convert(of_trial["guarantees"], dict[str, Guarantee]) for of_trial in attributes]
+        spent = _spent(results, guarantees)
+        texts = {name: values.text for name, values in searched.items()}
+        environment = environment_of(spec.federation_options())
+        tuning = Tuning(SCHEMA, spec, texts, blind.hash, task_of(spec).metric, results, environment, spent)
+        _ = tuning.best  # raises if there is none
         write_atomically(folder / TUNING_FILE, encode_stored(tuning))
     return tuning
-
-
-def _optuna() -> ModuleType:
-    try:
-        optuna = importlib.import_module("optuna")
-    except ImportError as error:
-        raise SpecError("optuna is not installed: pip install 'fkgsec[tune]'") from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
-    return optuna
 
 
 def _study(
     optuna: ModuleType, spec: RunSpec, graph: Any, searched: Mapping[str, Searched], folder: Path, *, overwrite: bool
 ) -> Any:
-    """The study in the folder, begun where there is none. Raises `RunError` for one of other options, values or data."""
+    """Open the study in the folder, or begin it. Raises `RunError` for a study of other options, values or data."""
     what = {
         "spec": msgspec.json.encode(spec.settled().document(), order="sorted").decode(),
-        "searched": {name: one.text for name, one in searched.items()},
+        "searched": {name: values.text for name, values in searched.items()},
         "data": graph.hash,
     }
     path = folder / STORAGE
@@ -196,14 +193,14 @@ def _study(
         shutil.rmtree(folder / TRIALS, ignore_errors=True)
         study = _opened(optuna, path)
     study.set_user_attr("what", what)
-    for one in study.get_trials(deepcopy=False):
-        if not one.state.is_finished():  # of a process that was killed
-            study.tell(one.number, state=optuna.trial.TrialState.FAIL)
+    for trial in study.get_trials(deepcopy=False):
+        if not trial.state.is_finished():  # of a process that was killed
+            study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
     return study
 
 
 def _opened(optuna: ModuleType, path: Path) -> Any:
-    """The study in an SQLite file, which a kill in the midst of a write leaves whole."""
+    """Open the study in an SQLite file, which survives a kill in the middle of a write."""
     from sqlalchemy.engine import URL
 
     address = URL.create("sqlite", database=str(path.resolve())).render_as_string()
@@ -214,90 +211,73 @@ def _opened(optuna: ModuleType, path: Path) -> Any:
         raise RunError(f"{path}: cannot be read as a tuning ({' '.join(str(error).split())[:200]})") from error
 
 
-class _Turns:
-    """Takes one trial after the other."""
+def _finished(study: Any) -> list[Any]:
+    """Optuna's trials with a result, in their order."""
+    return [trial for trial in study.get_trials(deepcopy=False) if "trial" in trial.user_attrs]
 
-    def __init__(
-        self,
-        optuna: ModuleType,
-        study: Any,
-        spec: RunSpec,
-        graph: Any,
-        searched: Mapping[str, Searched],
-        folder: Path,
-        observe: Observe,
-        *,
-        prune: bool,
-        check: int,
-    ) -> None:
-        self._optuna, self._study, self._spec, self._graph = optuna, study, spec, graph
-        self._searched, self._folder, self._observe = searched, folder, observe
-        self._prune, self._check = prune, check
 
-    def finished(self) -> list[Any]:
-        """Optuna's trials that came to something, in their order."""
-        return [one for one in self._study.get_trials(deepcopy=False) if "trial" in one.user_attrs]
-
-    def done(self) -> list[Trial]:
-        """What they came to."""
-        return [msgspec.convert(one.user_attrs["trial"], Trial) for one in self.finished()]
-
-    def take(self, of: int) -> None:
-        """Draw values and train with them; the values of an earlier trial are not trained again."""
-        number = len(self.done()) + 1
-        drawn = int(generator(self._spec.seed, "tuning", number).integers(2**32))
-        self._study.sampler = self._optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=drawn)
-        asked = self._study.ask()
-        values = {name: _suggest(asked, name, one) for name, one in self._searched.items()}
-        earlier = next((one for one in self.done() if one.values == values), None)
-        shown = ", ".join(
+def _take_turn(
+    optuna: ModuleType, study: Any, spec: RunSpec, graph: Any, searched: Mapping[str, Searched], folder: Path,
+    observe: Observe, of: int, prune: bool, check: int,
+) -> None:  # fmt: skip
+    """Draw values and train with them; the values of an earlier trial are not trained again."""
+    done = [msgspec.convert(finished.user_attrs["trial"], Trial) for finished in _finished(study)]
+    number = len(done) + 1
+    drawn = int(generator(spec.seed, "tuning", number).integers(2**32))
+    study.sampler = optuna.samplers.TPESampler(n_startup_trials=RANDOM_TRIALS, seed=drawn)
+    open_trial = study.ask()
+    values = {name: _suggest(open_trial, name, choices) for name, choices in searched.items()}
+    guarantees: dict[str, Any] = {}
+    trial = next((earlier for earlier in done if earlier.values == values), None)
+    if trial is not None:
+        trial = msgspec.structs.replace(trial, number=number, seconds=0.0)
+    else:
+        words = ", ".join(
             f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}" for name, value in values.items()
         )
-        if earlier is not None:
-            made, kept = msgspec.structs.replace(earlier, number=number, seconds=0.0), {}
-        else:
-            made, kept = self._train(number, f"{number} of {of}: {shown}", values, asked)
-        state = self._optuna.trial.TrialState
-        asked.set_user_attr("guarantees", kept)
-        asked.set_user_attr("trial", msgspec.to_builtins(made))
-        pruned = made.state == "pruned"
-        self._study.tell(asked, None if pruned else made.valid or 0.0, state=state.PRUNED if pruned else state.COMPLETE)
-
-    def _train(self, number: int, name: str, values: dict[str, Any], asked: Any) -> tuple[Trial, dict[str, Any]]:
-        """One trial, from its checkpoint where it was killed; and its guarantees of differential privacy."""
-        started = time.perf_counter()
-        folder = self._folder / TRIALS / hashlib.sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:16]
-        seen = _Seen(asked, self._hopeless if self._prune else None)
+        folder /= hashlib.sha256(msgspec.json.encode(values, order="sorted")).hexdigest()[:16]
+        started, seen = time.perf_counter(), _Seen(open_trial, lambda *at: prune and _is_hopeless(study, *at))
         state: State = "finished"
-        reason, kept = "", {}
+        reason = ""
         try:
-            spec = with_values(self._spec, values)
-            if self._check:
-                check_memory(spec, self._graph, at_once=1)
-            with self._observe(spec, name) as observer:
-                seen.inner = observer
-                result = run_federation(
-                    self._graph, spec.federation_options(), folder, seen, make_transport=make_transport
-                )
-            kept = msgspec.to_builtins(guarantees_of(result))
+            changed = spec.replace(**values)
+            if check:
+                check_memory(changed, graph, at_once=1)
+            with observe(changed, f"{number} of {of}: {words}") as seen.inner:
+                options = changed.federation_options()
+                result = run_federation(graph, options, folder, seen, make_transport=make_transport)
+            guarantees = msgspec.to_builtins(guarantees_of(result))
         except _Hopeless:
             state = "pruned"
         except (SpecError, TrainingError) as error:
             state, reason = "failed", str(error)
         shutil.rmtree(folder, ignore_errors=True)
-        valid = None if state == "failed" else seen.best
-        seconds = time.perf_counter() - started
-        return Trial(number, values, valid, seen.best_round, seen.rounds, seconds, state, reason), kept
+        valid, seconds = None if state == "failed" else seen.best, time.perf_counter() - started
+        trial = Trial(number, values, valid, seen.best_round, seen.rounds, seconds, state, reason)
+    open_trial.set_user_attr("guarantees", guarantees)
+    open_trial.set_user_attr("trial", msgspec.to_builtins(trial))
+    states, pruned = optuna.trial.TrialState, trial.state == "pruned"
+    study.tell(open_trial, None if pruned else trial.valid or 0.0, state=states.PRUNED if pruned else states.COMPLETE)
 
-    def _hopeless(self, asked: Any, round: int, best: float) -> bool:
-        """Whether a trial's best validation lies below the median of what finished trials had reached by this round."""
-        others = [
-            max(value for at, value in one.intermediate_values.items() if at <= round)
-            for one in self._study.get_trials(deepcopy=False)
-            if one.user_attrs.get("trial", {}).get("state") == "finished"
-            and any(at <= round for at in one.intermediate_values)
-        ]
-        return len(others) >= PRUNE_FROM and best < float(np.median(others))
+
+def _suggest(open_trial: Any, name: str, choices: Searched) -> Any:
+    """Draw a value. Optuna stores words and numbers only: listed values are drawn by their index."""
+    if choices.values:
+        return choices.values[open_trial.suggest_categorical(name, list(range(len(choices.values))))]
+    if choices.whole:
+        return open_trial.suggest_int(name, int(choices.low), int(choices.high), log=choices.log)
+    return open_trial.suggest_float(name, choices.low, choices.high, log=choices.log)
+
+
+def _is_hopeless(study: Any, round: int, best: float) -> bool:
+    """Whether a best validation is below the median of the best that finished trials had reached by this round."""
+    others = [
+        max(reached)
+        for trial in _finished(study)
+        if trial.user_attrs["trial"]["state"] == "finished"
+        and (reached := [value for at, value in trial.intermediate_values.items() if at <= round])
+    ]
+    return len(others) >= PRUNE_FROM and best < float(np.median(others))
 
 
 class _Hopeless(Exception):
@@ -307,8 +287,8 @@ class _Hopeless(Exception):
 class _Seen(Observer):
     """Reports validations to Optuna and ends a hopeless trial; passes everything on."""
 
-    def __init__(self, asked: Any, hopeless: Any) -> None:
-        self._asked, self._hopeless = asked, hopeless
+    def __init__(self, open_trial: Any, is_hopeless: Callable[[int, float], bool]) -> None:
+        self._open_trial, self._is_hopeless = open_trial, is_hopeless
         self.inner = Observer()
         self.best: float | None = None
         self.best_round = self.rounds = 0
@@ -324,43 +304,18 @@ class _Seen(Observer):
         self.rounds = entry.round
         if entry.valid is None:
             return
-        self._asked.report(entry.valid, entry.round)
+        self._open_trial.report(entry.valid, entry.round)
         if self.best is None or entry.valid > self.best:
             self.best, self.best_round = entry.valid, entry.round
-        if self._hopeless and self._hopeless(self._asked, entry.round, self.best):
+        if self._is_hopeless(entry.round, self.best):
             raise _Hopeless
 
 
-def _suggest(asked: Any, name: str, one: Searched) -> Any:
-    """Optuna keeps words and numbers: a value that is given stands by its place."""
-    if one.values:
-        return one.values[asked.suggest_categorical(name, list(range(len(one.values))))]
-    if one.whole:
-        return asked.suggest_int(name, int(one.low), int(one.high), log=one.log)
-    return asked.suggest_float(name, one.low, one.high, log=one.log)
-
-
-def _tuning(
-    spec: RunSpec, graph: Any, searched: Mapping[str, Searched], trials: list[Trial], attributes: list[dict[str, Any]]
-) -> Tuning:
-    best_of(trials)
-    return Tuning(
-        SCHEMA,
-        spec,
-        {name: one.text for name, one in searched.items()},
-        graph.hash,
-        task_of(spec).metric,
-        trials,
-        environment_of(spec.federation_options()),
-        _spent(trials, [msgspec.convert(one.get("guarantees", {}), dict[str, Guarantee]) for one in attributes]),
-    )
-
-
 def _spent(trials: list[Trial], guarantees: list[dict[str, Guarantee]]) -> dict[str, Guarantee]:
-    """Of all trials together; one that failed has released at most what the loosest of the others did."""
-    found: dict[str, Guarantee] = {}
-    for tables in {name: None for one in guarantees for name in one}:
-        known = [one[tables] for one in guarantees if tables in one]
-        failed = [max(known, key=lambda one: one.epsilon)] * sum(one.state == "failed" for one in trials)
-        found[tables] = compose([*known, *failed])
-    return found
+    """Guarantees of all trials together; a failed one has released at most as much as the loosest of the others."""
+    spent: dict[str, Guarantee] = {}
+    for tables in {name: None for by_tables in guarantees for name in by_tables}:
+        parts = [by_tables[tables] for by_tables in guarantees if tables in by_tables]
+        failed = [max(parts, key=lambda part: part.epsilon)] * sum(trial.state == "failed" for trial in trials)
+        spent[tables] = compose([*parts, *failed])
+    return spent

@@ -7,7 +7,7 @@ from fkgsec.data.graph import KnowledgeGraph
 
 pytest.importorskip("pykeen")
 
-from benchmarks.peers.pykeen import Cost, Theirs, compare
+from benchmarks.peers.pykeen import Cost, make_theirs, ours, theirs
 
 
 @pytest.mark.slow
@@ -18,14 +18,13 @@ def test_both_train_and_rank(name: str) -> None:
     triples = np.unique(rng.integers(0, [40, 3, 40], size=(1500, 3)), axis=0)
     entities, relations = tuple(f"e{i}" for i in range(40)), tuple(f"r{i}" for i in range(3))
     graph = KnowledgeGraph("small", entities, relations, triples[60:], triples[:30], triples[30:60])
-    found = compare(graph, name, batches=1, ranked=15)
-    assert found.keys() == {"epoch", "ranking"}
-    assert all(cost.seconds > 0 for pair in found.values() for cost in pair)
-    theirs, ours = found["epoch"]
-    assert theirs.share == pytest.approx(512 / len(graph.train))
-    assert found["ranking"][0].share == 0.5
-    assert ours.share == found["ranking"][1].share == 1
-    sizes = {tuple(one.shape) for one in Theirs(graph, name)._model.parameters()}
+    pykeen, fkgsec = theirs(graph, name, batches=1, ranked=15), ours(graph, name)
+    assert pykeen.keys() == fkgsec.keys() == {"epoch", "ranking"}
+    assert all(cost.seconds > 0 for cost in (*pykeen.values(), *fkgsec.values()))
+    assert pykeen["epoch"].share == pytest.approx(512 / len(graph.train))
+    assert pykeen["ranking"].share == 0.5
+    assert fkgsec["epoch"].share == fkgsec["ranking"].share == 1
+    sizes = {tuple(one.shape) for one in make_theirs(graph, name)[0].parameters()}
     assert (40, 256 if name == "rotate" else 128) in sizes or (40, 128) in sizes
 
 

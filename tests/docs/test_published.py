@@ -109,7 +109,7 @@ def test_cells_to_reproduce_have_a_record_that_took_as_long(table: str, name: st
     experiment = read_experiment(find_experiment(table))
     cell = next(one for one in experiment.cells if one.name == name)
     place = RECORDS / ("cefgl" if "cefgl" in table else "kge")
-    record = find_record(experiment, cell, place)[1]
+    record = find_record(cell, place)[1]
     assert f"{sum(entry.seconds for entry in record.rounds):.0f}" == seconds
 
 

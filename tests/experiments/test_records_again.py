@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fkgsec.data.catalogue import DATA_VARIABLE
-from fkgsec.experiments.papers.judging.scoreboard import all_records
+from fkgsec.experiments.papers.results import read_records
 from fkgsec.experiments.reporting.summary import __file__ as summary_file
 from fkgsec.experiments.runs.record import Record, is_record, read_record, vector_level
 
@@ -89,7 +89,7 @@ def test_a_record_follows_from_its_command(tmp_path: Path, name: int | str) -> N
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    again, unreadable = all_records([tmp_path])
+    again, unreadable = read_records([tmp_path])
     assert again
     assert not unreadable
     # Sums of float32 are rounded in another order on another CPU; `vector_level` of records of before is not known.

@@ -6,9 +6,9 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fkgsec.experiments.papers.runner import Results, find_results, table_of
+from fkgsec.experiments.papers.results import Results, read_records
 from fkgsec.experiments.papers.spec import find_experiment, read_experiment
-from fkgsec.experiments.papers.table import table_lines
+from fkgsec.experiments.papers.table import table_lines, table_of
 from fkgsec.experiments.reporting import summary
 from fkgsec.experiments.reporting.convergence import convergence
 from fkgsec.experiments.runs.compare import read_comparison
@@ -36,7 +36,7 @@ def test_the_tables_are_what_the_command_prints(folder: Path) -> None:
 
 
 def test_fedlus_small_table_is_what_its_records_say() -> None:
-    results, _ = find_results(sorted((FOLDER / "recipes").glob("c3-small-*.json")), attack=False)
+    results = Results(read_records(sorted((FOLDER / "recipes").glob("c3-small-*.json")))[0])
     table = table_of(read_experiment(find_experiment("zhu2023_fedlu_table1_small")), results)
     assert (FOLDER / "tables/zhu2023_fedlu_table1_small.md").read_text() == "\n".join(table_lines(table)) + "\n"
 
@@ -47,7 +47,7 @@ CEFGL = sorted((FOLDER / "tables/cefgl").glob("*.json"))
 @pytest.fixture(scope="module")
 def of_cefgl() -> Results:
     """The records of CEFGL's tables, which stand beside them."""
-    return find_results(CEFGL, attack=False)[0]
+    return Results(read_records(CEFGL)[0])
 
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "tables").glob("liu2024_*.md")), ids=lambda path: path.stem)

@@ -93,7 +93,7 @@ def _runs(graph: Any, runs: Mapping[str, Planned], records: Path) -> Sheet:
     from fkgsec.experiments.runs.run import RECORD_FILE
 
     known = find_records([records]).records.values() if any(records.rglob(RECORD_FILE)) else ()
-    costs = Costs(known, papers_rounds={})
+    costs = Costs(known)
     rows, notes, seconds, most = [], [], 0.0, 0.0
     for name, one in runs.items():
         done = (one.folder / RECORD_FILE).exists()

@@ -1,14 +1,14 @@
-"""Whether the papers' headline claims hold, decided from records by one rule.
+"""Judge the papers' headline claims from records, by one rule.
 
     judged = judge_claims(read_claims(), read_experiments(), records)
     print([(one.claim.claim, one.outcome) for one in judged])
 
 A claim says that one row of a table is above another, or near it, in every column. Each such pair of cells tests it; pairs that
-share a run are one test. `claims.yaml` has what the papers claim, and nothing of what came out.
+share a run are one test. `claims.yaml` has what the papers claim, and no outcomes.
 
 A difference varies with the test items and with the training. Two runs of one data set are compared item by item, within each
-client. Seeds without outcomes by test item count only where no seed has such outcomes for both runs. Training varies as far as
-the seeds of all pairs of the claim do, pooled with a prior of `PRIOR_SEEDS` further seeds, so that no pair is judged by the one
+client. Seeds without outcomes by test item count only if no seed has such outcomes for both runs. The variance over training is
+pooled over the seeds of all pairs of the claim, with a prior of `PRIOR_SEEDS` further seeds, so that no pair is judged by the one
 degree of freedom of its own two seeds.
 """
 
@@ -27,13 +27,13 @@ from scipy.special import stdtrit
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate, critical_value
 from fkgsec.experiments.papers.document import Average, Metric
-from fkgsec.experiments.papers.judging.admission import admit
-from fkgsec.experiments.papers.runner import Results, run_of
+from fkgsec.experiments.papers.forgetting import Forgotten
+from fkgsec.experiments.papers.judging.admission import admit, data_hash
+from fkgsec.experiments.papers.results import Made, Results
 from fkgsec.experiments.papers.spec import Cell, Experiment, select_names
-from fkgsec.experiments.papers.table import Made, measure, over_seeds
+from fkgsec.experiments.papers.table import measure, over_seeds
 from fkgsec.experiments.runs.documents import read_document
 from fkgsec.experiments.runs.record import Record
-from fkgsec.experiments.runs.spec import RunSpec
 from fkgsec.experiments.tasks.items import TestItems
 from fkgsec.experiments.tasks.task import task_of
 
@@ -44,24 +44,25 @@ SEED_DEVIATION = {"accuracy": 0.02}
 OTHER_DEVIATION = 0.001
 """Standard deviation over seeds of the difference between two runs, which `PRIOR_SEEDS` seeds stand for. Measured: 0.0009 for the
 MRR of FedR less Local (TransE, DDB14-Fed20, three seeds), 0.01 to 0.02 for accuracy (GIN, NCI1 and IMDB-BINARY, three seeds)."""
+LEVELS = ("local", "global")
 Reading = Literal["for", "against", "undecided"]
 Outcome = Literal["holds", "does not hold", "open"]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a paper claims.
+    """A paper's claim.
 
     Attributes:
-        words: the paper's own. where: in it.
-        metric: what the rows are compared by. margin: the share of the second row's that the first may lack to be near it.
-        within: the absolute difference that it may lack. Without either, the first is to be above the second.
-        least_share: of a claim of being above, the share of the median printed difference that is the smallest difference of
-            interest. A pair whose whole interval lies below that difference is against the claim. 0: no such difference.
-        most_bytes: until convergence, at most, as a share of the second's; None: bytes do not count. bytes_table: where the
-            paper prints these shares (P@CG).
-        columns: words of the columns that the claim is of, as for `select_cells`; empty: all.
-        pairs: of rows, the one that is to be above or near, and the other. why: of the margins.
-        unlearning: of a claim on forget and test scores in place of pairs the rows that are unlearned, re-trained and raw.
+        words: the paper's own. where: in the paper.
+        metric: compares the rows. margin: relative tolerance below the second row's figure. within: absolute tolerance.
+            Without either, the first row must be above the second.
+        least_share: smallest difference of interest of a claim of being above, as a share of the median printed difference. A
+            pair whose whole interval is below that difference is against the claim. 0: no such difference.
+        most_bytes: most bytes until convergence, as a share of the second row's; None: bytes do not count. bytes_table: file
+            with the printed shares (P@CG).
+        columns: words of the columns, as for `select_cells`; empty: all.
+        pairs: of rows; the first must be above or near the second. why: reasons for the margins.
+        unlearning: in place of pairs, the unlearned, re-trained and raw rows of a claim on forget and test scores.
     """
 
     claim: str
@@ -81,12 +82,35 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     unlearning: tuple[tuple[str, str, str], ...] = ()
 
 
-class Compared(NamedTuple):
-    """Two rows before their difference has an interval.
+class Comparison(NamedTuple):
+    """A comparison that a claim makes, before any run.
 
     Attributes:
-        by_seed: the difference of each seed, float64 `[k]`. items: its variance over test items. unit: what that is over.
-        num_paired: test items that are compared one by one; 0 where the two figures are taken as independent.
+        test: the test that it is part of. full: whether it is at the paper's own settings, on the paper's data.
+        sides: two cells each, and the share of the second that the first must exceed. Unlearning has two: forget and test scores.
+        printed: for each side, `Pair.excess` of the paper's figures; -inf if the printed bytes are too many.
+    """
+
+    name: str
+    table: str
+    test: str
+    column: str
+    full: bool
+    sides: tuple[tuple[Cell, Cell, float], ...]
+    printed: tuple[float, ...]
+
+    @property
+    def cells(self) -> dict[str, Cell]:
+        """The cells, by "TABLE-FILE: CELL"."""
+        return {f"{self.table}: {cell.name}": cell for first, second, _ in self.sides for cell in (first, second)}
+
+
+class Compared(NamedTuple):
+    """The runs of two cells before their difference has an interval.
+
+    Attributes:
+        by_seed: the difference for each seed, float64 `[k]`. items: its variance over test items. unit: of that variance.
+        num_paired: test items that are compared one by one; 0 if the two figures are taken as independent.
     """
 
     first: Estimate
@@ -98,14 +122,12 @@ class Compared(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """One comparison of a claim.
+    """A comparison that is run.
 
     Attributes:
-        name: of the two. full: whether both are run at the paper's own settings, on its data.
-        first, second: their figures. excess: first - (1 - margin) second + within, which is above 0 where the claim holds; its
-            `method` names the unit of variation.
-        remark: what must be known beside. test: which one it is part of. column: of the table.
-        compared: what `excess` is of; None of unlearning.
+        full, test, column: see `Comparison`.
+        excess: first - (1 - margin) second + within, which is above 0 if the claim holds; its `method` is the unit of variation.
+        remark: qualifies the reading. compared: what `excess` was computed from; None for unlearning.
     """
 
     name: str
@@ -123,11 +145,11 @@ class Pair(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A claim and how it is decided.
+    """A claim and its outcome.
 
     Attributes:
-        pairs: that are run. printed: of each test that the paper's tables have, `Pair.excess` of its printed figures.
-        smallest: the smallest difference of interest, see `Claim.least_share`; 0 without one.
+        pairs: those that are run. printed: for each test of the paper's tables, `Comparison.printed`.
+        smallest: smallest difference of interest, see `Claim.least_share`; 0 without one.
     """
 
     claim: Claim
@@ -138,22 +160,25 @@ class Judged(NamedTuple):
 
     @property
     def printed_for(self) -> list[str]:
-        """The tests whose printed figures are all for the claim."""
+        """Tests whose printed figures are all for the claim."""
         return [test for test, excesses in self.printed.items() if min(excesses) > 0]
 
     @property
     def full(self) -> list[Pair]:
-        """The pairs that count."""
+        """Pairs at the paper's own settings, which decide."""
         return [pair for pair in self.pairs if pair.full]
 
     @property
     def readings(self) -> list[Reading]:
-        """Of each test that counts."""
-        return readings_of(self.full)
+        """The reading of each test that decides: that of its pairs if they agree."""
+        by_test = dict[str, set[Reading]]()
+        for pair in self.full:
+            by_test.setdefault(pair.test, set()).add(pair.reading)
+        return [next(iter(found)) if len(found) == 1 else "undecided" for found in by_test.values()]
 
 
 def read_claims(path: Path = CLAIMS_FILE) -> tuple[Claim, ...]:
-    """The claims of a file. Raises `SpecError`."""
+    """Read the claims of a file. Raises `SpecError`."""
     try:
         claims = msgspec.convert(read_document(path).content, tuple[Claim, ...])
     except msgspec.ValidationError as error:
@@ -167,125 +192,45 @@ def read_claims(path: Path = CLAIMS_FILE) -> tuple[Claim, ...]:
     return claims
 
 
-def judge_claims(claims: Iterable[Claim], experiments: Sequence[Experiment], records: Iterable[Made]) -> list[Judged]:
-    """Every claim with its tests and its outcome.
+def comparisons(claim: Claim, experiments: Sequence[Experiment]) -> list[Comparison]:
+    """The comparisons of a claim, in its tables and in the reduced files of these.
 
     Raises:
-        SpecError: a claim names a table, column or row that is not there.
+        SpecError: the claim names a table, row or column that does not exist.
     """
-    results = Results(attack=False)
-    for record in admit(records).records:
-        results.add(record)
-    return [_judge(claim, experiments, results) for claim in claims]
-
-
-def tables_of(claim: Claim, experiments: Iterable[Experiment]) -> list[Experiment]:
-    """The tables of a claim, and the reduced files of these. Raises `SpecError`."""
-    tables = [one for one in experiments if one.name in claim.tables or one.base in claim.tables]
-    if lost := [name for name in claim.tables if name not in {one.name for one in tables}]:
+    tables = [table for table in experiments if table.name in claim.tables or table.base in claim.tables]
+    if lost := [name for name in claim.tables if name not in {table.name for table in tables}]:
         raise SpecError(f"{claim.claim}: tables: no file {lost[0]!r}")
-    return tables
-
-
-def _judge(claim: Claim, experiments: Sequence[Experiment], results: Results) -> Judged:
-    tables, printed = tables_of(claim, experiments), dict[str, list[float]]()
-    for one in printed_pairs(claim, experiments):
-        printed.setdefault(one.test, []).append(one.excess)
-    smallest = smallest_difference(claim, [excess for found in printed.values() for excess in found])
-    if claim.unlearning:
-        pairs = [pair for table in tables for pair in _unlearning_pairs(claim, table, results)]
-    else:
-        pairs = list(_pairs(claim, tables, results, smallest))
-    outcome = outcome_of(readings_of([pair for pair in pairs if pair.full]), num_wanted=len(printed))
-    return Judged(claim, outcome, tuple(pairs), printed, smallest)
-
-
-def smallest_difference(claim: Claim, printed: Sequence[float]) -> float:
-    """The smallest difference of interest: a share of the median printed difference over all pairs; 0 without one."""
-    return max(0.0, claim.least_share * statistics.median(printed)) if claim.least_share and printed else 0.0
-
-
-class Printed(NamedTuple):
-    """One comparison as the paper prints it.
-
-    Attributes:
-        test: that it is part of. cells: whose runs it needs, as "TABLE-FILE: CELL". spec: of one of these runs.
-        excess: as `Pair.excess`; -inf where the printed bytes are too many.
-    """
-
-    test: str
-    cells: tuple[str, ...]
-    spec: RunSpec | None
-    excess: float
-
-
-def printed_pairs(claim: Claim, experiments: Sequence[Experiment]) -> Iterator[Printed]:
-    """The comparisons of a claim by the papers' own figures, each figure once."""
-    shares = {
-        cell.name: cell.figures.get("p@cg")
-        for one in experiments
-        if one.name == claim.bytes_table
-        for cell in one.cells
-    }
-    for table in (table for table in tables_of(claim, experiments) if not table.base):
-        for row, _, cells in unlearning_cells(claim, table):
-            names = tuple(f"{table.name}: {cell.name}" for cell in cells.values())
-            for excess in printed_unlearning(claim, cells):
-                yield Printed(f"{table.name}: {row}", names, cells["raw", "test"].spec, excess)
-        for first, second in cells_of(claim, table):
-            if first.other_data:
-                continue
-            above, below = (cell.figures[claim.metric] or 0.0 for cell in (first, second))
-            excess = above - (1 - claim.margin) * below + claim.within
-            too_many = claim.most_bytes is not None and (shares.get(first.name) or 0.0) > claim.most_bytes
-            names = tuple(f"{table.name}: {cell.name}" for cell in (first, second))
-            excess = -math.inf if too_many else excess
-            yield Printed(test_of(claim, table, first, second), names, first.spec, excess)
-
-
-def test_of(claim: Claim, table: Experiment, first: Cell, second: Cell) -> str:
-    """The test that a pair is part of: pairs that share a run are one test."""
+    bytes_cells = [cell for table in experiments if table.name == claim.bytes_table for cell in table.cells]
+    too_many = {cell.name for cell in bytes_cells if (cell.figures.get("p@cg") or 0.0) > (claim.most_bytes or math.inf)}
     firsts = [row for row, _ in claim.pairs]
-    return f"{table.name}: {(first if len(set(firsts)) < len(firsts) else second).name}"
+    result = []
+    for table in tables:
+        for first, second in _row_pairs(claim, table):
+            side = (first, second, 1 - claim.margin)
+            excess = -math.inf if first.name in too_many else _printed(claim, *side) + claim.within
+            shared = first if len(set(firsts)) < len(firsts) else second  # pairs that share a run are one test
+            name = f"{table.name}: {first.row}, {second.row}, {first.column}"
+            full, test = not table.base and not first.other_data, f"{table.name}: {shared.name}"
+            result.append(Comparison(name, table.name, test, first.column, full, (side,), (excess,)))
+        for row, level, cells in _unlearning_cells(claim, table):
+            sides = (
+                (cells["retrained", "forget"], cells["unlearned", "forget"], 1.0),
+                (cells["unlearned", "test"], cells["raw", "test"], 1 - claim.margin),
+            )
+            printed = tuple(_printed(claim, *side) for side in sides)
+            name, test, column = f"{table.name}: {row} ({level})", f"{table.name}: {row}", cells["raw", "test"].column
+            result.append(Comparison(name, table.name, test, column, not table.base, sides, printed))
+    return result
 
 
-def readings_of(pairs: Iterable[Pair]) -> list[Reading]:
-    """One reading for each test: that of its pairs where they agree."""
-    by_test = dict[str, set[Reading]]()
-    for pair in pairs:
-        by_test.setdefault(pair.test, set()).add(pair.reading)
-    return [next(iter(found)) if len(found) == 1 else "undecided" for found in by_test.values()]
+def _printed(claim: Claim, first: Cell, second: Cell, share: float) -> float:
+    above, below = (cell.figures.get(claim.metric) or 0.0 for cell in (first, second))
+    return above - share * below
 
 
-def num_needed(num_wanted: int) -> int:
-    """How many tests must be run before a claim is decided."""
-    return max(MIN_TESTS, math.ceil(LEAST * num_wanted))
-
-
-def outcome_of(readings: Sequence[Reading], *, num_wanted: int = 0) -> Outcome:
-    """What the tests at full settings say together.
-
-    Args:
-        num_wanted: how many tests there would be; a `LEAST` share of them must be run, and `MIN_TESTS`.
-
-    >>> outcome_of(["for", "for"]), outcome_of(["for", "for", "for", "undecided"]), outcome_of(["against"] * 3)
-    ('open', 'holds', 'does not hold')
-    >>> outcome_of(["for"] * 3, num_wanted=60), outcome_of(["for"] * 15, num_wanted=60)
-    ('open', 'holds')
-    """
-    if len(readings) >= num_needed(num_wanted):
-        for reading, outcome in (("for", "holds"), ("against", "does not hold")):
-            if readings.count(reading) >= MOST * len(readings):
-                return outcome  # type: ignore[return-value]
-    return "open"
-
-
-def cells_of(claim: Claim, table: Experiment) -> Iterator[tuple[Cell, Cell]]:
-    """The pairs of cells that a claim is of, where the paper prints a figure for both.
-
-    Raises:
-        SpecError: a claim on rows or columns that the table has not.
-    """
+def _row_pairs(claim: Claim, table: Experiment) -> Iterator[tuple[Cell, Cell]]:
+    """The pairs of cells of which the paper prints both figures."""
     lost = {row for pair in claim.pairs for row in pair} - {cell.row for cell in table.cells}
     if lost and not table.base:
         raise SpecError(f"{claim.claim}: pairs: no row {min(lost)!r} in {table.name}")
@@ -303,88 +248,148 @@ def cells_of(claim: Claim, table: Experiment) -> Iterator[tuple[Cell, Cell]]:
                 yield cells[first, column], cells[second, column]
 
 
-def _pairs(claim: Claim, tables: Iterable[Experiment], results: Results, smallest: float) -> Iterator[Pair]:
-    """Every pair that has runs of one seed; the variance over seeds is pooled over all of them."""
-    found = list[tuple[Experiment, Cell, Cell, list[dict[int, Record]], list[int], Compared]]()
-    for table in tables:
-        for first, second in cells_of(claim, table):
-            runs = [
-                {seed: run_of(one) for seed, one in results.of(cell, whole=True).items()} for cell in (first, second)
-            ]
-            with_items = [
-                {seed for seed, run in of_seed.items() if _items(run, cell) is not None}
-                for of_seed, cell in zip(runs, (first, second), strict=True)
-            ]
-            if seeds := sorted(set.intersection(*with_items) or set(runs[0]) & set(runs[1])):
-                both = [[of_seed[seed] for seed in seeds] for of_seed in runs]
-                found.append((table, first, second, runs, seeds, compare(claim, first, second, both)))
+def _unlearning_cells(claim: Claim, table: Experiment) -> Iterator[tuple[str, str, dict[tuple[str, str], Cell]]]:
+    """For each model of a table its row, its level, and its cells by role and triples."""
+    cells = {(cell.row, cell.level, cell.triples): cell for cell in table.cells}
+    for rows in claim.unlearning:
+        roles = dict(zip(("unlearned", "retrained", "raw"), rows, strict=True))
+        for level in LEVELS:
+            keys = {(role, triples): (roles[role], level, triples) for role in roles for triples in ("forget", "test")}
+            if all(key in cells for key in keys.values()):
+                yield rows[0], level, {part: cells[key] for part, key in keys.items()}
+            elif not table.base:
+                raise SpecError(f"{claim.claim}: unlearning: rows {', '.join(rows)} are not all in {table.name}")
+
+
+def judge_claims(claims: Iterable[Claim], experiments: Sequence[Experiment], records: Iterable[Made]) -> list[Judged]:
+    """Judge every claim from the records that count. Raises `SpecError` as `comparisons` does."""
+    results, judged = Results(admit(records).records), []
+    for claim in claims:
+        wanted, printed = comparisons(claim, experiments), dict[str, list[float]]()
+        for comparison in wanted:
+            if comparison.full:
+                printed.setdefault(comparison.test, []).extend(comparison.printed)
+        smallest = smallest_difference(claim, [excess for found in printed.values() for excess in found])
+        undecided = Judged(claim, "open", tuple(_pairs(claim, wanted, results, smallest)), printed, smallest)
+        judged.append(undecided._replace(outcome=outcome_of(undecided.readings, num_wanted=len(printed))))
+    return judged
+
+
+def smallest_difference(claim: Claim, printed: Sequence[float]) -> float:
+    """Smallest difference of interest: a share of the median printed difference over all pairs; 0 without one."""
+    return max(0.0, claim.least_share * statistics.median(printed)) if claim.least_share and printed else 0.0
+
+
+def num_needed(num_wanted: int) -> int:
+    """Tests that must be run before a claim is decided."""
+    return max(MIN_TESTS, math.ceil(LEAST * num_wanted))
+
+
+def outcome_of(readings: Sequence[Reading], *, num_wanted: int = 0) -> Outcome:
+    """Outcome of the tests at full settings together.
+
+    Args:
+        num_wanted: tests that the tables have; a `LEAST` share of them must be run, and `MIN_TESTS`.
+
+    >>> outcome_of(["for", "for"]), outcome_of(["for", "for", "for", "undecided"]), outcome_of(["against"] * 3)
+    ('open', 'holds', 'does not hold')
+    >>> outcome_of(["for"] * 3, num_wanted=60), outcome_of(["for"] * 15, num_wanted=60)
+    ('open', 'holds')
+    """
+    if len(readings) >= num_needed(num_wanted):
+        for reading, outcome in (("for", "holds"), ("against", "does not hold")):
+            if readings.count(reading) >= MOST * len(readings):
+                return outcome  # type: ignore[return-value]
+    return "open"
+
+
+def _pairs(claim: Claim, wanted: Iterable[Comparison], results: Results, smallest: float) -> Iterator[Pair]:
+    """Every comparison that has runs of one seed; the variance over seeds is pooled over all of them."""
+    measured = list[tuple[Comparison, list[int], list[list[Made]], list[Compared]]]()
+    for comparison in wanted:
+        cells = [cell for first, second, _ in comparison.sides for cell in (first, second)]
+        runs = [results.of(cell, whole=True) for cell in cells]
+        with_items = [
+            {seed for seed, run in of_seed.items() if _items(run, cell) is not None}
+            for of_seed, cell in zip(runs, cells, strict=True)
+        ]
+        if seeds := sorted(set.intersection(*with_items) or set.intersection(*map(set, runs))):
+            both = [[of_seed[seed] for seed in seeds] for of_seed in runs]
+            compared = [compare(claim, *side, both[2 * k : 2 * k + 2]) for k, side in enumerate(comparison.sides)]
+            measured.append((comparison, seeds, both, compared))
     for full in (True, False):
-        part = [one for one in found if (not one[0].base and not one[1].other_data) == full]
-        intervals = with_intervals([one[-1] for one in part], claim.metric)
-        for (table, first, second, runs, seeds, compared), excess in zip(part, intervals, strict=True):
-            remarks = [line for of_seed in runs for line in _remarks([of_seed[seed] for seed in seeds])]
-            readings: set[Reading] = {reading_of(excess, smallest)}
+        part = [entry for entry in measured if entry[0].full == full]
+        differences = [difference for *_, compared in part for difference in compared]
+        pools = [[difference] for difference in differences] if claim.unlearning else [differences]
+        intervals = iter([excess for pool in pools for excess in with_intervals(pool, claim.metric)])
+        for comparison, seeds, runs, compared in part:
+            excesses = [next(intervals) for _ in compared]
+            readings: set[Reading] = {reading_of(excess, smallest) for excess in excesses}
+            first, second, remarks = compared[0].first, compared[0].second, list[str]()
+            if claim.unlearning:
+                first, second = second, first  # unlearned, re-trained
+                tested, raw = compared[1].first.value, compared[1].second.value
+                remarks.append(f"test {tested:.4f}, raw {raw:.4f}: {reading_of(excesses[1])}")
+            remarks += [line for records in runs for line in _remarks(records)]
+            cell = comparison.sides[0][0]
             if claim.most_bytes is not None:
-                shares = [_must(measure("p@cg", runs[0][seed], runs[1][seed])).value for seed in seeds]
+                shares = [_must(measure("p@cg", both[0], both[1], cell)).value for both in zip(*runs, strict=True)]
                 remarks.append(f"{', '.join(f'{share:.2f}' for share in shares)} of the bytes until convergence")
                 fewer = [share <= claim.most_bytes for share in shares]
                 readings.add("for" if all(fewer) else "undecided" if any(fewer) else "against")
-            remarks += [first.other_data] if first.other_data else []
-            commands = dict.fromkeys(of_seed[seed].environment.command for of_seed in runs for seed in seeds)
+            remarks += [cell.other_data] if cell.other_data else []
+            commands = dict.fromkeys(run.environment.command for records in runs for run in records)
             yield Pair(
-                f"{table.name}: {first.row}, {second.row}, {first.column}", full, compared.first, compared.second, excess,
-                together(readings), tuple(seeds), "; ".join(remarks), tuple(commands), test_of(claim, table, first, second),
-                first.column, compared,
+                comparison.name, full, first, second, excesses[0], together(readings), tuple(seeds), "; ".join(remarks),
+                tuple(commands), comparison.test, comparison.column, None if claim.unlearning else compared[0],
             )  # fmt: skip
 
 
-def compare(claim: Claim, first: Cell, second: Cell, runs: Sequence[Sequence[Record]]) -> Compared:
-    """Two cells by their runs, one for each seed in both; the average over clients is that of the first row's paper."""
+def compare(claim: Claim, first: Cell, second: Cell, share: float, runs: Sequence[Sequence[Made]]) -> Compared:
+    """Two cells by their runs, one for each seed; the average over clients is that of the first row's paper."""
+    items = [[_items(run, cell) for run in of_cell] for cell, of_cell in zip((first, second), runs, strict=True)]
+    second = second._replace(average=first.average)
     figures = [
-        [_must(measure(claim.metric, one, None, cell.shown, average=first.average)) for one in of_cell]
+        [_must(measure(claim.metric, run, None, cell)) for run in of_cell]
         for cell, of_cell in zip((first, second), runs, strict=True)
     ]
-    share = 1 - claim.margin
-    found = unpaired(figures[0], figures[1], share)
-    found = found._replace(by_seed=found.by_seed + claim.within)
-    items = [[_items(one, cell) for one in of_cell] for cell, of_cell in zip((first, second), runs, strict=True)]
+    pairs = list(zip(*figures, strict=True))
+    by_seed = np.array([one.value - share * other.value for one, other in pairs]) + claim.within
+    both = over_seeds(figures[0]), over_seeds(figures[1])
     paired = [(one, other) for one, other in zip(*items, strict=True) if one is not None and other is not None]
-    if len(paired) < len(found.by_seed) or len({one.data.hash for of_cell in runs for one in of_cell}) > 1:
-        return found
-    variance = paired_variance(paired, claim.metric, share, first.average)
-    num_items = sum(paired[0][0].counts)
-    return found._replace(items=variance, unit=f"{num_items:,} test items, paired", num_paired=num_items)
-
-
-def _items(run: Record, cell: Cell) -> TestItems | None:
-    """The outcomes by test item of the model that a cell shows."""
-    return run.items_shared if cell.shown == "shared" else run.items
-
-
-def unpaired(first: Sequence[Estimate], second: Sequence[Estimate], share: float) -> Compared:
-    """Figures of each seed as if they were of independent test items, which is wider than a paired comparison."""
-    both = list(zip(first, second, strict=True))
-    by_seed = np.array([one.value - share * other.value for one, other in both])
-    halves = [math.hypot((one.high - one.low) / 2, share * (other.high - other.low) / 2) for one, other in both]
+    if len(paired) == len(by_seed) and len({data_hash(run) for of_cell in runs for run in of_cell}) == 1:
+        variance, num_items = paired_variance(paired, claim.metric, share, first.average), sum(paired[0][0].counts)
+        return Compared(*both, by_seed, variance, f"{num_items:,} test items, paired", num_items)
+    # As if the test items were independent, which is wider than a paired comparison.
+    halves = [math.hypot((one.high - one.low) / 2, share * (other.high - other.low) / 2) for one, other in pairs]
     variance = float(np.mean(np.square(halves))) / critical_value() ** 2
-    return Compared(over_seeds(first), over_seeds(second), by_seed, variance, "test items, not paired")
+    return Compared(*both, by_seed, variance, "test items, not paired")
+
+
+def _items(run: Made, cell: Cell) -> TestItems | None:
+    """The outcomes by test item of the model that a cell shows; unlearned models have none."""
+    if isinstance(run, Forgotten):
+        return None
+    return run.items_shared if cell.shown == "shared" else run.items
 
 
 def paired_variance(
     pairs: Sequence[tuple[TestItems, TestItems]], metric: Metric, share: float, average: Average
 ) -> float:
     """Variance over test items of the mean difference, from each item's mean over seeds; clients are strata."""
-    differences = np.mean([scores_of(one, metric) - share * scores_of(other, metric) for one, other in pairs], axis=0)
+    differences = np.mean(
+        [scores_of(first, metric) - share * scores_of(second, metric) for first, second in pairs], axis=0
+    )
     clients = [differences[rows] for rows in pairs[0][0].client_slices() if rows.stop > rows.start]
-    counts = np.array([len(one) for one in clients], dtype=np.float64)
+    counts = np.array([len(client) for client in clients], dtype=np.float64)
     weights = counts / counts.sum() if average == "items" else np.full(len(clients), 1 / len(clients))
     overall = differences.var(ddof=1) if len(differences) > 1 else 0.25
-    variances = np.array([one.var(ddof=1) if len(one) > 1 else overall for one in clients])
+    variances = np.array([client.var(ddof=1) if len(client) > 1 else overall for client in clients])
     return float((weights**2 * variances / counts).sum())
 
 
 def scores_of(items: TestItems, metric: Metric) -> np.ndarray:
-    """What each test item adds to a metric, float64 `[n]`: the mean over its sides."""
+    """Contribution of each test item to a metric, float64 `[n]`: the mean over its sides."""
     if metric == "accuracy":
         return items.values()[:, 0]
     ranks = items.ranks()
@@ -392,22 +397,22 @@ def scores_of(items: TestItems, metric: Metric) -> np.ndarray:
 
 
 def with_intervals(compared: Sequence[Compared], metric: Metric) -> list[Estimate]:
-    """The 95 % interval of each pair's mean difference over seeds.
+    """95 % intervals of each pair's mean difference over seeds.
 
-    Its variance is that over test items, plus the variance over seeds, pooled over all pairs with the prior, over the number of
-    seeds. Degrees of freedom: Satterthwaite 1946.
+    The variance is that over test items, plus that over seeds (pooled over all pairs with the prior) over the number of seeds.
+    Degrees of freedom: Satterthwaite 1946.
     """
     prior = SEED_DEVIATION.get(metric, OTHER_DEVIATION) ** 2
-    freedom = PRIOR_SEEDS + sum(len(one.by_seed) - 1 for one in compared)
-    squares = sum(float(((one.by_seed - one.by_seed.mean()) ** 2).sum()) for one in compared)
+    freedom = PRIOR_SEEDS + sum(len(pair.by_seed) - 1 for pair in compared)
+    squares = sum(float(((pair.by_seed - pair.by_seed.mean()) ** 2).sum()) for pair in compared)
     pooled = (PRIOR_SEEDS * prior + squares) / freedom
     intervals = []
-    for one in compared:
-        value, number = float(one.by_seed.mean()), len(one.by_seed)
+    for pair in compared:
+        value, number = float(pair.by_seed.mean()), len(pair.by_seed)
         of_seeds = pooled / number
-        variance = one.items + of_seeds
+        variance = pair.items + of_seeds
         half = float(stdtrit(variance**2 * freedom / of_seeds**2, 0.975)) * math.sqrt(variance)
-        unit = f"{one.unit}; {number} seed{'' if number == 1 else 's'}"
+        unit = f"{pair.unit}; {number} seed{'' if number == 1 else 's'}"
         intervals.append(Estimate(value, value - half, value + half, number, unit))
     return intervals
 
@@ -419,7 +424,7 @@ def _must(figure: Estimate | str) -> Estimate:
 
 
 def reading_of(excess: Estimate, smallest: float = 0.0) -> Reading:
-    """For a claim where the whole interval lies above 0, against it where it lies below the smallest difference of interest.
+    """For a claim if the whole interval is above 0, against it if it is below the smallest difference of interest.
 
     An interval between 0 and that difference is for the claim, whose words do not say by how much.
 
@@ -430,78 +435,20 @@ def reading_of(excess: Estimate, smallest: float = 0.0) -> Reading:
 
 
 def together(readings: Collection[Reading]) -> Reading:
-    """Of a claim with two parts: for it where both are, against it where one is."""
+    """Combine the parts of a claim: for it if all are, against it if one is."""
     return "against" if "against" in readings else "for" if set(readings) == {"for"} else "undecided"
 
 
-def _remarks(records: Sequence[Record]) -> Iterator[str]:
-    """Of one side's seeds: what is reached on test items that training did not see, and whether training had ended."""
-    task, name = task_of(records[0].spec), records[0].spec.algorithm
-    unseen = [record.unseen[task.metric] for record in records]
-    if any(record.utility_by_leak["leaked"][task.metric].n for record in records):
-        value = math.fsum(one.value for one in unseen) / len(unseen)
-        part = task.leaked["new" if all("new" in one.utility_by_leak for one in records) else "clean"]
+def _remarks(records: Sequence[Made]) -> Iterator[str]:
+    """Reasons for care with one side's runs: test items that training saw, and training that had not ended."""
+    runs = [record for record in records if isinstance(record, Record)]
+    if not runs:  # of unlearning
+        return
+    task, name = task_of(runs[0].spec), runs[0].spec.algorithm
+    unseen = [run.unseen[task.metric] for run in runs]
+    if any(run.utility_by_leak["leaked"][task.metric].n for run in runs):
+        value = math.fsum(figure.value for figure in unseen) / len(unseen)
+        part = task.leaked["new" if all("new" in run.utility_by_leak for run in runs) else "clean"]
         yield f"{name} {value:.4f} on {unseen[0].n:,} {part}"
-    if any(record.best_round == record.rounds[-1].round and record.spec.patience for record in records):
+    if any(run.best_round == run.rounds[-1].round and run.spec.patience for run in runs):
         yield f"{name} was still improving"
-
-
-LEVELS = ("local", "global")
-Parts = dict[tuple[str, str], Cell]
-"""Cells of one model by role and triples: ("raw", "test")."""
-
-
-def unlearning_cells(claim: Claim, table: Experiment) -> Iterator[tuple[str, str, Parts]]:
-    """For each model of a table its name, the level, and its cells. Raises `SpecError` for rows that are not there."""
-    cells = {(cell.row, cell.level, cell.triples): cell for cell in table.cells}
-    for rows in claim.unlearning:
-        for level in LEVELS:
-            found = {
-                (role, triples): cells.get((row, level, triples))
-                for role, row in zip(("unlearned", "retrained", "raw"), rows, strict=True)
-                for triples in ("forget", "test")
-            }
-            kept = {key: cell for key, cell in found.items() if cell is not None}
-            if len(kept) == len(found):
-                yield rows[0], level, kept
-            elif not table.base:
-                raise SpecError(f"{claim.claim}: unlearning: rows {', '.join(rows)} are not all in {table.name}")
-
-
-def printed_unlearning(claim: Claim, cells: Parts) -> tuple[float, float]:
-    """By how much the printed forget score is below re-training's, and the printed test score above what the margin leaves."""
-    figures = {key: cell.figures.get(claim.metric) or 0.0 for key, cell in cells.items()}
-    lower = figures["retrained", "forget"] - figures["unlearned", "forget"]
-    return lower, figures["unlearned", "test"] - (1 - claim.margin) * figures["raw", "test"]
-
-
-def _unlearning_pairs(claim: Claim, table: Experiment, results: Results) -> Iterator[Pair]:
-    """Of each model, local and global: re-trained less unlearned on forget triples, and what is kept of test triples.
-
-    Both are of one raw run, and one test.
-    """
-    for row, level, cells in unlearning_cells(claim, table):
-        found = {key: results.of(cell, whole=True) for key, cell in cells.items()}
-        seeds = sorted(set.intersection(*(set(by_seed) for by_seed in found.values())))
-        if not seeds:
-            continue
-        figures = {
-            key: [
-                _must(measure(claim.metric, found[key][seed], None, level=level, triples=cell.triples))
-                for seed in seeds
-            ]
-            for key, cell in cells.items()
-        }
-        parts = ("retrained", "forget"), ("unlearned", "forget"), ("unlearned", "test"), ("raw", "test")
-        retrained, unlearned, tested, raw = (figures[part] for part in parts)
-        lower, kept = (
-            with_intervals([unpaired(*pair)], claim.metric)[0]
-            for pair in ((retrained, unlearned, 1.0), (tested, raw, 1 - claim.margin))
-        )
-        remark = f"test {over_seeds(tested).value:.4f}, raw {over_seeds(raw).value:.4f}: {reading_of(kept)}"
-        commands = dict.fromkeys(one[seed].environment.command for one in found.values() for seed in seeds)
-        yield Pair(
-            f"{table.name}: {row} ({level})", not table.base, over_seeds(unlearned), over_seeds(retrained), lower,
-            together({reading_of(lower), reading_of(kept)}), tuple(seeds), remark, tuple(commands),
-            f"{table.name}: {row}", cells["raw", "test"].column,
-        )  # fmt: skip

@@ -1,6 +1,6 @@
 """The page of the papers' claims, in Markdown.
 
-print("\\n".join(page_lines(judge_claims(read_claims(), read_experiments(), records, verifications))))
+print("\\n".join(page_lines(judge_claims(read_claims(), read_experiments(), records))))
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ from fkgsec.experiments.reporting.sheets import Column, Sheet, markdown_lines
 from fkgsec.text import printable
 
 
-def rule_lines() -> list[str]:
-    """How claims are decided, in words."""
+def page_lines(judged: Sequence[Judged], left_out: Sequence[str] = ()) -> list[str]:
+    """The page in Markdown. Args: left_out: see `admit`."""
+    command = "fkgsec experiment claims results --markdown docs/reproduction.md --overwrite"
     rule = (
         "A claim is tested on pairs of cells of the paper's tables: one row against another, in one column. A pair is "
         "**for** it where the whole 95 % interval of the difference lies on the claim's side, **against** it where it "
@@ -52,71 +53,62 @@ def rule_lines() -> list[str]:
         "small models that were trained less may order methods otherwise. So do pairs on data that are not the paper's. The "
         "last column applies the same comparison to the figures that the paper prints, which have no intervals there."
     )
-    return [*wrap(rule, PROSE), "", *wrap(decides, PROSE), "", *wrap(LIMITS, PROSE)]
-
-
-def page_lines(judged: Sequence[Judged], left_out: Sequence[str] = ()) -> list[str]:
-    """The page in Markdown. Args: left_out: of `admit`."""
-    command = "fkgsec experiment claims results --markdown docs/reproduction.md --overwrite"
-    lines = ["# Do the papers' claims hold?", "", f"Written by `{command}`, from records alone.", "", *rule_lines(), ""]
-    lines += left_out_lines(left_out)
-    lines += markdown_lines(summary_sheet(judged))
-    for one in judged:
-        lines += [
-            "",
-            f"## {one.claim.claim}: {one.outcome}",
-            "",
-            f'{one.claim.paper}, {one.claim.where}: "{one.claim.words}".',
-            "",
-        ]
-        lines += [_test_line(one), "", *_printed_lines(one), *_column_lines(one)]
-        for title, pairs in (
-            ("At the paper's own settings", one.full),
-            ("Reduced, or on other data", [p for p in one.pairs if not p.full]),
-        ):
+    lines = ["# Do the papers' claims hold?", "", f"Written by `{command}`, from records alone."]
+    for paragraph in (rule, decides, LIMITS):
+        lines += ["", *wrap(paragraph, PROSE)]
+    lines += ["", *left_out_lines(left_out), *markdown_lines(summary_sheet(judged))]
+    for claimed in judged:
+        claim = claimed.claim
+        lines += ["", f"## {claim.claim}: {claimed.outcome}", "", f'{claim.paper}, {claim.where}: "{claim.words}".', ""]
+        lines += [_test_line(claimed), ""]
+        if against := [test.partition(": ")[2] for test in claimed.printed if test not in claimed.printed_for]:
+            unmet = f"{len(against)} of {len(claimed.printed)} tests: {', '.join(against)}"
+            lines += [*wrap(f"The paper's own figures do not meet the claim in {unmet}.", PROSE), ""]
+        by_column = dict[str, list[str]]()  # cheap columns come first, and need not be like the others
+        for pair in claimed.full:
+            by_column.setdefault(pair.column, []).append(pair.reading)
+        if parts := [f"{name} {len(read)} ({read.count('for')} for)" for name, read in by_column.items()]:
+            lines += [*wrap(f"Pairs run by column: {', '.join(parts)}.", PROSE), ""]
+        reduced = [pair for pair in claimed.pairs if not pair.full]
+        for title, pairs in (("At the paper's own settings", claimed.full), ("Reduced, or on other data", reduced)):
             if pairs:
-                lines += [f"{title}:", "", *markdown_lines(pairs_sheet(one.claim, pairs)), ""]
-        lines += _command_lines(one)
+                lines += [f"{title}:", "", *markdown_lines(pairs_sheet(claim, pairs)), ""]
+        lines += command_lines(claimed)
     return lines
 
 
 def summary_sheet(judged: Sequence[Judged]) -> Sheet:
     """A line for each claim."""
     rows = []
-    for one in judged:
-        counts = [str(one.readings.count(reading)) for reading in ("for", "against", "undecided")]
-        run, printed = str(len(one.readings)), ""
-        if one.printed:
-            run = f"{run} of {len(one.printed)}"
-            printed = f"{len(one.printed_for)} of {len(one.printed)}"
-        rows.append((one.claim.claim, one.claim.paper, one.outcome, run, *counts, printed))
+    for claimed in judged:
+        counts = [str(claimed.readings.count(reading)) for reading in ("for", "against", "undecided")]
+        run, printed = str(len(claimed.readings)), ""
+        if claimed.printed:
+            run = f"{run} of {len(claimed.printed)}"
+            printed = f"{len(claimed.printed_for)} of {len(claimed.printed)}"
+        rows.append((claimed.claim.claim, claimed.claim.paper, claimed.outcome, run, *counts, printed))
     heads = (
         "claim", "paper", "outcome", "tests run at full settings", "for", "against", "undecided", "for it in the paper's figures",
     )  # fmt: skip
     return Sheet("Claims", tuple(map(Column, heads)), tuple(rows))
 
 
-def _test_line(one: Judged) -> str:
-    claim = one.claim
-    what = STYLES[claim.metric].title
+def _test_line(judged: Judged) -> str:
+    claim, metric = judged.claim, STYLES[judged.claim.metric][0]
     if claim.unlearning:
-        kept = f"{1 - claim.margin:.0%}"
         line = (
-            f"For it: {what} of forget triples below re-training's, and that of test triples above {kept} of the raw run's; "
-            "both means over clients, local and global models apart."
+            f"For it: {metric} of forget triples below re-training's, and that of test triples above {1 - claim.margin:.0%} of "
+            "the raw run's; both means over clients, local and global models apart."
         )
-    elif claim.margin:
-        line = f"For it: {what} above {1 - claim.margin:.0%} of the second row's."
-    elif claim.within:
-        line = f"For it: {what} above the second row's less {claim.within:g}."
     else:
-        line = f"For it: {what} above the second row's."
+        near = f"{1 - claim.margin:.0%} of the second row's" if claim.margin else "the second row's"
+        line = f"For it: {metric} above {near}{f' less {claim.within:g}' if claim.within else ''}."
     if claim.most_bytes is not None:
         line += f" And at most {claim.most_bytes:.2f} of its bytes until convergence."
-    if one.smallest:
-        below = [excess < one.smallest for excesses in one.printed.values() for excess in excesses]
+    if judged.smallest:
+        below = [excess < judged.smallest for excesses in judged.printed.values() for excess in excesses]
         line += (
-            f" Against it also: the whole interval below {one.smallest:.4f}, {_share(claim)} of the median printed advantage "
+            f" Against it also: the whole interval below {judged.smallest:.4f}, {_share(claim)} of the median printed advantage "
             f"({sum(below)} of {len(below)} printed differences are smaller)."
         )
     return line + (f" ({claim.why}.)" if claim.why else "")
@@ -124,24 +116,6 @@ def _test_line(one: Judged) -> str:
 
 def _share(claim: Claim) -> str:
     return "half" if claim.least_share == 0.5 else f"{claim.least_share:.0%}"
-
-
-def _printed_lines(one: Judged) -> list[str]:
-    """The tests whose printed figures do not meet the paper's own claim."""
-    against = [test.partition(": ")[2] for test in one.printed if test not in one.printed_for]
-    if not against:
-        return []
-    said = f"The paper's own figures do not meet the claim in {len(against)} of {len(one.printed)} tests: {', '.join(against)}."
-    return [*wrap(said, PROSE), ""]
-
-
-def _column_lines(one: Judged) -> list[str]:
-    """How the pairs at full settings read, by column: cheap columns come first, and need not speak for the others."""
-    by_column = dict[str, list[str]]()
-    for pair in one.full:
-        by_column.setdefault(pair.column, []).append(pair.reading)
-    parts = (f"{column} {len(found)} ({found.count('for')} for)" for column, found in by_column.items())
-    return [*wrap(f"Pairs run by column: {', '.join(parts)}.", PROSE), ""] if by_column else []
 
 
 def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
@@ -164,14 +138,15 @@ def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
     return Sheet(claim.claim, tuple(map(Column, heads)), tuple(rows))
 
 
-def _command_lines(one: Judged) -> list[str]:
+def command_lines(judged: Judged) -> list[str]:
+    """The commands that made a claim's records, and the command that makes the missing ones."""
     lines = []
-    if commands := list(dict.fromkeys(command for pair in one.pairs for command in pair.commands)):
+    if commands := list(dict.fromkeys(command for pair in judged.pairs for command in pair.commands)):
         folded = (printable(" ".join(command.split())).replace("```", "` ` `") for command in commands)
         lines += ["These records are of", "", "```", *folded, "```"]
-    if len(one.readings) < len(one.printed):
-        rows = dict.fromkeys(row for pair in (*one.claim.pairs, *one.claim.unlearning) for row in pair)
-        words = ", ".join(f"{table} {row}" for table in one.claim.tables for row in rows)
+    if len(judged.readings) < len(judged.printed):
+        rows = dict.fromkeys(row for pair in (*judged.claim.pairs, *judged.claim.unlearning) for row in pair)
+        words = ", ".join(f"{table} {row}" for table in judged.claim.tables for row in rows)
         lines += ["", "This command trains what is missing, first what decides claims in the fewest hours:", "", "```"]
         lines += [f"fkgsec experiment run --all --hours 24 --nice --only '{words}'", "```"]
     return lines

@@ -18,7 +18,9 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.experiments.papers.cli import experiment_app
-from fkgsec.experiments.papers.runner import Results, find_results, run_experiment, run_name, table_of, unfinished
+from fkgsec.experiments.papers.queue import run_name, unfinished
+from fkgsec.experiments.papers.results import Results, read_records
+from fkgsec.experiments.papers.runner import run_experiment
 from fkgsec.experiments.papers.spec import (
     Cell,
     Experiment,
@@ -27,7 +29,7 @@ from fkgsec.experiments.papers.spec import (
     select_cells,
     shipped_experiments,
 )
-from fkgsec.experiments.papers.table import Figure, PaperTable, TableCell, over_seeds, table_lines
+from fkgsec.experiments.papers.table import Figure, PaperTable, TableCell, over_seeds, table_lines, table_of
 from fkgsec.experiments.reporting.summary import __file__ as summary_file
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import check_run
@@ -242,7 +244,7 @@ def test_tables_of_the_same_runs_share_them() -> None:
 
 def test_two_rows_of_one_run_run_it_once() -> None:
     cells = shipped("zhu2023_fedlu_table1_cpu").cells
-    left = unfinished(cells, [0, 1], Results(attack=False))
+    left = unfinished(cells, [0, 1], Results())
     assert len(cells) == 9
     assert [spec.seed for _, spec in left] == [0] * 11 + [1] * 11
     fedlu = [spec for cell, spec in left[:11] if cell.row == "TransE FedLU (local)"]
@@ -492,7 +494,7 @@ def test_a_damaged_record_is_named_and_made_again(ran: Path, tmp_path: Path) -> 
     assert status == 0
     assert err.startswith(f"warning: {record}: not a record")
     with pytest.raises(RunError, match="not a record"):
-        find_results([record], attack=False)
+        read_records([record])
 
 
 class Killed(Observer):
@@ -554,7 +556,7 @@ def test_an_attack_where_the_file_asks_for_one(tmp_path: Path) -> None:
     assert figure_of(table, "TransE FedE two", "err").ours == err.estimate
     assert figure_of(table, "TransE FedE two", "trr").difference == trr.estimate.value - 0.25
     # A record that was not attacked is no finished cell of this file.
-    unattacked = Results(attack=True)
+    unattacked = Results()
     unattacked.add(msgspec.structs.replace(record, figures=[]))
     assert not unattacked.of(read_experiment(path).cells[0])
 
@@ -581,7 +583,7 @@ def record_of(cell: Cell, mrr: float, *, seed: int = 0, bytes_a_round: int = 10,
 def test_differences_and_intervals_over_seeds(tmp_path: Path) -> None:
     experiment = read_experiment(write(tmp_path, TINY))
     fede, fedr = experiment.cells[0], experiment.cells[3]
-    results = Results(attack=False)
+    results = Results()
     results.add(record_of(fede, 0.46))
     results.add(record_of(fedr, 0.30))
     results.add(record_of(fedr, 0.34, seed=1))
@@ -609,7 +611,7 @@ def test_costs_relative_to_the_baseline(tmp_path: Path) -> None:
     text = TINY.replace("two: {mrr: null, p@cg: 0.5}", "two: {p@98: 0.5, p@99: 0.5, p@cg: 0.5, r@cg: 9}")
     experiment = read_experiment(write(tmp_path, text))
     fede, fedr = experiment.cells[0], experiment.cells[3]
-    results = Results(attack=False)
+    results = Results()
     results.add(record_of(fede, 0.4))
     slower = record_of(fedr, 0.4, bytes_a_round=2)
     # The baseline reaches 98 % of its 0.21, 0.2058, in round 3 (30 bytes); this run in its round 4 (8 bytes).
@@ -647,7 +649,7 @@ def test_a_setting_is_chosen_on_validation(tmp_path: Path) -> None:
     cell = experiment.cells[3]
     assert (cell.chosen, [spec.gamma for spec in cell.candidates]) == ("gamma", [4, 8, 6])
     assert cell.stated["gamma"] == "its script tries these"
-    results = Results(attack=False)
+    results = Results()
     results.add(record_of(experiment.cells[0], 0.4))
     reached = {4.0: (0.25, 0.9), 8.0: (0.31, 0.3), 6.0: (0.3, 0.8)}
     for number, (spec, left) in enumerate(zip(cell.candidates, ([4, 8, 6], [8, 6], [6]), strict=True)):
@@ -669,7 +671,7 @@ def test_a_setting_is_chosen_on_validation(tmp_path: Path) -> None:
 def test_the_first_of_equal_values_is_chosen_and_none_without_validation(tmp_path: Path) -> None:
     experiment = read_experiment(write(tmp_path, CHOOSING))
     cell = experiment.cells[3]
-    level, blind = Results(attack=False), Results(attack=False)
+    level, blind = Results(), Results()
     for spec in cell.candidates:
         level.add(validated(cell, spec, 0.3, 0.1 * spec.gamma))
         blind.add(validated(cell, spec, None, 0.4))
@@ -703,7 +705,7 @@ def test_a_row_may_show_the_shared_model(tmp_path: Path) -> None:
     text = TINY.replace("name: TransE FedR", "name: TransE FedLU (global)\n    shown: shared")
     experiment = read_experiment(write(tmp_path, text.replace("algorithm: fedr", "algorithm: fedlu")))
     cell = experiment.cells[3]
-    results = Results(attack=False)
+    results = Results()
     record = record_of(cell, 0.4)
     results.add(msgspec.structs.replace(record, utility_shared={"mrr": Estimate(0.3, 0.2, 0.4, 9, "bootstrap")}))
     results.add(record_of(experiment.cells[0], 0.1))
@@ -711,7 +713,7 @@ def test_a_row_may_show_the_shared_model(tmp_path: Path) -> None:
     shown = figure_of(table, "TransE FedLU (global) two", "mrr").ours
     assert shown
     assert shown.value == 0.3
-    other = Results(attack=False)
+    other = Results()
     other.add(record)
     assert (
         figure_of(table_of(experiment, other), "TransE FedLU (global) two", "mrr").reason
@@ -722,7 +724,7 @@ def test_a_row_may_show_the_shared_model(tmp_path: Path) -> None:
 def test_test_triples_that_stand_in_train_are_remarked(tmp_path: Path) -> None:
     experiment = read_experiment(write(tmp_path, TINY))
     leaky = read_record(Path(summary_file).resolve().parents[2] / "results" / "ddb14-fed5-fedr.json")
-    results = Results(attack=False)
+    results = Results()
     made = record_of(experiment.cells[0], 0.4)
     results.add(msgspec.structs.replace(made, utility_by_leak=leaky.utility_by_leak))
     (remark,) = cell_of(table_of(experiment, results), "TransE FedE two").remarks
@@ -735,7 +737,7 @@ def test_a_run_that_was_kept_while_its_models_waited_is_remarked(
 ) -> None:
     text = TINY.replace("algorithm: fedr", f"algorithm: fedlu, warmup_rounds: {warmup_rounds}")
     experiment = read_experiment(write(tmp_path, text))
-    results = Results(attack=False)
+    results = Results()
     results.add(record_of(experiment.cells[3], 0.4))
     remarks = cell_of(table_of(experiment, results), "TransE FedR two").remarks
     assert remarks == (["seed 0: kept at round 3, before its models learnt from each other"] if remarked else [])
@@ -748,7 +750,7 @@ def test_what_makes_two_runs_the_same(tmp_path: Path) -> None:
     cell = experiment.cells[3]
 
     def counts(**changes: Any) -> bool:
-        results = Results(attack=False)
+        results = Results()
         results.add(record_of(cell, 0.3, **changes))
         return bool(results.of(cell))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fkgsec.experiments.papers.runner import run_key
+from fkgsec.experiments.papers.results import run_key
 from fkgsec.experiments.papers.spec import find_experiment, read_experiment
 from fkgsec.experiments.tasks.spec import RunSpec
 

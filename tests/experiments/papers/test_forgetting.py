@@ -9,14 +9,15 @@ import pytest
 from fkgsec.attacks.membership.statistics import triple_scores
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.experiments.cli.progress import unobserved
-from fkgsec.experiments.papers.estimates import Costs, Timed, Timings
+from fkgsec.experiments.papers.estimates import Costs, Entry, Timed, Timings, entries_of
 from fkgsec.experiments.papers.forgetting import FORGOTTEN_FILE, Forgotten, forget_sets, make_forgotten, read_forgotten
 from fkgsec.experiments.papers.judging.admission import admit
-from fkgsec.experiments.papers.judging.scoreboard import all_records, make_scoreboard
-from fkgsec.experiments.papers.queue import Entry, entries_of, wanted_runs
-from fkgsec.experiments.papers.runner import Outcome, Results, run_experiment, run_key
+from fkgsec.experiments.papers.judging.scoreboard import make_scoreboard
+from fkgsec.experiments.papers.queue import wanted_runs
+from fkgsec.experiments.papers.results import Results, read_records, run_key
+from fkgsec.experiments.papers.runner import Outcome, run_experiment
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
-from fkgsec.experiments.papers.workers import Job, run_jobs
+from fkgsec.experiments.papers.workers import run_jobs
 from fkgsec.experiments.runs.run import load_run
 from fkgsec.experiments.runs.spec import Spec
 from fkgsec.unlearning.forget_sets import retaining
@@ -154,7 +155,7 @@ def test_a_second_start_makes_nothing_and_a_changed_or_foreign_record_is_refused
 def test_the_scoreboard_counts_them_and_their_base_run_counts_for_no_cell(
     made: tuple[Path, Outcome], table: Experiment
 ) -> None:
-    records, unreadable = all_records([made[0]])
+    records, unreadable = read_records([made[0]])
     clean = [
         msgspec.structs.replace(one, environment=msgspec.structs.replace(one.environment, dirty=False))
         for one in records
@@ -237,46 +238,31 @@ def test_jobs_beside_each_other_make_the_same(path: Path, made: tuple[Path, Outc
 
 
 def plan_in(folder: Path, table: Experiment) -> list[Entry]:
-    nothing = {attack: Results(attack=attack) for attack in (False, True)}
     timings = Timings(folder.parent / "cache", lambda spec, graph: Timed(1.0, 0.0, 300, 60, ""))
-    costs = Costs([], papers_rounds={}, timings=timings)
-    return entries_of(wanted_runs([table], nothing, num_seeds=1), folder, costs)
+    costs = Costs([], timings=timings)
+    return entries_of(wanted_runs([table], Results(), folder, num_seeds=1), costs)
 
 
 def test_the_plan_counts_the_base_run_until_it_is_there(tmp_path: Path, table: Experiment) -> None:
     plan = plan_in(tmp_path / "all", table)
     assert len(plan) == 5
-    raw = next(one for one in plan if "tiny: raw local forget" in one.wanted.cells)
-    assert raw.wanted.cells == ("tiny: raw local forget", "tiny: raw global test")
+    raw = next(one for one in plan if "tiny: raw local forget" in one.job.cells)
+    assert raw.job.cells == ("tiny: raw local forget", "tiny: raw global test")
     assert raw.estimate.rounds == 2 + 1
     assert "1 more to unlearn and measure" in raw.estimate.says
-    others = [one.estimate.rounds for one in plan if one.wanted.base == raw.wanted.base and one is not raw]
+    others = [one.estimate.rounds for one in plan if one.job.base == raw.job.base and one is not raw]
     assert others
-    assert all("its run is there" in one.estimate.says for one in plan if one.wanted.base and one is not raw)
-    base = next(one.wanted.base for one in plan if one.wanted.base)
-    (tmp_path / "all" / base).mkdir(parents=True)
-    (tmp_path / "all" / base / "record.json").write_text("{}")
-    again = next(one for one in plan_in(tmp_path / "all", table) if one.folder == raw.folder)
+    assert all("its run is there" in one.estimate.says for one in plan if one.job.base and one is not raw)
+    base = next(one.job.base for one in plan if one.job.base)
+    base.mkdir(parents=True)
+    (base / "record.json").write_text("{}")
+    again = next(one for one in plan_in(tmp_path / "all", table) if one.job.folder == raw.job.folder)
     assert again.estimate.rounds == 1
 
 
 @pytest.mark.slow
 def test_a_queue_makes_them(tmp_path: Path, table: Experiment) -> None:
-    jobs = [
-        Job(
-            "",
-            one.wanted.spec,
-            one.folder,
-            False,
-            one.wanted.command,
-            one.wanted.asked,
-            tmp_path / "all" / one.wanted.base,
-        )
-        for one in plan_in(tmp_path / "all", table)
-    ]
+    jobs = [one.job for one in plan_in(tmp_path / "all", table)]
     assert [error for _, error in run_jobs(jobs, count=1, observe=unobserved)] == [None] * 5
-    records, _ = all_records([tmp_path / "all"])
-    found = Results(attack=False)
-    for record in records:
-        found.add(record)
-    assert not wanted_runs([table], {False: found}, num_seeds=1)
+    records, _ = read_records([tmp_path / "all"])
+    assert not wanted_runs([table], Results(records), tmp_path, num_seeds=1)

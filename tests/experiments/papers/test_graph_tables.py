@@ -12,10 +12,12 @@ from rich.console import Console
 from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import proportion
 from fkgsec.experiments.cli.progress import RunLines, observe_on, unobserved
-from fkgsec.experiments.papers.runner import Results, find_results, run_experiment, table_of, unfinished
+from fkgsec.experiments.papers.queue import Job, unfinished
+from fkgsec.experiments.papers.results import Results, read_records
+from fkgsec.experiments.papers.runner import run_experiment
 from fkgsec.experiments.papers.spec import read_experiment
-from fkgsec.experiments.papers.table import PaperTable, table_lines
-from fkgsec.experiments.papers.workers import Job, run_jobs
+from fkgsec.experiments.papers.table import PaperTable, table_lines, table_of
+from fkgsec.experiments.papers.workers import run_jobs
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.tasks.graph import GraphSpec
 from fkgsec.federation.checkpoint import RoundEntry
@@ -111,7 +113,7 @@ def test_processes_train_to_the_same_bits_as_this_one(ran: Path, tmp_path: Path)
 
 def test_finished_runs_are_not_made_again(ran: Path) -> None:
     experiment = read_experiment(ran / "tiny.yaml")
-    results, _ = find_results([ran / "out"], attack=False)
+    results = Results(read_records([ran / "out"])[0])
     assert unfinished(experiment.cells, experiment.seeds, results) == []
 
 
@@ -179,7 +181,7 @@ def test_wrong_rows_are_refused(old: str, new: str, says: str, tmp_path: Path) -
 def test_a_client_whose_test_graphs_all_have_a_twin_gives_a_reason(ran: Path) -> None:
     experiment = read_experiment(ran / "tiny.yaml")
     one = read_record(ran / "out" / "GIN-FedAvg-three-seed0" / "record.json")
-    results = Results(attack=False)
+    results = Results()
     results.add(
         msgspec.structs.replace(one, utility_by_leak=one.utility_by_leak | {"clean": {"accuracy": proportion(0, 0)}})
     )

@@ -10,7 +10,8 @@ from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.cli.progress import Trained
 from fkgsec.experiments.papers.estimates import Costs, Timed, Timings
 from fkgsec.experiments.papers.plan import plan_lines, plan_of, runs_sheet
-from fkgsec.experiments.papers.runner import find_results, run_experiment
+from fkgsec.experiments.papers.results import Results, read_records
+from fkgsec.experiments.papers.runner import run_experiment
 from fkgsec.experiments.papers.spec import read_experiment
 from fkgsec.federation.loop import Observer
 
@@ -52,31 +53,31 @@ def out(path: Path) -> Path:
 
 def test_every_run_stands_once_with_its_state_seconds_and_memory(path: Path, out: Path) -> None:
     experiment = read_experiment(path)
-    results, _ = find_results([out], attack=False)
+    results = Results(read_records([out])[0])
     timings = Timings(
         path.with_name("cache"), lambda spec, graph: Timed(float(spec.algorithm == "fedr"), 0.0, 300, 60, "")
     )
-    costs = Costs([], papers_rounds={}, timings=timings)
-    plan = plan_of(experiment, experiment.cells, [0, 1], results, costs, out=out)
+    costs = Costs([], timings=timings)
+    plan = plan_of(experiment.cells, [0, 1], results, costs, out=out)
     found = [
-        (one.cell.name, one.entry.wanted.spec.seed, one.entry.wanted.spec.document()["gamma"], one.entry.state)
+        (*one.job.cells, one.job.spec.seed, one.job.spec.document()["gamma"], one.state)
         for one in plan
-        if one.entry.wanted.spec.data == "consortium"
+        if one.job.spec.data == "consortium"
     ]
     assert sorted(found) == [
         ("FedE two", 0, 10, "finished"),
         ("FedE two", 1, 10, "to make"),
         *(("FedR two", seed, gamma, "to make") for seed in (0, 1) for gamma in (8, 10)),
     ]
-    assert {one.entry.state for one in plan if one.entry.wanted.spec.data != "consortium"} == {"cannot be made"}
-    made = [one for one in plan if one.entry.state == "to make"]
+    assert {one.state for one in plan if one.job.spec.data != "consortium"} == {"cannot be made"}
+    made = [one for one in plan if one.state == "to make"]
     assert all(one.num_bytes > 0 for one in made)
-    expected = sum(2 * costs.of(one.entry.wanted.spec).round_s for one in made)
-    assert sum(one.entry.left_s for one in made) == pytest.approx(expected)
+    expected = sum(2 * costs.of(one.job.spec).round_s for one in made)
+    assert sum(one.left_s for one in made) == pytest.approx(expected)
     whole, _, lost = plan_lines(plan, experiment.cells, jobs=1)
     assert "Cells: 9. Runs: 1 finished, 5 to make, 6 cannot be made." in whole
     assert lost == "Not at hand: nobody has them"
-    assert "FedR two gamma 8" in [row[0] for row in runs_sheet(plan).rows]
+    assert "FedR two gamma 8, seed 0" in [row[0] for row in runs_sheet(plan).rows]
     most = max(one.num_bytes for one in made)
     assert f"{2 * most / 2**30:.2f} GiB at once" in plan_lines(plan, experiment.cells, jobs=2)[0]
 
@@ -95,7 +96,7 @@ def test_the_command_shows_it_and_writes_nothing(
     for said in ("Nothing is trained", "small data", "FedR gamma 8 or 10, by validation MRR ours tried"):
         assert said in words
     assert "1 finished, 2 to make" in words
-    assert "FedE two 0 – – – finished" in words
+    assert "FedE two, seed 0 1 – – – – finished" in words
     assert "training steps and one validation batch are timed" in words
     assert "lost" not in words  # --only
     assert {file: file.stat().st_mtime_ns for file in path.parent.rglob("*")} == before

@@ -5,11 +5,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from fkgsec.experiments.papers.estimates import Costs, Timed, Timings
+from fkgsec.experiments.papers.estimates import Costs, Entry, Timed, Timings, entries_of
 from fkgsec.experiments.papers.judging.claims import judge_claims, num_needed, read_claims
 from fkgsec.experiments.papers.power import need_of, order_by_claims, power_sheet
-from fkgsec.experiments.papers.queue import Entry, entries_of, wanted_runs
-from fkgsec.experiments.papers.runner import Results
+from fkgsec.experiments.papers.queue import wanted_runs
+from fkgsec.experiments.papers.results import Results
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
 
 SECONDS = {"DDB14-Fed5": 1.0, "DDB14-Fed10": 2.0, "DDB14-Fed15": 3.0}
@@ -23,9 +23,8 @@ def table() -> Experiment:
 def entries_and_costs(folder: Path, table: Experiment) -> tuple[list[Entry], Costs]:
     timings = Timings(folder, lambda spec, graph: Timed(SECONDS.get(spec.data, 9.0), 0.0, 300, 4000, ""))
     timings._load = lambda spec: None  # type: ignore[method-assign]  # no data are read
-    costs = Costs([], papers_rounds={}, timings=timings)
-    nothing = {attack: Results(attack=attack) for attack in (False, True)}
-    return entries_of(wanted_runs([table], nothing, num_seeds=1), folder / "all", costs), costs
+    costs = Costs([], timings=timings)
+    return entries_of(wanted_runs([table], Results(), folder / "all", num_seeds=1), costs), costs
 
 
 def test_a_claim_takes_its_cheapest_tests_until_it_is_decided(tmp_path: Path, table: Experiment) -> None:
@@ -36,10 +35,10 @@ def test_a_claim_takes_its_cheapest_tests_until_it_is_decided(tmp_path: Path, ta
     assert need.outcome == "holds"
     assert len(need.tests) == num_needed(60) == 15
     assert len(need.entries) == 30  # FedR and Local, no run twice
-    assert {one.wanted.spec.data for one in need.entries} == {"DDB14-Fed5", "DDB14-Fed10", "DDB14-Fed15"}
+    assert {one.job.spec.data for one in need.entries} == {"DDB14-Fed5", "DDB14-Fed10", "DDB14-Fed15"}
     order = order_by_claims([judged], [table], entries, costs, 1)
     assert order[:30] == list(need.entries)
-    assert {one.folder for one in order} == {one.folder for one in entries}
+    assert {one.job.folder for one in order} == {one.job.folder for one in entries}
     assert len(order) == len(entries)
     paid = need_of(judged, [table], entries, costs, 1, planned=need.entries)
     assert (paid.outcome, paid.seconds) == ("holds", 0.0)

@@ -13,11 +13,21 @@ from typer.testing import CliRunner
 from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.cli.progress import Trained
-from fkgsec.experiments.papers.estimates import TIMED_CLIENTS, Costs, Timed, Timings, time_spec, time_training
-from fkgsec.experiments.papers.queue import Entry, entries_of, papers_rounds, wanted_runs
-from fkgsec.experiments.papers.runner import Results, find_results, run_key
+from fkgsec.experiments.papers.estimates import (
+    TIMED_CLIENTS,
+    Costs,
+    Entry,
+    Timed,
+    Timings,
+    entries_of,
+    papers_rounds,
+    time_spec,
+    time_training,
+)
+from fkgsec.experiments.papers.queue import Job, wanted_runs
+from fkgsec.experiments.papers.results import Results, read_records, run_key
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
-from fkgsec.experiments.papers.workers import CutOff, Job, run_jobs
+from fkgsec.experiments.papers.workers import CutOff, run_jobs
 from fkgsec.experiments.reporting.summary import __file__ as summary_file
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.spec import GraphSpec, RunSpec, Spec
@@ -48,16 +58,7 @@ def experiment_of(folder: Path, text: str = TABLE, name: str = "tiny") -> Experi
     return read_experiment(path)
 
 
-def nothing() -> dict[bool, Results]:
-    return {attack: Results(attack=attack) for attack in (False, True)}
-
-
-def results_of(*records: Record) -> dict[bool, Results]:
-    found = nothing()
-    for record in records:
-        for one in found.values():
-            one.add(record)
-    return found
+ALL = Path("all")
 
 
 def quiet(options: Trained, name: str) -> nullcontext[Observer]:
@@ -73,22 +74,22 @@ def fedr() -> Record:
 
 
 def test_cells_that_share_a_run_share_it_and_every_candidate_is_one(tmp_path: Path) -> None:
-    wanted = wanted_runs([experiment_of(tmp_path)], nothing(), num_seeds=1, only="two")
+    wanted = wanted_runs([experiment_of(tmp_path)], Results(), ALL, num_seeds=1, only="two")
     assert [(one.cells, one.spec.algorithm, one.spec.document()["gamma"], one.attack) for one in wanted] == [
         (("tiny: FedE two", "tiny: Twice two"), "fede", 10.0, False),
         (("tiny: FedR two",), "fedr", 8.0, False),
         (("tiny: FedR two",), "fedr", 10.0, False),
     ]
     assert wanted[0].command == "fkgsec experiment run tiny --only 'FedE two' --seeds 1"
-    assert len({one.folder_name for one in wanted}) == 3
+    assert len({one.folder for one in wanted}) == 3
     with pytest.raises(SpecError, match="no cell has 'nothing'"):
-        wanted_runs([experiment_of(tmp_path)], nothing(), num_seeds=1, only="nothing")
+        wanted_runs([experiment_of(tmp_path)], Results(), ALL, num_seeds=1, only="nothing")
 
 
 def test_an_attacked_run_serves_cells_that_need_no_attack(tmp_path: Path) -> None:
     attacked = TABLE.replace("title:", "attack: true\ntitle:").replace("clients: 2", "clients: 2, leak: [1.0]")
     plain, other = experiment_of(tmp_path), experiment_of(tmp_path, attacked, "attacked")
-    wanted = wanted_runs([plain, other], nothing(), num_seeds=1, only="FedE two")
+    wanted = wanted_runs([plain, other], Results(), ALL, num_seeds=1, only="FedE two")
     (one,) = wanted
     assert one.attack
     assert one.cells == ("attacked: FedE two", "tiny: FedE two")
@@ -98,10 +99,10 @@ def test_finished_seeds_count_whichever_they_are_and_variants_are_left_out(fedr:
     table = read_experiment(find_experiment("zhang2022_fedr_table2"))
     small = read_experiment(find_experiment("zhang2022_fedr_table2_small"))
     only = "TransE FedR DDB14 C5"
-    assert not wanted_runs([table, small], results_of(fedr), num_seeds=1, only=only)
-    (one,) = wanted_runs([table, small], results_of(fedr), num_seeds=2, only=only)
+    assert not wanted_runs([table, small], Results([fedr]), ALL, num_seeds=1, only=only)
+    (one,) = wanted_runs([table, small], Results([fedr]), ALL, num_seeds=2, only=only)
     assert one.spec.seed == 0  # 12345 is finished
-    both = wanted_runs([table], nothing(), num_seeds=2, only=only)
+    both = wanted_runs([table], Results(), ALL, num_seeds=2, only=only)
     assert [run.spec.seed for run in both] == [0, 1]
     assert both[1].command.endswith("--seeds 2")
 
@@ -197,7 +198,7 @@ def test_runs_that_differ_in_what_takes_no_time_share_a_timing(tmp_path: Path) -
 
 
 def test_an_estimate_is_rounds_times_what_was_timed(fedr: Record, tmp_path: Path) -> None:
-    costs = Costs([fedr], papers_rounds={}, timings=timings_of(tmp_path, fedr=2.0))
+    costs = Costs([fedr], timings=timings_of(tmp_path, fedr=2.0))
     found = costs.of(fedr.spec.replace(seed=7), graph=object())
     assert found.round_s == pytest.approx(3 * 2.0 + 0.5 / 5)  # three epochs, a validation every five rounds
     assert (found.rounds, found.seconds) == (65, pytest.approx(65 * found.round_s))
@@ -210,7 +211,7 @@ def test_rounds_are_the_papers_or_those_of_like_runs_or_the_bound(fedr: Record, 
     spec, timings = fedr.spec.replace(data="elsewhere"), timings_of(tmp_path)
 
     def rounds(records: list[Record], spec: RunSpec, printed: dict[RunSpec, int] | None = None) -> tuple[int, str]:
-        found = Costs(records, papers_rounds=printed or {}, timings=timings).of(spec, graph=object())
+        found = Costs(records, printed, timings).of(spec, graph=object())
         return found.rounds, found.says.rpartition(": ")[2]
 
     assert rounds([fedr], spec) == (65, "records of like runs on other data")
@@ -227,7 +228,7 @@ def test_attacks_count_where_a_record_has_their_seconds(fedr: Record, tmp_path: 
         fedr, spec=spec, environment=msgspec.structs.replace(fedr.environment, attack_s=30.0)
     )
     num_train = sum(client["train"] for client in fedr.data.clients.values())
-    costs = Costs([attacked], papers_rounds={}, timings=timings_of(tmp_path))
+    costs = Costs([attacked], timings=timings_of(tmp_path))
     found = costs.of(spec.replace(data="elsewhere"), attack=True, graph=object())
     assert found.attack_s == pytest.approx(30.0 * 300 / num_train)
     assert "of attacks: measured" in found.says
@@ -247,16 +248,12 @@ def test_the_papers_own_rounds_are_read_from_its_cells() -> None:
 
 def plan_in(folder: Path, only: str = "", text: str = TABLE) -> list[Entry]:
     """Of the tiny table."""
-    wanted = wanted_runs([experiment_of(folder.parent, text)], nothing(), num_seeds=1, only=only)
-    return entries_of(wanted, folder, Costs([], papers_rounds={}, timings=timings_of(folder.parent / "cache")))
+    wanted = wanted_runs([experiment_of(folder.parent, text)], Results(), folder, num_seeds=1, only=only)
+    return entries_of(wanted, Costs([], timings=timings_of(folder.parent / "cache")))
 
 
 def make_all(plan: list[Entry], **how: Any) -> list[tuple[Job, Exception | None]]:
-    jobs = [
-        Job(", ".join(one.wanted.cells), one.wanted.spec, one.folder, one.wanted.attack, one.wanted.command)
-        for one in plan
-    ]
-    return list(run_jobs(jobs, count=1, observe=quiet, **how))
+    return list(run_jobs([one.job for one in plan], count=1, observe=quiet, **how))
 
 
 def test_data_that_are_not_there_are_said(tmp_path: Path) -> None:
@@ -273,18 +270,18 @@ def test_a_run_is_made_in_a_process_of_its_own_and_is_finished_then(tmp_path: Pa
     assert error is None
     record = read_record(job.record_file)
     assert record.environment.command == "fkgsec experiment run tiny --only 'FedR two' --seeds 1"
-    found, _ = find_results([tmp_path / "all"], attack=False)
+    made = Results(read_records([tmp_path / "all"])[0])
     table = experiment_of(tmp_path, plain)
-    assert not wanted_runs([table], {False: found, True: found}, num_seeds=1, only="FedR two")
+    assert not wanted_runs([table], made, ALL, num_seeds=1, only="FedR two")
 
 
 @pytest.mark.slow
 def test_a_failed_run_stops_no_other_and_is_said(tmp_path: Path) -> None:
     plan = plan_in(tmp_path / "all", "two")
     (tmp_path / "all").mkdir()
-    plan[0].folder.write_text("")  # something else stands where its folder is to be
+    plan[0].job.folder.write_text("")  # something else stands where its folder is to be
     (_, first), *others = make_all(plan)
-    assert str(plan[0].folder) in str(first)
+    assert str(plan[0].job.folder) in str(first)
     assert [error for _, error in others] == [None, None]
 
 

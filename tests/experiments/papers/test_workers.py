@@ -17,7 +17,8 @@ from fkgsec.errors import RunError
 from fkgsec.experiments.cli.progress import unobserved
 from fkgsec.experiments.papers import workers
 from fkgsec.experiments.papers.document import Asked, Role
-from fkgsec.experiments.papers.workers import Job, make, run_with_bases
+from fkgsec.experiments.papers.queue import Job
+from fkgsec.experiments.papers.workers import make, run_with_bases
 from fkgsec.experiments.runs.record import read_record
 from fkgsec.experiments.runs.spec import Spec
 from fkgsec.experiments.runs.writing import LOCK_FILE, locked
@@ -79,11 +80,11 @@ def test_a_base_run_is_made_once_and_first_and_takes_its_cells_alone_along(
         "a": ("raw", "good"),
         "b": ("raw", "good"),
         "c": ("raw", "bad"),
-        "d": ("retrained", "other"),
+        "d": ("retrained", ""),
         "e": ("raw", "there"),
     }
     jobs = [
-        Job(name, TINY, tmp_path / name, False, "", Asked(role=role), tmp_path / base)
+        Job(name, TINY, tmp_path / name, False, "", Asked(role=role), tmp_path / base if base else None)
         for name, (role, base) in roles.items()
     ]
     ended = {job.name: error for job, error in run_with_bases(jobs, count=2, observe=unobserved)}
@@ -96,7 +97,8 @@ def test_a_base_run_is_made_once_and_first_and_takes_its_cells_alone_along(
 LONG = """
 from contextlib import nullcontext
 from pathlib import Path
-from fkgsec.experiments.papers.workers import Job, run_jobs
+from fkgsec.experiments.papers.queue import Job
+from fkgsec.experiments.papers.workers import run_jobs
 from fkgsec.experiments.runs.spec import Spec
 from fkgsec.federation.loop import Observer
 

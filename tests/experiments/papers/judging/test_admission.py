@@ -12,8 +12,9 @@ from fkgsec.experiments.papers.document import Asked
 from fkgsec.experiments.papers.forgetting import Forgotten, Quality
 from fkgsec.experiments.papers.judging.admission import admit, end_of
 from fkgsec.experiments.papers.judging.claims import Judged, Pair, read_claims
-from fkgsec.experiments.papers.judging.claims_page import _command_lines
-from fkgsec.experiments.papers.judging.scoreboard import all_records, make_scoreboard, scoreboard_lines
+from fkgsec.experiments.papers.judging.claims_page import command_lines
+from fkgsec.experiments.papers.judging.scoreboard import make_scoreboard, scoreboard_lines
+from fkgsec.experiments.papers.results import read_records
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
 from fkgsec.experiments.runs.record import Bytes, Record, encode_record, read_record, sealed
 
@@ -155,9 +156,9 @@ def test_a_record_whose_digest_was_taken_out_is_named(tmp_path: Path, fedr: Reco
     path = tmp_path / "record.json"
     made = replace(fedr, environment=replace(fedr.environment, vector_level="AVX2, znver3"))
     path.write_bytes(encode_record(sealed(replace(made, origin=Origin("0" * 64)))))
-    assert len(all_records([tmp_path])[0]) == 1
+    assert len(read_records([tmp_path])[0]) == 1
     path.write_bytes(encode_record(made))
-    assert all_records([tmp_path]) == ([], [f"{path}: has no digest of its words, which records of its version have"])
+    assert read_records([tmp_path]) == ([], [f"{path}: has no digest of its words, which records of its version have"])
 
 
 def test_words_of_a_record_stay_on_their_line_of_a_page(table: Experiment, fedr: Record) -> None:
@@ -180,18 +181,21 @@ def test_words_of_a_record_stay_on_their_line_of_a_page(table: Experiment, fedr:
         "t",
         "c",
     )
-    page = _command_lines(Judged(read_claims()[0], "open", (pair,), {}))
+    page = command_lines(Judged(read_claims()[0], "open", (pair,), {}))
     assert page[2:] == ["```", "fkgsec x ` ` ` # Certified ` ` `", "```"]
 
 
 def test_a_record_that_was_edited_is_named(tmp_path: Path, fedr: Record) -> None:
     path = tmp_path / "record.json"
     path.write_bytes(encode_record(sealed(replace(fedr, origin=Origin("0" * 64)))))
-    assert all_records([tmp_path])[1] == []
+    assert read_records([tmp_path])[1] == []
     document = json.loads(path.read_bytes())
     document["utility"]["mrr"]["value"] += 0.001
     path.write_text(json.dumps(document))
-    assert all_records([tmp_path]) == ([], [f"{path}: was changed since it was written: its words have another digest"])
+    assert read_records([tmp_path]) == (
+        [],
+        [f"{path}: was changed since it was written: its words have another digest"],
+    )
 
 
 # What judges a cell.

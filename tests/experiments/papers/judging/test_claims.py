@@ -17,16 +17,17 @@ from fkgsec.experiments.papers.judging.claims import (
     Compared,
     Outcome,
     Reading,
+    comparisons,
     judge_claims,
     outcome_of,
-    printed_pairs,
     read_claims,
     reading_of,
     smallest_difference,
     with_intervals,
 )
 from fkgsec.experiments.papers.judging.claims_page import page_lines
-from fkgsec.experiments.papers.judging.scoreboard import all_records, read_experiments
+from fkgsec.experiments.papers.judging.scoreboard import read_experiments
+from fkgsec.experiments.papers.results import read_records
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
 from fkgsec.experiments.reporting.summary import __file__ as summary_file
 from fkgsec.experiments.runs.record import Record, read_record
@@ -235,7 +236,7 @@ def test_the_smallest_difference_is_half_the_median_that_the_paper_prints() -> N
     mrr = {cell.name: cell.figures["mrr"] or 0.0 for cell in table.cells}
     differences = [mrr[name] - mrr[name.replace("FedR", "Local")] for name in mrr if " FedR " in name]
     assert len(differences) == 60
-    found = smallest_difference(claim, [one.excess for one in printed_pairs(claim, [table])])
+    found = smallest_difference(claim, [excess for one in comparisons(claim, [table]) for excess in one.printed])
     assert found == pytest.approx(float(np.median(differences)) / 2)
     assert all(bool(one.least_share) != bool(one.margin or one.within) for one in read_claims())
 
@@ -391,7 +392,7 @@ def test_claims_on_nothing_are_refused(table: Experiment, tmp_path: Path) -> Non
 
 
 def test_the_committed_page_is_what_the_records_say() -> None:
-    records, unreadable = all_records([RESULTS])
+    records, unreadable = read_records([RESULTS])
     assert not unreadable
     judged = judge_claims(read_claims(), read_experiments(), records)
     made = "\n".join([*page_lines(judged), ""])

@@ -11,13 +11,13 @@ from fkgsec.errors import RunError
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.papers.judging.scoreboard import (
     TableStanding,
-    all_records,
     make_scoreboard,
     read_experiments,
     scoreboard_lines,
     tables_sheet,
     total_line,
 )
+from fkgsec.experiments.papers.results import read_records
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
 from fkgsec.experiments.runs.record import Record
 
@@ -36,7 +36,7 @@ def standings(board: list[TableStanding]) -> dict[str, str]:
 
 
 def test_the_committed_page_is_what_the_records_say() -> None:
-    records, unreadable = all_records([RESULTS])
+    records, unreadable = read_records([RESULTS])
     assert not unreadable
     board = make_scoreboard(read_experiments(), records)
     made = "\n".join([*scoreboard_lines(board), ""])
@@ -47,7 +47,7 @@ def test_the_committed_page_is_what_the_records_say() -> None:
 
 
 def test_cells_are_inside_or_outside_the_interval(table: Experiment) -> None:
-    records, _ = all_records([SINGLE, FEDE, FEDR])
+    records, _ = read_records([SINGLE, FEDE, FEDR])
     assert standings(make_scoreboard([table], records)) == {
         "TransE Local DDB14 C5": "outside",
         CELL: "inside",
@@ -57,7 +57,7 @@ def test_cells_are_inside_or_outside_the_interval(table: Experiment) -> None:
 
 def test_a_cell_without_the_papers_figure_is_not_judged(table: Experiment) -> None:
     cells = tuple(cell._replace(figures={}) if cell.name == CELL else cell for cell in table.cells)
-    assert standings(make_scoreboard([table._replace(cells=cells)], all_records([FEDE])[0])) == {CELL: "no figure"}
+    assert standings(make_scoreboard([table._replace(cells=cells)], read_records([FEDE])[0])) == {CELL: "no figure"}
 
 
 def test_every_printed_figure_counts_once_and_in_every_place_alike() -> None:
@@ -74,13 +74,13 @@ def test_data_that_are_not_the_papers_are_never_at_full_settings(table: Experime
         for why in (None, "the file of this federation is not at hand")
     )
     for cells, standing in ((own, "inside"), (other, "other data")):
-        board = make_scoreboard([table._replace(cells=cells)], all_records([FEDE])[0])
+        board = make_scoreboard([table._replace(cells=cells)], read_records([FEDE])[0])
         assert next(cell.standing for cell in board[0].cells if cell.name == CELL) == standing
     assert "0 of 179 cells" in total_line(board)
 
 
 def test_a_figure_is_judged_by_the_average_that_the_papers_code_uses(table: Experiment) -> None:
-    (record,) = all_records([RESULTS / "tables/kge/fedr-table2-transe-local-ddb14-c10-seed0.json"])[0]
+    (record,) = read_records([RESULTS / "tables/kge/fedr-table2-transe-local-ddb14-c10-seed0.json"])[0]
     assert isinstance(record, Record)
     plain = np.mean([figures["mrr"].value for figures in record.utility_by_client.values()])
     for average, value in (("clients", plain), ("items", record.utility["mrr"].value)):
@@ -95,7 +95,7 @@ def test_a_figure_is_judged_by_the_average_that_the_papers_code_uses(table: Expe
 
 def test_a_reduced_file_counts_apart(table: Experiment) -> None:
     small = read_experiment(find_experiment("zhang2022_fedr_table2_small"))
-    records, _ = all_records([RESULTS / "encoders"])
+    records, _ = read_records([RESULTS / "encoders"])
     [board] = make_scoreboard([table, small], records)
     assert standings([board]) == {}
     assert board.reduced == {"zhang2022_fedr_table2_small": (3, 3)}
@@ -106,11 +106,11 @@ def test_what_is_no_record_counts_for_nothing_and_a_damaged_one_is_named(tmp_pat
     (tmp_path / "other.json").write_text('{"schema": "fkgsec/comparison/1"}')
     (tmp_path / "text.json").write_text("{")
     (tmp_path / "damaged.json").write_text('{"schema": "fkgsec/record/2", "seed": 1}')
-    records, unreadable = all_records([tmp_path])
+    records, unreadable = read_records([tmp_path])
     assert not records
     assert [line.split(":")[0] for line in unreadable] == [str(tmp_path / "damaged.json"), str(tmp_path / "text.json")]
     with pytest.raises(RunError, match="is not there"):
-        all_records([tmp_path / "none"])
+        read_records([tmp_path / "none"])
 
 
 @pytest.mark.slow

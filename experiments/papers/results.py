@@ -1,0 +1,140 @@
+"""Finished records, by the run that they are of.
+
+records, unreadable = read_records([Path("results")])
+Results(records).of(cell)                     # {0: the record of seed 0}
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.options import ATTACK_FIELDS
+from fkgsec.experiments.integrity.origin import seal_of
+from fkgsec.experiments.papers.document import Asked
+from fkgsec.experiments.papers.forgetting import Forgotten, read_forgotten
+from fkgsec.experiments.papers.spec import Cell
+from fkgsec.experiments.runs.record import Record, is_record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE
+from fkgsec.experiments.runs.spec import RunSpec
+
+Made = Record | Forgotten
+
+
+class Results:
+    """Finished records by run, which seeds, device and spelled-out defaults do not change.
+
+    Among several records of one run and seed, the first with outcomes by test item counts, else the first.
+    """
+
+    def __init__(self, records: Iterable[Made] = ()) -> None:
+        self._records: dict[tuple[bool, RunSpec, Asked | None], dict[int, Made]] = {}
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Made) -> None:
+        """Add a record. Only an attacked one counts for cells that are attacked."""
+        asked = record.asked if isinstance(record, Forgotten) else None
+        for attack in (False, True) if asked is None and run_of(record).rebuilt else (False,):
+            seeds = self._records.setdefault((attack, run_key(record.spec, attack=attack), asked), {})
+            earlier = seeds.setdefault(record.seed, record)
+            if run_of(earlier).items is None and run_of(record).items is not None:
+                seeds[record.seed] = record
+
+    def of(self, cell: Cell, *, whole: bool = False) -> dict[int, Made]:
+        """A cell's record for each seed: among its candidates, the first with the best validation.
+
+        Args:
+            whole: leave out seeds for which a candidate is missing.
+
+        Raises:
+            RunError: several candidates, and data without a validation split.
+        """
+        least = len(cell.candidates) if whole else 1
+        return {seed: _best(cell, records) for seed, records in self.tried(cell).items() if len(records) >= least}
+
+    def tried(self, cell: Cell) -> dict[int, list[Made]]:
+        """The records of a cell's candidates, by seed."""
+        by_candidate = [self.of_spec(cell, spec) for spec in cell.candidates]
+        seeds = sorted({seed for records in by_candidate for seed in records})
+        return {seed: [records[seed] for records in by_candidate if seed in records] for seed in seeds}
+
+    def of_spec(self, cell: Cell, spec: RunSpec) -> dict[int, Made]:
+        """The records of one of a cell's candidates, by seed."""
+        return self._records.get((cell.attack, run_key(spec, attack=cell.attack), cell.asked), {})
+
+
+def _best(cell: Cell, records: Sequence[Made]) -> Made:
+    """The record with the best validation, of unlearned models that of their base runs."""
+    best, *others = records
+    for record in others:
+        reached, to_beat = (run.rounds[run.best_round].valid for run in (run_of(record), run_of(best)))
+        if reached is None or to_beat is None:
+            data = best.spec.data
+            raise RunError(f"{cell.name}: {cell.chosen} cannot be chosen on validation, {data} has no valid split")
+        best = record if reached > to_beat else best
+    return best
+
+
+def run_of(record: Made) -> Record:
+    """The record of the run itself, which may have been unlearned."""
+    return record.run if isinstance(record, Forgotten) else record
+
+
+@functools.cache
+def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
+    """The spec without what runs of one cell may differ in: seeds, draws, device and, without an attack, its options."""
+    changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division by any seed counts
+    if hasattr(spec, "draws"):
+        changes["draws"] = "numpy"  # and so do draws by counters, which differ as those of another seed do
+    if not attack:
+        plain = type(spec)()
+        changes |= {name: getattr(plain, name) for name in ATTACK_FIELDS if hasattr(plain, name)}
+    return spec.settled().replace(**changes)
+
+
+def read_made(path: Path) -> Made | None:
+    """Read a record of either kind; None for JSON of another kind.
+
+    Raises:
+        RunError: it is damaged, or was changed since it was written.
+    """
+    if path.name != RECORD_FILE and not is_record(path):
+        return read_forgotten(path)
+    record = read_record(path)
+    seal = record.origin.record if record.origin else ""
+    if not seal and (record.origin or record.environment.vector_level):  # which came later than digests
+        raise RunError(f"{path}: has no digest of its words, which records of its version have")
+    if seal and seal != seal_of(msgspec.json.decode(path.read_bytes())):
+        raise RunError(f"{path}: was changed since it was written: its words have another digest")
+    return record
+
+
+def read_records(places: Iterable[Path]) -> tuple[list[Made], list[str]]:
+    """Read the records in these JSON files and in all JSON files below these folders.
+
+    Returns:
+        The records, and a line for each file below a folder that cannot be read. Files of other kinds count for nothing.
+
+    Raises:
+        RunError: a place that does not exist, or a file, named as such, that cannot be read.
+    """
+    records, unreadable = list[Made](), list[str]()
+    for place in places:
+        if not place.exists():
+            raise RunError(f"{place}: is not there")
+        for path in sorted(place.rglob("*.json")) if place.is_dir() else [place]:
+            try:
+                made = read_made(path)
+            except (RunError, SpecError) as error:
+                if path == place:
+                    raise
+                unreadable.append(str(error))
+            else:
+                records += [made] if made else []
+    return records, unreadable
