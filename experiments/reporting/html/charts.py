@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 from xml.etree import ElementTree
 
@@ -45,7 +46,7 @@ class Chart(NamedTuple):
 
 def _chart(identity: str, title: str, figure: Picture, table: Sheet) -> Chart:
     about = f"{title}: {count(len(table.rows), 'row')}. A table with the figures follows."
-    return Chart(title, svg(figure, identity, title, about), table)
+    return Chart(title, svg(figure, identity, title, about), replace(table, title=f"Figures of the chart: {title}"))
 
 
 def comparison_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
@@ -63,7 +64,7 @@ def comparison_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
         attack, _, metric = title.partition(".")
         rows = frame.loc[(frame["attack"] == attack) & (frame["metric"] == metric)]
         heads = {"run": "run", "place": "threat model", "label": "metric", "value": "figure", "baseline": "base"}
-        table = Sheet.of(f"Figures of the chart: {title}", rows, heads) if metric else utility
+        table = Sheet.of("", rows, heads) if metric else utility
         yield _chart(f"{identity}-panel{number}", title, figure, table)
 
 
@@ -80,9 +81,7 @@ def convergence_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
         "valid": Column(label, "value"),
     }  # fmt: skip
     notes = [f"{run.name}: nothing was validated." for run in runs if run.name not in set(frame["run"])]
-    yield _chart(
-        f"{identity}-rounds", title, figure, Sheet.of(f"Figures of the chart: {title}", frame, heads, notes=notes)
-    )
+    yield _chart(f"{identity}-rounds", title, figure, Sheet.of("", frame, heads, notes=notes))
 
 
 def roc_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
@@ -103,8 +102,7 @@ def roc_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
             if curve.victim == ALL
         )
         note = "Of the way that is strongest by AUC; intervals, baselines and every other way stand with the other attacks."
-        table = Sheet(f"Figures of the chart: {title}", columns, rows, notes=(note,))
-        yield _chart(f"{identity}-roc-{number}", title, figure, table)
+        yield _chart(f"{identity}-roc-{number}", title, figure, Sheet("", columns, rows, notes=(note,)))
 
 
 def matrix_chart(identity: str, table: Matrix) -> Chart:
