@@ -30,12 +30,11 @@ from fkgsec.experiments.runs.run import execute, load_run
 from fkgsec.experiments.runs.spec import Spec, make_spec
 from fkgsec.experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.experiments.runs.writing import write_atomically
-from fkgsec.experiments.unlearning.audit_runs import OwnRuns
 from fkgsec.experiments.unlearning.certificate import UNMEASURED
 from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
 from fkgsec.experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
 from fkgsec.experiments.unlearning.verdict import EXIT_STATUS, Outcome
-from fkgsec.experiments.unlearning.verification import Verification, verify
+from fkgsec.experiments.unlearning.verification import OwnRuns, Verification, verify
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator

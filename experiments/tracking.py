@@ -18,18 +18,21 @@ import hashlib
 import os
 import re
 import time
+import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from pathlib import Path
+from pathlib import Path, PurePath
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from fkgsec.attacks.options import RECONSTRUCTION
+from fkgsec.attacks.reconstruction.leakage import UNLINKED
 from fkgsec.errors import RunError, SpecError
-from fkgsec.estimate import Estimate
 from fkgsec.experiments.cli.progress import Observe, Trained
-from fkgsec.experiments.reporting.listing import EXPERIMENT, curves, final_figures, settings
+from fkgsec.experiments.reporting.frames import over_all
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import RECORD_FILE
+from fkgsec.experiments.runs.writing import refused
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import task_of
 from fkgsec.federation.checkpoint import RoundEntry
@@ -37,6 +40,7 @@ from fkgsec.federation.loop import Observer
 from fkgsec.text import printable
 
 SECRETS = ("protocol_seed",)
+EXPERIMENT = "fkgsec"  # what MLflow calls them together
 EVENTS = "tensorboard"  # the folder in a run's own where no other is named
 _AUTHORITY = re.compile(r"//[^/@\s]+@")
 _PER_REQUEST = 1000  # metrics
@@ -74,7 +78,7 @@ class TensorBoard:
     def close(self, record: Record | None) -> None:
         """Options beside figures, which TensorBoard shows as a table."""
         if record is not None:
-            self._writer.add_hparams(public_settings(record), final(record), run_name=".")
+            self._writer.add_hparams(public_settings(record), final_figures(record), run_name=".")
         self._writer.close()
 
 
@@ -117,7 +121,7 @@ class Mlflow:
         }
         for key, value in tags.items():
             self._client.set_tag(self._run, key, value)
-        self.log(record.best_round, final(record))
+        self.log(record.best_round, final_figures(record))
         self._client.set_terminated(self._run)
 
 
@@ -131,25 +135,83 @@ def without_passwords(text: str) -> str:
 
 
 def public_settings(record: Record) -> dict[str, str | int | float]:
-    """The run's options but those that open it."""
-    return {name: value for name, value in settings(record).items() if name not in SECRETS}
+    """Return the run's options but those that open it, and its data, as plain values; lists are joined by commas."""
+    plain = {
+        name: value if isinstance(value, str | int | float) else ",".join(map(str, value)) if value else str(value)
+        for name, value in record.spec.document().items()
+        if name not in SECRETS
+    }
+    return {**plain, "data_hash": record.data.hash, "commit": str(record.environment.commit)}
 
 
-def final(record: Record) -> dict[str, float]:
-    """Final figures, and the ends of the intervals of those that say how well the model does."""
-    ends: dict[str, float] = {}
-    for name, one in record.utility.items():
-        if isinstance(one, Estimate) and one.n:
+def final_figures(record: Record) -> dict[str, float]:
+    """Return final figures by a name that every tracker takes: letters, digits, `_`, `-`, `.` and `/`.
+
+    Of utility with the ends of the intervals, of leakage the headline's.
+    """
+    figures = {}
+    for name, estimate in record.utility.items():
+        if estimate.n:
             named = name.replace("@", "_at_")
-            ends |= {f"{named}_low": one.low, f"{named}_high": one.high}
-    return final_figures(record) | ends
+            figures |= {named: estimate.value, f"{named}_low": estimate.low, f"{named}_high": estimate.high}
+    for figure in over_all(record.figures):
+        if figure.reason or figure.metric in UNLINKED:
+            continue
+        at = figure.threat_model.replace("+", "_") + ("" if figure.leak is None else f"/leak_{figure.leak:g}")
+        name = figure.metric if figure.attack == RECONSTRUCTION else f"{figure.attack}_{figure.metric}"
+        figures |= {f"{name}/{at}": figure.estimate.value, f"{name}_advantage/{at}": figure.advantage}
+    return {**figures, "bytes_up": float(record.bytes.up), "bytes_down": float(record.bytes.down)}
 
 
 def of_round(entry: RoundEntry, metric: str) -> dict[str, float]:
-    """What a round says, by the names of `fkgsec.experiments.reporting.listing.curves`; what it did not measure is left out."""
+    """Return loss, validation, bytes and seconds of a round; what it did not measure is left out."""
     measured = {name: getattr(entry, name) for name in ("loss", "bytes_up", "bytes_down", "seconds")}
     named = {f"round/{name}": value for name, value in {**measured, f"valid_{metric}": entry.valid}.items()}
     return {name: float(value) for name, value in named.items() if value is not None}
+
+
+def log_finished(tracker: Tracker, record: Record) -> None:
+    """Log all rounds and the final figures of a finished run."""
+    for entry in record.rounds:
+        tracker.log(entry.round, of_round(entry, record.metric))
+    tracker.close(record)
+
+
+def log_tensorboard(records: Mapping[str, Record], folder: Path, *, overwrite: bool = False) -> None:
+    """Write an event file for each finished run into a folder of its name below `folder`.
+
+    Args:
+        overwrite: remove the event files of earlier runs there first, with which these would mix.
+
+    Raises:
+        RunError: the extra is not installed, the folder cannot be written, or it holds events.
+    """
+    for name, record in records.items():
+        place = folder / "/".join(part for part in PurePath(name).parts if part not in ("/", ".."))
+        earlier = list(place.glob("events.*"))
+        if earlier and not overwrite:
+            raise refused(place, "holds events already, which these would mix with")
+        try:
+            for file in earlier:
+                file.unlink()
+            log_finished(TensorBoard(place), record)
+        except OSError as error:
+            raise RunError(f"{place}: cannot be written ({error.strerror})") from error
+
+
+def log_mlflow(records: Mapping[str, Record], uri: str) -> None:
+    """Log each finished run to the MLflow tracking server at `uri`, in the experiment `fkgsec`.
+
+    Raises:
+        RunError: the extra is not installed, or the server does not take them.
+    """
+    try:
+        for name, record in records.items():
+            log_finished(Mlflow(uri, name, uuid.uuid4().hex), record)
+    except RunError:
+        raise
+    except Exception as error:  # whatever MLflow, its server or its database raises
+        raise RunError(f"mlflow at {uri}: {' '.join(str(error).split())}") from error
 
 
 class Trackers:
@@ -201,19 +263,15 @@ class Trackers:
             with self._guarded(str(path)):
                 record = read_record(path)
         if record and not self._seen:
-            for round, values in curves(record):
-                self._each(functools.partial(_log, round, values))
-        self._each(lambda one: one.close(record))
+            self._each(functools.partial(log_finished, record=record))
+        else:
+            self._each(lambda tracker: tracker.close(record))
         self._open = {}
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
         for name, one in list(self._open.items()):
             with self._guarded(name):
                 act(one)
-
-
-def _log(round: int, values: Mapping[str, float], tracker: Tracker) -> None:
-    tracker.log(round, values)
 
 
 class Tracked(Observer):

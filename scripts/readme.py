@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from fkgsec.experiments.reporting.matrix import matrix
-from fkgsec.experiments.reporting.picture import ORANGE, png
+from fkgsec.experiments.reporting.pictures import ORANGE, saved
 from fkgsec.experiments.runs.compare import read_comparison
 
 RECORDS = sorted((Path(__file__).parents[1] / "results/attacks/matrix").glob("hospitals-seed*.json"))
@@ -46,10 +46,9 @@ def figures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         comparison = read_comparison(path)
         assert comparison is not None
         seed = matrix({case.name: case.record for case in comparison.cases if case.name in DEFENSES})
-        rows = {row.label: row.cells for row in seed.rows}
-        cells = [[cell.figure for cell in rows[label]] for label in QUESTIONS]
-        values.append([[figure.estimate.value for figure in row if figure] for row in cells])
-        baselines.append([[figure.baseline.value for figure in row if figure and figure.baseline] for row in cells])
+        cells = [[cell for cell in seed.rows[label] if not isinstance(cell, str)] for label in QUESTIONS]
+        values.append([[figure.estimate.value for figure in row] for row in cells])
+        baselines.append([[figure.baseline.value for figure in row if figure.baseline] for row in cells])
         utilities.append([utility.value for utility in seed.utility])
     return np.mean(values, axis=0), np.mean(baselines, axis=0), np.mean(utilities, axis=0)
 
@@ -88,7 +87,7 @@ def draw() -> bytes:
     figure.text(
         0.01, 0.02, "Measured (baseline). White: no better than the baseline. Orange: the most possible.", fontsize=8
     )
-    return png(figure)
+    return saved(figure)
 
 
 def _short(value: float) -> str:

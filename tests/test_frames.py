@@ -21,7 +21,7 @@ from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.experiments.runs.compare import Case, Comparison, read_comparison
 from fkgsec.experiments.runs.record import Record, make_record
 from fkgsec.experiments.runs.spec import Spec
-from fkgsec.experiments.unlearning.summary import read_verification
+from fkgsec.experiments.unlearning.verification import read_verification
 from fkgsec.frames import block
 
 RESULTS = Path(__file__).parents[1] / "results"

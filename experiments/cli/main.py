@@ -29,9 +29,7 @@ from fkgsec.experiments.deploy.cli import deploy_app
 from fkgsec.experiments.gate import cli as check_cli
 from fkgsec.experiments.integrity import cli as integrity_cli
 from fkgsec.experiments.papers.cli import experiment_app
-from fkgsec.experiments.reporting import cli as results_cli
-from fkgsec.experiments.reporting import overview, plot_cli
-from fkgsec.experiments.reporting.html import cli as report_cli
+from fkgsec.experiments.reporting import cli as reporting_cli
 from fkgsec.experiments.runs.choices import spelled, spelled_case
 from fkgsec.experiments.runs.spec import make_spec, of_triples
 from fkgsec.experiments.runs.writing import Force, Overwrite
@@ -405,10 +403,10 @@ app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlear
 app.command("verify-run", epilog=integrity_cli.EXAMPLES)(expected_errors(integrity_cli.verify_run))
 app.command("sign", epilog=integrity_cli.SIGN_EXAMPLES)(expected_errors(integrity_cli.sign))
 app.command("check", epilog=check_cli.EPILOG)(expected_errors(check_cli.check))
-app.command("report", epilog=report_cli.EPILOG)(report_cli.report)
-app.command("view", epilog=overview.EXAMPLES)(expected_errors(overview.view))
-app.command("plot", epilog=plot_cli.EPILOG)(expected_errors(plot_cli.plot))
-app.command("results", epilog=results_cli.RESULTS_EXAMPLES)(expected_errors(results_cli.results))
+app.command("report", epilog=reporting_cli.REPORT_EXAMPLES)(expected_errors(reporting_cli.report))
+app.command("view", epilog=reporting_cli.VIEW_EXAMPLES)(expected_errors(reporting_cli.view))
+app.command("plot", epilog=reporting_cli.PLOT_EXAMPLES)(expected_errors(reporting_cli.plot))
+app.command("results", epilog=reporting_cli.RESULTS_EXAMPLES)(expected_errors(reporting_cli.results))
 app.command("export", epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))
 app.command("audit", epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.audit))
 

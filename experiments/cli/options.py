@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Annotated, Any, NamedTuple, get_args, get_origin
 
 import msgspec
@@ -13,6 +13,7 @@ import typer
 from fkgsec.data.catalogue import datasets
 from fkgsec.defenses.options import KINDS, words_of
 from fkgsec.experiments.cli.console import complete_from
+from fkgsec.experiments.runs.choices import allowed
 from fkgsec.experiments.runs.spec import CONSORTIUM, allowed_words
 from fkgsec.experiments.tasks.graph import MOTIFS
 from fkgsec.experiments.tasks.task import all_tasks
@@ -131,13 +132,39 @@ ATTACK_FIELDS = tuple(name for name, flag in FLAGS.items() if flag.panel in (ATT
 TRAIN_FIELDS = tuple(name for name in FLAGS if name not in ATTACK_FIELDS)
 
 
-def spec_options(fields: Iterable[str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Give a command one option for each of these fields of specs; the command receives those given as the dict `given`."""
+Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
+
+def spec_options(fields: Iterable[str]) -> Decorator:
+    """Give a command one option for each of these fields of specs; the command receives those given as the dict `given`."""
+    return _with_options([_parameter(name) for name in fields])
+
+
+def struct_options(*structs: type[msgspec.Struct]) -> Decorator:
+    """Give a command one option for each field of these structs that has a description; see `spec_options`."""
+    options = []
+    for struct in structs:
+        for field in msgspec.structs.fields(struct):
+            if about := _description(field.type):
+                words, name = allowed(field.name, struct), field.name.replace("_", "-")
+                about += f": {', '.join(words)}" if words else ""
+                about += "" if field.default is None else f" (default: {_plain(field.default)})"
+                flag = f"--{name}/--no-{name}" if field.default is True else f"--{name}"
+                offer = complete_from(lambda words=words: words) if words else None
+                shown = typer.Option(None, flag, help=about, autocompletion=offer, show_default=False)
+                how = inspect.Parameter.KEYWORD_ONLY
+                options.append(inspect.Parameter(field.name, how, annotation=_kind(field.type), default=shown))
+    return _with_options(options)
+
+
+def _plain(default: Any) -> str:
+    return f"{default:.3g}" if isinstance(default, float) else str(default)
+
+
+def _with_options(options: Sequence[inspect.Parameter]) -> Decorator:
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         """The command with these options in its signature, which is what typer reads."""
         own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
-        options = [_parameter(name) for name in fields]
 
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:

@@ -1,4 +1,4 @@
-"""The figures of an earlier commit, kept beside the policy, and by how much a run is worse than they were.
+"""Figures of an earlier commit, kept beside the policy, and by how much a run is worse than they were.
 
     write_baseline(path, make_baseline(policy, cells, environment))     # cells: finished runs by federation and seed
     worse_by(finished, read_baseline(path).federations["hospitals"][0], key, measure, question)   # with its interval
@@ -67,8 +67,9 @@ class Baseline(msgspec.Struct, frozen=True):
 
 
 def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Question]]:
-    """What must not get worse, by id: utility, all bytes, ERR, TRR and their advantages under every threat model, of graphs the
-    first figure of the attacks that are run, and every figure that a limit on the federation is on of another attack.
+    """Return what must not get worse, by id: utility, all bytes, ERR, TRR and their advantages under every threat model.
+
+    Of graphs the first figure of the attacks that are run; and every figure of another attack that the policy limits.
 
     ERR and TRR alone would not tell when a defense is taken out under which the adversary guesses as much as it finds without.
     """
@@ -90,7 +91,7 @@ def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Qu
 
 
 def make_baseline(policy: Policy, cells: Mapping[str, Mapping[int, Finished]], environment: Environment) -> Baseline:
-    """The figures of these runs. What could not be measured is left out, and will fail wherever it is compared."""
+    """Make a baseline of these runs. What could not be measured is left out, and will fail wherever it is compared."""
     federations = {}
     for name, by_seed in cells.items():
         runs = []
@@ -102,20 +103,21 @@ def make_baseline(policy: Policy, cells: Mapping[str, Mapping[int, Finished]], e
                 except NotMeasured:
                     continue
                 if len(counted := _counted_items(finished, measure, question)):
-                    items[key] = _pack(counted["right"].to_numpy(dtype=bool))
+                    bits = np.packbits(counted["right"].to_numpy(dtype=bool)).tobytes()
+                    items[key] = base64.b64encode(zlib.compress(bits, 9)).decode()
             runs.append(BaselineRun(seed, finished.record.data.hash, figures, items))
         federations[name] = runs
     return Baseline(SCHEMA, environment.commit, environment.dirty, environment.versions, federations)
 
 
 def _rate_key(key: str) -> str:
-    """The id of the figure that an advantage is of; that of any other figure is its own."""
+    """Return the id of the figure that an advantage is of; that of any other figure is its own."""
     federation, measure, *question = key.split("/")
     return "/".join((federation, measure.removesuffix(ADVANTAGE), *question))
 
 
 def _counted_items(finished: Finished, measure: str, question: Question) -> pd.DataFrame:
-    """The items that ERR or TRR is the share of; none where guessing without embeddings is better, which is an expectation."""
+    """Return the items that ERR or TRR is the share of; none where guessing is better, which is an expectation."""
     items = attacked_items(finished, measure, question)
     if not len(items):
         return items
@@ -156,7 +158,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def _contradiction(run: BaselineRun, key: str) -> str | None:
-    """What is impossible about a figure of the baseline, as a phrase; None when it may be true."""
+    """Return what is impossible about a figure of the baseline, as a phrase; None when it may be true."""
     if key not in run.figures:
         return "has items, but no figure"
     figure, measure = run.figures[key], MEASURES.get(key.split("/")[1] if "/" in key else "")
@@ -187,7 +189,7 @@ def _contradiction(run: BaselineRun, key: str) -> str | None:
 
 
 def check_comparable(path: Path, baseline: Baseline, policy: Policy, hashes: Mapping[str, Mapping[int, str]]) -> None:
-    """Say before anything is trained whether the baseline is of the same federations, seeds and data.
+    """Check before anything is trained that the baseline is of the same federations, seeds and data.
 
     Args:
         hashes: data hash by federation and seed.
@@ -211,7 +213,7 @@ def check_comparable(path: Path, baseline: Baseline, policy: Policy, hashes: Map
 
 
 def whole_range(finished: Finished, then: BaselineRun, key: str, measure: str, question: Question) -> float:
-    """How far a figure can get worse at all: utility down to 0, ERR and TRR from 0 to what is attainable; inf where unknown.
+    """Return how far a figure can get worse: utility down to 0, ERR and TRR from 0 to what is attainable; inf where unknown.
 
     Of ERR and TRR the whole range counts, not what is left above the earlier figure: one that leaks all that it can is no worse
     whatever `by` is, and stays in the comparison.
@@ -223,13 +225,13 @@ def whole_range(finished: Finished, then: BaselineRun, key: str, measure: str, q
 
 
 def _attainable(finished: Finished, measure: str, question: Question) -> float | None:
-    """The most that a figure of an attack can be; None of other figures and where the record does not say."""
+    """Return the most that a figure of an attack can be; None of other figures and where the record does not say."""
     reach = MEASURES[measure].reach
     return reach(finished, question).most if reach and not measure.endswith(ADVANTAGE) else None
 
 
 def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, question: Question) -> Estimate:
-    """By how much a figure is worse than it was: a share of items, or for bytes a share of the earlier number.
+    """Return by how much a figure is worse than it was: a share of items, or for bytes a share of the earlier number.
 
     Negative where it is better. Equal figures on equal data are exactly as bad; others are compared item by item where the
     items are known, else as two independent samples: also where one of the two is a guess, which is no count of items.
@@ -251,8 +253,9 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
         return exact(0.0, now.n)
     if MEASURES[measure].kind == "bytes":
         return exact(now.value / earlier.value - 1 if earlier.value else float(now.value > 0), 1)
-    sign = 1 if MEASURES[measure].bound == "max" else -1
-    value = sign * (now.value - earlier.value)
+    if MEASURES[measure].bound == "min":  # less is worse
+        now, earlier = _negated(now), _negated(earlier)
+    value = now.value - earlier.value
     rate = measure.removesuffix(ADVANTAGE)
     packed = then.items.get(_rate_key(key))
     if packed is not None and earlier.n != now.n:
@@ -266,18 +269,15 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
         )
     low = value - math.hypot(now.value - now.low, earlier.high - earlier.value)
     high = value + math.hypot(now.high - now.value, earlier.value - earlier.low)
-    if sign < 0:
-        low = value - math.hypot(now.high - now.value, earlier.value - earlier.low)
-        high = value + math.hypot(now.value - now.low, earlier.high - earlier.value)
     return Estimate(value, low, high, now.n, "two samples")
 
 
-def _pack(right: np.ndarray) -> str:
-    return base64.b64encode(zlib.compress(np.packbits(right).tobytes(), 9)).decode()
+def _negated(figure: Estimate) -> Estimate:
+    return Estimate(-figure.value, -figure.high, -figure.low, figure.n, figure.method)
 
 
 def _unpack(packed: str, count: int) -> np.ndarray:
-    """Raises `RunError` when there is not room for exactly `count` items in it."""
+    """Return which items were right, bool `[count]`. Raises `RunError` when the text is not of exactly `count` items."""
     try:
         content = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), (count + 7) // 8 + 1)
     except (ValueError, zlib.error) as error:  # binascii.Error, and text that is not ASCII, are ValueErrors

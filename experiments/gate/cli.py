@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from fkgsec.errors import RunError, SpecError
-from fkgsec.experiments.cli.console import make_console, print_tables
+from fkgsec.experiments.cli.console import make_console
 from fkgsec.experiments.gate import CHECK_FILE, SCHEMA, WhenInconclusive
 from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.experiments.runs.writing import Force, Overwrite, refused, write_atomically
-
-if TYPE_CHECKING:
-    from fkgsec.experiments.gate.judge import Checked
 
 EPILOG = (
     "Examples:\n\n  fkgsec check --init\n\n  fkgsec check policy.yaml --junit check.xml --sarif check.sarif\n\n"
@@ -75,6 +71,16 @@ def check(
     from fkgsec.experiments.gate.first_policy import write_first_policy
     from fkgsec.experiments.gate.judge import check_policy
     from fkgsec.experiments.gate.policy import read_policy
+    from fkgsec.experiments.gate.verdict_formats import (
+        detail_lines,
+        headline_lines,
+        limits_sheet,
+        to_json,
+        to_junit,
+        to_markdown,
+        to_sarif,
+    )
+    from fkgsec.experiments.reporting.sheets import print_sheets
 
     errors = make_console(stderr=True)
     observe = observe_on(errors, enabled=not quiet)
@@ -107,21 +113,20 @@ def check(
         num_examples=examples,
         force=force,
     )
-    _report(checked, files | {"beside": runs / CHECK_FILE}, to_stdout=json == "-", quiet=quiet)
-    raise typer.Exit(checked.exit_status)
-
-
-def _report(checked: Checked, files: dict[str, Path | None], *, to_stdout: bool, quiet: bool) -> None:
-    from fkgsec.experiments.gate.verdict_formats import to_json, to_junit, to_markdown, to_sarif
-
-    formats = {"junit": to_junit, "sarif": to_sarif, "markdown": lambda one: to_markdown(one).encode()}
-    for name, file in files.items():
+    formats = {"junit": to_junit, "sarif": to_sarif, "markdown": lambda verdicts: to_markdown(verdicts).encode()}
+    for name, file in (files | {"beside": runs / CHECK_FILE}).items():
         if file is not None:
             write_atomically(file, formats.get(name, to_json)(checked))
-    if to_stdout:
+    if json == "-":
         sys.stdout.write(to_json(checked).decode())
     if not quiet:
-        _show(checked, make_console(stderr=to_stdout))
+        console = make_console(stderr=json == "-")
+        console.print("\n".join((*headline_lines(checked), "")), soft_wrap=True, highlight=False)
+        print_sheets(console, [limits_sheet(checked)])
+        console.print(
+            "\n".join(detail_lines(checked)), soft_wrap=True, highlight=False, end="\n" * bool(detail_lines(checked))
+        )
+    raise typer.Exit(checked.exit_status)
 
 
 def _make_way(files: dict[str, Path | None], *, overwrite: bool) -> None:
@@ -146,13 +151,3 @@ def _make_way(files: dict[str, Path | None], *, overwrite: bool) -> None:
             file.unlink(missing_ok=True)
         except OSError as error:
             raise RunError(f"--{name}: {file}: cannot be written ({error.strerror})") from error
-
-
-def _show(checked: Checked, console: Console) -> None:
-    from fkgsec.experiments.gate.verdict_formats import detail_lines, headline_lines, verdict_table
-
-    for line in (*headline_lines(checked), ""):
-        console.print(line, soft_wrap=True, highlight=False)
-    print_tables(console, [verdict_table(checked)])
-    for line in detail_lines(checked):
-        console.print(line, soft_wrap=True, highlight=False)

@@ -1,23 +1,25 @@
 """A first policy, proposed from a run with the defense and one without: limits that the first keeps and the second breaks.
 
+A limit that lies above both figures endorses what leaks today, and goes on passing when the defense is taken out.
+
 write_first_policy(Path("policy.yaml"), "consortium", 3, Path("runs"), observe=unobserved)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
 import yaml
 
 from fkgsec.errors import RunError
+from fkgsec.estimate import Estimate
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.gate.judge import code_digest, run_folder
 from fkgsec.experiments.gate.measures import MEASURES, NotMeasured, Question
 from fkgsec.experiments.gate.policy import threats_of
-from fkgsec.experiments.gate.separation import WIDTHS, Separation, outward, separate
 from fkgsec.experiments.gate.verdicts import show_figure
 from fkgsec.experiments.runs.compare import folder_name
 from fkgsec.experiments.runs.run import Finished, check_run, data_name, execute
@@ -28,6 +30,8 @@ from fkgsec.experiments.tasks.kge import is_knowledge_graph
 from fkgsec.experiments.tasks.task import task_named, task_of
 
 _MEMBERSHIP = "membership.auc"
+ROOM = 0.01  # between the intervals with and without the defense; less would be lost by the next training
+WIDTHS = 2  # of its interval that a limit lies away from what was measured, where there is room
 _CHANCE = 0.5  # AUC of an adversary that learns nothing
 _BYTES_MARGIN = 1.1
 _HEAD = """\
@@ -46,6 +50,72 @@ _ONLY_ADVANTAGES = """\
 _NOTHING = """\
 # NO LIMIT ON LEAKAGE NOTICES WHETHER THERE IS A DEFENSE: with it this adversary gets as much as without; see the figures below.
 # This policy guards utility and bytes alone; a pass says nothing of privacy. More clients, or a defense with dp, may help."""
+
+
+class Separation(NamedTuple):
+    """One figure with and without the defense.
+
+    Attributes:
+        defended, bare: the figures; None where one was not measured, for the reason in `why`.
+        limit: what the defended federation keeps and the bare one breaks; None where there is no such limit, or `why` not.
+    """
+
+    measure: str
+    question: Question
+    defended: Estimate | None
+    bare: Estimate | None
+    limit: float | None
+    why: str
+
+
+def separate(defended: Finished, bare: Finished, candidates: Iterable[tuple[str, Question]]) -> list[Separation]:
+    """Measure each candidate on both runs; all are shares of which less is better."""
+    return [_separate(defended, bare, measure, question) for measure, question in candidates]
+
+
+def _separate(defended: Finished, bare: Finished, measure: str, question: Question) -> Separation:
+    figures: list[Estimate | None] = []
+    reasons = []
+    for run, which in ((defended, "with the defense"), (bare, "without it")):
+        try:
+            figures.append(MEASURES[measure].read(run, question))
+        except NotMeasured as reason:
+            figures.append(None)
+            reasons.append(f"not measured {which}: {reason}")
+    with_it, without = figures
+    if with_it is None or without is None:
+        return Separation(measure, question, with_it, without, None, "; ".join(reasons))
+    passes, fails = with_it.high, without.low
+    if reach := MEASURES[measure].reach:
+        least, most, _ = reach(defended, question)
+        passes = max(passes, least)
+        fails = min(max(fails, reach(bare, question).least), math.inf if most is None else most)  # there it is vacuous
+    limit = limit_between(with_it, passes, fails)
+    why = "" if limit is not None else f"does not notice the defense: {with_it} with it, {without} without"
+    return Separation(measure, question, with_it, without, limit, why)
+
+
+def limit_between(figure: Estimate, passes: float, fails: float) -> float | None:
+    """Return a limit in three decimals above `passes`, the smallest that holds, and below `fails`, the smallest that breaks none.
+
+    Two widths of the interval above the figure that keeps it, but not beyond the middle; None where there is no room (`ROOM`).
+
+    >>> limit_between(Estimate(0.34, 0.32, 0.36, 100, "wilson"), 0.36, 0.60)
+    0.42
+    >>> limit_between(Estimate(0.34, 0.32, 0.36, 100, "wilson"), 0.36, 0.40)
+    0.38
+    """
+    if fails - passes < ROOM:
+        return None
+    away = figure.value + WIDTHS * (figure.high - figure.low)
+    limit = outward(min(max(away, passes), (passes + fails) / 2), up=True)
+    return limit if passes < limit < min(fails, 1.0) and limit > 0 else None
+
+
+def outward(share: float, *, up: bool) -> float:
+    """Round to three decimals, away from the figure."""
+    scaled = round(share * 1000, 9)  # 0.38 * 1000 is 380.00000000000006
+    return (math.ceil(scaled) if up else math.floor(scaled)) / 1000
 
 
 def write_first_policy(
@@ -81,28 +151,27 @@ def write_first_policy(
     bare = spec.replace(defense="")
     for one in (spec, bare):
         check_run(one, graph, attack=True)
-    defended, undefended = (_run(one, graph, name, runs, observe, at_once=0 if force else 1) for one in (spec, bare))
-    write_atomically(path, "\n".join(_lines(path, name, spec, defended, undefended)).encode() + b"\n")
-
-
-def _questions(spec: RunSpec, measure: str) -> list[Question]:
-    """Under each threat model that the measure's attack is run under, and for each share that leaks where shares do."""
-    attack = MEASURES[measure].attack
-    threats = threats_of(spec, None if attack is None else attack.name)
-    return [Question(threat, leak) for threat in threats for leak in getattr(spec, "leak", (None,))]
-
-
-def _run(spec: RunSpec, graph: Any, name: str, runs: Path, observe: Observe, *, at_once: int) -> Finished:
-    title = f"federation {name}" if spec.defense else f"federation {name} without the defense"
-    with observe(spec, title) as observer:
-        folder = run_folder(runs, name, spec, graph, code_digest())
-        return execute(spec, graph, folder, attack=True, observer=observer, overwrite=True, at_once=at_once)
+    finished = []
+    for run in (spec, bare):
+        title = f"federation {name}" if run.defense else f"federation {name} without the defense"
+        with observe(run, title) as observer:
+            folder, at_once = run_folder(runs, name, run, graph, code_digest()), 0 if force else 1
+            finished.append(
+                execute(run, graph, folder, attack=True, observer=observer, overwrite=True, at_once=at_once)
+            )
+    write_atomically(path, "\n".join(_lines(path, name, spec, *finished)).encode() + b"\n")
 
 
 def _lines(path: Path, name: str, spec: RunSpec, run: Finished, bare: Finished) -> Iterator[str]:
     first, metric = task_of(spec).first_policy, task_of(spec).metric
-    asked = [(measure, question) for measure in first.measures for question in _questions(spec, measure)]
-    found = separate(run, bare, asked)
+    candidates = []
+    for measure in first.measures:
+        attack = MEASURES[measure].attack
+        threats = threats_of(spec, None if attack is None else attack.name)
+        candidates += [
+            (measure, Question(threat, leak)) for threat in threats for leak in getattr(spec, "leak", (None,))
+        ]
+    found = separate(run, bare, candidates)
     yield _HEAD.format(path=path, seed=spec.seed) + _summary(found)
     yield ""
     yield "federations:"
@@ -120,10 +189,16 @@ def _lines(path: Path, name: str, spec: RunSpec, run: Finished, bare: Finished) 
     yield ""
     yield "limits:"
     for measure in first.measures:
-        own = [one for one in found if one.measure == measure]
-        kept = any(one.limit is not None for one in own)
-        yield f"  {'' if kept else '# '}{measure}:  # {MEASURES[measure].about}"
-        yield from (_leakage_line(one) for one in own)
+        separations = [one for one in found if one.measure == measure]
+        notices = any(one.limit is not None for one in separations)
+        yield f"  {'' if notices else '# '}{measure}:  # {MEASURES[measure].about}"
+        for one in separations:
+            leak = "" if one.question.leak is None else f", leak: {one.question.leak:g}"
+            where = f"threat: {one.question.threat}{leak}"
+            if one.limit is None:
+                yield f"    # {{{where}}}: {one.why}"
+            else:
+                yield f"    - {{max: {one.limit:g}, {where}}}  # measured {one.defended}; without the defense {one.bare}"
     if MEASURES[_MEMBERSHIP].task == spec.task:
         yield _membership_line(run)
     yield _utility_line(run, f"utility.{metric}")
@@ -143,14 +218,6 @@ def _summary(found: Sequence[Separation]) -> str:
     lines = _SEPARATES.format(names=names)
     absolute = any(not one.measure.endswith("_advantage") for one in notice)
     return lines if absolute else f"{lines}\n{_ONLY_ADVANTAGES}"
-
-
-def _leakage_line(one: Separation) -> str:
-    leak = "" if one.question.leak is None else f", leak: {one.question.leak:g}"
-    where = f"threat: {one.question.threat}{leak}"
-    if one.limit is None:
-        return f"    # {{{where}}}: {one.why}"
-    return f"    - {{max: {one.limit:g}, {where}}}  # measured {one.defended}; without the defense {one.bare}"
 
 
 def _membership_line(run: Finished) -> str:

@@ -9,10 +9,10 @@ is never reused: a change of code is what the gate is there to judge. Attacks ar
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import platform
-from collections.abc import Callable, Iterator, Mapping
-from enum import IntEnum
+from collections.abc import Callable, Mapping
 from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from fkgsec.errors import DataError, SpecError
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.gate import SCHEMA, WhenInconclusive
 from fkgsec.experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
-from fkgsec.experiments.gate.measures import prepare
+from fkgsec.experiments.gate.measures import MEASURES
 from fkgsec.experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
 from fkgsec.experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_no_worse, overall
 from fkgsec.experiments.integrity.checks import require_whole
@@ -34,17 +34,8 @@ from fkgsec.experiments.runs.spec import RunSpec
 from fkgsec.federation.loop import CHECKPOINT, run_identity
 from fkgsec.unlearning.forget_sets import read_forget
 
-"""In the folder of the runs, where `fkgsec report` of one of them finds it."""
 Graphs = Mapping[str, Mapping[int, Any]]
 _NUMERIC = ("torch", "numpy", "numba")
-
-
-class Exit(IntEnum):
-    """Exit statuses of the gate; 2 is wrong input."""
-
-    PASS = 0
-    FAIL = 1
-    INCONCLUSIVE = 3
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -109,16 +100,20 @@ def check_policy(
         write_baseline(policy.no_worse.baseline, baseline)
     for limit in policy.limits:
         for run in finished[limit.federation].values():
-            prepare(run, limit.measure, limit.question, observe)
+            if audit := MEASURES[limit.measure].audit:
+                with contextlib.suppress(DataError):  # raised again where the figure is read
+                    audit(run, limit.question, observe)
     judged = {name: Runs(by_seed, num_examples) for name, by_seed in finished.items()}
     verdicts = [judge_limit(limit, judged[limit.federation]) for limit in policy.limits]
     if policy.no_worse and baseline:
         for name, one in judged.items():
             verdicts += judge_no_worse(policy, policy.no_worse, baseline, name, one)
     status = overall([verdict.status for verdict in verdicts])
+    # Relative to where the gate runs, the repository's root in a build: where it lies on the machine is not shown.
+    whole, here = policy.path.absolute(), Path.cwd()
     return Checked(
         SCHEMA,
-        _from_here(policy.path),
+        (whole.relative_to(here) if whole.is_relative_to(here) else policy.path).as_posix(),
         status,
         when_inconclusive,
         exit_status(status, when_inconclusive),
@@ -131,20 +126,20 @@ def check_policy(
 
 
 def exit_status(status: Status, when_inconclusive: WhenInconclusive) -> int:
-    """0, 1 or 3; inconclusive counts as `when_inconclusive` says, and a limit that nothing can break never as pass.
+    """Return 0, 1 or 3; inconclusive counts as `when_inconclusive` says, and a limit that nothing can break never as pass.
 
     >>> exit_status("inconclusive", "report"), exit_status("inconclusive", "fail"), exit_status("fail", "pass")
     (3, 1, 1)
     """
     if status == "vacuous":
-        return int(Exit.FAIL if when_inconclusive == "fail" else Exit.INCONCLUSIVE)
-    if status == "inconclusive" and when_inconclusive != "report":
+        status = "fail" if when_inconclusive == "fail" else "inconclusive"
+    elif status == "inconclusive" and when_inconclusive != "report":
         status = when_inconclusive
-    return int({"pass": Exit.PASS, "fail": Exit.FAIL, "inconclusive": Exit.INCONCLUSIVE}[status])
+    return {"pass": 0, "fail": 1, "inconclusive": 3}[status]
 
 
 def load_graphs(policy: Policy) -> Graphs:
-    """The graphs of every federation and seed, when every run and limit makes sense on them.
+    """Load the graphs of every federation and seed, when every run and limit makes sense on them.
 
     Raises:
         FkgsecError: the data cannot be read, a defense or a threat model does not fit them, or a limit names no victim.
@@ -153,12 +148,12 @@ def load_graphs(policy: Policy) -> Graphs:
     for name, spec in policy.federations.items():
         graphs[name] = {}
         for seed in policy.seeds[name]:
-            one = seeded(spec, seed)
-            graph = graphs[name][seed] = one.load_graph()
-            check_run(one, graph, attack=bool(threats_of(one)))
+            run = spec.replace(seed=seed)
+            graph = graphs[name][seed] = run.load_graph()
+            check_run(run, graph, attack=bool(threats_of(run)))
             for limit in policy.limits:
                 if limit.federation == name:
-                    _check_limit(policy.path, limit, one, graph)
+                    _check_limit(policy.path, limit, run, graph)
     return graphs
 
 
@@ -175,8 +170,8 @@ def run_policy(
     for name, spec in policy.federations.items():
         finished[name] = {}
         for seed, graph in graphs[name].items():
-            one = seeded(spec, seed)
-            folder = run_folder(runs, name, one, graph, code)
+            run = spec.replace(seed=seed)
+            folder = run_folder(runs, name, run, graph, code)
             about = f"federation {name}, seed {seed}"
             if fresh:
                 for file in (RECORD_FILE, CHECKPOINT):
@@ -184,35 +179,30 @@ def run_policy(
             elif (folder / RECORD_FILE).exists():
                 require_whole(folder)  # a checkpoint that was put in the place of another is not judged
                 about = f"{about}: training reused (--fresh trains it anew), attacked again"
-            with observe(one, about) as observer:
+            with observe(run, about) as observer:
                 # Attacks are made anew: the code that trained is part of the folder's name, the code that attacks is not.
                 finished[name][seed] = execute(
-                    one, graph, folder, attack=bool(threats_of(one)), observer=observer, overwrite=True, at_once=at_once
+                    run, graph, folder, attack=bool(threats_of(run)), observer=observer, overwrite=True, at_once=at_once
                 )
     return finished
 
 
-def seeded(spec: RunSpec, seed: int) -> RunSpec:
-    """The same federation with another seed."""
-    return spec.replace(seed=seed)
-
-
 def run_folder(runs: Path, name: str, spec: RunSpec, graph: Any, code: str) -> Path:
-    """Where a run belongs; one of other data, options, device or code never finds it there."""
+    """Return the folder of a run; one of other data, options, device or code never finds it there."""
     key = hashlib.sha256(f"{run_identity(graph, spec.federation_options())} {spec.device} {code}".encode()).hexdigest()
     return runs / f"{folder_name(name)}-seed{spec.seed}-{key[:12]}"
 
 
 def code_digest() -> str:
-    """Digest of what training depends on beside options and data: our sources and the numeric libraries.
+    """Return a digest of what training depends on beside options and data: our sources and the numeric libraries.
 
     A commit would not do: it says nothing of a working tree with changes, or of an installed package.
     """
     digest = hashlib.sha256()
     root = Path(str(resources.files("fkgsec")))
-    for path in sorted(
-        path for path in _sources(root) if path.relative_to(root).parts[0] not in ("attacks", "experiments")
-    ):
+    # `rglob` alone does not follow the links of a checkout.
+    folders = [path for path in root.iterdir() if path.is_dir() and path.name not in ("attacks", "experiments")]
+    for path in sorted([*root.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]):
         content = path.read_bytes()
         digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
     versions = [f"{name} {metadata.version(name)}" for name in _NUMERIC]
@@ -220,21 +210,8 @@ def code_digest() -> str:
     return digest.hexdigest()
 
 
-def _sources(root: Path) -> Iterator[Path]:
-    """Yield all modules of the package. `rglob` alone does not follow the links of a checkout."""
-    yield from root.glob("*.py")
-    for folder in filter(Path.is_dir, root.iterdir()):
-        yield from folder.rglob("*.py")
-
-
-def _from_here(path: Path) -> str:
-    """Relative to where the gate runs, which is the repository's root in a build; where it lies on the machine is not shown."""
-    whole, here = path.absolute(), Path.cwd()
-    return (whole.relative_to(here) if whole.is_relative_to(here) else path).as_posix()
-
-
 def _check_limit(path: Path, limit: Limit, spec: RunSpec, graph: Any) -> None:
-    """A limit names a client that there is, and triples that it holds."""
+    """Check that a limit names a client that exists, and triples that it holds."""
     if limit.question.forget is not None:
         try:
             read_forget(Path(limit.question.forget), graph, limit.question.client)

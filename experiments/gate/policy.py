@@ -19,10 +19,10 @@ import math
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple, NoReturn, get_args
 
 from fkgsec.attacks.options import MEMBERSHIP, MODELS, THREAT_MODELS, threat_models
-from fkgsec.attacks.registry import ATTACKS, attacked_task, default_threats
+from fkgsec.attacks.registry import ATTACKS, Attack, attacked_task, default_threats
 from fkgsec.attacks.view import ALL
 from fkgsec.defenses.options import MOST
 from fkgsec.errors import SpecError
@@ -127,7 +127,11 @@ def read_policy(path: Path) -> Policy:
             for number, item in enumerate(items):
                 place = (*where, str(number)) if isinstance(value, list) else where
                 limits += _limits(document, place, key, item, federations)
-    _refuse_twice(document, limits)
+    first: dict[str, Limit] = {}
+    for limit in limits:
+        if (other := first.setdefault(limit.id, limit)) is not limit:
+            message = f"limits {limit.id} twice, here and in line {other.line}"
+            raise SpecError(f"{path}:{limit.line}: limits.{limit.measure}: {message}")
     asked = {name: _with_questions(spec, name, limits) for name, spec in federations.items()}
     return Policy(path, asked, seeds, limits, no_worse)
 
@@ -198,82 +202,93 @@ def _seeds(document: Document, top: dict[str, Any], federations: dict[str, RunSp
     return dict.fromkeys(federations, tuple(given))
 
 
+class _Fields(NamedTuple):
+    """The fields of one limit in a policy, and where they stand."""
+
+    document: Document
+    where: Where
+    values: dict[str, Any]
+
+    def wrong(self, key: str, message: str) -> NoReturn:
+        """Raise `SpecError` for a field, or for the whole limit where `key` is empty."""
+        self.document.wrong((*self.where, key) if key else self.where, message)
+
+    def text(self, key: str, default: str | None) -> Any:
+        value = self.values.get(key, default)
+        if not isinstance(value, str | None) or (not value and key in self.values):
+            kind = "a path" if key == "forget" else "a client's name"
+            self.wrong(key, f"{kind} is expected; got {value!r}")
+        return value
+
+    def number(self, key: str, value: Any, allowed: str, right: Callable[[float], bool]) -> float:
+        try:
+            number = math.nan if isinstance(value, bool) else float(value)  # YAML reads 1e-5 as text
+        except (TypeError, ValueError):
+            number = math.nan
+        if not (math.isfinite(number) and right(number)):
+            self.wrong(key, f"must be {allowed}; got {value!r}")
+        return number
+
+
 def _limits(document: Document, where: Where, key: str, value: Any, federations: dict[str, RunSpec]) -> list[Limit]:
+    """Read one entry of `limits`: a limit for each federation, threat model and leak that it does not name."""
     key = PAPERS_WORDS.get(key, key)
     measure = MEASURES[key]
-    fields = document.mapping(where, value, (measure.bound, "federation", *measure.keys))
-    if measure.bound not in fields:
-        document.wrong(where, f"{measure.bound} is missing")
-    allowed = _allowed(document, (*where, measure.bound), measure, fields[measure.bound])
-    names = [fields["federation"]] if "federation" in fields else list(federations)
-    line = document.line(where)
+    fields = _Fields(document, where, document.mapping(where, value, (measure.bound, "federation", *measure.keys)))
+    if measure.bound not in fields.values:
+        fields.wrong("", f"{measure.bound} is missing")
+    allowed = _allowed(fields, measure)
+    only = fields.values.get("federation")
     limits = []
-    for name in names:
+    for name in federations if "federation" not in fields.values else [only]:
         if name not in federations:
-            document.wrong((*where, "federation"), f"no federation {name!r}{suggestion(str(name), federations)}")
-        if measure.task not in ("", federations[name].task):
-            _check_task(document, where, measure, federations, name if "federation" in fields else None)
-            continue
-        limits += [
-            Limit(key, name, question, allowed, line)
-            for question in _questions(document, where, measure, fields, name, federations[name])
-        ]
+            fields.wrong("federation", f"no federation {name!r}{suggestion(str(name), federations)}")
+        spec = federations[name]
+        if measure.task in ("", spec.task):
+            questions = _questions(fields, measure, name, spec)
+            limits += [Limit(key, name, question, allowed, document.line(where)) for question in questions]
+        elif only or not any(other.task == measure.task for other in federations.values()):
+            about, does = task_named(measure.task).about, task_of(spec).does
+            fields.wrong("", f"is a measure of {about}; the algorithm of {name}, {spec.algorithm}, {does}")
     return limits
 
 
-def _check_task(
-    document: Document, where: Where, measure: Measure, federations: dict[str, RunSpec], name: str | None
-) -> None:
-    """Raises `SpecError` for a limit on a federation of another task, which it names, or where none is of the measure's."""
-    if name is not None or not any(spec.task == measure.task for spec in federations.values()):
-        named = name or next(iter(federations))
-        algorithm, task = federations[named].algorithm, task_of(federations[named])
-        about = task_named(measure.task).about
-        document.wrong(where, f"is a measure of {about}; the algorithm of {named}, {algorithm}, {task.does}")
-
-
-def _questions(
-    document: Document, where: Where, measure: Measure, fields: dict[str, Any], name: str, spec: RunSpec
-) -> list[Question]:
-    """The figures that a limit is about on one federation: one for each threat model and leak that it does not name."""
+def _questions(fields: _Fields, measure: Measure, name: str, spec: RunSpec) -> list[Question]:
+    """Return the figures that a limit is on of one federation: one for each threat model and leak that it does not name."""
+    values = fields.values
     if "unit" in measure.keys:
-        unit = fields.get("unit", "client")
+        unit = values.get("unit", "client")
         if unit not in ("client", "row"):
-            document.wrong((*where, "unit"), f"must be client or row; got {unit!r}")
-        delta = _number(
-            document,
-            (*where, "delta"),
-            fields.get("delta", 1e-4),
-            f"in (0, {MOST_DELTA:g})",
-            lambda x: 0 < x < MOST_DELTA,
+            fields.wrong("unit", f"must be client or row; got {unit!r}")
+        delta = fields.number(
+            "delta", values.get("delta", 1e-4), f"in (0, {MOST_DELTA:g})", lambda x: 0 < x < MOST_DELTA
         )
-        if "forget" in fields:
+        if "forget" in values:
             if spec.task != "kge":
-                document.wrong((*where, "forget"), f"triples are forgotten; {spec.algorithm} {task_of(spec).does}")
-            return [_audit_question(document, where, fields, name, spec)._replace(unit=unit, delta=delta)]
+                fields.wrong("forget", f"triples are forgotten; {spec.algorithm} {task_of(spec).does}")
+            return [_audit_question(fields, name, spec)._replace(unit=unit, delta=delta)]
         for key in ("client", "method"):
-            if key in fields:
-                document.wrong((*where, key), "applies to an unlearning; name its forget file, too")
+            if key in values:
+                fields.wrong(key, "applies to an unlearning; name its forget file, too")
         return [Question(unit=unit, delta=delta)]
     if "shadows" in measure.keys:
-        return [_audit_question(document, where, fields, name, spec)]
+        return [_audit_question(fields, name, spec)]
     if "threat" not in measure.keys:
         return [Question()]
     assert measure.attack is not None
     threats = threats_of(spec, measure.attack.name)
-    if "threat" in fields:
-        threats = (fields["threat"],)
+    if "threat" in values:
+        threats = (values["threat"],)
         if threats[0] not in (known := threat_models(spec.task)):
-            document.wrong((*where, "threat"), f"{threats[0]!r} is unknown{suggestion(str(threats[0]), known)}")
+            fields.wrong("threat", f"{threats[0]!r} is unknown{suggestion(str(threats[0]), known)}")
     elif spec.threat:
         threats = measure.attack.fitting(spec.threat, spec.algorithm)
     for threat in threats or default_threats(spec.algorithm):
-        if reason := measure.attack.needs_under(THREAT_MODELS[threat]).never(spec.algorithm, THREAT_MODELS[threat]):
-            document.wrong(where, f"the attack cannot run on {name} under {threat}: {reason}")
+        _check_threat(fields, measure.attack, name, spec, threat)
     leaks = getattr(spec, "leak", (None,))
-    if "leak" in fields:
-        leaks = (_number(document, (*where, "leak"), fields["leak"], "in (0, 1]", lambda x: 0 < x <= 1),)
-    victim = _text(document, where, fields, "victim", ALL)
+    if "leak" in values:
+        leaks = (fields.number("leak", values["leak"], "in (0, 1]", lambda x: 0 < x <= 1),)
+    victim = fields.text("victim", ALL)
     return [
         Question(threat, leak, victim)
         for threat in threats
@@ -281,56 +296,44 @@ def _questions(
     ]
 
 
-def _audit_question(document: Document, where: Where, fields: dict[str, Any], name: str, spec: RunSpec) -> Question:
-    """What a limit on membership or unlearning asks of one federation."""
-    shadows = fields.get("shadows", 0)
+def _check_threat(fields: _Fields, attack: Attack, name: str, spec: RunSpec, threat: str) -> None:
+    if reason := attack.needs_under(THREAT_MODELS[threat]).never(spec.algorithm, THREAT_MODELS[threat]):
+        fields.wrong("", f"the attack cannot run on {name} under {threat}: {reason}")
+
+
+def _audit_question(fields: _Fields, name: str, spec: RunSpec) -> Question:
+    """Return what a limit on membership or unlearning asks of one federation."""
+    values = fields.values
+    shadows = values.get("shadows", 0)
     if type(shadows) is not int or (shadows and (shadows < MIN_SHADOWS or shadows % 2)):
-        document.wrong((*where, "shadows"), f"must be 0 or an even number of at least {MIN_SHADOWS}; got {shadows!r}")
-    if where[1].startswith("membership."):
+        fields.wrong("shadows", f"must be 0 or an even number of at least {MIN_SHADOWS}; got {shadows!r}")
+    if fields.where[1].startswith("membership."):
         attack = ATTACKS[MEMBERSHIP]
-        if (threat := fields.get("threat", MODELS)) not in attack.threat_models:
-            allowed = ", ".join(attack.threat_models)
-            document.wrong((*where, "threat"), f"must be one of {allowed}; got {threat!r}")
-        if reason := attack.needs_under(THREAT_MODELS[threat]).never(spec.algorithm, THREAT_MODELS[threat]):
-            document.wrong(where, f"the attack cannot run on {name} under {threat}: {reason}")
-        victim = _text(document, where, fields, "victim", ALL)
+        if (threat := values.get("threat", MODELS)) not in attack.threat_models:
+            fields.wrong("threat", f"must be one of {', '.join(attack.threat_models)}; got {threat!r}")
+        _check_threat(fields, attack, name, spec, threat)
+        victim = fields.text("victim", ALL)
         return Question(None if threat == MODELS else threat, victim=victim, shadows=shadows)
-    if "forget" not in fields:
-        document.wrong(where, "forget is missing: the file with the triples to forget")
-    method = fields.get("method", "fedlu")
+    if "forget" not in values:
+        fields.wrong("", "forget is missing: the file with the triples to forget")
+    method = values.get("method", "fedlu")
     if method not in get_args(Method):
-        document.wrong((*where, "method"), f"must be one of {', '.join(get_args(Method))}; got {method!r}")
+        fields.wrong("method", f"must be one of {', '.join(get_args(Method))}; got {method!r}")
     if method == "fedlu" and RECIPES[spec.algorithm].private != "entities":
-        document.wrong((*where, "method"), f"fedlu does not unlearn {name}, whose algorithm is {spec.algorithm}")
-    client = None if fields.get("client") is None else _text(document, where, fields, "client", "")
-    return Question(shadows=shadows, forget=_text(document, where, fields, "forget", ""), client=client, method=method)
-
-
-def _text(document: Document, where: Where, fields: dict[str, Any], key: str, default: str) -> str:
-    value = fields.get(key, default)
-    if not isinstance(value, str) or (not value and key in fields):
-        what = "a path" if key == "forget" else "a client's name"
-        document.wrong((*where, key), f"{what} is expected; got {value!r}")
-    return value
+        fields.wrong("method", f"fedlu does not unlearn {name}, whose algorithm is {spec.algorithm}")
+    client = None if values.get("client") is None else fields.text("client", None)
+    return Question(shadows=shadows, forget=fields.text("forget", None), client=client, method=method)
 
 
 def _no_worse(document: Document, where: Where, value: Any) -> NoWorse:
-    fields = document.mapping(where, value, ("baseline", "by"))
-    if not isinstance(fields.get("baseline"), str):
-        document.wrong((*where, "baseline"), f"a path is expected; got {fields.get('baseline')!r}")
-    if "by" not in fields:
-        document.wrong(where, "by is missing")
-    by = _number(document, (*where, "by"), fields["by"], "in [0, 1)", lambda x: 0 <= x < 1)
-    return NoWorse(Path(fields["baseline"]), by, document.line(where))
-
-
-def _refuse_twice(document: Document, limits: list[Limit]) -> None:
-    first: dict[str, Limit] = {}
-    for limit in limits:
-        other = first.setdefault(limit.id, limit)
-        if other is not limit:
-            message = f"limits {limit.id} twice, here and in line {other.line}"
-            raise SpecError(f"{document.path}:{limit.line}: limits.{limit.measure}: {message}")
+    fields = _Fields(document, where, document.mapping(where, value, ("baseline", "by")))
+    baseline = fields.values.get("baseline")
+    if not isinstance(baseline, str):
+        fields.wrong("baseline", f"a path is expected; got {baseline!r}")
+    if "by" not in fields.values:
+        fields.wrong("", "by is missing")
+    by = fields.number("by", fields.values["by"], "in [0, 1)", lambda x: 0 <= x < 1)
+    return NoWorse(Path(baseline), by, document.line(where))
 
 
 def _with_questions(spec: RunSpec, name: str, limits: list[Limit]) -> RunSpec:
@@ -350,38 +353,23 @@ def _with_questions(spec: RunSpec, name: str, limits: list[Limit]) -> RunSpec:
     return spec.replace(threat=tuple(threats), attack=attack, **shares)
 
 
-def _allowed(document: Document, where: Where, measure: Measure, value: Any) -> float:
-    """The bound of a limit in the measure's unit."""
-    match measure.kind:
-        case "share":
-            share = _number(document, where, value, "a share above 0 and below 1", lambda x: 0 < x < 1)
-            if measure.bound == "min" and share < LEAST_SHARE:
-                document.wrong(where, f"must be at least {LEAST_SHARE:g}: below, it is no limit; got {value!r}")
-            return share
-        case "epsilon":
-            return _number(document, where, value, f"above 0 and at most {MOST:g}", lambda x: 0 < x <= MOST)
-        case "bytes":
-            return _bytes(document, where, value)
-
-
-def _bytes(document: Document, where: Where, value: Any) -> float:
-    found = re.fullmatch(r"\s*(-?[\d.]+(?:e\d+)?)\s*([A-Za-z]*)\s*", str(value))
-    if isinstance(value, bool) or found is None:
-        document.wrong(where, f"a number with a unit is expected, such as 5 MB; got {value!r}")
-    unit = found[2] or "B"
+def _allowed(fields: _Fields, measure: Measure) -> float:
+    """Return the bound of a limit in the measure's unit."""
+    key, value = measure.bound, fields.values[measure.bound]
+    if measure.kind == "epsilon":
+        return fields.number(key, value, f"above 0 and at most {MOST:g}", lambda x: 0 < x <= MOST)
+    if measure.kind == "share":
+        share = fields.number(key, value, "a share above 0 and below 1", lambda x: 0 < x < 1)
+        if measure.bound == "min" and share < LEAST_SHARE:
+            fields.wrong(key, f"must be at least {LEAST_SHARE:g}: below, it is no limit; got {value!r}")
+        return share
+    parts = re.fullmatch(r"\s*(-?[\d.]+(?:e\d+)?)\s*([A-Za-z]*)\s*", str(value))
+    if isinstance(value, bool) or parts is None:
+        fields.wrong(key, f"a number with a unit is expected, such as 5 MB; got {value!r}")
+    unit = parts[2] or "B"
     if unit not in BYTE_UNITS:
-        document.wrong(where, f"unknown unit {unit!r}; allowed: {', '.join(BYTE_UNITS)}")
-    count = BYTE_UNITS[unit] * _number(document, where, found[1], "above 0", lambda x: x > 0)
+        fields.wrong(key, f"unknown unit {unit!r}; allowed: {', '.join(BYTE_UNITS)}")
+    count = BYTE_UNITS[unit] * fields.number(key, parts[1], "above 0", lambda x: x > 0)
     if count > MOST_BYTES:
-        document.wrong(where, f"must be at most {MOST_BYTES:g} B, which no federation sends; got {value!r}")
+        fields.wrong(key, f"must be at most {MOST_BYTES:g} B, which no federation sends; got {value!r}")
     return count
-
-
-def _number(document: Document, where: Where, value: Any, allowed: str, right: Callable[[float], bool]) -> float:
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)  # YAML reads 1e-5 as text
-    except (TypeError, ValueError):
-        number = math.nan
-    if not (math.isfinite(number) and right(number)):
-        document.wrong(where, f"must be {allowed}; got {value!r}")
-    return number

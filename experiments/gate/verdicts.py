@@ -17,20 +17,34 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
+import pandas as pd
 from scipy import stats
 
-from fkgsec.estimate import Estimate
+from fkgsec.estimate import Estimate, proportion
 from fkgsec.experiments.gate.baseline import Baseline, BaselineRun, compared_figures, whole_range, worse_by
-from fkgsec.experiments.gate.evidence import evidence_lines
-from fkgsec.experiments.gate.measures import MEASURES, Bound, Kind, NotMeasured, Question, Reach, find_figure
+from fkgsec.experiments.gate.measures import (
+    ITEMISED,
+    MEASURES,
+    Bound,
+    Kind,
+    NotMeasured,
+    Question,
+    attacked_items,
+    conspicuous,
+    find_figure,
+    unlearning_of,
+    verification_of,
+)
 from fkgsec.experiments.gate.policy import NO_WORSE, Limit, NoWorse, Policy
 from fkgsec.experiments.runs.intervals import over_seeds, width
+from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.runs.run import RECORD_FILE, Finished
 from fkgsec.experiments.runs.spec import CONSORTIUM
 
 Status = Literal["pass", "fail", "vacuous", "inconclusive"]
 _EXAMPLES = 3  # of the embedded data, which are nobody's
 _MOST_SEEDS = 1000
+_MOST_RELATIONS = 6
 _NEAREST = 1e-12  # of a figure to its limit: closer, no sample tells them apart
 
 
@@ -81,7 +95,7 @@ class Runs(NamedTuple):
 
 
 def judge(figure: Estimate, bound: Bound, allowed: float) -> Status:
-    """Where the whole interval lies.
+    """Return on which side of the limit the whole interval lies.
 
     >>> judge(Estimate(0.04, 0.03, 0.05, 100, "wilson"), "max", 0.05)
     'pass'
@@ -92,7 +106,7 @@ def judge(figure: Estimate, bound: Bound, allowed: float) -> Status:
 
 
 def overall(statuses: Sequence[Status]) -> Status:
-    """Fail when anything fails or nothing was judged, else vacuous when anything is, else inconclusive, else pass."""
+    """Return fail when anything fails or nothing was judged, else vacuous when anything is, else inconclusive, else pass."""
     if "fail" in statuses or not statuses:
         return "fail"
     if "vacuous" in statuses:
@@ -101,71 +115,62 @@ def overall(statuses: Sequence[Status]) -> Status:
 
 
 def judge_limit(limit: Limit, runs: Runs) -> Verdict:
-    """The verdict on one limit from the runs of its federation."""
-    measure = MEASURES[limit.measure]
-
-    def read(seed: int) -> Estimate:
-        """The figure of one run."""
-        return measure.read(runs.by_seed[seed], limit.question)
-
-    verdict = _verdict(_Claim(limit, limit.measure, limit.id, limit.measure), read, runs)
+    """Judge one limit from the runs of its federation."""
+    measure, question = MEASURES[limit.measure], limit.question
+    verdict = _verdict(
+        limit, limit.measure, limit.id, limit.measure, measure.bound, measure.kind, runs,
+        lambda seed: measure.read(runs.by_seed[seed], question),
+    )  # fmt: skip
     if verdict.measured is None or measure.reach is None:
         return verdict
-    figures = [find_figure(one.record, measure.key, limit.question) for one in runs.by_seed.values()]
-    by = dict.fromkeys(one.by or one.variant for one in figures)
-    bases = [one.baseline.value for one in figures if one.baseline is not None]
+    figures = [find_figure(run.record, measure.key, question) for run in runs.by_seed.values()]
+    by = dict.fromkeys(figure.by or figure.variant for figure in figures)
+    bases = [figure.baseline.value for figure in figures if figure.baseline is not None]
+    reaches = [measure.reach(run, question) for run in runs.by_seed.values()]
+    most = None if any(reach.most is None for reach in reaches) else max(reaches, key=lambda reach: reach.most or 0.0)
     verdict = msgspec.structs.replace(
-        verdict, reached_by=", ".join(name for name in by if name) or None, baseline=max(bases, default=None)
+        verdict,
+        reached_by=", ".join(filter(None, by)) or None,
+        baseline=max(bases, default=None),
+        attainable=most and most.most,
     )
-    reaches = [measure.reach(one, limit.question) for one in runs.by_seed.values()]
-    return _within_reach(verdict, max(one.least for one in reaches), _most(reaches), limit, runs)
+    status, message = _within_reach(verdict, max(reach.least for reach in reaches), most and most.remark)
+    if status == verdict.status:
+        return verdict
+    evidence = verdict.evidence or _evidence(limit, runs)
+    return msgspec.structs.replace(verdict, status=status, message=message, evidence=evidence)
 
 
-def _most(reaches: Sequence[Reach]) -> Reach | None:
-    """The one that reaches furthest; None where a record does not say how far."""
-    if any(one.most is None for one in reaches):
-        return None
-    return max(reaches, key=lambda one: one.most or 0.0)
-
-
-def _within_reach(verdict: Verdict, least: float, most: Reach | None, limit: Limit, runs: Runs) -> Verdict:
-    """The verdict when the adversary has `least` without attacking, and can have no more than `most`.
+def _within_reach(verdict: Verdict, least: float, remark: str | None) -> tuple[Status, str]:
+    """Return status and message where the adversary has `least` without attacking, and can have no more than is attainable.
 
     The interval stays that of the attack: it is what was judged, and is not clipped to either.
     """
-    attainable = None if most is None else most.most
-    verdict = msgspec.structs.replace(verdict, attainable=attainable)
-    allowed = show(limit.allowed, verdict.kind)
-    figure = verdict.measured
-    if verdict.status == "inconclusive" and figure and attainable is not None and figure.value > attainable - _NEAREST:
-        message = (
-            f"{show_figure(figure, verdict.kind)} is the most that this adversary can reach and lies above {allowed}; a larger "
-            "sample does not change that"
-        )
-        return msgspec.structs.replace(verdict, status="fail", message=message)
-    if verdict.status != "fail" and least > limit.allowed:
-        message = (
-            f"{show_figure(verdict.measured, verdict.kind)} by the attack, but without embeddings the same adversary guesses "
-            f"{show(least, verdict.kind)}, which lies above {allowed}"
-        )
-        return msgspec.structs.replace(verdict, status="fail", message=message, evidence=_evidence(limit, runs))
-    if verdict.status != "fail" and most is not None and attainable is not None and attainable <= limit.allowed:
-        why = f"; {most.remark}" if most.remark else ""
-        message = (
+    figure, attainable, allowed = verdict.measured, verdict.attainable, show(verdict.allowed, verdict.kind)
+    if figure is None or verdict.status == "fail":
+        return verdict.status, verdict.message
+    shown = show_figure(figure, verdict.kind)
+    if verdict.status == "inconclusive" and attainable is not None and figure.value > attainable - _NEAREST:
+        most = "is the most that this adversary can reach and lies above"
+        return "fail", f"{shown} {most} {allowed}; a larger sample does not change that"
+    if least > verdict.allowed:
+        guess = f"without embeddings the same adversary guesses {show(least, verdict.kind)}, which lies above {allowed}"
+        return "fail", f"{shown} by the attack, but {guess}"
+    if attainable is not None and attainable <= verdict.allowed:
+        return "vacuous", (
             f"nothing can break this limit: with what it knows this adversary reaches at most {show(attainable, verdict.kind)}, "
-            f"and {allowed} is allowed{why}. Set a limit below that, or judge a stronger adversary (a larger leak, identifiers)"
+            f"and {allowed} is allowed{f'; {remark}' if remark else ''}. Set a limit below that, or judge a stronger adversary "
+            "(a larger leak, identifiers)"
         )
-        return msgspec.structs.replace(verdict, status="vacuous", message=message, evidence=_evidence(limit, runs))
-    return verdict
+    return verdict.status, verdict.message
 
 
 def judge_no_worse(policy: Policy, rule: NoWorse, baseline: Baseline, name: str, runs: Runs) -> list[Verdict]:
-    """A verdict on every figure that the baseline or the policy has of a federation: is it worse by no more than is allowed?"""
+    """Judge for every figure that the baseline or the policy has of a federation whether it is worse by more than allowed."""
     then = {run.seed: run for run in baseline.federations[name]}
-    asked = compared_figures(policy, name)
-    known = {key for run in then.values() for key in run.figures}
-    verdicts = [_no_worse(key, *asked[key], name, rule, then, runs) for key in asked]
-    for key in sorted(known - set(asked)):
+    compared = compared_figures(policy, name)
+    verdicts = [_no_worse(key, *of_key, name, rule, then, runs) for key, of_key in compared.items()]
+    for key in sorted({key for run in then.values() for key in run.figures} - set(compared)):
         # A figure that is no longer asked for must not vanish from the gate unseen.
         verdicts.append(_no_worse(key, key.split("/")[1], None, name, rule, then, runs))
     return verdicts
@@ -181,14 +186,14 @@ def _no_worse(
     runs: Runs,
 ) -> Verdict:
     def read(seed: int) -> Estimate:
-        """By how much one run is worse than the run of the same seed was."""
+        """Return by how much one run is worse than the run of the same seed was."""
         if question is None:
             raise NotMeasured("the baseline has it, the policy does not ask for it any more; use --update-baseline")
         return worse_by(runs.by_seed[seed], then[seed], key, measure, question)
 
     limit = Limit(measure, name, question or Question(), rule.by, rule.line)
     place = f"{name}/{NO_WORSE}/{key.partition('/')[2]}"
-    verdict = _verdict(_Claim(limit, NO_WORSE, place, f"{measure} worse by"), read, runs)
+    verdict = _verdict(limit, NO_WORSE, place, f"{measure} worse by", "max", "share", runs, read)
     if verdict.status == "fail" or question is None:
         return verdict
     whole = max(whole_range(runs.by_seed[seed], then[seed], key, measure, question) for seed in runs.by_seed)
@@ -201,78 +206,61 @@ def _no_worse(
     return msgspec.structs.replace(verdict, status="vacuous", message=message, evidence=_evidence(limit, runs))
 
 
-class _Claim(NamedTuple):
-    """A limit, the rule and id that its verdict is known by, and what is measured."""
-
-    limit: Limit
-    rule: str
-    id: str
-    measured: str
-
-    @property
-    def bound(self) -> Bound:
-        return "max" if self.rule == NO_WORSE else MEASURES[self.limit.measure].bound
-
-    @property
-    def kind(self) -> Kind:
-        return "share" if self.rule == NO_WORSE else MEASURES[self.limit.measure].kind
-
-
-def _verdict(claim: _Claim, read: Callable[[int], Estimate], runs: Runs) -> Verdict:
-    """Judge what `read` gives for each seed; what cannot be read fails."""
-    limit, figure = claim.limit, None
-    evidence: list[str] = []
+def _verdict(
+    limit: Limit,
+    rule: str,
+    id: str,
+    measured: str,
+    bound: Bound,
+    kind: Kind,
+    runs: Runs,
+    read: Callable[[int], Estimate],
+) -> Verdict:
+    """Judge what `read` returns for each seed; what cannot be read fails."""
+    figure, evidence = None, []
     try:
         figures = [read(seed) for seed in runs.by_seed]
     except NotMeasured as reason:
         status, message = "fail", f"not measured, so it cannot pass: {reason}"
     else:
         figure = over_seeds(figures)
-        status = judge(figure, claim.bound, limit.allowed)
-        message = (
-            f"{show_figure(figure, claim.kind)} {_relation(status, claim.bound)} {show(limit.allowed, claim.kind)}"
-        )
+        status = judge(figure, bound, limit.allowed)
+        above, at = ("above", "most") if bound == "max" else ("below", "least")
+        relation = {"inconclusive": "straddles", "pass": f"is at {at}"}.get(status, f"lies {above}")
+        message = f"{show_figure(figure, kind)} {relation} {show(limit.allowed, kind)}"
         if status == "inconclusive":
             message += f": {what_would_settle(figures, limit.allowed, MEASURES[limit.measure].items)}"
         if status != "pass":
             evidence = _evidence(limit, runs)
     return Verdict(
-        id=claim.id,
-        rule=claim.rule,
+        id=id,
+        rule=rule,
         federation=limit.federation,
-        about=", ".join(part for part in (claim.measured, limit.question.words()) if part),
-        kind=claim.kind,
-        bound=claim.bound,
+        about=", ".join(filter(None, (measured, limit.question.words()))),
+        kind=kind,
+        bound=bound,
         allowed=limit.allowed,
         measured=figure,
         status=status,
         message=message,
         evidence=evidence,
-        records=[(one.folder / RECORD_FILE).as_posix() for one in runs.by_seed.values()],
+        records=[(run.folder / RECORD_FILE).as_posix() for run in runs.by_seed.values()],
         line=limit.line,
     )
 
 
-def _relation(status: Status, bound: Bound) -> str:
-    if status == "inconclusive":
-        return "straddles"
-    if status == "pass":
-        return "is at most" if bound == "max" else "is at least"
-    return "lies above" if bound == "max" else "lies below"
-
-
 def _evidence(limit: Limit, runs: Runs) -> list[str]:
     lines = []
-    for seed, one in runs.by_seed.items():
-        default = _EXAMPLES if one.record.spec.data == CONSORTIUM else 0
+    for seed, run in runs.by_seed.items():
+        default = _EXAMPLES if run.record.spec.data == CONSORTIUM else 0
         count = default if runs.num_examples is None else runs.num_examples
-        found = evidence_lines(one, limit.measure, limit.question, count)
-        lines += [f"seed {seed}: {line}" if len(runs.by_seed) > 1 else line for line in found]
+        prefix = f"seed {seed}: " if len(runs.by_seed) > 1 else ""
+        lines += [f"{prefix}{line}" for line in evidence_lines(run, limit.measure, limit.question, count)]
     return lines
 
 
 def what_would_settle(figures: Sequence[Estimate], allowed: float, items: str) -> str:
-    """How many more items or seeds would move the interval off the limit, if the figure stayed where it is.
+    """State how many more items or seeds would move the interval off the limit, if the figure stayed where it is.
 
     Args:
         figures: of each seed; their interval straddles `allowed`. items: what the sample is made of.
@@ -303,7 +291,7 @@ def what_would_settle(figures: Sequence[Estimate], allowed: float, items: str) -
 
 
 def show(value: float, kind: Kind) -> str:
-    """A value in the unit of its kind.
+    """Write a value in the unit of its kind.
 
     >>> show(5e6, "bytes"), show(0.05, "share"), show(8, "epsilon")
     ('5,000,000 B', '0.0500', '8')
@@ -312,8 +300,96 @@ def show(value: float, kind: Kind) -> str:
 
 
 def show_figure(figure: Estimate | None, kind: Kind) -> str:
-    """The value, and its interval where it has one."""
+    """Write the value, and its interval where it has one."""
     if figure is None:
         return "not measured"
     low, value, high = (show(part, kind) for part in (figure.low, figure.value, figure.high))
     return value if figure.method == "exact" else f"{value} [{low}, {high}]"
+
+
+# Evidence: which relations and triples were rebuilt, where the bytes went, what the defense promises.
+
+
+def evidence_lines(finished: Finished, measure: str, question: Question, num_examples: int) -> list[str]:
+    """Return sentences for a report, without a full stop.
+
+    Args:
+        num_examples: how many rebuilt triples (or named entities) to spell out. They are the victims' own data.
+    """
+    name = measure.rpartition(".")[2]
+    if MEASURES[measure].attack is not None:
+        return _attack(finished, MEASURES[measure].key, question, num_examples)
+    if measure.startswith("utility."):
+        parts = [f"{client} {figures[name]}" for client, figures in finished.record.utility_by_client.items()]
+        return [f"{name} by client: {', '.join(parts)}"]
+    if MEASURES[measure].kind == "bytes":
+        return _bytes(finished.record)
+    if measure.startswith("membership."):
+        figure = conspicuous(finished, question)
+        base = max((guess.value for guess in figure.guesses.values()), default=0.0)
+        return [
+            f"strongest of {figure.compared} ways: {figure.by}, AUC {figure.estimate} over {figure.counts['members']:,} members "
+            f"and {figure.counts['controls']:,} never-seen triples; the baseline is {base:.4f}"
+        ]
+    if measure.startswith("unlearning."):
+        verdict = verification_of(finished, question).verdict
+        return [f"verified: {verdict.outcome}", *verdict.reasons]
+    if measure == "epsilon":
+        unlearning = unlearning_of(finished, question)
+        stated = unlearning.protection if unlearning else finished.record.protection
+        return [line for line in stated if line.startswith("dp")]
+    return []
+
+
+def _attack(finished: Finished, key: str, question: Question, num_examples: int) -> list[str]:
+    try:
+        figure = find_figure(finished.record, key, question)
+    except NotMeasured:
+        return []
+    lines = []
+    if figure.baseline is not None:
+        guess = f"the best guess without what crossed in the rounds gets {figure.baseline.value:.4f}"
+        lines.append(f"the attack got {figure.estimate.value:.4f}, {guess}")
+    if key not in ITEMISED:
+        return lines
+    if sources := find_figure(finished.record, ITEMISED[0], question).counts:
+        by_source = ", ".join(f"{source} {count:,}" for source, count in sources.items())
+        lines.append(f"rows were summed; what told the holders of the entities that it named: {by_source}")
+    items = attacked_items(finished, key, question)
+    if not len(items):
+        return lines
+    triples = figure.metric == "trr"
+    if triples:
+        lines.append(_by_relation(items, finished.record))
+    hits = items.loc[items["right"].to_numpy(dtype=bool)]
+    ordinary = ~hits["relation"].isin(finished.record.data.sensitive).to_numpy()  # sensitive ones come first
+    for _, hit in hits.iloc[ordinary.argsort(kind="stable")].head(num_examples).iterrows():
+        words = f"{hit['head']} {hit['relation']} {hit['tail']}" if triples else hit["head"]
+        lines.append(f"rebuilt, of {hit['victim']}: {words}")
+    return lines
+
+
+def _by_relation(items: pd.DataFrame, record: Record) -> str:
+    """State the relations of which most is rebuilt for certain, by the lower end of the interval; sensitive ones are marked."""
+    rebuilt: list[tuple[float, str]] = []
+    for relation, group in items.groupby("relation", sort=True)["right"]:
+        right, count = int(group.to_numpy(dtype=bool).sum()), len(group)
+        mark = " (sensitive)" if relation in record.data.sensitive else ""
+        if right:
+            rebuilt.append((proportion(right, count).low, f"{relation}{mark} {right:,} of {count:,}"))
+    if not rebuilt:
+        return "no triple was rebuilt"
+    rebuilt.sort(key=lambda relation: -relation[0])
+    return f"most rebuilt relations: {', '.join(text for _, text in rebuilt[:_MOST_RELATIONS])}"
+
+
+def _bytes(record: Record) -> list[str]:
+    trained = record.rounds[1:]
+    if not trained:
+        return []
+    largest = max(trained, key=lambda entry: entry.bytes_up + entry.bytes_down)
+    alignment = record.rounds[0].bytes_up + record.rounds[0].bytes_down
+    return [
+        f"largest round {largest.round}: {largest.bytes_up:,} B up, {largest.bytes_down:,} B down; alignment {alignment:,} B; "
+        f"{len(trained)} rounds, {record.bytes.up:,} B up and {record.bytes.down:,} B down in all"
+    ]

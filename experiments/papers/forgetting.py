@@ -34,7 +34,7 @@ from fkgsec.experiments.runs.writing import locked, refused, write_atomically
 from fkgsec.experiments.tasks.kge import Spec
 from fkgsec.experiments.tasks.memory import check_memory
 from fkgsec.experiments.tasks.spec import RunSpec
-from fkgsec.experiments.unlearning.summary import mean_of
+from fkgsec.experiments.unlearning.certificate import mean_of
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.kge.ranking import filtered_ranks, utility

@@ -1,27 +1,56 @@
-"""`fkgsec results`: finished runs as a table, a file, or in a tracker.
+"""`fkgsec results`, `view`, `report` and `plot`: finished runs as tables, pages and pictures.
 
 fkgsec results runs --where threat_model=identifiers --where metric=trr --sort value --csv runs.csv
+fkgsec report runs/fede runs/secagg --out report.html
 """
 
 from __future__ import annotations
 
 import io
 import sys
+import webbrowser
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fkgsec.attacks.figure import over_victims
-from fkgsec.errors import RunError
-from fkgsec.experiments.cli.console import make_console, say
+from fkgsec.attacks.figure import LEAKS, over_victims
+from fkgsec.errors import FkgsecError, RunError, SpecError
+from fkgsec.experiments.cli.console import complete_from, make_console, say
+from fkgsec.experiments.runs.choices import spelled
 from fkgsec.experiments.runs.writing import Overwrite, write_new
+from fkgsec.text import printable
+from fkgsec.version import __version__
+
+if TYPE_CHECKING:
+    from fkgsec.experiments.reporting.sheets import Sheet
+    from fkgsec.experiments.runs.record import Record
 
 RESULTS_EXAMPLES = (
     "Examples:\n\n  fkgsec results runs\n\n"
     "  fkgsec results runs --where algorithm=fede --where metric=trr --sort value\n\n"
     "  fkgsec results runs other-runs --csv runs.csv --tensorboard events"
 )
+VIEW_EXAMPLES = "Examples:\n\n  fkgsec view\n\n  fkgsec view results --out results.html --no-browser"
+REPORT_EXAMPLES = (
+    "Examples:\n\n  fkgsec report runs/mine\n\n  fkgsec report runs/defenses/comparison.json --out defenses.html\n\n"
+    "  fkgsec report runs/mine check.json runs/mine-fedlu-audit"
+)
+PLOT_EXAMPLES = (
+    "Examples:\n\n  fkgsec plot runs/mine\n\n  fkgsec plot runs --kind utility-leakage --kind bytes --format svg\n\n"
+    "  fkgsec plot runs/defenses/comparison.json --out pictures"
+)
+FORMATS = ("png", "svg")
+PICTURES = {
+    "utility-leakage": "utility_leakage",
+    "convergence": "convergence",
+    "bytes": "bytes_by_run",
+    "heat-map": "heat_map",
+    "roc": "roc",
+    "risk": "risk_by_relation",
+}
+"""By kind of picture the function of `pictures` that draws it."""
+OF_ONE_RUN = ("roc", "risk")
 
 
 def results(
@@ -49,23 +78,17 @@ def results(
 ) -> None:
     """List finished runs: settings, utility, leakage by threat model, bytes, seconds and commit."""
     from fkgsec.experiments.reporting.frames import figures
-    from fkgsec.experiments.reporting.listing import (
-        WIDE,
-        find_records,
-        listing_table,
-        log_mlflow,
-        log_tensorboard,
-        select,
-        sort,
-    )
+    from fkgsec.experiments.reporting.listing import WIDE, listing_table, select, sort
+    from fkgsec.experiments.reporting.reading import find_records
     from fkgsec.experiments.reporting.sheets import as_csv
+    from fkgsec.experiments.tracking import log_mlflow, log_tensorboard
 
-    found = find_records(paths or [Path("runs")])
-    for line in found.damaged:
+    records, damaged = find_records(paths or [Path("runs")])
+    for line in damaged:
         say(f"fkgsec: left out: {line}")
-    if not found.records:
+    if not records:
         raise typer.Exit(RunError.exit_status)
-    frame = select(figures(found.records, over_victims), where or [])
+    frame = select(figures(records, over_victims), where or [])
     if sort_by is not None:
         frame = sort(frame, sort_by, reverse=reverse)
     if not quiet:
@@ -76,18 +99,191 @@ def results(
         console.print(table)
         if left_out:
             console.print(f"Too wide to show: {', '.join(left_out)} (--csv writes every column)", soft_wrap=True)
-    if csv is not None:
-        content = as_csv(frame)
-        if csv == "-":
-            sys.stdout.write(content)
-        else:
-            write_new(Path(csv), content.encode(), overwrite=overwrite)
+    if csv == "-":
+        sys.stdout.write(as_csv(frame))
+    elif csv is not None:
+        write_new(Path(csv), as_csv(frame).encode(), overwrite=overwrite)
     if parquet is not None:
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False)
         write_new(parquet, buffer.getvalue(), overwrite=overwrite)
-    chosen = {name: found.records[name] for name in dict.fromkeys(frame["run"])}
+    chosen = {name: records[name] for name in dict.fromkeys(frame["run"])}
     if tensorboard is not None:
         log_tensorboard(chosen, tensorboard, overwrite=overwrite)
     if mlflow is not None:
         log_mlflow(chosen, mlflow)
+
+
+def view(
+    runs: Annotated[Path, typer.Argument(help="folder, searched for runs and audits at any depth")] = Path("runs"),
+    *,
+    out: Annotated[Path, typer.Option("--out", help="the page to write")] = Path("runs.html"),
+    browser: Annotated[bool, typer.Option("--browser/--no-browser", help="open the page in a browser")] = True,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write one HTML page that lists all runs of a folder, to filter and sort, and open it."""
+    _require_html(out)
+    about, page = render_overview(runs)
+    write_new(out, page.encode(), overwrite=overwrite)
+    typer.echo(f"Written to {out}: {about}")
+    if browser:
+        webbrowser.open(out.resolve().as_uri())
+
+
+def _require_html(out: Path) -> None:
+    if out.suffix not in (".html", ".htm"):
+        raise SpecError(f"out must end with .html, so that no record is replaced; got {out}")
+
+
+def render_overview(root: Path) -> tuple[str, str]:
+    """Render the page of all runs and audits below a folder. Returns what it lists in a line, and the page.
+
+    Raises:
+        RunError: the folder does not exist, or has neither a record nor an audit at any depth.
+    """
+    from fkgsec.experiments.reporting.pages import render_page
+    from fkgsec.experiments.reporting.reading import find_records
+    from fkgsec.experiments.reporting.sheets import Column, Sheet, count
+    from fkgsec.experiments.runs.run import RECORD_FILE
+    from fkgsec.experiments.unlearning.options import AUDIT_FILE
+    from fkgsec.experiments.unlearning.verification import read_verification
+
+    if not root.is_dir():
+        raise RunError(f"{root}: no such folder; fkgsec view takes a folder with runs in it")
+    records: dict[str, Record] = {}
+    damaged: list[str] = []
+    if any(root.rglob(RECORD_FILE)):
+        records, damaged = find_records([root])
+    audits = []
+    for file in sorted(root.rglob(AUDIT_FILE)):
+        try:
+            audit = read_verification(file)
+        except FkgsecError as error:
+            damaged.append(str(error))
+            continue
+        if audit is not None:
+            request = (f"{client}: {count(number, 'triple')}" for client, number in audit.unlearning.asked.items())
+            name = printable(file.parent.relative_to(root).as_posix())
+            audits.append((name, audit.verdict.outcome, audit.unlearning.options.method, ", ".join(request)))
+    if not records and not damaged and not audits:
+        raise RunError(f"{root}: no {RECORD_FILE} at any depth; fkgsec train and attack write them")
+    about = count(len(records), "run") + (f", {len(damaged)} damaged" if damaged else "")
+    audit_heads = tuple(map(Column, ("audit", "verdict", "method", "request")))
+    page = render_page(
+        "overview.html.j2",
+        about=f"{about} below {printable(str(root))}",
+        runs=_overview_sheet(records) if records else None,
+        audits=Sheet("Unlearning audits", audit_heads, tuple(audits)) if audits else None,
+        damaged=[printable(line) for line in damaged],
+        version=__version__,
+    )
+    return about, page
+
+
+def _overview_sheet(records: dict[str, Record]) -> Sheet:
+    from fkgsec.experiments.reporting.sheets import Column, Sheet, rows_of
+    from fkgsec.experiments.reporting.verdict import figure_text, question_text, verdict_of
+
+    rows = []
+    for name, record in records.items():
+        verdict = verdict_of(record.figures)
+        leaks = rows_of(verdict.figures.loc[verdict.figures["status"] == LEAKS].head(1))
+        rows.append((
+            printable(name), record.spec.algorithm, record.spec.defense or "none",
+            f"{record.data.name}, {len(record.data.clients)} clients, seed {record.seed}",
+            record.metric, record.utility[record.metric], verdict.brief,
+            "".join(f"{figure_text(row)}: {question_text(row)}" for row in leaks),
+            record.bytes.up + record.bytes.down, sum(entry.seconds for entry in record.rounds),
+        ))  # fmt: skip
+    columns = (
+        *map(Column, ("run", "algorithm", "defense", "data", "metric")), Column("test utility", "figure"), Column("leaks"),
+        Column("worst figure"), Column("MiB", "MiB"), Column("s", "s"),
+    )  # fmt: skip
+    note = (
+        "Leaks: how many leading figures beat their baseline (95% CI excludes it), and the one that adds most to it. Baseline: "
+        "the same adversary without access to the training messages. Exposed: the protocol transmits it, no attack needed. "
+        "“None shown” does not prove that nothing leaks."
+    )
+    return Sheet("Runs", columns, tuple(rows), notes=(note,))
+
+
+def report(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="run folders, records, comparisons (all cases of each), and folders of verify or what check --json wrote; the "
+            "verdict that check left beside a run is found by itself"
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", help="the page to write")] = Path("report.html"),
+    examples: Annotated[bool, typer.Option(help="show triples of the victims that the adversary claims")] = True,
+    overwrite: Overwrite = False,
+) -> None:
+    """Write one HTML page on finished runs: what leaked to whom, what the defense promises, utility, bytes, provenance."""
+    from fkgsec.experiments.reporting.html.page import assemble, judged_beside, read_judged, render
+    from fkgsec.experiments.reporting.reading import name_of, read_runs
+    from fkgsec.experiments.reporting.sheets import count
+
+    _require_html(out)
+    judged = {path: verdict for path in runs if (verdict := read_judged(path)) is not None}
+    places = [path for path in runs if path not in judged]
+    shown = read_runs(places)
+    if not shown:
+        raise RunError("a policy's verdict or an audit stands beside runs; give a run folder, too")
+    verdicts = judged_beside(places, shown) | {path.resolve(): verdict for path, verdict in judged.items()}
+    by_name = [(name_of(path), verdict) for path, verdict in verdicts.items()]
+    page = render(assemble(shown, examples=examples, judged=by_name)).encode()
+    write_new(out, page, overwrite=overwrite)
+    typer.echo(f"Written to {out}: {count(len(shown), 'run')}, {len(page) / 1024:,.0f} KiB")
+
+
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="run folders, records, comparisons, or folders of these")],
+    kind: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--kind",
+            help=f"which pictures: {', '.join(PICTURES)}; repeatable (default: all that the runs have anything for)",
+            autocompletion=complete_from(lambda: tuple(PICTURES)),
+        ),
+    ] = None,
+    form: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--format",
+            help=f"{' or '.join(FORMATS)}; repeatable (default: both)",
+            autocompletion=complete_from(lambda: FORMATS),
+        ),
+    ] = None,
+    out: Annotated[Path, typer.Option("--out", help="folder to write them into")] = Path("pictures"),
+    overwrite: Overwrite = False,
+) -> None:
+    """Draw finished runs: utility against leakage, convergence, bytes, heat map, ROC, risk by relation."""
+    from fkgsec.experiments.reporting import pictures
+    from fkgsec.experiments.reporting.reading import read_runs
+    from fkgsec.experiments.runs.compare import folder_name
+
+    kinds = spelled("kind", kind or list(PICTURES), PICTURES)
+    formats = spelled("format", form or list(FORMATS), FORMATS)
+    shown = read_runs(runs)
+    if len(shown) > pictures.MOST_RUNS:
+        raise RunError(f"plot: at most {pictures.MOST_RUNS} runs can be told apart in one picture; got {len(shown)}")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{out}: cannot be made ({error.strerror})") from error
+    num_written = 0
+    for name in kinds:
+        for group in [[run] for run in shown] if name in OF_ONE_RUN else [shown]:
+            stem = name if group == shown else f"{name}-{folder_name(group[0].name)}"
+            figure = getattr(pictures, PICTURES[name])(group)
+            if figure is None:
+                if kind:
+                    say(f"fkgsec: left out: {stem}: {', '.join(run.name for run in group)} has nothing to draw")
+                continue
+            for ending in formats:
+                write_new(out / f"{stem}.{ending}", pictures.saved(figure, ending), overwrite=overwrite)
+                num_written += 1
+    if not num_written:
+        raise RunError(f"plot: nothing to draw in {', '.join(map(str, runs))}: {', '.join(kinds)} need attacked runs")
+    typer.echo(f"Written to {out}: {num_written} files")

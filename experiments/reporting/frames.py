@@ -14,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from fkgsec.attacks.figure import Figure, headline, leading, over_victims
+from fkgsec.attacks.figure import Figure, Place, headline, leading, over_victims
 from fkgsec.attacks.frames import COLUMNS, figure_rows
 from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.attacks.registry import ATTACKS
@@ -100,12 +100,21 @@ def every_variant(listed: Sequence[Figure]) -> list[Figure]:
     return [figure for figure in over_victims(listed) if figure.victim == ALL or id(figure) in chosen]
 
 
-def leading_figures(listed: Iterable[Figure]) -> list[Figure]:
-    """Select the leading metrics of each attack over all victims, in the order of the registered attacks."""
+def leading_by_place(listed: Iterable[Figure]) -> dict[Place, Figure]:
+    """Select the leading metrics of each registered attack, over all victims or of the worst one."""
+    return leading(listed, {name: attack.leading for name, attack in ATTACKS.items()})
+
+
+def in_order(places: Iterable[Place]) -> list[Place]:
+    """Sort places by the order of the registered attacks."""
     order = {name: number for number, name in enumerate(ATTACKS)}
-    found = leading(listed, {name: attack.leading for name, attack in ATTACKS.items()})
-    places = sorted(found, key=lambda place: (order.get(place[0], len(order)), *map(str, place)))
-    return [found[place] for place in places]
+    return sorted(set(places), key=lambda place: (order.get(place[0], len(order)), *map(str, place)))
+
+
+def leading_figures(listed: Iterable[Figure]) -> list[Figure]:
+    """Select the figures of `leading_by_place`, in the order of the registered attacks."""
+    figures = leading_by_place(listed)
+    return [figures[place] for place in in_order(figures)]
 
 
 def where_measured(frame: pd.DataFrame) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.options import RECONSTRUCTION
 from fkgsec.attacks.reconstruction.evaluation import NO_NAME
 from fkgsec.attacks.reconstruction.leakage import items_behind
+from fkgsec.estimate import Estimate
 from fkgsec.experiments.reporting.frames import attack_name, over_all
 from fkgsec.experiments.reporting.membership import RISK_FILE, risk_table
 from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, short
@@ -27,7 +28,6 @@ from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.randomness import generator
 
-_Triple = tuple[str, str, str, str]  # victim, head, relation, tail
 NUM_EXAMPLES, MOST_TRIPLES = 3, 20
 RULE = (
     f"For each run, under the attack that rebuilds most triples: the {NUM_EXAMPLES} right and the {NUM_EXAMPLES} wrong claims of "
@@ -69,7 +69,7 @@ class Examples:
     @property
     def scored(self) -> bool:
         """Tell whether the scores of these claims differ."""
-        return len({f"{one.score:.3f}" for one in (*self.right, *self.wrong)}) > 1
+        return len({f"{example.score:.3f}" for example in (*self.right, *self.wrong)}) > 1
 
 
 def rebuilt(record: Record, metric: str = "trr") -> list[Figure]:
@@ -86,71 +86,47 @@ def relations_sheet(run: Run) -> Sheet | None:
 
     None without scores, or when nothing was attacked. Intervals are Wilson's; over all relations it is the attack's interval.
     """
-    rows = rebuilt(run.record)
-    if run.scores is None or not rows:
+    figures = rebuilt(run.record)
+    if run.scores is None or not figures:
         return None
-    attacked = [items_behind(figure, run.scores) for figure in rows]
     has_base = "base" in run.scores  # the chance of each triple without embeddings
-    tallies = [_tally(triples, has_base=has_base) for triples in attacked]
-    names = sorted({name for tally in tallies for name in tally})
-    sensitive = [name for name in names if name in run.record.data.sensitive]
-    body = []
-    for name in names:
-        cells, highest = _relation_cells(tallies, [name], has_base=has_base)
-        mark = "sensitive" if name in sensitive else ""
-        body.append(((name not in sensitive, -highest, name), (name, mark, *cells)))
-    foot = [("all relations", "", *_relation_cells(tallies, names, has_base=has_base, rows=rows)[0])]
-    if sensitive:
-        cells = _relation_cells(tallies, sensitive, has_base=has_base)[0]
-        foot.insert(0, ("sensitive relations", "", *cells))
+    tallies = []
+    for figure in figures:
+        triples = items_behind(figure, run.scores)
+        columns = {"right": triples["right"].astype(float), "n": 1.0, "base": triples["base"] if has_base else 0.0}
+        tallies.append(pd.DataFrame({"relation": triples["relation"].astype(str), **columns}).groupby("relation").sum())
+    names = sorted({name for tally in tallies for name in tally.index})
+    marked = run.record.data.sensitive
+    sensitive = [name for name in names if name in marked]
+
+    def cells(names: Sequence[str], estimates: Sequence[Estimate] = ()) -> tuple[Any, ...]:
+        """Return triples of these relations, then for each attack the share rebuilt, with its base if there is one."""
+        row, most = [], 0
+        for place, tally in enumerate(tallies):
+            right, n, base = tally.loc[tally.index.isin(names)].sum()
+            share = estimates[place] if estimates else estimate.proportion(int(right), int(n))
+            row += [share, *([base / share.n if share.n else None] if has_base else [])]
+            most = max(most, share.n)
+        return most, *row
+
+    rows = [(name, "sensitive" if name in marked else "", *cells([name])) for name in names]
+    rows.sort(key=lambda row: (not row[1], -max(cell.value for cell in row if isinstance(cell, Estimate)), row[0]))
+    foot = [("sensitive relations", "", *cells(sensitive))] if sensitive else []
+    foot.append(("all relations", "", *cells(names, [figure.estimate for figure in figures])))
     columns = [Column("relation"), Column("marked"), Column("triples", "count")]
-    for row in rows:
-        columns += [
-            Column(attack_name(row.threat_model, row.leak), "figure"),
-            *([Column("base", "value")] if has_base else []),
-        ]
+    places = [attack_name(figure.threat_model, figure.leak) for figure in figures]
+    for place in places:
+        columns += [Column(place, "figure"), *([Column("base", "value")] if has_base else [])]
     notes = [
         "The intervals of relations are of the triples alone; that over all relations also covers which entities leaked."
     ]
     if not sensitive:
         notes.append("No relation of these data is marked as sensitive.")
     if not has_base:
-        bases = [f"{short(row.baseline or 0.0)} under {attack_name(row.threat_model, row.leak)}" for row in rows]
+        bases = [f"{short(one.baseline or 0.0)} under {place}" for one, place in zip(figures, places, strict=True)]
         notes.append(f"The scores have no base by relation; over all relations it is {', '.join(bases)}.")
-    return Sheet(
-        f"{run.name}: triples rebuilt by relation, all victims; sensitive ones first, then the highest share",
-        tuple(columns),
-        tuple(cells for _, cells in sorted(body, key=lambda item: item[0])),
-        tuple(foot),
-        tuple(notes),
-    )
-
-
-def _tally(triples: pd.DataFrame, *, has_base: bool) -> dict[str, np.ndarray]:
-    """For each relation: triples rebuilt, all triples, and those expected without embeddings (zero where that is not known)."""
-    names, place = np.unique(triples["relation"].astype(str), return_inverse=True)
-    weights = (triples["right"], None, triples["base"] if has_base else np.zeros(len(place)))
-    sums = np.stack([np.bincount(place, weight, len(names)) for weight in weights], axis=1)
-    return dict(zip(names.tolist(), sums, strict=True))
-
-
-def _relation_cells(
-    tallies: Sequence[dict[str, np.ndarray]], names: Sequence[str], *, has_base: bool, rows: Sequence[Figure] = ()
-) -> tuple[list[Any], float]:
-    """Triples of these relations, then for each attack the share rebuilt, with its base if there is one; the highest share.
-
-    Args:
-        rows: the attacks, where `names` are all relations: then the figures are theirs.
-    """
-    cells, highest, most = [], 0.0, 0
-    for place, tally in enumerate(tallies):
-        right, n, expected = sum((tally[name] for name in names if name in tally), start=np.zeros(3))
-        figure = rows[place].estimate if rows else estimate.proportion(int(right), int(n))
-        cells.append(figure)
-        if has_base:
-            cells.append(float(expected) / figure.n if figure.n else None)
-        highest, most = max(highest, figure.value), max(most, figure.n)
-    return [most, *cells], highest
+    title = f"{run.name}: triples rebuilt by relation, all victims; sensitive ones first, then the highest share"
+    return Sheet(title, tuple(columns), tuple(rows), tuple(foot), tuple(notes))
 
 
 def examples_of(run: Run) -> Examples | None:
@@ -158,37 +134,35 @@ def examples_of(run: Run) -> Examples | None:
     best = max(rebuilt(run.record), key=lambda figure: figure.estimate.value, default=None)
     if best is None or run.scores is None:
         return None
-    (named_by,) = (one for one in rebuilt(run.record, "err") if one.question[2:4] == best.question[2:4])
-    entities, triples = items_behind(named_by, run.scores), items_behind(best, run.scores)
-    named = zip(entities["victim"], entities["head"], entities["score"], strict=True)
-    score_of = {(victim, name): score for victim, name, score in named}
+    (named,) = (figure for figure in rebuilt(run.record, "err") if figure.question[2:4] == best.question[2:4])
+    entities, triples = items_behind(named, run.scores), items_behind(best, run.scores)
+    score_of = dict(zip(zip(entities["victim"], entities["head"], strict=True), entities["score"], strict=True))
     ends = zip(triples["victim"], triples["head"], triples["tail"], strict=True)
     surety = np.array([min(score_of[victim, head], score_of[victim, tail]) for victim, head, tail in ends])
-    victims = triples["victim"].tolist()
     truths, claims = (
-        list(zip(victims, *(triples[f"{kind}{part}"].tolist() for part in ("head", "relation", "tail")), strict=True))
+        list(triples[["victim", *(f"{kind}{part}" for part in ("head", "relation", "tail"))]].itertuples(False, None))
         for kind in ("", "guessed_")
     )
     claimed = np.array([NO_NAME not in claim for claim in claims], dtype=bool)
     marked = np.isin(triples["guessed_relation"], run.record.data.sensitive)
     draw = generator(run.record.seed, "report examples").permutation(len(claims))
-    order = [place for place in np.lexsort((draw, -surety, ~marked)).tolist() if claimed[place]]
     # Where two relations link a pair one claim answers for both; it is wrong only when the victim has no such triple.
-    known, right_ones = set(truths), triples["right"].to_numpy(dtype=bool)
-    chosen: dict[bool, dict[_Triple, Example]] = {True: {}, False: {}}
-    for place in order:
-        claim, right, data = claims[place], bool(right_ones[place]), run.record.spec.data
-        found = chosen[right]
-        if (right or claim not in known) and claim not in found and len(found) < NUM_EXAMPLES:
-            said, true = (
-                triple_words(head, relation, tail, data) for _, head, relation, tail in (claim, truths[place])
+    true_triples, is_right = set(truths), triples["right"].to_numpy(dtype=bool)
+    chosen: dict[bool, dict[tuple[str, ...], Example]] = {True: {}, False: {}}
+    for place in np.lexsort((draw, -surety, ~marked)).tolist():
+        claim, right = claims[place], bool(is_right[place])
+        examples = chosen[right]
+        if not claimed[place] or claim in examples or len(examples) == NUM_EXAMPLES:
+            continue
+        if right or claim not in true_triples:
+            claim_words, true_words = (
+                triple_words(*triple[1:], run.record.spec.data) for triple in (claim, truths[place])
             )
-            found[claim] = Example(claim[0], said, true, float(surety[place]))
-    num_claims, num_right = int(claimed.sum()), int(right_ones.sum())
+            examples[claim] = Example(claim[0], claim_words, true_words, float(surety[place]))
     return Examples(
         run=run.name,
         attack=attack_name(best.threat_model, best.leak),
-        counts=f"{num_claims:,} claims about {len(claims):,} training triples; {num_right:,} are right: TRR "
+        counts=f"{claimed.sum():,} claims about {len(claims):,} training triples; {is_right.sum():,} are right: TRR "
         f"{interval(best.estimate)}.",
         right=tuple(chosen[True].values()),
         wrong=tuple(chosen[False].values()),
@@ -206,10 +180,10 @@ def risk_sheets(runs: Sequence[Run]) -> tuple[Sheet, ...]:
         if run.candidates is None or not len(run.candidates):
             continue
         table = risk_table(run.candidates)
-        found = table.loc[table["trained"]].sort_values("false_alarms", kind="stable")
-        first = found.drop_duplicates(["victim", "head", "relation", "tail"]).head(MOST_TRIPLES)
+        trained = table.loc[table["trained"]].sort_values("false_alarms", kind="stable")
+        first = trained.drop_duplicates(["victim", "head", "relation", "tail"]).head(MOST_TRIPLES)
         title = f"{run.name}: training triples at greatest risk, by the fewest false alarms at which one is found"
-        notes = (f"The first {len(first)} of {len(found):,}; {RISK_FILE} in the run's folder has all.",)
+        notes = (f"The first {len(first)} of {len(trained):,}; {RISK_FILE} in the run's folder has all.",)
         sheets.append(Sheet.of(title, first, heads, notes=notes))
     return tuple(sheets)
 
@@ -237,7 +211,7 @@ _KINDS = {"drug": "the drug {}", "gene": "the gene {}", "class": "the class {}"}
 
 
 def triple_words(head: str, relation: str, tail: str, data: str) -> str:
-    """A triple as a sentence for the embedded consortium, as it stands for other data (`data` is that of the spec).
+    """Write a triple as a sentence for the embedded consortium, as it stands for other data (`data` is that of the spec).
 
     >>> triple_words("hospital-2/patient-017", "prescribed", "drug:olsartan-206", "consortium")
     'patient 17 of hospital-2 was prescribed the drug olsartan-206'
@@ -253,5 +227,5 @@ def _entity_words(name: str) -> str:
     patient = re.fullmatch(r"(hospital-\d+)/patient-0*(\d+)", name)
     if patient:
         return f"patient {patient[2]} of {patient[1]}"
-    kind, colon, own = name.partition(":")
-    return _KINDS.get(kind, "{}").format(own) if colon else name
+    kind, colon, short_name = name.partition(":")
+    return _KINDS.get(kind, "{}").format(short_name) if colon else name

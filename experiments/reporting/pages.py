@@ -1,6 +1,6 @@
 """HTML pages from the templates beside this file. Every text is escaped; a missing value is an error, not a gap.
 
-page = render_page("report.html.j2", report=report, verdicts=VERDICTS, text=cell_text, order=cell_order)
+page = render_page("report.html.j2", report=report, says_not=SAYS_NOT, rule=RULE)
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from typing import Any
 
 import jinja2
 
+from fkgsec.experiments.reporting.sheets import cell_order, cell_text
+
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
     autoescape=True,
@@ -20,9 +22,10 @@ _ENVIRONMENT = jinja2.Environment(
     lstrip_blocks=True,
 )
 # A page's own policy names its one inline script by this hash.
+_ENVIRONMENT.globals |= {"text": cell_text, "order": cell_order}
 _ENVIRONMENT.filters["sha256"] = lambda text: base64.b64encode(hashlib.sha256(str(text).encode()).digest()).decode()
 
 
 def render_page(template: str, **values: Any) -> str:
-    """The page that a template makes of these values."""
+    """Render a template with these values."""
     return _ENVIRONMENT.get_template(template).render(**values)

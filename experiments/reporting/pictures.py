@@ -1,54 +1,132 @@
-"""Pictures as PNG or SVG: of one run, of a comparison, and the kinds of `fkgsec plot`.
+"""Pictures of runs: of one run, of a comparison, for `fkgsec plot` and on the report page.
 
     Path("picture.png").write_bytes(draw_picture(record))
-    Path("bytes.svg").write_bytes(saved(PICTURES["bytes"].draw(read_runs([Path("runs/mine")])), "svg"))
+    Path("bytes.svg").write_bytes(saved(bytes_by_run(read_runs([Path("runs/mine")])), "svg"))
 
 Runs differ in color and in marker or dash, so that color-blind readers and prints in gray tell them apart.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import io
+import textwrap
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+import numpy as np
+import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.figure import Figure as Picture
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
-from fkgsec.attacks.figure import Figure as Found
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.view import ALL
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.reporting.frames import attack_name, over_all
 from fkgsec.experiments.reporting.items import Run, relations_sheet
-from fkgsec.experiments.reporting.matrix import Cell, Matrix, matrix, matrix_figure
-from fkgsec.experiments.reporting.membership import roc_figure
-from fkgsec.experiments.reporting.picture import BLUE, GREEN, GREY, MOST_LETTERS, ORANGE, png
-from fkgsec.experiments.reporting.sheets import interval
+from fkgsec.experiments.reporting.matrix import Matrix, level, matrix, written
+from fkgsec.experiments.reporting.membership import Curve, curves
+from fkgsec.experiments.reporting.sheets import NONE, interval
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import task_of
 from fkgsec.text import printable
 
+MOST_LETTERS = 40  # of a name in a picture; longer ones would leave no room for what is drawn
+# Okabe and Ito's colors: told apart by color-blind readers, and by gray level in print.
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
 COLOURS = (BLUE, ORANGE, GREEN, "#D55E00", "#56B4E9", "#CC79A7", GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
+ADDS_NOTHING, NOT_ATTACKED = (BLUE, 0.3), (GREY, 0.15)  # with alpha, so that a dark page shows through
 MOST_RUNS = len(COLOURS) * len(DASHES)
-MOST_PANELS, MOST_RELATIONS = 3, 15
-MIB = 2**20
+MOST_PANELS, MOST_RELATIONS, MOST_VICTIMS, MOST_GROUPS = 3, 15, 8, 14
+LEGEND = (
+    "Figure, and in brackets its base. Colour: how far a figure lies from its base (white: no better than the same adversary "
+    "without access to the training messages, or than its false triples that nobody planted) to its upper bound (orange). "
+    "Bold: the 95 % interval lies beyond the base. Blue: the base is the upper bound already, so that the attack can add "
+    "nothing. Grey: not attacked, for the reason of that number."
+)
 
 
-MOST_GROUPS = 14
+def saved(figure: Picture, form: str = "png", *, salt: str = "fkgsec") -> bytes:
+    """Return the file in one of the formats of `fkgsec plot`; the same figure gives the same bytes.
+
+    Texts stay as they are: names come from somebody's data, and a `$` in them would be read as a formula.
+    `salt`: makes the IDs in an SVG.
+    """
+    for text in figure.findobj(Text):
+        if isinstance(text, Text):
+            text.set_parse_math(False)
+            text.set_text(printable(text.get_text(), lines=True))
+    buffer = io.BytesIO()
+    with rc_context({"svg.hashsalt": salt}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing")
+        figure.savefig(buffer, format=form, dpi=120, metadata={"Date": None} if form == "svg" else None)
+    return buffer.getvalue()
+
+
+def draw_bars(
+    axes: Axes,
+    places: Sequence[float],
+    figures: Sequence[Estimate],
+    size: float,
+    bases: Sequence[Any] = (),
+    **style: Any,
+) -> None:
+    """Draw bars with their intervals, and a black line at each baseline that is known."""
+    errors = [[figure.value - figure.low for figure in figures], [figure.high - figure.value for figure in figures]]
+    values = [figure.value for figure in figures]
+    axes.barh(places, values, size, xerr=errors, error_kw={"lw": 1, "capsize": 2}, **style)
+    for place, base in zip(places, bases, strict=False):
+        if base is not None:
+            axes.vlines(float(base), place - size / 2, place + size / 2, color="black", lw=2)
+
+
+def named(records: Mapping[str, Record]) -> dict[str, Record]:
+    """Return records by names that fit and differ: a long name is cut, and numbered where two are alike then."""
+    names: dict[str, Record] = {}
+    for number, (whole, record) in enumerate(records.items(), start=1):
+        name = printable(whole, 2 * MOST_LETTERS).replace(",dp:", ",\ndp:")
+        name = f"\u200b{name}" if name.startswith("_") else name  # matplotlib hides labels that begin so
+        names[f"{name} ({number})" if name in names else name] = record
+    return names
+
+
+def _records(runs: Sequence[Run]) -> dict[str, Record]:
+    return named({run.name: run.record for run in runs})
+
+
+def _style(number: int) -> dict[str, Any]:
+    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
+
+
+def legend(figure: Picture) -> None:
+    """Put one legend of everything that is labeled below all axes."""
+    shown = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    if shown:
+        ncols = min(4, len(shown)) if figure.get_figwidth() > 8 else 1
+        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=ncols, fontsize=8)
 
 
 def draw_picture(record: Record) -> bytes:
     """Draw loss and validation by round, and beside them what attacks got of all victims."""
     shown = [figure for figure in over_all(record.figures) if not figure.reason][:MOST_GROUPS]
-    figure = Figure(figsize=(12, 4.6) if shown else (7, 4.6), layout="constrained")
+    figure = Picture(figsize=(12, max(4.6, 1 + 0.45 * len(shown))) if shown else (7, 4.6), layout="constrained")
+    axes = figure.subplots(1, 2 if shown else 1, squeeze=False)[0]
+    _draw_training(axes[0], record)
     if shown:
-        left, right = figure.subplots(1, 2, width_ratios=[1, 1.5])
-        _draw_bars_of_attacks(right, shown)
-    else:
-        left = figure.subplots()
-    _draw_training(left, record)
+        places = list(range(len(shown)))[::-1]
+        labels = [f"{one.attack} {one.label}\n{attack_name(one.threat_model, one.leak)}" for one in shown]
+        bases = [one.baseline and one.baseline.value for one in shown]
+        draw_bars(axes[1], places, [one.estimate for one in shown], 0.6, bases, color=ORANGE)
+        axes[1].set_yticks(places, labels, fontsize=8 if len(shown) <= 4 else 6)
+        axes[1].set_title("Attacks, all victims or the worst one (bars: 95 % intervals; black: baseline)", fontsize=10)
     task = task_of(record.spec)
     reached = record.utility[task.metric]
     defense = f" · {record.spec.defense}" if record.spec.defense else ""
@@ -58,27 +136,22 @@ def draw_picture(record: Record) -> bytes:
     opened = f" · {void} of {len(trained)} rounds opened nothing" if void else ""
     figure.suptitle(
         f"{record.spec.algorithm}{defense} · {record.spec.model} · {printable(record.data.name, MOST_LETTERS)} · {utility} "
-        f"· {(record.bytes.up + record.bytes.down) / MIB:.1f} MiB exchanged{opened}",
+        f"· {(record.bytes.up + record.bytes.down) / 2**20:.1f} MiB exchanged{opened}",
         fontsize=11,
     )
-    return png(figure)
+    return saved(figure)
 
 
 def _draw_training(axes: Axes, record: Record) -> None:
-    trained = [entry for entry in record.rounds if entry.loss is not None]
-    axes.plot(
-        [entry.round for entry in trained], [entry.loss or 0 for entry in trained], color=GREY, label="training loss"
-    )
-    axes.set(xlabel="round", ylabel="loss")
+    losses = {entry.round: entry.loss for entry in record.rounds if entry.loss is not None}
+    axes.plot(list(losses), list(losses.values()), color=GREY, label="training loss")
+    axes.set(xlabel="round", ylabel="loss", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_ylim(bottom=0)
     second = axes.twinx()
-    checked = [(entry.round, entry.valid) for entry in record.rounds if entry.valid is not None]
+    checked = {entry.round: entry.valid for entry in record.rounds if entry.valid is not None}
     task = task_of(record.spec)
     metric = task.label(task.metric)
-    second.plot(
-        *zip(*checked, strict=True) if checked else ([], []), color=BLUE, marker="o", ms=3, label=f"validation {metric}"
-    )
+    second.plot(list(checked), list(checked.values()), color=BLUE, marker="o", ms=3, label=f"validation {metric}")
     second.axvline(record.best_round, color=BLUE, lw=0.8, ls=":")
     second.set_ylabel(metric, color=BLUE)
     second.set_ylim(bottom=0)
@@ -87,94 +160,72 @@ def _draw_training(axes: Axes, record: Record) -> None:
     axes.set_title(f"Training (kept: round {record.best_round})", fontsize=10)
 
 
-def _draw_bars_of_attacks(axes: Axes, figures: Sequence[Found]) -> None:
-    labels = [f"{one.attack}\n{one.label}\n{attack_name(one.threat_model, one.leak)}" for one in figures]
-    places = list(range(len(figures)))
-    draw_bars(axes, places, [one.estimate for one in figures], 0.6, across=False, color=ORANGE)
-    based = [(place, one.baseline.value) for place, one in zip(places, figures, strict=True) if one.baseline]
-    for number, (place, base) in enumerate(based):
-        label = "baseline" if not number else "_"
-        axes.hlines(base, place - 0.3, place + 0.3, color="black", lw=2, label=label)
-    small = len(figures) > 4
-    axes.set_xticks(places, labels, fontsize=6 if small else 8, rotation=60 if small else 0)
-    axes.set_title("Attacks, all victims together or the worst one (bars: 95 % intervals)", fontsize=10)
-    if based:
-        axes.legend(fontsize=8)
+def panels(records: Mapping[str, Record], num_attacks: int) -> dict[str, Callable[[Axes], None]]:
+    """Return by title what draws a row for each run: utility, the first figures of attacks, bytes, and seconds."""
+    cases = list(records.values())
+    task = task_of(cases[0].spec)
+    places = list(range(len(cases)))[::-1]
+    figures = [[figure for figure in over_all(case.figures) if not figure.reason] for case in cases]
+    groups = list(dict.fromkeys((one.threat_model, one.variant) for listed in figures for one in listed))
 
+    def draw_amounts(axes: Axes, amounts: Sequence[float], unit: str) -> None:
+        axes.barh(places, amounts, 0.6, color=GREY)
+        axes.set_xlabel(unit)
 
-def draw_bars(
-    axes: Axes, places: Sequence[float], figures: Sequence[Estimate], size: float, *, across: bool, **style: Any
-) -> None:
-    """Bars with their intervals."""
-    errors = [[one.value - one.low for one in figures], [one.high - one.value for one in figures]]
-    style |= {"error_kw": {"lw": 1, "capsize": 2}, "xerr" if across else "yerr": errors}
-    (axes.barh if across else axes.bar)(places, [one.value for one in figures], size, **style)
+    def draw_utility(axes: Axes) -> None:
+        draw_bars(axes, places, [case.utility[task.metric] for case in cases], 0.6, color=GREY)
+        axes.set_xlabel(f"test {task.label(task.metric)}, higher is better")
+
+    def draw_figures(axes: Axes, key: str) -> None:
+        by_group = {
+            group: {place: one for place, listed in zip(places, figures, strict=True) for one in listed
+                    if one.key == key and (one.threat_model, one.variant) == group}
+            for group in groups
+        }  # fmt: skip
+        shown = {group: cells for group, cells in by_group.items() if cells}
+        height = 0.8 / max(1, len(shown))
+        for number, (group, cells) in enumerate(shown.items()):
+            at = [place + 0.4 - height * (number + 0.5) for place in cells]
+            bases = [one.baseline and one.baseline.value for one in cells.values()]
+            style = {"color": COLOURS[groups.index(group) % len(COLOURS)], "label": ", ".join(filter(None, group))}
+            draw_bars(axes, at, [one.estimate for one in cells.values()], 0.9 * height, bases, **style)
+        for place in places:
+            if not any(place in cells for cells in shown.values()):
+                axes.text(0.01, place, "nothing measured", va="center", fontsize=7, color=GREY)
+        axes.set_xlabel(f"{key.rpartition('.')[2]} (black: baseline)")
+
+    drawn: dict[str, Callable[[Axes], None]] = {"Utility": draw_utility}
+    for key in list(dict.fromkeys(one.key for listed in figures for one in listed))[:num_attacks]:
+        drawn[key] = partial(draw_figures, key=key)
+    sizes = [(case.bytes.up + case.bytes.down) / 2**20 for case in cases]
+    seconds = [sum(entry.seconds for entry in case.rounds) for case in cases]
+    return drawn | {
+        "MiB exchanged": partial(draw_amounts, amounts=sizes, unit="MiB both ways, an exact count"),
+        "Time": partial(draw_amounts, amounts=seconds, unit="s"),
+    }
 
 
 def draw_comparison(records: Mapping[str, Record]) -> bytes:
     """Draw a row for each case: utility, the first two figures of attacks by threat model with baselines, bytes and seconds."""
-    cases = list(records.values())
-    task = task_of(cases[0].spec)
-    figure = Figure(figsize=(14, 1.8 + 0.7 * len(cases)), layout="constrained")
-    utility, one, other, size, seconds = figure.subplots(1, 5, sharey=True, width_ratios=[2, 3, 3, 1.5, 1.5])
-    places = list(range(len(cases)))[::-1]
-    draw_bars(utility, places, [case.utility[task.metric] for case in cases], 0.6, across=True, color=GREY)
-    utility.set(xlabel=f"test {task.label(task.metric)}", title="Utility")
-    keys = dict.fromkeys(found.key for case in cases for found in over_all(case.figures) if not found.reason)
-    for axes, key in zip((one, other), [*keys, "", ""][:2], strict=True):
-        _draw_figures(axes, places, cases, key)
-    num_bytes = [(case.bytes.up + case.bytes.down) / 2**20 for case in cases]
-    size.barh(places, num_bytes, height=0.6, color=GREY)
-    size.set(xlabel="MiB in all", title="Bytes")
-    seconds.barh(places, [sum(entry.seconds for entry in case.rounds) for case in cases], height=0.6, color=GREY)
-    seconds.set(xlabel="s", title="Time")
-    names = [printable(name, 2 * MOST_LETTERS).replace(",dp:", ",\ndp:") for name in records]
-    utility.set_yticks(places, names, fontsize=8)
-    figure.legend(*one.get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=8)
-    first = cases[0]
+    names = named(records)
+    drawn = panels(names, 2)
+    figure = Picture(figsize=(14, 1.8 + 0.7 * len(names)), layout="constrained")
+    widths = [3 if "." in title else 2 for title in drawn]
+    for axes, (title, draw) in zip(
+        figure.subplots(1, len(drawn), sharey=True, width_ratios=widths), drawn.items(), strict=True
+    ):
+        draw(axes)
+        axes.set_title(title, fontsize=10)
+    figure.axes[0].set_yticks(list(range(len(names)))[::-1], list(names), fontsize=8)
+    legend(figure)
+    first = next(iter(names.values()))
     data = printable(first.data.name, MOST_LETTERS)
     figure.suptitle(f"{data} · {first.spec.model} · {len(first.data.clients)} clients", fontsize=11)
-    return png(figure)
-
-
-def _draw_figures(axes: Axes, places: list[int], cases: Sequence[Record], key: str) -> None:
-    """Bars of one figure of an attack, a colour for each threat model and variant, a black line at the base."""
-    rows = [
-        {(one.threat_model, one.variant): one for one in over_all(case.figures) if one.key == key and not one.reason}
-        for case in cases
-    ]
-    groups = list(dict.fromkeys(group for found in rows for group in found))
-    height = 0.8 / max(1, len(groups))
-    for number, group in enumerate(groups):
-        shown = [(place, found[group]) for place, found in zip(places, rows, strict=True) if group in found]
-        at = [place + 0.4 - height * (number + 0.5) for place, _ in shown]
-        label = ", ".join(part for part in group if part)
-        style = {"color": COLOURS[number % len(COLOURS)], "label": label}
-        draw_bars(axes, at, [one.estimate for _, one in shown], 0.9 * height, across=True, **style)
-        for place, (_, one) in zip(at, shown, strict=True):
-            if one.baseline is not None:
-                axes.vlines(one.baseline.value, place - height / 2, place + height / 2, color="black", lw=2)
-    for place, found in zip(places, rows, strict=True):
-        if not found:
-            axes.text(0.01, place, "nothing measured", va="center", fontsize=7, color=GREY)
-    axes.set(xlabel=key.rpartition(".")[2], title=key.partition(".")[0] or "Attacks")
-
-
-def _style(number: int) -> dict[str, Any]:
-    return {"color": COLOURS[number % len(COLOURS)], "marker": MARKERS[number % len(MARKERS)]}
-
-
-def _records(runs: Sequence[Run]) -> dict[str, Record]:
-    """By names that fit and differ: a long one is cut, and one that is another's then is numbered."""
-    found: dict[str, Record] = {}
-    for number, run in enumerate(runs, start=1):
-        name = printable(run.name, 2 * MOST_LETTERS)
-        found[f"{name} ({number})" if name in found else name] = run.record
-    return found
+    return saved(figure)
 
 
 def _matrix(runs: Sequence[Run]) -> Matrix:
-    """Of runs of one task, whose utilities can stand on one axis. Raises `RunError`."""
+    """Return the matrix of runs of one task, whose utilities can stand on one axis. Raises `RunError`."""
     if len({run.record.spec.task for run in runs}) > 1:
         raise RunError(
             "plot: runs of knowledge graphs and of graph classification have no figure in common; draw them apart"
@@ -182,99 +233,110 @@ def _matrix(runs: Sequence[Run]) -> Matrix:
     return matrix(_records(runs))
 
 
-def utility_leakage(runs: Sequence[Run]) -> Figure | None:
-    """Utility over the leading figures that most runs have, of each metric under one adversary; dotted: from the base."""
-    made = _matrix(runs)
-    rows = [row for row in made.rows if any(cell.measured for cell in row.cells)]
-    rows.sort(key=lambda row: (-sum(cell.measured for cell in row.cells), -max(map(_advantage, row.cells))))
+def utility_leakage(runs: Sequence[Run]) -> Picture | None:
+    """Draw utility over the leading figures that most runs have, of each metric under one adversary; dotted: from the base."""
+    table = _matrix(runs)
+    rows = {label: cells for label, cells in table.rows.items() if any(isinstance(cell, Figure) for cell in cells)}
     if not rows:
         return None
-    by_metric = {row.label.partition("\n")[0]: row for row in reversed(rows)}
-    shown = [row for row in rows if row in by_metric.values()][:MOST_PANELS]
-    figure = Figure(figsize=(1.2 + 4.2 * len(shown), 4.8), layout="constrained")
-    panels = figure.subplots(1, len(shown), sharey=True, squeeze=False)[0]
-    for axes, row in zip(panels, shown, strict=True):
-        for number, (name, cell, utility) in enumerate(zip(made.cases, row.cells, made.utility, strict=True)):
-            _point(axes, cell, utility, name, number)
-        missing = [name for name, cell in zip(made.cases, row.cells, strict=True) if not cell.measured]
+
+    def order(label: str) -> tuple[int, float]:
+        measured = [cell for cell in rows[label] if isinstance(cell, Figure)]
+        return -len(measured), -max(figure.advantage for figure in measured)
+
+    by_metric: dict[str, str] = {}
+    for label in sorted(rows, key=order):
+        by_metric.setdefault(label.partition("\n")[0], label)
+    shown = list(by_metric.values())[:MOST_PANELS]
+    figure = Picture(figsize=(1.2 + 4.2 * len(shown), 4.8), layout="constrained")
+    for axes, label in zip(figure.subplots(1, len(shown), sharey=True, squeeze=False)[0], shown, strict=True):
+        missing = []
+        for number, (name, cell, utility) in enumerate(zip(table.cases, rows[label], table.utility, strict=True)):
+            if isinstance(cell, Figure):
+                _point(axes, cell, utility, name, number)
+            else:
+                missing.append(name)
         if missing:
             axes.set_title(f"not attacked so: {', '.join(missing)[: 2 * MOST_LETTERS]}", fontsize=8, color=GREY)
-        axes.set_xlabel(row.label, fontsize=9)
+        axes.set_xlabel(label, fontsize=9)
         axes.grid(alpha=0.25)
-    panels[0].set_ylabel(f"test {made.metric}")
-    panels[0].set_ylim(bottom=-0.04 * panels[0].get_ylim()[1])
-    handles = {label: line for axes in panels for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(4, len(handles)), fontsize=8)
+    first = figure.axes[0]
+    first.set_ylabel(f"test {table.metric}")
+    first.set_ylim(bottom=-0.04 * first.get_ylim()[1])
+    legend(figure)
     figure.suptitle(
         "Utility against leakage (bars: 95 % intervals; dotted: from the base, a tick, to the figure)", fontsize=11
     )
     return figure
 
 
-def _advantage(cell: Cell) -> float:
-    return 0.0 if cell.figure is None else cell.figure.advantage
-
-
-def _point(axes: Axes, cell: Cell, utility: Estimate, name: str, number: int) -> None:
-    if cell.figure is None or not cell.measured:
-        return
-    one = cell.figure.estimate
-    across = [[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]]
-    up = [[max(0.0, utility.value - utility.low)], [max(0.0, utility.high - utility.value)]]
-    axes.errorbar(
-        one.value, utility.value, xerr=across, yerr=up, ls="", ms=7, capsize=2, lw=1, label=name, **_style(number)
+def _point(axes: Axes, figure: Figure, utility: Estimate, name: str, number: int) -> None:
+    across, up = (
+        [[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]] for one in (figure.estimate, utility)
     )
-    if cell.figure.baseline is not None:
-        ends = [cell.figure.baseline.value, one.value]
-        colour = _style(number)["color"]
-        axes.plot(ends, [utility.value] * 2, ls=":", lw=1.2, marker="|", ms=10, markevery=[0], color=colour)
+    at, style = figure.estimate.value, _style(number)
+    axes.errorbar(at, utility.value, xerr=across, yerr=up, ls="", ms=7, capsize=2, lw=1, label=name, **style)
+    if figure.baseline is not None:
+        ends = [figure.baseline.value, at]
+        axes.plot(ends, [utility.value] * 2, ls=":", lw=1.2, marker="|", ms=10, markevery=[0], color=style["color"])
 
 
-def convergence(runs: Sequence[Run]) -> Figure | None:
-    """Validation by round, and by bytes exchanged until then; a dot where the models were kept."""
-    shown = [run for run in runs if any(entry.valid is not None for entry in run.record.rounds)]
-    if not shown:
-        return None
-    figure = Figure(figsize=(11, 4.6), layout="constrained")
-    by_round, by_bytes = figure.subplots(1, 2, sharey=True)
-    for number, (name, record) in enumerate(_records(shown).items()):
-        sent, points = 0, []
-        for entry in record.rounds:
-            sent += entry.bytes_up + entry.bytes_down
-            if entry.valid is not None:
-                points.append((entry.round, sent / MIB, entry.valid))
-        dash = DASHES[number // len(COLOURS) % len(DASHES)]
-        style = _style(number) | {"ls": dash}
-        for axes, place in ((by_round, 0), (by_bytes, 1)):
-            axes.plot(
-                [point[place] for point in points], [point[2] for point in points], lw=1.6, **(style | {"marker": ""})
+def validations(records: Mapping[str, Record]) -> pd.DataFrame:
+    """Return every validation: columns run, round, bytes (exchanged until then), valid, best (whether it is the best round)."""
+    return pd.DataFrame(
+        [
+            (name, entry.round, num_bytes, entry.valid, entry.round == record.best_round)
+            for name, record in records.items()
+            for entry, num_bytes in zip(
+                record.rounds, np.cumsum([entry.bytes_up + entry.bytes_down for entry in record.rounds]), strict=True
             )
-            kept = [point for point in points if point[0] == record.best_round]
-            axes.plot([point[place] for point in kept], [point[2] for point in kept], ms=7, label=name, **style)
+            if entry.valid is not None
+        ],
+        columns=["run", "round", "bytes", "valid", "best"],
+    )
+
+
+def convergence(runs: Sequence[Run], *, narrow: bool = False) -> Picture | None:
+    """Draw validation by round, and by bytes exchanged until then; a marker at the best round. `narrow`: one below the other."""
+    checked = validations(_records(runs))
+    if not len(checked):
+        return None
+    by_run = checked.assign(mib=checked["bytes"] / 2**20).groupby("run", sort=False)
+    figure = Picture(figsize=(5.6, 6 + 0.2 * len(by_run)) if narrow else (11, 4.6), layout="constrained")
+    both = by_round, by_bytes = figure.subplots(*((2, 1) if narrow else (1, 2)), sharey=True)
+    for number, (name, rows) in enumerate(by_run):
+        style = _style(number) | {"ls": DASHES[number // len(COLOURS) % len(DASHES)]}
+        for axes, column in zip(both, ("round", "mib"), strict=True):
+            axes.plot(rows[column], rows["valid"], lw=1.6, **(style | {"marker": ""}))
+            best = rows.loc[rows["best"]]
+            axes.plot(best[column], best["valid"], ms=7, label=name, **style)
             axes.grid(alpha=0.25)
-    task = task_of(shown[0].record.spec)
+    task = task_of(runs[0].record.spec)
     by_round.set(xlabel="round", ylabel=f"validation {task.label(task.metric)}", xlim=(0, None), ylim=(0, None))
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     by_bytes.set(xlabel="MiB exchanged until then, alignment included", xlim=(0, None))
-    figure.legend(*by_round.get_legend_handles_labels(), loc="outside lower center", ncols=4, fontsize=8)
-    figure.suptitle("Convergence (marker: the round that was kept)", fontsize=11)
+    legend(figure)
+    figure.suptitle("Convergence (marker: the best round)", fontsize=11)
     return figure
 
 
-def bytes_by_run(runs: Sequence[Run]) -> Figure | None:
-    """MiB to the server and back of each run, and what alignment took of it."""
+def bytes_by_run(runs: Sequence[Run]) -> Picture | None:
+    """Draw the MiB of each run: alignment, to the server, and back."""
     records = _records(runs)
-    figure = Figure(figsize=(9, 1.6 + 0.5 * len(records)), layout="constrained")
+    first = [record.rounds[0] for record in records.values()]
+    parts = {
+        "alignment": [entry.bytes_up + entry.bytes_down for entry in first],
+        "to the server": [one.bytes.up - entry.bytes_up for one, entry in zip(records.values(), first, strict=True)],
+        "to the clients": [
+            one.bytes.down - entry.bytes_down for one, entry in zip(records.values(), first, strict=True)
+        ],
+    }
+    figure = Picture(figsize=(9, 1.6 + 0.5 * len(records)), layout="constrained")
     axes = figure.subplots()
-    places = list(range(len(records)))[::-1]
-    aligned = [(one.rounds[0].bytes_up + one.rounds[0].bytes_down) / MIB for one in records.values()]
-    up = [(one.bytes.up - one.rounds[0].bytes_up) / MIB for one in records.values()]
-    down = [(one.bytes.down - one.rounds[0].bytes_down) / MIB for one in records.values()]
-    axes.barh(places, aligned, 0.6, color=GREY, label="alignment")
-    axes.barh(places, up, 0.6, left=aligned, color=BLUE, label="to the server")
-    below = [one + other for one, other in zip(aligned, up, strict=True)]
-    axes.barh(places, down, 0.6, left=below, color=ORANGE, hatch="//", edgecolor="white", label="to the clients")
-    whole = [one + other for one, other in zip(below, down, strict=True)]
+    places, whole = list(range(len(records)))[::-1], np.zeros(len(records))
+    for (label, sizes), colour in zip(parts.items(), (GREY, BLUE, ORANGE), strict=True):
+        axes.barh(places, np.divide(sizes, 2**20), 0.6, left=whole, color=colour, edgecolor="white", label=label)
+        whole += np.divide(sizes, 2**20)
     for place, size in zip(places, whole, strict=True):
         axes.text(size, place, f" {size:,.1f}", va="center", fontsize=8)
     axes.set_yticks(places, list(records), fontsize=8)
@@ -283,43 +345,110 @@ def bytes_by_run(runs: Sequence[Run]) -> Figure | None:
     return figure
 
 
-def heat_map(runs: Sequence[Run]) -> Figure | None:
-    """Configurations beside adversaries; see `fkgsec.experiments.reporting.matrix`."""
-    made = _matrix(runs)
-    return matrix_figure(made) if made.rows else None
+def heat_map(runs: Sequence[Run]) -> Picture | None:
+    """Draw configurations beside adversaries; see `fkgsec.experiments.reporting.matrix`."""
+    table = _matrix(runs)
+    return matrix_figure(table) if table.rows else None
 
 
-def roc(runs: Sequence[Run]) -> Figure | None:
-    """ROC curves of membership of one run."""
+def matrix_figure(table: Matrix, title: str = "What each adversary gets, by configuration") -> Picture:
+    """Draw adversaries below each other, cases beside each other, the figure in each cell; see `LEGEND`."""
+    reasons, columns = table.reasons, len(table.cases)
+    notes = [LEGEND, *(f"{number}: {reason}" for number, reason in enumerate(reasons, start=1))]
+    text = [line for note in notes for line in textwrap.wrap(note, 62 + 26 * columns)]
+    height, below = 0.42 * (len(table.rows) + 2), 0.17 * (len(text) + 2)
+    width, whole = 4.2 + 1.7 * columns, height + below + 1.3
+    figure = Picture(figsize=(width, whole), layout=None)
+    axes = figure.add_axes((3.9 / width, below / whole, 1.7 * columns / width, height / whole))
+    write = partial(axes.text, ha="center", va="center", fontsize=8)
+    for place, (case, utility, size) in enumerate(zip(table.cases, table.utility, table.bytes, strict=True)):
+        name = case.replace(",", ",\n").replace("/", "/\n")
+        write(place + 0.5, -0.15, name, va="bottom", fontweight="bold")
+        write(place + 0.5, 0.5, interval(utility) if utility.n else NONE)
+        write(place + 0.5, 1.5, f"{size / 2**20:,.1f}")
+    labels = [f"test {table.metric}", "MiB", *(label.replace("\n", " · ") for label in table.rows)]
+    for down, label in enumerate(labels):
+        write(-0.08, down + 0.5, label, ha="right")
+    for down, cells in enumerate(table.rows.values(), start=2):
+        for place, cell in enumerate(cells):
+            face, style = NOT_ATTACKED, {"color": GREY}
+            if isinstance(cell, Figure):
+                face = ADDS_NOTHING if cell.given else (ORANGE, level(cell))
+                style = {"color": "black", "fontweight": "bold" if cell.beyond else "normal"}
+            axes.add_patch(Rectangle((place, down), 1, 1, facecolor=face, edgecolor="white", lw=2))
+            write(place + 0.5, down + 0.5, written(cell, reasons), **style)
+    axes.set(xlim=(0, columns), ylim=(len(labels), 0))
+    axes.set_axis_off()
+    figure.text(0.02, 1 - 0.25 / whole, title, fontsize=11, va="center")
+    figure.text(0.02, (below - 0.2) / whole, "\n".join(text), fontsize=7, va="top", linespacing=1.4)
+    return figure
+
+
+def roc(runs: Sequence[Run], *, narrow: bool = False) -> Picture | None:
+    """Draw `roc_figure` of one run; None without candidates."""
     candidates = runs[0].candidates
-    return None if candidates is None or not len(candidates) else roc_figure(candidates)
+    return None if candidates is None or not len(candidates) else roc_figure(candidates, narrow=narrow)
 
 
-def risk_by_relation(runs: Sequence[Run]) -> Figure | None:
-    """Share of triples rebuilt by relation of one run, by threat model, with the base; sensitive relations first."""
-    made = relations_sheet(runs[0])
-    if made is None or not made.rows:
+def roc_figure(candidates: pd.DataFrame, *, narrow: bool = False) -> Picture:
+    """Draw for each threat model the curves of its victims and, in bold, of all, both axes logarithmic; chance is dotted.
+
+    `narrow`: one threat model below the other.
+    """
+    by_threat: dict[str, list[Curve]] = {}
+    for curve in curves(candidates):
+        by_threat.setdefault(curve.place, []).append(curve)
+    count = len(by_threat)
+    size, shape = ((5.6, 5.9 * count), (count, 1)) if narrow else ((0.6 + 4.6 * count, 5.9), (1, count))
+    figure = Picture(figsize=size, layout="constrained")
+    for axes, (place, listed) in zip(np.ravel(figure.subplots(*shape, squeeze=False)), by_threat.items(), strict=True):
+        least = min(0.5 / curve.num_controls for curve in listed)
+        victims = [curve for curve in listed if curve.victim != ALL][:MOST_VICTIMS]
+        for number, curve in enumerate((*victims, *(curve for curve in listed if curve.victim == ALL))):
+            style = {"lw": 2.4, "color": BLUE}
+            if curve.victim != ALL:
+                style = {
+                    "lw": 1.2,
+                    "color": (ORANGE, GREEN, GREY)[number % 3],
+                    "ls": ("-", "--", "-.")[number // 3 % 3],
+                }
+            alarms, found = np.maximum(curve.false_alarms, least), np.maximum(curve.found, least)
+            axes.plot(
+                alarms, found, label=f"{printable(curve.victim, MOST_LETTERS)}: {curve.auc:.3f} ({curve.by})", **style
+            )
+        axes.plot([least, 1], [least, 1], color="black", lw=0.8, ls=":")
+        axes.set(xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1.05))
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axis.set_minor_formatter(NullFormatter())
+        axes.set(xlabel="false alarms (share of never-seen triples)", ylabel="found (share of training triples)")
+        axes.set_title(place, fontsize=10)
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), title="AUC (way)", title_fontsize=7)
+    figure.suptitle("Membership: training triples found, by the strongest way of each victim", fontsize=11)
+    return figure
+
+
+def risk_by_relation(runs: Sequence[Run]) -> Picture | None:
+    """Draw the share of triples rebuilt by relation of one run, by threat model, with the base; sensitive relations first."""
+    sheet = relations_sheet(runs[0])
+    if sheet is None or not sheet.rows:
         return None
-    rows = made.rows[:MOST_RELATIONS]
-    threats = [place for place, column in enumerate(made.columns) if column.kind == "figure"]
-    figure = Figure(figsize=(9, 1.8 + 0.3 * len(threats) * len(rows)), layout="constrained")
+    rows = sheet.rows[:MOST_RELATIONS]
+    threats = [place for place, column in enumerate(sheet.columns) if column.kind == "figure"]
+    has_base = any(column.head == "base" for column in sheet.columns)
+    figure = Picture(figsize=(9, 1.8 + 0.3 * len(threats) * len(rows)), layout="constrained")
     axes = figure.subplots()
     size = 0.8 / len(threats)
     for number, place in enumerate(threats):
-        has_base = place + 1 < len(made.columns) and made.columns[place + 1].kind == "value"
-        for down, row in enumerate(rows):
-            if not isinstance(row[place], Estimate):
-                continue
-            at = len(rows) - down - 1 + 0.4 - size * (number + 0.5)
-            label = made.columns[place].head if not down else "_"
-            draw_bars(axes, [at], [row[place]], 0.9 * size, across=True, color=COLOURS[number], label=label)
-            if has_base and row[place + 1] is not None:
-                base = "base" if not (down or number) else "_"
-                axes.vlines(float(row[place + 1]), at - size / 2, at + size / 2, color="black", lw=2, label=base)
+        at = [len(rows) - down - 1 + 0.4 - size * (number + 0.5) for down in range(len(rows))]
+        bases = [row[place + 1] for row in rows] if has_base else []
+        style = {"color": COLOURS[number], "label": sheet.columns[place].head}
+        draw_bars(axes, at, [row[place] for row in rows], 0.9 * size, bases, **style)
     names = [f"{printable(str(row[0]), MOST_LETTERS)}{' (sensitive)' if row[1] else ''}" for row in rows]
     axes.set_yticks(range(len(rows))[::-1], names, fontsize=8)
-    more = f", {len(rows)} of {len(made.rows)} relations" if len(made.rows) > len(rows) else ""
-    axes.set(xlim=(0, 1.02), xlabel="share of the victims' triples that the adversary rebuilds (bars: 95 % intervals)")
+    more = f", {len(rows)} of {len(sheet.rows)} relations" if len(sheet.rows) > len(rows) else ""
+    about = "share of the victims' triples that the adversary rebuilds (bars: 95 % intervals; black: base)"
+    axes.set(xlim=(0, 1.02), xlabel=about)
     axes.set_title(f"Risk by relation: {printable(runs[0].name, MOST_LETTERS)}{more}", fontsize=11)
     axes.legend(fontsize=8, loc="lower right")
     return figure

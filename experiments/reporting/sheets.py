@@ -10,8 +10,7 @@ A column has a kind, and every writer uses the same notation for a kind. A figur
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import msgspec
@@ -52,16 +51,6 @@ class Sheet:
     rows: tuple[tuple[Any, ...], ...]
     foot: tuple[tuple[Any, ...], ...] = ()
     notes: tuple[str, ...] = ()
-
-    def parted(self, *counts: int) -> list[Sheet]:
-        """Split the columns after the first, which each part repeats, into parts of so many and of the rest."""
-        ends = [1, *(1 + sum(counts[: number + 1]) for number in range(len(counts))), len(self.columns)]
-        spans = [slice(start, end) for start, end in pairwise(ends) if end > start]
-        parts = [
-            Sheet(self.title, (self.columns[0], *self.columns[span]), tuple((row[0], *row[span]) for row in self.rows))
-            for span in spans
-        ]
-        return [*parts[:-1], replace(parts[-1], notes=self.notes)]
 
     @classmethod
     def of(
@@ -184,20 +173,17 @@ def make_table(title: str, first: str, *others: str) -> Table:
     return terminal_table(Sheet(title, tuple(map(Column, (first, *others))), ()))
 
 
-def markdown_lines(sheet: Sheet) -> list[str]:
-    """Write head and rows in Markdown, without title and notes."""
-    heads = [column.head for column in sheet.columns]
-    return [markdown_row(heads), f"|{'---|' * len(heads)}", *map(markdown_row, written_rows(sheet, none=""))]
-
-
-def markdown_row(cells: Iterable[str]) -> str:
-    """Write a row of a table."""
-    return "| " + " | ".join(map(markdown_text, cells)) + " |"
-
-
 def markdown_text(text: str) -> str:
     """Write text on one line: white space is folded; control characters, bars and what HTML would read are escaped."""
     return printable(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
+
+
+def markdown_lines(sheet: Sheet, write: Callable[[str], str] = markdown_text) -> list[str]:
+    """Write head and rows in Markdown, without title and notes; `write` writes each cell."""
+    heads = [column.head for column in sheet.columns]
+    rows = ([markdown_text(head) for head in heads], *(map(write, row) for row in written_rows(sheet, none="")))
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    return [head, f"|{'---|' * len(heads)}", *body]
 
 
 def json_rows(sheet: Sheet) -> list[dict[str, Any]]:

@@ -21,8 +21,8 @@ from fkgsec.experiments.reporting.sheets import Sheet, json_rows, markdown_lines
 from fkgsec.experiments.reporting.tables import figure_sheet, runs_sheet
 from fkgsec.experiments.runs.compare import read_comparison
 from fkgsec.experiments.runs.record import Record, read_record
-from fkgsec.experiments.unlearning.summary import audit_sheet, quality_sheet, read_verification
-from fkgsec.experiments.unlearning.verification import Verification
+from fkgsec.experiments.unlearning.certificate import audit_sheet, quality_sheet
+from fkgsec.experiments.unlearning.verification import Verification, read_verification
 from fkgsec.text import printable
 
 

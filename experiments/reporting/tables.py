@@ -7,6 +7,7 @@ print("\\n".join(markdown_lines(figure_sheet(figures(records, each_victim), "Att
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import pandas as pd
 
@@ -27,6 +28,7 @@ from fkgsec.experiments.tasks.task import task_of
 
 FIGURE = {"label": "metric", "value": "figure", "baseline": "base", "attainable": "max"}
 MOST_VICTIMS = 8  # in the terminal
+RUNS_TITLE = "Utility, cost and convergence"
 
 
 def run_sheets(record: Record) -> list[Sheet]:
@@ -38,27 +40,16 @@ def attack_sheets(listed: Sequence[Figure]) -> list[Sheet]:
     """Return a table for each attack: the headline figures of each victim, and every variant over all victims."""
     frame = figure_frame({"": listed}, each_victim)
     frame = frame.assign(place=frame["place"].str.replace(", leak", ""))  # or it would not fit in 80 columns
-    return [
-        Sheet.of(
-            f"{attack}, round {rows['round'].iloc[0]}",
-            _most_affected(where_measured(rows)),
-            {"victim": "victim", "place": "threat, leak"} | FIGURE,
-            notes=_left_out(rows),
-        )
-        for attack, rows in frame.groupby("attack", sort=False)
-    ]
-
-
-def _most_affected(rows: pd.DataFrame) -> pd.DataFrame:
-    """Keep all victims together and the victims that lose most, where there are many."""
-    lost = rows.loc[rows["victim"] != ALL].groupby("victim")["advantage"].max().sort_values(ascending=False)
-    return rows.loc[rows["victim"].isin([ALL, *lost.index[:MOST_VICTIMS]])] if len(lost) > MOST_VICTIMS else rows
-
-
-def _left_out(rows: pd.DataFrame) -> list[str]:
-    victims = rows.loc[rows["victim"] != ALL, "victim"].nunique()
-    many = f"The {MOST_VICTIMS} of {victims} victims that lose most. Use `fkgsec report RUN` for all."
-    return [many] if victims > MOST_VICTIMS else []
+    heads = {"victim": "victim", "place": "threat, leak"} | FIGURE
+    sheets = []
+    for attack, rows in frame.groupby("attack", sort=False):
+        title, notes = f"{attack}, round {rows['round'].iloc[0]}", []
+        lost = rows.loc[rows["victim"] != ALL].groupby("victim")["advantage"].max().sort_values(ascending=False)
+        if len(lost) > MOST_VICTIMS:
+            rows = rows.loc[rows["victim"].isin([ALL, *lost.index[:MOST_VICTIMS]])]
+            notes.append(f"The {MOST_VICTIMS} of {len(lost)} victims that lose most. Use `fkgsec report RUN` for all.")
+        sheets.append(Sheet.of(title, where_measured(rows), heads, notes=notes))
+    return sheets
 
 
 def optional(rows: pd.DataFrame) -> dict[str, str]:
@@ -118,29 +109,33 @@ def utility_sheet(record: Record) -> Sheet:
 
 def runs_sheet(records: Mapping[str, Record]) -> Sheet:
     """Return a row for each run of one task: settings that differ, utility, bytes, seconds and convergence."""
-    frame, (name, first) = run_frame(records), next(iter(records.items()))
-    task = task_of(first.spec)
-    label = task.label(task.metric)
-    frame = frame.assign(kept=frame["kept"].astype(str) + " of " + frame["rounds"].astype(str))
-    parts = {
-        part: Column(task.leaked[part], "figure") for part in task.leaked if part in frame and len(frame[part].dropna())
-    }
-    heads = {
-        "run": "run", **({"temperature": "temperature"} if mixed_temperatures(records.values()) else {}),
-        task.metric: f"test {label}", **parts, **({"hits@10": "Hits@10"} if "hits@10" in frame else {}),
-        "bytes": "MiB", "seconds": "s", "kept": "R@CG", "valid": f"{label}@CG", "bytes_kept": "P@CG MiB", "p98": "P@98",
-        "p99": "P@99",
-    }  # fmt: skip
-    note = f"P@98, P@99: bytes to 98 % and 99 % of the validation {label} of {name}, relative to its own bytes."
-    return Sheet.of("Utility, cost and convergence", frame, heads, notes=[note])
+    frame, groups, note = _runs(records)
+    heads = {name: head for group in groups for name, head in group.items()}
+    return Sheet.of(RUNS_TITLE, frame, {"run": "run"} | heads, notes=[note])
 
 
 def runs_sheets(records: Mapping[str, Record]) -> list[Sheet]:
     """Return `runs_sheet` in parts of at most 80 columns, for names of cases of up to 40."""
-    whole, num_convergence = runs_sheet(records), 5
-    figures = [number for number, column in enumerate(whole.columns[1:]) if column.kind == "figure"]
-    num_others = len(whole.columns) - 1 - num_convergence - len(figures)
-    return whole.parted(figures[0] + 1, *[1] * (len(figures) - 1), num_others)
+    frame, groups, note = _runs(records)
+    sheets = [Sheet.of(RUNS_TITLE, frame, {"run": "run"} | group) for group in groups]
+    return [*sheets[:-1], replace(sheets[-1], notes=(note,))]
+
+
+def _runs(records: Mapping[str, Record]) -> tuple[pd.DataFrame, list[dict[str, str | Column]], str]:
+    """Return the runs, the headings of each part of their table, and its note."""
+    frame, (name, first) = run_frame(records), next(iter(records.items()))
+    task = task_of(first.spec)
+    label = task.label(task.metric)
+    parts = [part for part in task.leaked if part in frame and len(frame[part].dropna())]
+    groups: list[dict[str, str | Column]] = [
+        ({"temperature": "temperature"} if mixed_temperatures(records.values()) else {})
+        | {task.metric: f"test {label}"},
+        *({part: Column(task.leaked[part], "figure")} for part in parts),
+        ({"hits@10": "Hits@10"} if "hits@10" in frame else {}) | {"bytes": "MiB", "seconds": "s"},
+        {"kept": "R@CG", "valid": f"{label}@CG", "bytes_kept": "P@CG MiB", "p98": "P@98", "p99": "P@99"},
+    ]
+    note = f"P@98, P@99: bytes to 98 % and 99 % of the validation {label} of {name}, relative to its own bytes."
+    return frame.assign(kept=frame["kept"].astype(str) + " of " + frame["rounds"].astype(str)), groups, note
 
 
 def cost_sheet(record: Record) -> Sheet:

@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 import msgspec
 import pandas as pd
 
-from fkgsec.attacks.figure import BELOW, EXPOSED, GIVEN, LEAKS, OPEN, STATUSES, UNATTACKED, Figure, leading
+from fkgsec.attacks.figure import BELOW, EXPOSED, GIVEN, LEAKS, OPEN, STATUSES, UNATTACKED, Figure
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate
-from fkgsec.experiments.reporting.frames import figure_frame, leading_figures
+from fkgsec.experiments.reporting.frames import figure_frame, leading_by_place, leading_figures
 from fkgsec.experiments.reporting.sheets import interval, rows_of, short
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
@@ -110,8 +110,7 @@ def verdict_over(records: Sequence[Record]) -> Verdict:
 
     A figure that some training does not have counts as not attacked.
     """
-    leads = {name: attack.leading for name, attack in ATTACKS.items()}
-    by_training = [leading(record.figures, leads) for record in records]
+    by_training = [leading_by_place(record.figures) for record in records]
     places = dict.fromkeys(place for found in by_training for place in found)
     combined = [_over([found.get(place) for found in by_training]) for place in places]
     return verdict(figure_frame({"": leading_figures(combined)}))

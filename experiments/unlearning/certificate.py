@@ -1,13 +1,17 @@
-"""The certificate of an unlearning, one page: what was asked, what was measured, what follows.
+"""The certificate of an unlearning, one page: the request, the figures, and what follows from them.
 
-Terminal, Markdown and HTML write the same sheets.
+for sheet in sheets(verification):                  # terminal, Markdown and HTML write the same ones
+    print("\\n".join(markdown_lines(sheet)))
+quality_sheet(verifications), audit_sheet(verifications)       # several audits side by side
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
-from fkgsec.attacks.forgetting.evaluation import ROLES, Forgetting
+from fkgsec.attacks.forgetting.evaluation import ROLES
 from fkgsec.attacks.forgetting.paired import Sensitivity
 from fkgsec.attacks.forgetting.relearning import RELEARN_LEVEL
 from fkgsec.estimate import Estimate
@@ -18,60 +22,45 @@ from fkgsec.experiments.unlearning.verification import Verification
 
 UNMEASURED = "cannot be measured"
 DID_NOT_ASK = "*: did not ask; (others): all of these together."
+_ROLES = tuple(Column(role, "figure") for role in ROLES)
 
 
-def _sheet(title: str, heads: Sequence[str], rows: Sequence[tuple[str, ...]], note: str) -> Sheet:
-    return Sheet(title, tuple(map(Column, heads)), tuple(rows), notes=(note,))
+def _sheet(title: str, heads: Sequence[str | Column], rows: Iterable[Sequence[Any]], note: str) -> Sheet:
+    columns = (head if isinstance(head, Column) else Column(head) for head in heads)
+    return Sheet(title, tuple(columns), tuple(map(tuple, rows)), notes=(note,))
 
 
-def sheets(verification: Verification, *, wide: bool = True) -> list[Sheet]:
-    """Return a table for each kind of figure that was measured; `wide`: also the one that does not fit a terminal."""
-    forgetting = verification.forgetting
-    made = [
-        _share_sheet(verification),
-        _tests_sheet(verification),
-        _test_mrr_sheet(verification),
-        _membership_sheet(verification),
-        *([_low_fpr_sheet(forgetting)] if wide else []),
-        _quality_sheet(forgetting),
-        _distance_sheet(forgetting),
-        _relearning_sheet(forgetting),
-        _update_sheet(forgetting),
-        _rebuilt_sheet(forgetting),
-    ]
-    return [sheet for sheet in made if sheet.rows]
+def _by_role(figures: Mapping[str, Any], read: Callable[[Any], Any] = lambda figure: figure) -> list[Any]:
+    """Return a cell for each role; None where it was not measured."""
+    return [read(figures[role]) if role in figures else None for role in ROLES]
 
 
 def asked_lines(verification: Verification) -> list[str]:
-    """What was asked, how it was done and what it cost, a line each."""
-    unlearning, reference = verification.unlearning, verification.reference
+    """State the request, how it was done and audited, and what it cost, a line each."""
+    unlearning, reference, options = verification.unlearning, verification.reference, verification.options
     asked = ", ".join(f"{name}: {count:,} triples" for name, count in unlearning.asked.items())
     counts = "; ".join(
-        f"{name}: {of_them:,} of {all_of_them:,} matched with {controls:,} never-seen ones"
-        for name, (all_of_them, of_them, controls) in verification.forgetting.counts.items()
+        f"{name}: {matched:,} of {forgotten:,} matched with {controls:,} never-seen ones"
+        for name, (forgotten, matched, controls) in verification.forgetting.counts.items()
     )
-    return [
+    digest, cost = verification.unlearned_sha256, f"Unlearning took {unlearning.seconds:.1f} s"
+    lines = [
         f"Asked to be forgotten: {asked}. Method: {unlearning.options.method}.",
         f"Run {unlearning.identity[:12]}, without the triples {unlearning.forget_hash[:12]}"
-        + (f"; {UNLEARNED_FILE} has sha256 {digest}." if (digest := verification.unlearned_sha256) else "."),
+        + (f"; {UNLEARNED_FILE} has sha256 {digest}." if digest else "."),
         *(["The forget set is the request as whoever asked gave it."] if verification.request_given else []),
-        f"Unlearning took {unlearning.seconds:.1f} s"
-        + ("." if reference is None else f", re-training {reference.seconds:.1f} s."),
+        f"{cost}." if reference is None else f"{cost}, re-training {reference.seconds:.1f} s.",
         f"Audited: {counts}. Shadow federations: {verification.num_shadows}.",
-        *_audit_lines(verification),
     ]
-
-
-def _audit_lines(verification: Verification) -> list[str]:
-    """How the audit was made, for records that say so."""
-    options, evidence = verification.options, verification.evidence
     if options is None:
-        return []
+        return lines
     controls = "the clients' test triples" if verification.escrow is None else f"escrow {verification.escrow[:12]}"
+    drawn = "drawn when the audit began" if options.audit_seed is None else "given"
+    num_references = 0 if verification.evidence is None else verification.evidence.num_references
     return [
-        f"Never-seen triples from {controls}; audit seed {verification.seed}"
-        + (", given." if options.audit_seed is not None else ", drawn when the audit began."),
-        f"Trained by the audit: {0 if evidence is None else evidence.num_references} references without the forget set, "
+        *lines,
+        f"Never-seen triples from {controls}; audit seed {verification.seed}, {drawn}.",
+        f"Trained by the audit: {num_references} references without the forget set, "
         f"{verification.num_shadows} shadows with half of it, {options.plants} with a known share left in.",
     ]
 
@@ -86,12 +75,11 @@ def to_markdown(verification: Verification) -> str:
     return "\n".join(lines)
 
 
-def to_html(verification: Verification, *, back: str = "") -> str:
-    """The certificate as one page without scripts; every text is escaped. `back`: an address that it links to first."""
+def to_html(verification: Verification) -> str:
+    """Return the certificate as one page without scripts; every text is escaped."""
     return render_page(
         "certificate.html.j2",
         verdict=verification.verdict,
-        back=back,
         asked=asked_lines(verification),
         remarks=_all_remarks(verification),
         sheets=sheets(verification),
@@ -101,52 +89,44 @@ def to_html(verification: Verification, *, back: str = "") -> str:
 
 
 def _all_remarks(verification: Verification) -> list[str]:
-    return [
-        *verification.assumptions,
-        *verification.remarks,
-        *(f"{note[0].upper()}{note[1:]}." for note in verification.forgetting.notes),
+    notes = (f"{note[0].upper()}{note[1:]}." for note in verification.forgetting.notes)
+    return [*verification.assumptions, *verification.remarks, *notes]
+
+
+def sheets(verification: Verification, *, wide: bool = True) -> list[Sheet]:
+    """Return a table for each kind of figure that was measured; `wide`: also the one that does not fit a terminal."""
+    tables = [
+        _share_sheet(verification),
+        *_evidence_sheets(verification),
+        _membership_sheet(verification),
+        *([_low_fpr_sheet(verification)] if wide else []),
+        *_other_sheets(verification),
     ]
+    return [sheet for sheet in tables if sheet.rows]
 
 
-def _range(figure: Estimate | None) -> str:
-    return "" if figure is None else interval(figure)
-
-
-def _who(client: str, asked: bool, model: str) -> str:
-    return f"{client} {model}" if asked else f"{client} {model}*"
+def _who(row: Any) -> str:
+    return f"{row.client} {row.model}" if row.asked else f"{row.client} {row.model}*"
 
 
 def _share_sheet(verification: Verification) -> Sheet:
-    evidence = verification.evidence
     rows = []
-    for row in () if evidence is None else evidence.models:
-        who = _who(row.client, row.asked, row.model)
+    for row in verification.evidence.models if verification.evidence else ():
         if not row.reading:
-            rows.append((who, UNMEASURED, *[""] * 2, row.reason or "no memory to measure it by", *[""] * 4))
+            rows.append((_who(row), UNMEASURED, *[None] * 2, row.reason or "no memory to measure it by", *[None] * 4))
             continue
-        planted = "; ".join(f"{one.share:.0%} left in: {_range(one.estimate) or UNMEASURED}" for one in row.planted)
-        rows.append(
-            (
-                who,
-                _range(row.share) or UNMEASURED,
-                *_sensitivity_cells(row.at_random if row.asked else None),
-                row.reading,
-                planted,
-                _range(row.hidden) or UNMEASURED,
-                *_sensitivity_cells(row.hiding if row.asked else None),
-            )
+        planted = "; ".join(
+            f"{plant.share:.0%} left in: {interval(plant.estimate) if plant.estimate else UNMEASURED}"
+            for plant in row.planted
         )
+        random, hiding = (_told_and_passed(one if row.asked else None) for one in (row.at_random, row.hiding))
+        share, hidden = row.share or UNMEASURED, row.hidden or UNMEASURED
+        rows.append((_who(row), share, *random, row.reading, planted, hidden, *hiding))
     return _sheet(
         "How much of the forget set is still remembered?",
         (
-            "model",
-            "share",
-            "told apart from",
-            "re-training passes from",
-            "read from",
-            "planted, and its measured share",
-            "if others were lowered",
-            "hidden, told apart from",
+            "model", Column("share", "figure"), "told apart from", "re-training passes from", "read from",
+            "planted, and its measured share", Column("if others were lowered", "figure"), "hidden, told apart from",
             "hidden, re-training passes from",
         ),
         rows,
@@ -158,13 +138,13 @@ def _share_sheet(verification: Verification) -> Sheet:
         "if others were lowered: what can be remembered in full at most if all other triples were lowered to pay for it, "
         "re-training's own scatter included. hidden: the same for weaker memory that leaves means and distributions as they "
         f"were. {DID_NOT_ASK}",
-    )
+    )  # fmt: skip
 
 
-def _sensitivity_cells(sensitivity: Sensitivity | None) -> tuple[str, str]:
-    """Cells of `told_apart_from` and `honest_passes_from`; empty where nothing was measured."""
+def _told_and_passed(sensitivity: Sensitivity | None) -> tuple[str | None, str | None]:
+    """Return the cells of `told_apart_from` and `honest_passes_from`; None where nothing was measured."""
     if sensitivity is None:
-        return "", ""
+        return None, None
     told_apart_from, passes_from = sensitivity.told_apart_from, sensitivity.honest_passes_from
     return (
         "no share" if told_apart_from is None else f"{told_apart_from:.0%}",
@@ -172,68 +152,56 @@ def _sensitivity_cells(sensitivity: Sensitivity | None) -> tuple[str, str]:
     )
 
 
-def _tests_sheet(verification: Verification) -> Sheet:
-    evidence = verification.evidence
-    count = verification.verdict.num_measures + verification.verdict.num_tests
-    level = verification.thresholds.error / max(1, count)
-    return _sheet(
-        "Forgotten triples beside re-training, each paired with itself",
-        ("model", "test", "unlearned minus re-trained", "p", "reading"),
-        [
-            (
-                _who(row.client, row.asked, row.model),
-                test.name,
-                _range(test.difference),
-                f"{test.p_value:.2g}",
-                "as re-trained" if test.p_value >= level else "higher" if test.difference.value > 0 else "lower",
-            )
-            for row in (() if evidence is None else evidence.models)
-            for test in row.tests
-        ],
-        f"Higher or lower: told apart from the audit's own re-trainings at p below {level:.2g}, which is corrected for "
-        f"{verification.verdict.num_measures} measures and {verification.verdict.num_tests} tests. score: how plausible the "
-        "triple is held; likelihood: minus its training loss; reciprocal rank: its mean is the forget-set MRR; relation's rank: "
-        "the same among the relations between its ends; spread: how far scores lie from re-training's either way; upper tail: "
-        "whether some lie further above the mean difference; order: how far ranks among the forgotten triples lie from "
-        "re-training's; relearned: MRR after a few steps of training on them; distance: "
-        f"Kolmogorov-Smirnov's, beside that of re-trainings to each other. {DID_NOT_ASK}",
-    )
-
-
-def _test_mrr_sheet(verification: Verification) -> Sheet:
-    evidence = verification.evidence
-    return _sheet(
-        "Test MRR beside re-training",
-        ("client", "model", "re-trained", "unlearned minus re-trained", "p"),
-        [
-            (row.client, row.model, f"{row.retrained:.3f}", _range(row.difference), f"{row.p_value:.2g}")
-            for row in (() if evidence is None else evidence.test)
-        ],
-        "Above re-training: trained on what it is tested on, or on what it was to forget. Far below: damaged, and a damaged "
-        "model hides what it remembers. Either is an alarm that keeps a run from being called forgotten.",
-    )
+def _evidence_sheets(verification: Verification) -> list[Sheet]:
+    """Return the paired tests on forgotten triples, and test MRR, beside the audit's re-trainings."""
+    evidence, verdict = verification.evidence, verification.verdict
+    if evidence is None:
+        return []
+    level = verification.thresholds.error / max(1, verdict.num_measures + verdict.num_tests)
+    difference = Column("unlearned minus re-trained", "figure")
+    tests = []
+    for row in evidence.models:
+        for test in row.tests:
+            reading = "as re-trained" if test.p_value >= level else "higher" if test.difference.value > 0 else "lower"
+            tests.append((_who(row), test.name, test.difference, f"{test.p_value:.2g}", reading))
+    return [
+        _sheet(
+            "Forgotten triples beside re-training, each paired with itself",
+            ("model", "test", difference, "p", "reading"),
+            tests,
+            f"Higher or lower: told apart from the audit's own re-trainings at p below {level:.2g}, which is corrected for "
+            f"{verdict.num_measures} measures and {verdict.num_tests} tests. score: how plausible the triple is held; "
+            "likelihood: minus its training loss; reciprocal rank: its mean is the forget-set MRR; relation's rank: the same "
+            "among the relations between its ends; spread: how far scores lie from re-training's either way; upper tail: "
+            "whether some lie further above the mean difference; order: how far ranks among the forgotten triples lie from "
+            "re-training's; relearned: MRR after a few steps of training on them; distance: Kolmogorov-Smirnov's, beside that of "
+            f"re-trainings to each other. {DID_NOT_ASK}",
+        ),
+        _sheet(
+            "Test MRR beside re-training",
+            ("client", "model", "re-trained", difference, "p"),
+            [
+                (row.client, row.model, f"{row.retrained:.3f}", row.difference, f"{row.p_value:.2g}")
+                for row in evidence.test
+            ],
+            "Above re-training: trained on what it is tested on, or on what it was to forget. Far below: damaged, and a damaged "
+            "model hides what it remembers. Either is an alarm that keeps a run from being called forgotten.",
+        ),
+    ]
 
 
 def _membership_sheet(verification: Verification) -> Sheet:
-    rows = []
-    for row, one in zip(verification.forgetting.membership, verification.verdict.judgements, strict=True):
+    rows, thresholds = [], verification.thresholds
+    for row, judged in zip(verification.forgetting.membership, verification.verdict.judgements, strict=True):
         if row.reason:
-            rows.append((_who(row.client, row.asked, row.model), "all", *[""] * 4, f"not measured: {row.reason}"))
+            rows.append((_who(row), "all", *[None] * 4, f"not measured: {row.reason}"))
             continue
-        direction = row.figures["unlearned"].direction
-        rows.append(
-            (
-                _who(row.client, row.asked, row.model),
-                row.attack,
-                *(_range(row.figures[role].auc) if role in row.figures else "" for role in ROLES),
-                _range(row.excess),
-                f"{one.reading}{f', {direction}' if direction else ''}{'' if one.fair else ', controls not fair'}",
-            )
-        )
-    thresholds = verification.thresholds
+        direction, unfair = row.figures["unlearned"].direction, "" if judged.fair else "controls not fair"
+        reading = ", ".join(filter(None, (judged.reading, direction, unfair)))
+        rows.append((_who(row), row.attack, *_by_role(row.figures, lambda result: result.auc), row.excess, reading))
     return _sheet(
         "Membership: are forgotten triples told from never-seen ones?",
-        ("model", "attack", *ROLES, "excess", "reading"),
+        ("model", "attack", *_ROLES, Column("excess", "figure"), "reading"),
         rows,
         "AUC with 95 % intervals; 0.5 is a coin. Below 0.5 the triples give themselves away by ranking too low (over-forgotten). "
         f"within: max(AUC, 1 - AUC) ends below {thresholds.distinguishability:.3g}. told apart: differs from 0.5 and from the "
@@ -242,114 +210,134 @@ def _membership_sheet(verification: Verification) -> Sheet:
     )
 
 
-def _low_fpr_sheet(forgetting: Forgetting) -> Sheet:
-    rows = []
-    for row in forgetting.membership:
-        if row.reason or not row.decisive:
-            continue
-        for place, one in enumerate(row.figures["unlearned"].low_fpr):
-            if one.tpr is not None:
-                by_role = (
-                    _range(row.figures[role].low_fpr[place].tpr) if role in row.figures else "" for role in ROLES
-                )
-                rows.append(
-                    (_who(row.client, row.asked, row.model), row.attack, f"{one.max_fpr:.1%}", one.direction, *by_role)
-                )
+def _low_fpr_sheet(verification: Verification) -> Sheet:
+    rows = [
+        (_who(row), row.attack, f"{one.max_fpr:.1%}", one.direction,
+         *_by_role(row.figures, lambda result, place=place: result.low_fpr[place].tpr))
+        for row in verification.forgetting.membership
+        if row.decisive and not row.reason
+        for place, one in enumerate(row.figures["unlearned"].low_fpr)
+        if one.tpr is not None
+    ]  # fmt: skip
     return _sheet(
         "The most conspicuous ones: forgotten triples found at a low false positive rate",
-        ("model", "attack", "FPR", "as", *ROLES),
+        ("model", "attack", "FPR", "as", *_ROLES),
         rows,
         "TPR with 95 % intervals; chance gives the FPR. 1 % takes 100 controls, 0.1 % takes 1,000; with fewer it is left out. "
         f"{DID_NOT_ASK}",
     )
 
 
-def _quality_sheet(forgetting: Forgetting) -> Sheet:
-    return _sheet(
-        "Link prediction on forgotten and test triples",
-        ("model", "triples", "figure", *ROLES),
-        [
-            (
-                _who(row.client, row.asked, row.model),
-                row.triples,
-                name,
-                *(_range(row.figures[role][name]) if role in row.figures else "" for role in ROLES),
-            )
-            for row in forgetting.quality
-            if next(iter(row.figures.values()))["mrr"].n
-            for name in ("hits@1", "mrr")
-        ],
-        "Filtered, the same candidates for all. On forgotten triples the re-trained model's figure is what forgetting looks "
-        f"like: below it is no success but a trace. On test triples higher is better. {DID_NOT_ASK}",
-    )
+def _other_sheets(verification: Verification) -> list[Sheet]:
+    """Return what no verdict rests on: link prediction, distances, relearning, the request's traces, reconstruction."""
+    forgetting = verification.forgetting
+    quality = [
+        (_who(row), row.triples, name, *_by_role(row.figures, lambda figures, name=name: figures[name]))
+        for row in forgetting.quality
+        if next(iter(row.figures.values()))["mrr"].n
+        for name in ("hits@1", "mrr")
+    ]
+    distances = []
+    for row in forgetting.distances:
+        raw, unlearned = row.figures.get("raw"), row.figures["unlearned"]
+        distances.append((_who(row), raw and raw.distance, unlearned.distance, f"{unlearned.p_value:.3f}"))
+    relearning = []
+    for row in forgetting.relearning:
+        steps = row.time and (row.time.reason or f"{row.time.unlearned}, re-trained {row.time.retrained}")
+        curves = _by_role(row.curves, lambda curve: f"{curve[0]:.3f} to {curve[-1]:.3f}")
+        relearning.append((f"{row.client} {row.model}", *curves, steps))
+    after = ("retrained", "unlearned")
+    updates = [
+        (row.client, *(row.figures[role].auc if role in row.figures else row.reasons[role] for role in after))
+        for row in forgetting.updates
+    ]
+    rebuilt = [(row.client, row.threat_model, *_by_role(row.figures)) for row in forgetting.rebuilt]
+    return [
+        _sheet(
+            "Link prediction on forgotten and test triples",
+            ("model", "triples", "figure", *_ROLES),
+            quality,
+            "Filtered, the same candidates for all. On forgotten triples the re-trained model's figure is what forgetting looks "
+            f"like: below it is no success but a trace. On test triples higher is better. {DID_NOT_ASK}",
+        ),
+        _sheet(
+            "Distance of the forgotten triples' scores to the re-trained model's",
+            ("model", Column("raw", "figure"), Column("unlearned", "figure"), "p"),
+            distances,
+            "Kolmogorov-Smirnov, 0 to 1. Two re-trained models differ by their seed alone, too, so a small p proves no memory. "
+            f"{DID_NOT_ASK}",
+        ),
+        _sheet(
+            "Relearning: MRR on the forgotten triples, before and after steps of training on them",
+            ("model", *ROLES, "steps to the raw level"),
+            relearning,
+            f"One run of steps each, from the same batches. The level is {RELEARN_LEVEL:.0%} of the raw model's. Far fewer steps "
+            "than the re-trained model takes: something was still there.",
+        ),
+        _sheet(
+            "What the request itself tells the server: do the forgotten triples' entities move most?",
+            ("client", *(Column(role, "figure") for role in after)),
+            updates,
+            "AUC over entities of the client against others of like degree, by how far their uploaded rows moved. It is not part "
+            "of the verdict: a model may have forgotten well while the way there told the server what it was asked to forget.",
+        ),
+        _sheet(
+            "Reconstruction of the forgotten triples from what crossed",
+            ("victim", "threat model", *_ROLES),
+            rebuilt,
+            "Share rebuilt when the linked pairs are given. The rest of the graph tells what is rebuilt after re-training.",
+        ),
+    ]
 
 
-def _distance_sheet(forgetting: Forgetting) -> Sheet:
-    return _sheet(
-        "Distance of the forgotten triples' scores to the re-trained model's",
-        ("model", "raw", "unlearned", "p"),
-        [
-            (
-                _who(row.client, row.asked, row.model),
-                _range(row.figures["raw"].distance) if "raw" in row.figures else "",
-                _range(row.figures["unlearned"].distance),
-                f"{row.figures['unlearned'].p_value:.3f}",
-            )
-            for row in forgetting.distances
-        ],
-        "Kolmogorov-Smirnov, 0 to 1. Two re-trained models differ by their seed alone, too, so a small p proves no memory. "
-        f"{DID_NOT_ASK}",
-    )
+# Several audits side by side.
 
 
-def _relearning_sheet(forgetting: Forgetting) -> Sheet:
-    return _sheet(
-        "Relearning: MRR on the forgotten triples, before and after steps of training on them",
-        ("model", *ROLES, "steps to the raw level"),
-        [
-            (
-                f"{row.client} {row.model}",
-                *(
-                    f"{row.curves[role][0]:.3f} to {row.curves[role][-1]:.3f}" if role in row.curves else ""
+def quality_sheet(verifications: Mapping[str, Verification]) -> Sheet:
+    """Return Hits@1 and MRR on forget and test sets, averaged over the requesting clients, as fedlu.txt Tables 2 and 3."""
+    cells = []
+    for name, verification in verifications.items():
+        rows = [row for row in verification.forgetting.quality if row.asked]
+        for model, triples in dict.fromkeys((row.model, row.triples) for row in rows):
+            figures = [row.figures for row in rows if (row.model, row.triples) == (model, triples)]
+            for metric in ("hits@1", "mrr"):
+                means = (
+                    mean_of([by_role[role][metric] for by_role in figures]) if role in figures[0] else None
                     for role in ROLES
-                ),
-                "" if row.time is None else row.time.reason or f"{row.time.unlearned}, re-trained {row.time.retrained}",
-            )
-            for row in forgetting.relearning
-        ],
-        f"One run of steps each, from the same batches. The level is {RELEARN_LEVEL:.0%} of the raw model's. Far fewer steps "
-        "than the re-trained model takes: something was still there.",
+                )
+                cells.append((name, model, triples, metric, *means))
+    heads = map(Column, ("run", "model", "triples", "figure"))
+    return Sheet("Link prediction after unlearning", (*heads, *_ROLES), tuple(cells))
+
+
+def audit_sheet(verifications: Mapping[str, Verification]) -> Sheet:
+    """Return each membership attack on each model of the requesting clients, with outcome and seconds."""
+    cells = []
+    for name, verification in verifications.items():
+        cost = verification.unlearning.seconds, verification.reference and verification.reference.seconds
+        rows = zip(verification.forgetting.membership, verification.verdict.judgements, strict=True)
+        for row, judged in rows:
+            if row.asked and not row.reason:
+                aucs = _by_role(row.figures, lambda result: result.auc)
+                of_model = (row.client, row.model, row.attack)
+                cells.append((name, verification.verdict.outcome, *cost, *of_model, *aucs, judged.reading))
+    seconds = (Column("seconds", "s"), Column("re-training", "s"))
+    heads = map(Column, ("client", "model", "attack"))
+    columns = (Column("run"), Column("outcome"), *seconds, *heads, *_ROLES, Column("reading"))
+    return Sheet("Membership after unlearning", columns, tuple(cells))
+
+
+def mean_of(figures: list[Estimate]) -> Estimate:
+    """Average independent figures; each half of the interval is the root of the sum of squares of theirs, over their number.
+
+    >>> str(mean_of([Estimate(0.2, 0.1, 0.3, 10, "a"), Estimate(0.4, 0.3, 0.5, 10, "a")]))
+    '0.3000 [0.2293, 0.3707]'
+    """
+    value = math.fsum(figure.value for figure in figures) / len(figures)
+    below, above = (
+        math.sqrt(math.fsum((figure.value - end) ** 2 for figure, end in zip(figures, ends, strict=True)))
+        / len(figures)
+        for ends in ([figure.low for figure in figures], [figure.high for figure in figures])
     )
-
-
-def _update_sheet(forgetting: Forgetting) -> Sheet:
-    roles = ("retrained", "unlearned")
-    return _sheet(
-        "What the request itself tells the server: do the forgotten triples' entities move most?",
-        ("client", *roles),
-        [
-            (
-                row.client,
-                *(_range(row.figures[role].auc) if role in row.figures else row.reasons[role] for role in roles),
-            )
-            for row in forgetting.updates
-        ],
-        "AUC over entities of the client against others of like degree, by how far their uploaded rows moved. It is not part of "
-        "the verdict: a model may have forgotten well while the way there told the server what it was asked to forget.",
-    )
-
-
-def _rebuilt_sheet(forgetting: Forgetting) -> Sheet:
-    return _sheet(
-        "Reconstruction of the forgotten triples from what crossed",
-        ("victim", "threat model", *ROLES),
-        [
-            (
-                row.client,
-                row.threat_model,
-                *(_range(row.figures[role]) if role in row.figures else "" for role in ROLES),
-            )
-            for row in forgetting.rebuilt
-        ],
-        "Share rebuilt when the linked pairs are given; what is rebuilt after re-training follows from the rest of the graph.",
-    )
+    n = sum(figure.n for figure in figures)
+    return Estimate(value, value - below, value + above, n, f"mean of {len(figures)} clients")

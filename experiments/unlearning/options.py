@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
 
 from fkgsec.errors import SpecError
 
+AUDIT_FILE = "verification.json"  # the record, in the folder of an audit
 DOUBTFUL = 0.1
 MIN_SHADOWS = 4  # each triple twice in, twice out: with fewer there is no spread to take a likelihood from
 MIN_REFERENCES = 3  # two to hold the third against
@@ -23,9 +27,11 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         error: chance in (0, 0.5) of calling "not forgotten" what re-training would not be told from, over all measures and tests.
     """
 
-    distinguishability: float = 2 / 3
-    error: float = 0.05
-    share: float = 0.1
+    distinguishability: Annotated[float, Meta(description="largest max(AUC, 1 - AUC) that passes")] = 2 / 3
+    error: Annotated[float, Meta(description="chance of an unfounded 'not forgotten' over all measures and tests")] = (
+        0.05
+    )
+    share: Annotated[float, Meta(description="largest share of the forget set that may still be remembered")] = 0.1
     others_share: float = 0.25
 
     @property
@@ -54,11 +60,17 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         audit_seed: of controls and of all trainings; None: drawn from the operating system.
     """
 
-    references: int = DEFAULT_REFERENCES
-    shadows: int = MIN_SHADOWS
-    plants: int = 1
-    relearn_steps: int = 20
-    audit_seed: int | None = None
+    references: Annotated[int, Meta(description=f"re-trainings of the audit's own: 0, or from {MIN_REFERENCES}")] = (
+        DEFAULT_REFERENCES
+    )
+    shadows: Annotated[int, Meta(description=f"federations to train on half of it: 0, or even from {MIN_SHADOWS}")] = (
+        MIN_SHADOWS
+    )
+    plants: Annotated[int, Meta(description="trainings with a share of the forget set left in, to test the audit")] = 1
+    relearn_steps: Annotated[int, Meta(description="steps of relearning; 0: none")] = 20
+    audit_seed: Annotated[
+        int | None, Meta(description="repeats an audit in --out (default: drawn now, printed afterwards)")
+    ] = None
 
     def __post_init__(self) -> None:
         if self.shadows and (self.shadows < MIN_SHADOWS or self.shadows % 2):

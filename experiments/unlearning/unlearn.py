@@ -82,11 +82,6 @@ class Unlearned(NamedTuple):
     result: KgeResult
 
 
-def default_folder(run: Path, method: str) -> Path:
-    """Beside the run: its name and the method's."""
-    return run.with_name(f"{run.name}-{method}")
-
-
 def unlearn_run(
     run: Path,
     forget_file: Path,
@@ -102,7 +97,7 @@ def unlearn_run(
 
     Args:
         run: its folder. forget_file: see `read_forget`. client: whose triples these are; None: the file's layout says.
-        out: a folder; None: `default_folder`. The same unlearning is found there and not made again.
+        out: a folder; None: `RUN-METHOD` beside the run. The same unlearning is found there and not made again.
         observe: gives the unlearning its observer.
         overwrite: put the outcome in the place of another unlearning.
         force: do not ask whether it fits into memory; what is trained anew needs room beside the run itself.
@@ -111,7 +106,7 @@ def unlearn_run(
         RunError: no finished run, or a folder with something else. DataError: the forget file, or a client whose name cannot
             be a file's. SpecError: the method does not fit the run's algorithm, or it does not fit into memory.
     """
-    target = out or default_folder(run, options.method)
+    target = out or run.with_name(f"{run.name}-{options.method}")
     of_triples(read_spec(run), "unlearn", "retrain without the client's graphs")
     if not force:
         check_fits(run, at_once=2 if options.method == "retrain" else 1)
@@ -122,49 +117,41 @@ def unlearn_run(
             raise DataError(f"{target}: client name {name!r} cannot be a file's name")
     identity = run_identity(raw.graph, raw.options)
 
+    forget_hash = retaining(raw.graph, forget).hash
+
     def same() -> bool:
-        known = _earlier(target)
-        return known is not None and (known.identity, known.options, known.forget_hash) == (
-            identity,
-            options,
-            retaining(raw.graph, forget).hash,
-        )
+        earlier = _earlier(target)
+        return earlier is not None and (earlier.identity, earlier.options, earlier.forget_hash) == (
+            identity, options, forget_hash,
+        )  # fmt: skip
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target.parent, f".{target.name}.lock"):
         if not must_write(target, same=same, ours=lambda: _earlier(target) is not None, overwrite=overwrite):
-            known = _earlier(target)
-            assert known is not None
-            return target, known
-        unlearning, result = _make(run, spec, raw, forget, options, observe)
+            earlier = _earlier(target)
+            assert earlier is not None
+            return target, earlier
+        started = time.perf_counter()
+        # Re-training has the run's rounds; all else is a single one.
+        observed = raw.options if options.method == "retrain" else msgspec.structs.replace(raw.options, rounds=1)
+        with observe(observed, f"{options.method} on {run}") as observer:
+            result = unlearn(raw, forget, options, observer=observer, make_transport=make_transport)
+        unlearning = Unlearning(
+            schema=SCHEMA,
+            identity=identity,
+            options=options,
+            asked={name: len(triples) for name, triples in forget.items()},
+            forget_hash=result.graph.hash,
+            seconds=time.perf_counter() - started,
+            bytes_up=result.transcript.num_bytes("up"),
+            bytes_down=result.transcript.num_bytes("down"),
+            utility=utility(np.concatenate(result.test_ranks), spec.seed),
+            environment=describe_environment(result),
+            protection=result.protection.lines(),
+            guarantees=guarantees_of(result),
+            run=msgspec.json.decode(msgspec.json.encode(spec.document())),  # as it is read: lists for tuples
+        )
         return target, write_unlearned(target, spec, raw.graph, forget, unlearning, result)
-
-
-def _make(
-    run: Path, spec: Spec, raw: KgeResult, forget: Forget, options: UnlearnOptions, observe: Observe
-) -> tuple[Unlearning, KgeResult]:
-    """Let the run forget, and write down what that took."""
-    started = time.perf_counter()
-    # Re-training has the run's rounds; all else is a single one.
-    seen = raw.options if options.method == "retrain" else msgspec.structs.replace(raw.options, rounds=1)
-    with observe(seen, f"{options.method} on {run}") as observer:
-        result = unlearn(raw, forget, options, observer=observer, make_transport=make_transport)
-    unlearning = Unlearning(
-        schema=SCHEMA,
-        identity=run_identity(raw.graph, raw.options),
-        options=options,
-        asked={name: len(triples) for name, triples in forget.items()},
-        forget_hash=result.graph.hash,
-        seconds=time.perf_counter() - started,
-        bytes_up=result.transcript.num_bytes("up"),
-        bytes_down=result.transcript.num_bytes("down"),
-        utility=utility(np.concatenate(result.test_ranks), spec.seed),
-        environment=describe_environment(result),
-        protection=result.protection.lines(),
-        guarantees=guarantees_of(result),
-        run=msgspec.json.decode(msgspec.json.encode(spec.document())),  # as it is read: lists for tuples
-    )
-    return unlearning, result
 
 
 def write_unlearned(
@@ -198,7 +185,7 @@ def _digest_of(file: Path) -> str:
 
 
 def _earlier(folder: Path) -> Unlearning | None:
-    """What an earlier unlearning in a folder says of itself; None where there is none, or nothing that can be read."""
+    """Read the record of an earlier unlearning in a folder; None where there is none that can be read."""
     try:
         return msgspec.json.decode((folder / UNLEARNING_FILE).read_bytes(), type=Unlearning)
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -206,8 +193,8 @@ def _earlier(folder: Path) -> Unlearning | None:
 
 
 def triple_lines(graph: FederatedGraph, name: str, triples: np.ndarray) -> str:
-    """A client's triples `[k, 3]` by name, as forget files have them."""
-    client = next(one for one in graph.clients if one.name == name)
+    """Write a client's triples `[k, 3]` by name, as forget files have them."""
+    client = next(client for client in graph.clients if client.name == name)
     return "".join(
         f"{graph.entities[h]}\t{graph.relations[r]}\t{graph.entities[t]}\n" for h, r, t in client.to_global(triples)
     )
@@ -246,33 +233,29 @@ def _check_fit(path: Path, graph: FederatedGraph, result: KgeResult) -> None:
     options = result.options
     for kind in ("tables", "trained", "private"):
         model = options.private_model() if kind == "private" else options.kge_model()
-        own: list[ClientTables] = getattr(result, kind)
+        of_clients: list[ClientTables] = getattr(result, kind)
         expected = 0 if kind == "private" and RECIPES[options.algorithm].private == "none" else len(graph.clients)
-        if len(own) != expected:
-            raise RunError(f"{path}: has {kind} of {len(own)} clients; data and options say {expected}")
-        for client, one in zip(graph.clients[:expected], own, strict=True):
-            for table, rows, width in (
-                ("entities", client.num_entities, model.entity_width),
-                ("relations", client.num_relations, model.relation_width),
+        if len(of_clients) != expected:
+            raise RunError(f"{path}: has {kind} of {len(of_clients)} clients; data and options say {expected}")
+        for client, tables in zip(graph.clients[:expected], of_clients, strict=True):
+            for table, shape in (
+                ("entities", (client.num_entities, model.entity_width)),
+                ("relations", (client.num_relations, model.relation_width)),
             ):
-                found: Tensor = getattr(one, table)
-                if tuple(found.shape) != (rows, width):
-                    shape = " x ".join(map(str, found.shape))
+                values: Tensor = getattr(tables, table)
+                if tuple(values.shape) != shape:
+                    actual, allowed = (" x ".join(map(str, sizes)) for sizes in (values.shape, shape))
                     raise RunError(
-                        f"{path}: {kind} has {shape} numbers of {client.name}'s {table}; data and options say {rows} x {width}"
+                        f"{path}: {kind} has {actual} numbers of {client.name}'s {table}; data and options say {allowed}"
                     )
-                if not found.isfinite().all():
+                if not values.isfinite().all():
                     raise RunError(f"{path}: {kind} has a value of {client.name}'s {table} that is not a finite number")
-    _check_uploads(path, graph, result)
-
-
-def _check_uploads(path: Path, graph: FederatedGraph, result: KgeResult) -> None:
-    """An upload has the rows of what was trained on before the request, or (re-trained) after it."""
+    # An upload has the rows of what was trained on before the request, or (re-trained) after it.
     sizes: dict[tuple[str, str], set[int]] = {}
-    for one in (*graph.clients, *result.graph.clients):
-        party = f"client/{one.name}"
-        sizes.setdefault((party, "entities"), set()).add(one.num_trained_entities)
-        sizes.setdefault((party, "relations"), set()).add(one.num_trained_relations)
+    for client in (*graph.clients, *result.graph.clients):
+        party = f"client/{client.name}"
+        sizes.setdefault((party, "entities"), set()).add(client.num_trained_entities)
+        sizes.setdefault((party, "relations"), set()).add(client.num_trained_relations)
     for number in result.transcript.frames:
         try:
             messages = result.transcript.messages(number)
@@ -281,10 +264,10 @@ def _check_uploads(path: Path, graph: FederatedGraph, result: KgeResult) -> None
         for message in messages:
             if not isinstance(message, Rows) or message.receiver != SERVER:
                 continue
-            allowed = sizes.get((message.sender, message.table), set())
-            if message.num_rows not in allowed:
-                expected = " or ".join(map(str, sorted(allowed))) or "none"
+            allowed_rows = sizes.get((message.sender, message.table), set())
+            if message.num_rows not in allowed_rows:
+                expected_rows = " or ".join(map(str, sorted(allowed_rows))) or "none"
                 raise RunError(
                     f"{path}: {message.sender} sent {message.num_rows} rows of {message.table} in round {number}; "
-                    f"its data say {expected}"
+                    f"its data say {expected_rows}"
                 )

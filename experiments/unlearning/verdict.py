@@ -49,7 +49,7 @@ import msgspec
 from scipy.special import ndtri
 
 from fkgsec.attacks.forgetting.evaluation import Membership
-from fkgsec.attacks.forgetting.evidence import Evidence, ModelEvidence
+from fkgsec.attacks.forgetting.evidence import Evidence, ModelEvidence, PairedTest
 from fkgsec.attacks.forgetting.paired import Sensitivity
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.unlearning.options import Thresholds
@@ -114,30 +114,34 @@ def widened(interval: Estimate, comparisons: int, error: float = 0.05, *, bounds
 def judge(
     measures: Sequence[Membership], thresholds: Thresholds, evidence: Evidence | None, unchecked: Sequence[str] = ()
 ) -> Verdict:
-    """The verdict on all measures and tests, by the rule at the top of the module.
+    """Judge all measures and tests by the rule at the top of the module.
 
     A client that did not ask and can express too few of the triples is no measure; one that asked and cannot be measured leaves
     the verdict inconclusive. So does evidence of None: no re-training of the auditor's own; and whatever is `unchecked`.
     """
     count = sum(not row.reason for row in measures)
     num_tests = 0 if evidence is None else evidence.num_tests
+    level = thresholds.error / max(1, count + num_tests)
     judgements = [_judge_one(row, thresholds, count + num_tests) for row in measures]
-    told = [*_told_apart(judgements, count)]
-    if evidence is not None:
-        told += _told_by_evidence(evidence, thresholds.error / (count + num_tests) if num_tests else 0.0)
-    doubts = [*unchecked, *_undecided(measures, judgements, thresholds, count), *_unfair(judgements)]
+    told = []
+    if names := [_named(one) for one in judgements if one.reading == "told apart"]:
+        told.append(f"{len(names)} of {count} measures tell the forgotten triples apart: {', '.join(names)}")
+    for model in evidence.models if evidence is not None else ():
+        if tests := [test for test in model.tests if test.p_value < level]:
+            who = f"{model.client} {model.model}"
+            told.append(f"{who} is not like a re-trained model on the forgotten triples: {_tests(tests)}")
+    doubts = [*unchecked, *_doubts_of_measures(measures, judgements, thresholds, count)]
     if evidence is None:
         doubts.append(
             "no re-training of the audit's own: whoever unlearned may have supplied the reference (--references, from 3)"
         )
     else:
-        doubts += _doubts(evidence, thresholds, thresholds.error / max(1, count + num_tests))
+        doubts += _doubts(evidence, thresholds, level)
     if not count:
         doubts.append("nothing was measured")
-    if told:
-        return Verdict("not forgotten", told + doubts, count, judgements, num_tests)
-    if doubts:
-        return Verdict("inconclusive", doubts, count, judgements, num_tests)
+    if told or doubts:
+        outcome: Outcome = "not forgotten" if told else "inconclusive"
+        return Verdict(outcome, told + doubts, count, judgements, num_tests)
     reasons = [
         f"of {count} measures every one of clients that asked is within {thresholds.distinguishability:.3g}, and none is told "
         f"apart; none of {num_tests} tests differs from re-training",
@@ -146,41 +150,25 @@ def judge(
     return Verdict("forgotten", reasons, count, judgements, num_tests)
 
 
-def _named(one: Judgement) -> str:
-    return f"{one.client} {one.model} ({one.attack})"
+def _named(judgement: Judgement) -> str:
+    return f"{judgement.client} {judgement.model} ({judgement.attack})"
 
 
-def _told_apart(judgements: Sequence[Judgement], count: int) -> Iterator[str]:
-    told = [_named(one) for one in judgements if one.reading == "told apart"]
-    if told:
-        yield f"{len(told)} of {count} measures tell the forgotten triples apart: {', '.join(told)}"
+def _tests(tests: Sequence[PairedTest]) -> str:
+    return ", ".join(f"{test.name} {test.difference.value:+.3g} (p {test.p_value:.1g})" for test in tests)
 
 
-def _told_by_evidence(evidence: Evidence, level: float) -> Iterator[str]:
-    for model in evidence.models:
-        told = [test for test in model.tests if test.p_value < level]
-        if told:
-            how = ", ".join(f"{test.name} {test.difference.value:+.3g} (p {test.p_value:.1g})" for test in told)
-            yield f"{model.client} {model.model} is not like a re-trained model on the forgotten triples: {how}"
-
-
-def _undecided(
+def _doubts_of_measures(
     measures: Sequence[Membership], judgements: Sequence[Judgement], thresholds: Thresholds, count: int
 ) -> Iterator[str]:
-    undecided = [
-        _named(one) for row, one in zip(measures, judgements, strict=True) if one.reading == "undecided" and row.asked
-    ]
-    if undecided:
+    rows = list(zip(measures, judgements, strict=True))
+    if undecided := [_named(one) for row, one in rows if one.reading == "undecided" and row.asked]:
         yield (
             f"{len(undecided)} of {count} measures are undecided, neither within {thresholds.distinguishability:.3g} nor told "
             f"apart from re-training: {', '.join(undecided)}"
         )
     yield from (f"not measured: {row.client} {row.model}: {row.reason}" for row in measures if row.reason and row.asked)
-
-
-def _unfair(judgements: Sequence[Judgement]) -> Iterator[str]:
-    unfair = [_named(one) for one in judgements if not one.fair]
-    if unfair:
+    if unfair := [_named(one) for one in judgements if not one.fair]:
         yield (
             "the controls are not fair, since the re-trained model tells them from the forgotten triples, too: "
             + ", ".join(unfair)
@@ -188,12 +176,16 @@ def _unfair(judgements: Sequence[Judgement]) -> Iterator[str]:
 
 
 def _doubts(evidence: Evidence, thresholds: Thresholds, level: float) -> Iterator[str]:
-    """Why the evidence does not carry "forgotten" although it may tell nothing apart."""
+    """State why the evidence does not carry "forgotten" although it may tell nothing apart."""
     for model in evidence.models:
         if model.asked and not model.reason:
             yield from _doubts_of(model, thresholds, level)
-        elif _others_remember(model, thresholds):
-            assert model.share is not None
+        elif (
+            not model.asked
+            and model.share is not None
+            and 0 < model.share.low
+            and model.share.high > thresholds.others_share
+        ):
             yield (
                 f"{model.client} {model.model} may remember up to {model.share.high:.0%} of what they can express of the forget "
                 f"set; {thresholds.others_share:.0%} is tolerated of them"
@@ -217,8 +209,7 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
     who = f"{model.client} {model.model}"
     near = [test for test in model.tests if level <= test.p_value < thresholds.alarm]
     if near:
-        how = ", ".join(f"{test.name} {test.difference.value:+.3g} (p {test.p_value:.1g})" for test in near)
-        yield f"{who} is hardly like a re-trained model on the forgotten triples: {how}"
+        yield f"{who} is hardly like a re-trained model on the forgotten triples: {_tests(near)}"
     if model.share is None:
         yield f"{_unmeasured(model)}; {thresholds.share:.0%} is tolerated"
         return
@@ -274,19 +265,13 @@ def _bounds(evidence: Evidence | None, thresholds: Thresholds) -> Iterator[str]:
 
 
 def describe_sensitivity(sensitivity: Sensitivity | None) -> str:
-    """What the audit can tell, in words."""
+    """State what the audit can tell."""
     told_apart_from, passes_from = (
         (None, None) if sensitivity is None else (sensitivity.told_apart_from, sensitivity.honest_passes_from)
     )
     told = "no share is told" if told_apart_from is None else f"{told_apart_from:.0%} or more is told"
     passes = "at no tolerance" if passes_from is None else f"from a tolerance of {max(0.0, passes_from):.1%} on"
     return f"{told} apart from honest re-training, which passes {passes}"
-
-
-def _others_remember(model: ModelEvidence, thresholds: Thresholds) -> bool:
-    """Whether the clients that did not ask remember something, and maybe more than is tolerated of them."""
-    share = model.share
-    return not model.asked and share is not None and share.low > 0 and share.high > thresholds.others_share
 
 
 def _unmeasured(model: ModelEvidence) -> str:
@@ -304,7 +289,7 @@ def _unmeasured(model: ModelEvidence) -> str:
 
 
 def blind_models(measures: Sequence[Membership], judgements: Sequence[Judgement]) -> list[tuple[str, str]]:
-    """The models of clients that asked on which no attack noticed the raw run's memory: what passes there says nothing."""
+    """Return the models of clients that asked on which no attack noticed the raw run's memory: what passes there says nothing."""
     asked = {(row.client, row.model) for row in measures if row.asked and not row.reason}
     return sorted(asked - {(one.client, one.model) for one in judgements if one.noticed})
 

@@ -2,7 +2,8 @@
 
 Nothing that the party that unlearned hands over is taken for granted but the data and the options that its folder names: the
 request comes from whoever asked; references, shadows and plants are trained here, from a seed that is drawn here; and controls
-come from an escrow if there is one.
+come from an escrow if there is one. Each training is kept in a folder named after what it was trained on and how, so that a
+repeated audit (`--audit-seed`) finds it. All seeds derive from the audit seed.
 
 What the verdict (`fkgsec.experiments.unlearning.verdict`) does not cover is reported beside it: low false positive rates,
 reconstruction, and what the request itself told the server. None of these has a null that a threshold could sit on.
@@ -12,6 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -22,28 +25,163 @@ import torch
 
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.forgetting.evaluation import Forgetting, Results, measure_forgetting
-from fkgsec.attacks.forgetting.evidence import Evidence, weigh_evidence
+from fkgsec.attacks.forgetting.evidence import Evidence, Power, measure_power, weigh_evidence
 from fkgsec.attacks.forgetting.figures import forgetting_figures
-from fkgsec.attacks.membership.audits import audited_triples
+from fkgsec.attacks.forgetting.readings import AuditRun, read_run
+from fkgsec.attacks.membership.audits import Audited, Shadow, audited_triples, replace_train, train_shadow
 from fkgsec.data.escrow import read_escrow
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.progress import Observe, unobserved
-from fkgsec.experiments.runs.record import Environment, describe_environment
+from fkgsec.experiments.runs.record import Environment, describe_environment, read_if_of
 from fkgsec.experiments.runs.run import check_fits, load_run
-from fkgsec.experiments.unlearning.audit_runs import Auditor, OwnRuns
 from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
 from fkgsec.experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
 from fkgsec.experiments.unlearning.verdict import Verdict, judge
-from fkgsec.federation.loop import run_identity
+from fkgsec.federation.loop import run_federation, run_identity
+from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.frames import block
+from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
-from fkgsec.unlearning.forget_sets import read_forget
+from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget, read_forget
+from fkgsec.unlearning.unlearning import unlearn
 
 SCHEMA = "fkgsec/verification/1"
+AUDIT_FOLDER = "audit"
 REQUEST_UNKNOWN = (
     "the request itself was not given: the forget set is the one in the folder, from which whoever unlearned may have left out "
     "what is still remembered (--forget FILE, from whoever asked)"
 )
+
+
+class OwnRuns(NamedTuple):
+    """The auditor's trainings, which stay the same whatever run is audited.
+
+    Attributes:
+        first: the first of the re-trainings; None where there are none. references, shadow_runs, plants: what is read off each.
+        power: of `measure_power`; empty without references.
+    """
+
+    first: KgeResult | None
+    references: list[AuditRun]
+    shadows: list[Shadow]
+    shadow_runs: list[AuditRun]
+    plants: list[tuple[float, AuditRun]]
+    power: dict[tuple[str, str], Power]
+
+
+class Auditor(NamedTuple):
+    """Trains and reads runs for one audit.
+
+    Attributes:
+        folder: keeps the trainings. candidate: the audited run. audits: of `audited_triples`.
+        seed: the audit seed. relearn_steps: see `read_run`. observe: gives each training its observer.
+    """
+
+    folder: Path
+    candidate: Unlearned
+    audits: Sequence[Audited]
+    seed: int
+    relearn_steps: int
+    observe: Observe
+
+    def own_runs(
+        self, num_references: int, num_shadows: int, shares: Sequence[float], *, tolerance: float, alarm: float
+    ) -> OwnRuns:
+        """Train and read everything. Without references there are no plants.
+
+        Args:
+            shares: to be planted. tolerance, alarm: see `measure_power`.
+        """
+        retained = self.candidate.result.graph
+        first, references = None, []
+        for number in range(num_references):  # of which only the first stays in memory
+            result = self._train(retained, "reference", number, num_references)
+            first = first or result
+            references.append(self.read(result))
+        shadows = [self._shadow(number, num_shadows) for number in range(num_shadows)]
+        of_shadows = [shadow for shadow, _ in shadows], [run for _, run in shadows]
+        if first is None:
+            return OwnRuns(None, [], *of_shadows, [], {})
+        power = measure_power(
+            references,
+            of_shadows[1],
+            self.candidate.graph,
+            self.audits,
+            tolerance=tolerance,
+            alarm=alarm,
+            seed=self.seed,
+        )
+        plants = [
+            (share, self.read(self._train(self._planted(number, share), "plant", number, len(shares))))
+            for number, share in enumerate(shares)
+        ]
+        return OwnRuns(first, references, *of_shadows, plants, power)
+
+    def _shadow(self, number: int, count: int) -> tuple[Shadow, AuditRun]:
+        """Train a shadow federation, unlearned as the audited run was where that leaves a trace."""
+        options = self.candidate.unlearning.options
+        trained: list[KgeResult] = []
+
+        def forgetting(result: KgeResult, forget: Forget) -> KgeResult:
+            return unlearn(result, forget, options, make_transport=make_transport)
+
+        def train(graph: FederatedGraph, options: KgeOptions) -> KgeResult:
+            trained.append(self._run(graph, options, f"shadow {number + 1} of {count}"))
+            return trained[0]
+
+        shadow = train_shadow(
+            self.candidate.graph,
+            self.candidate.result.graph,
+            self.audits,
+            self.candidate.result.options,
+            number,
+            self.seed,
+            unlearn=None if options.method in NO_TRACE else forgetting,
+            train=train,
+        )
+        return shadow, self.read(trained[0], relearn=False, trained_on=shadow.member)
+
+    def _planted(self, number: int, share: float) -> FederatedGraph:
+        """Return the retained graph with a random share of each client's forget set left in."""
+        retained = self.candidate.result.graph
+        clients = list(retained.clients)
+        for audit in self.audits:
+            if audit.asked:
+                order = generator(self.seed, "plant", number, audit.name).permutation(len(audit.forget))
+                planted = audit.forget[order[: max(1, round(share * len(audit.forget)))]]
+                client = clients[audit.place]
+                clients[audit.place] = replace_train(client, np.concatenate([client.train, planted]))
+        return replace(retained, clients=tuple(clients))
+
+    def read(
+        self, result: KgeResult, *, relearn: bool = True, trained_on: dict[int, np.ndarray] | None = None
+    ) -> AuditRun:
+        """Read what evidence needs of a run."""
+        return read_run(
+            result,
+            self.candidate.graph,
+            self.audits,
+            seed=self.seed,
+            relearn_steps=self.relearn_steps if relearn else 0,
+            trained_on=trained_on,
+        )
+
+    def _train(self, graph: FederatedGraph, kind: str, number: int, count: int) -> KgeResult:
+        seed = int(generator(self.seed, f"{kind} seed", number).integers(2**31))
+        options = msgspec.structs.replace(self.candidate.result.options, seed=seed)
+        return self._run(graph, options, f"{kind} {number + 1} of {count}")
+
+    def _run(self, graph: FederatedGraph, options: KgeOptions, name: str) -> KgeResult:
+        folder = self.folder / AUDIT_FOLDER / run_identity(graph, options)[:16]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
+        with self.observe(options, name) as observer:
+            return run_federation(graph, options, folder, observer, CHECKPOINT_EVERY_S, make_transport)
 
 
 class Verification(msgspec.Struct, frozen=True):
@@ -134,37 +272,72 @@ def verify(
     if forget is not None:
         _check_request(run, candidate, forget, client)
     target = audit_folder(run, folder, options.audit_seed)
-    supplied = _read_supplied(against, run, candidate, options)
-    before = None if raw is None else _read_raw(raw, run, candidate)
+    if against is None and not options.references:
+        raise SpecError("references is 0, so --against must name a re-trained run")
+    supplied = None if against is None else _read_supplied(against, run, candidate)
+    before = None if raw is None else load_run(raw)[1]
+    if before and run_identity(before.graph, before.options) != candidate.unlearning.identity:
+        raise RunError(f"{raw}: is not the run that {run} was made from")
     sealed, pools = (None, None) if escrow is None else read_escrow(escrow, candidate.graph)
+    commitment = None if sealed is None else sealed.commitment
     seed = secrets.randbelow(2**53) if options.audit_seed is None else options.audit_seed
     audits = audited_triples(
         candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
     )
     auditor = Auditor(target, candidate, audits, seed, options.relearn_steps, observe)
-    identity = run_identity(candidate.result.graph, candidate.result.options)
-    key = (
-        target.resolve(), seed, options, thresholds, None if sealed is None else sealed.commitment, candidate.graph.hash,
-        identity, candidate.unlearning.options,
-    )  # fmt: skip
     kept = {} if kept is None else kept
+    key = (
+        target.resolve(), seed, options, thresholds, commitment, candidate.graph.hash,
+        run_identity(candidate.result.graph, candidate.result.options), candidate.unlearning.options,
+    )  # fmt: skip
     if key not in kept:
-        kept[key] = _own_runs(auditor, options, thresholds)
-    made = _audit(auditor, kept[key], options, supplied, before)
-    unchecked = [] if forget is not None else [REQUEST_UNKNOWN]
+        measurable = any(len(audit.members) for audit in audits)
+        shares = [min(1.0, thresholds.share * (1 + (number + 1) % 2)) for number in range(options.plants)]
+        kept[key] = auditor.own_runs(
+            options.references,
+            options.shadows if measurable else 0,
+            shares if measurable else [],
+            tolerance=thresholds.share,
+            alarm=thresholds.alarm,
+        )
+    own = kept[key]
+    evidence, retrained = None, own.first or (supplied and supplied.result)
+    assert retrained is not None
+    if own.first is not None:
+        evidence = weigh_evidence(
+            auditor.read(candidate.result),
+            own.references,
+            own.shadow_runs,
+            own.plants,
+            candidate.graph,
+            audits,
+            own.power,
+        )
+    results: Results = {"retrained": retrained, "unlearned": candidate.result}
+    if before is not None:
+        results = {"raw": before, **results}
+    forgetting = measure_forgetting(
+        results,
+        candidate.graph,
+        candidate.forget,
+        audits,
+        shadows=own.shadows,
+        seed=seed,
+        relearn_steps=options.relearn_steps,
+    )
     return Verification(
         schema=SCHEMA,
         unlearning=candidate.unlearning,
-        reference=None if supplied is None else supplied.unlearning,
+        reference=supplied and supplied.unlearning,
         thresholds=thresholds,
-        num_shadows=made.num_shadows,
+        num_shadows=len(own.shadows),
         seed=seed,
-        verdict=judge(made.forgetting.membership, thresholds, made.evidence, unchecked),
-        forgetting=made.forgetting,
-        remarks=_remarks(made.results, candidate, made.num_shadows),
+        verdict=judge(forgetting.membership, thresholds, evidence, [] if forget else [REQUEST_UNKNOWN]),
+        forgetting=forgetting,
+        remarks=_remarks(results, candidate, len(own.shadows)),
         environment=describe_environment(candidate.result),
-        evidence=made.evidence,
-        escrow=None if sealed is None else sealed.commitment,
+        evidence=evidence,
+        escrow=commitment,
         assumptions=_assumptions(candidate, options, sealed is not None),
         options=options,
         request_given=forget is not None,
@@ -172,14 +345,8 @@ def verify(
     )
 
 
-def default_audit_folder(run: Path) -> Path:
-    """Beside the audited folder: its name, and `-audit`."""
-    named = run if run.name not in ("", "..") else run.resolve()
-    return named.with_name(f"{named.name}-audit")
-
-
 def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path:
-    """Where an audit of `run` keeps its trainings: a folder of the auditor's, or by default the one beside the run.
+    """Return where an audit of `run` keeps its trainings: a folder of the auditor's, or `RUN-audit` beside the run.
 
     Raises:
         SpecError: it lies in the audited folder, whose files are whoever unlearned's, so that a training that is found there may
@@ -190,68 +357,14 @@ def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path
             f"audit_seed {audit_seed} finds trainings again, and those beside {run} may be of whoever unlearned: "
             "it takes a folder of your own (--out)"
         )
-    target = folder or default_audit_folder(run)
+    beside = run if run.name not in ("", "..") else run.resolve()
+    target = folder or beside.with_name(f"{beside.name}-audit")
     if target.resolve().is_relative_to(run.resolve()):
         raise SpecError(
             f"{target}: lies in the audited folder {run}, which is of whoever unlearned: the audit takes a folder of your own "
             "(--out)"
         )
     return target
-
-
-class _Audit(NamedTuple):
-    """What was measured: the runs by role, shadow federations trained, evidence beside the audit's own references if any."""
-
-    results: Results
-    num_shadows: int
-    evidence: Evidence | None
-    forgetting: Forgetting
-
-
-def _own_runs(auditor: Auditor, options: AuditOptions, thresholds: Thresholds) -> OwnRuns:
-    """References, and where a client can be measured shadows and plants."""
-    measurable = any(len(audit.members) for audit in auditor.audits)
-    shares = [thresholds.share * (2 if place % 2 == 0 else 1) for place in range(options.plants)]
-    return auditor.own_runs(
-        options.references,
-        options.shadows if measurable else 0,
-        [min(share, 1.0) for share in shares] if measurable else [],
-        tolerance=thresholds.share,
-        alarm=thresholds.alarm,
-    )
-
-
-def _audit(
-    auditor: Auditor, own: OwnRuns, options: AuditOptions, supplied: Unlearned | None, before: KgeResult | None
-) -> _Audit:
-    """Measure the audited run beside the audit's own."""
-    candidate, audits, first = auditor.candidate, auditor.audits, own.first
-    evidence = None
-    if first is not None:
-        evidence = weigh_evidence(
-            auditor.read(candidate.result),
-            own.references,
-            own.shadow_runs,
-            own.plants,
-            candidate.graph,
-            audits,
-            own.power,
-        )
-    retrained = first if first is not None else supplied.result if supplied is not None else None
-    assert retrained is not None
-    results: Results = {"retrained": retrained, "unlearned": candidate.result}
-    if before is not None:
-        results = {"raw": before, **results}
-    forgetting = measure_forgetting(
-        results,
-        candidate.graph,
-        candidate.forget,
-        audits,
-        shadows=own.shadows,
-        seed=auditor.seed,
-        relearn_steps=options.relearn_steps,
-    )
-    return _Audit(results, len(own.shadows), evidence, forgetting)
 
 
 def _check_request(run: Path, candidate: Unlearned, forget: Path, client: str | None) -> None:
@@ -269,22 +382,19 @@ def _check_request(run: Path, candidate: Unlearned, forget: Path, client: str | 
             )
 
 
-def _read_supplied(against: Path | None, run: Path, candidate: Unlearned, options: AuditOptions) -> Unlearned | None:
-    """The re-trained run that was supplied. Raises `SpecError` where the audit needs one, `RunError` where it does not belong."""
-    if against is None:
-        if not options.references:
-            raise SpecError("references is 0, so --against must name a re-trained run")
-        return None
+def _read_supplied(against: Path, run: Path, candidate: Unlearned) -> Unlearned:
+    """Read the re-trained run that was supplied. Raises `RunError` where it does not belong to the audited one."""
     supplied = read_unlearned(against)
-    _check_together(run, candidate, against, supplied)
+    reference, audited = supplied.unlearning, candidate.unlearning
+    if reference.options.method != "retrain":
+        raise RunError(
+            f"{against}: was made by method {reference.options.method}; the reference must be made by retrain"
+        )
+    if reference.identity != audited.identity:
+        raise RunError(f"{against}: comes from another run than {run}")
+    if reference.forget_hash != audited.forget_hash:
+        raise RunError(f"{against}: was made with another forget file than {run}")
     return supplied
-
-
-def _read_raw(raw: Path, run: Path, candidate: Unlearned) -> KgeResult:
-    result = load_run(raw)[1]
-    if run_identity(result.graph, result.options) != candidate.unlearning.identity:
-        raise RunError(f"{raw}: is not the run that {run} was made from")
-    return result
 
 
 def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) -> list[str]:
@@ -324,18 +434,8 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) ->
     return made
 
 
-def _check_together(run: Path, candidate: Unlearned, against: Path, reference: Unlearned) -> None:
-    if reference.unlearning.options.method != "retrain":
-        raise RunError(
-            f"{against}: was made by method {reference.unlearning.options.method}; the reference must be made by retrain"
-        )
-    if reference.unlearning.identity != candidate.unlearning.identity:
-        raise RunError(f"{against}: comes from another run than {run}")
-    if reference.unlearning.forget_hash != candidate.unlearning.forget_hash:
-        raise RunError(f"{against}: was made with another forget file than {run}")
-
-
 def _remarks(results: Results, candidate: Unlearned, num_shadows: int) -> list[str]:
+    """State what a reader must know beside the figures."""
     remarks = []
 
     def same(role: Literal["raw", "retrained"]) -> bool:
@@ -359,6 +459,11 @@ def _remarks(results: Results, candidate: Unlearned, num_shadows: int) -> list[s
     return remarks
 
 
+def read_verification(path: Path) -> Verification | None:
+    """Read a verification; None when the file is something else. Raises `RunError` when it cannot be read."""
+    return read_if_of(path, SCHEMA, Verification)
+
+
 def encode(verification: Verification) -> bytes:
-    """The record as indented JSON."""
+    """Write the record as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(verification), indent=2) + b"\n"

@@ -28,6 +28,8 @@ from fkgsec.kge.models import Side
 from fkgsec.kge.negatives import CounterDraws
 from fkgsec.kge.options import KgeOptions
 
+Steps = tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]
+"""Losses `[B]`, and the gradients by table of each learner that has still to step."""
 PUBLISHED_WEIGHT = 10.0  # of the triple to forget beside its negatives, in FedLU's code
 
 
@@ -46,7 +48,7 @@ def hard_confusion(scores: Tensor, counts: Tensor, *, temperature: float = 0.0, 
 
 
 def soft_confusion(scores: Tensor, counts: Tensor, *, variant: str = "paper") -> Tensor:
-    """How far the triple's score is from those of its negatives, `[B]`; 0 without any negative.
+    """Distance of the triple's score from those of its negatives, `[B]`; 0 without any negative.
 
     The mean of |s_k - s_0| over the negatives that count; in variant "published" the L2 norm of the vector of these differences.
 
@@ -91,11 +93,16 @@ def interference(
         loss = loss + (0.5 if published else 1) * importance * confused
     if soft:
         loss = loss + mu_soft * soft_confusion(own, counts, variant=variant)
-    if mu_distill:
-        teacher = other.detach()
-        distilled = divergence(teacher, own, counts) if published else divergence(own, teacher, counts)
-        loss = loss + mu_distill * distilled
-    return loss
+    return _distilled(loss, own, other, counts, mu_distill, variant)
+
+
+def _distilled(loss: Tensor, own: Tensor, other: Tensor, counts: Tensor, mu: float, variant: str) -> Tensor:
+    """Add mu times the teacher's divergence to a loss."""
+    if not mu:
+        return loss
+    teacher = other.detach()
+    apart = divergence(teacher, own, counts) if variant == "published" else divergence(own, teacher, counts)
+    return loss + mu * apart
 
 
 class Move(NamedTuple):
@@ -133,12 +140,9 @@ def decay_loss(
 
     Arguments as in `interference`. Source: fedlu.txt Eq. 7-11. Differs in variant "published", as `distillation.mutual` says.
     """
-    published = variant == "published"
-    loss = (0.5 if published else 1) * importance * negative_sampling_loss(own, counts, temperature=temperature)
-    if not mu_distill:
-        return loss
-    teacher = other.detach()
-    return loss + mu_distill * (divergence(teacher, own, counts) if published else divergence(own, teacher, counts))
+    predicted = negative_sampling_loss(own, counts, temperature=temperature)
+    loss = (0.5 if variant == "published" else 1) * importance * predicted
+    return _distilled(loss, own, other, counts, mu_distill, variant)
 
 
 class MoveLoss(Protocol):
@@ -189,7 +193,7 @@ class AlternatingTrainer(LocalTrainer):
         importance: Tensor,
         side: Side,
         segments: kernels.Segments,
-    ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
+    ) -> Steps:
         learners = {"shared": self._learner, "own": private}
         counts, losses = candidates >= 0, torch.zeros_like(weights)
         scored: dict[str, tuple[Queries, CandidateScores]] = {}  # of the models that have not moved since

@@ -1,4 +1,4 @@
-"""The methods of unlearning: what the clients that ask do with their models before they send them.
+"""The methods of unlearning: the training of the clients that ask, before they send their models.
 
     loss = METHODS["finetune"](Work(task, options, forgotten, observer))
 
@@ -19,7 +19,6 @@ from torch import Tensor
 from fkgsec.algorithms.settings import fedlu_temperature
 from fkgsec.errors import DataError, TrainingError
 from fkgsec.federation.loop import Observer
-from fkgsec.federation.recipes import Table
 from fkgsec.kge.kernels import Segments
 from fkgsec.kge.local.learner import Learner
 from fkgsec.kge.local.task import KgeTask
@@ -27,14 +26,15 @@ from fkgsec.kge.local.training import LocalTrainer, TrainingSubset, corrupting_e
 from fkgsec.kge.models import Side
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
-from fkgsec.unlearning.interference import DECAY, INTERFERENCE, AlternatingTrainer, decay_loss, interference
+from fkgsec.unlearning.interference import DECAY, INTERFERENCE, AlternatingTrainer, Steps, decay_loss, interference
 from fkgsec.unlearning.options import UnlearnOptions
-from fkgsec.unlearning.unlearning_round import ROUND
+
+ROUND = 1  # of the transcript: round 0 aligns and sends what clients have, this one unlearns
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a method has to work with: the parties at the end of the run, and what each of them is to forget.
+    """Input of a method: the parties at the end of the run, and what each of them is to forget.
 
     `forgotten` says it of each party's training triples, bool `[n]`, in the order of the stack's graphs.
     """
@@ -46,27 +46,27 @@ class Work:
 
     @property
     def asking(self) -> list[int]:
-        """The places of the parties that asked."""
+        """Indices of the parties that asked."""
         return [place for place, rows in enumerate(self.forgotten) if rows.any()]
 
     def forgetting(self) -> dict[int, TrainingSubset]:
-        """The triples to forget of each party that asked; negatives avoid all that it holds."""
+        """Return the triples to forget of each party that asked; negatives avoid all that it holds."""
         return {
             place: TrainingSubset(self.task.stack.graphs[place].train, np.flatnonzero(self.forgotten[place]))
             for place in self.asking
         }
 
     def forgetting_alone(self) -> dict[int, TrainingSubset]:
-        """The same, with negatives that avoid no others. Source: FedLU's code."""
-        return {place: TrainingSubset.all(one.triples[one.rows]) for place, one in self.forgetting().items()}
+        """Return them with negatives that avoid no others. Source: FedLU's code."""
+        return {place: TrainingSubset.all(part.triples[part.rows]) for place, part in self.forgetting().items()}
 
     def retained(self) -> dict[int, TrainingSubset]:
-        """The other triples; negatives avoid these, since the party has no others any more."""
+        """Return the other triples; negatives avoid these, since the party has no others any more."""
         graphs = self.task.stack.graphs
         return {place: TrainingSubset.all(graphs[place].train[~self.forgotten[place]]) for place in self.asking}
 
     def run_options(self, phase: str, *, epochs: int = 1) -> KgeOptions:
-        """The run's, for training of `epochs` epochs under a name that its randomness derives from."""
+        """Return the run's options for training of `epochs` epochs under a name that its randomness derives from."""
         run = self.task.options
         return msgspec.structs.replace(
             run,
@@ -77,7 +77,7 @@ class Work:
         )
 
     def train(self, trainer: LocalTrainer, phase: str, clients: Sequence[int], round: int = 0) -> float:
-        """What a call of `train_round` does; returns the mean loss, clients weighted by what they forget."""
+        """Call `train_round`; returns the mean loss, clients weighted by what they forget."""
         try:
             losses = trainer.train_round(round, clients, self.observer.step_done)
         except TrainingError as error:
@@ -131,17 +131,12 @@ def _fedlu(work: Work) -> float:
         loss = work.train(then, "passive decay", clients, epoch)
         if published:
             ranks = work.task.evaluator.ranks("valid")
-            mrr = np.array([(1 / one).mean() if len(one) else math.inf for one in ranks])
+            mrr = np.array([(1 / of_client).mean() if len(of_client) else math.inf for of_client in ranks])
             clients = [client for client in clients if mrr[client] > best[client] or not len(ranks[client])]
             best = np.maximum(best, mrr)
         if not clients:
             break
     return loss
-
-
-def _finetune(work: Work) -> float:
-    """Further training on what is retained."""
-    return _retrain_on(work, work.retained(), "finetune")
 
 
 def _relabel(work: Work) -> float:
@@ -156,7 +151,7 @@ def _relabel(work: Work) -> float:
         except DataError as error:
             raise DataError(f"client {stack.graphs[place].name}: {error}") from error
         subsets[place] = TrainingSubset.all(np.concatenate([subsets[place].triples, wrong]))
-    return _retrain_on(work, subsets, "relabel")
+    return _train(work, LocalTrainer, subsets, "relabel", work.options.decay_epochs)
 
 
 def with_random_tails(triples: np.ndarray, rows: np.ndarray, tails: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -174,10 +169,12 @@ def with_random_tails(triples: np.ndarray, rows: np.ndarray, tails: np.ndarray, 
     return wrong
 
 
-def _retrain_on(work: Work, subsets: Mapping[int, TrainingSubset], phase: str) -> float:
+def _train(
+    work: Work, trainer_type: type[LocalTrainer], subsets: Mapping[int, TrainingSubset], phase: str, epochs: int
+) -> float:
+    """Train the asking parties on these subsets; returns the last loss."""
     task = work.task
-    run_options = work.run_options(phase, epochs=work.options.decay_epochs)
-    trainer = LocalTrainer(task.stack, run_options, task.private, subsets)
+    trainer = trainer_type(task.stack, work.run_options(phase, epochs=epochs), task.private, subsets)
     work.observer.round_started(ROUND, trainer.num_steps(work.asking))
     return work.train(trainer, phase, work.asking)
 
@@ -185,37 +182,20 @@ def _retrain_on(work: Work, subsets: Mapping[int, TrainingSubset], phase: str) -
 class _Ascent(LocalTrainer):
     """Goes up the loss of scores; further objectives on rows still pull down."""
 
-    def _alone(
-        self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: Segments
-    ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
+    def _alone(self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: Segments) -> Steps:
         return super()._alone(triples, candidates, -weights, side, segments)
 
     def _together(
-        self,
-        private: Learner,
-        triples: Tensor,
-        candidates: Tensor,
-        weights: Tensor,
-        importance: Tensor,
-        side: Side,
+        self, private: Learner, triples: Tensor, candidates: Tensor, weights: Tensor, importance: Tensor, side: Side,
         segments: Segments,
-    ) -> tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]:
+    ) -> Steps:  # fmt: skip
         return super()._together(private, triples, candidates, -weights, importance, side, segments)
-
-
-def _ascend(work: Work) -> float:
-    """Gradient ascent on the forget set."""
-    task = work.task
-    run_options = work.run_options("ascent", epochs=work.options.epochs)
-    trainer = _Ascent(task.stack, run_options, task.private, work.forgetting())
-    work.observer.round_started(ROUND, trainer.num_steps(work.asking))
-    return work.train(trainer, "ascent", work.asking)
 
 
 METHODS: dict[str, Callable[[Work], float | None]] = {
     "fedlu": _fedlu,
-    "finetune": _finetune,
-    "ascent": _ascend,
+    "finetune": lambda work: _train(work, LocalTrainer, work.retained(), "finetune", work.options.decay_epochs),
+    "ascent": lambda work: _train(work, _Ascent, work.forgetting(), "ascent", work.options.epochs),
     "relabel": _relabel,
     "delete": lambda work: None,
 }

@@ -6,9 +6,10 @@ UnlearnOptions(method="fedlu", variant="published", epochs=5)
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from fkgsec.algorithms.settings import Variant
 from fkgsec.arguments import Named, check_fields
@@ -39,17 +40,22 @@ class UnlearnOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=True,
         form: the name of `variant` in files of version 0.1; read, and never written.
     """
 
-    method: Method = "fedlu"
-    variant: Variant = "paper"
-    hard: bool = True
-    soft: bool = True
-    mu_soft: float = 0.1
-    epochs: int = 10
-    decay_epochs: int = 10
-    learning_rate: float | None = None
-    batch_size: int | None = None
+    method: Annotated[Method, Meta(description="how the run forgets")] = "fedlu"
+    variant: Annotated[Variant, Meta(description="fedlu: as the paper has it, or as FedLU's code")] = "paper"
+    hard: Annotated[bool, Meta(description="fedlu: hard confusion (Eq. 12)")] = True
+    soft: Annotated[bool, Meta(description="fedlu: soft confusion (Eq. 13)")] = True
+    mu_soft: Annotated[float, Meta(description="fedlu: weight of soft confusion")] = 0.1
+    epochs: Annotated[int, Meta(description="epochs over the forget set")] = 10
+    decay_epochs: Annotated[
+        int, Meta(description="epochs over what is retained (finetune, relabel, fedlu's decay)")
+    ] = 10
+    learning_rate: Annotated[float | None, Meta(description="of unlearning (default: the run's)")] = None
+    batch_size: Annotated[int | None, Meta(description="triples per step of unlearning (default: the run's)")] = None
     seed: int = 0
-    colluders: int | None = None
+    colluders: Annotated[
+        int | None,
+        Meta(description="secagg: clients that may tell the server their part of the sum (default: 1)"),
+    ] = None
     form: Variant | msgspec.UnsetType = msgspec.UNSET
 
     def __post_init__(self) -> None:

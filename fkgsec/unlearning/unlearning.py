@@ -5,22 +5,29 @@
 
 The requesting clients are those of which the forget sets name triples; what such a client *retains* is the rest of its training
 triples. Every method but re-training is one more round after the finished run: the requesting clients train, upload, and every
-client receives the outcome (`fkgsec.unlearning.unlearning_round`). Whether anything was forgotten is for attacks to say.
+client receives the outcome. Whether anything was forgotten is for attacks to say.
+
+In clear only the requesting clients upload. Where uploads are summed securely the others train one real round on their own data
+and upload with them: if they sent back what the server had sent them, the sum without these parts would be the upload of the
+requesting client.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import time
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import DataError, SpecError
-from fkgsec.exchange import MakeTransport, Transport
+from fkgsec.errors import DataError, RunError, SpecError
+from fkgsec.exchange import MakeTransport, Transport, Uploaded
 from fkgsec.federation.loop import (
     Best,
     Federation,
@@ -29,22 +36,17 @@ from fkgsec.federation.loop import (
     run_federation,
     run_identity,
 )
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.order import ClientOrders
+from fkgsec.federation.packing import ByParty
+from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.steps import round_entry
 from fkgsec.kge.local.task import KgeTask
+from fkgsec.kge.local.training import LocalTrainer
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, forgotten_rows, retaining
-from fkgsec.unlearning.methods import METHODS, Work
+from fkgsec.unlearning.methods import METHODS, ROUND, Work
 from fkgsec.unlearning.options import Method, UnlearnOptions
-from fkgsec.unlearning.unlearning_round import (
-    ROUND,
-    align_again,
-    along_statement,
-    exchange_rows,
-    senders_of,
-    train_along,
-)
 
 __all__ = ["Method", "UnlearnOptions", "unlearn"]
 
@@ -57,7 +59,7 @@ def unlearn(
     observer: Observer | None = None,
     make_transport: MakeTransport = Transport,
 ) -> KgeResult:
-    """The run after forgetting. `result` stays as it is.
+    """Return the run after forgetting. `result` stays as it is.
 
     Its graph is what is retained; its rounds are 0, in which clients and server align again and clients are sent what they
     have, and 1, in which the clients that asked train, upload, and all clients receive (methods that send nothing have both,
@@ -121,10 +123,15 @@ def _retrain(
     observer: Observer | None,
     make_transport: MakeTransport,
 ) -> KgeResult:
-    """The whole run anew on what is retained."""
+    """Train the whole run anew on what is retained."""
     run_options = result.options
-    if RECIPES[run_options.algorithm].pooled:
-        _check_pooled(retained)
+    if RECIPES[run_options.algorithm].pooled:  # one party with all triples has no row for what none of them names
+        named = np.concatenate([client.to_global(client.triples) for client in retained.clients])
+        for what, names, columns in (("entity", retained.entities, [0, 2]), ("relation", retained.relations, [1])):
+            of_clients = [getattr(client, f"{what}_ids") for client in retained.clients]
+            gone = np.setdiff1d(np.concatenate(of_clients), named[:, columns])
+            if len(gone):
+                raise DataError(f"{retained.name}: without the forget set no triple names the {what} {names[gone[0]]}")
     if run_options.defense:
         Federation(result.graph, run_options, make_transport).exchange.senders([], _colluders(options))
         seed = int(generator(options.seed, "retraining", _identity(result, retained, options)).integers(2**31))
@@ -142,16 +149,19 @@ def _forget(
     observer: Observer,
     make_transport: MakeTransport,
 ) -> KgeResult:
-    """Rounds 0 and 1 after the run."""
+    """Run rounds 0 and 1 after the run."""
     started, run_options, identity = time.perf_counter(), result.options, _identity(result, retained, options)
     federation = Federation(result.graph, run_options, make_transport)
     task, transcript = federation.task, federation.channel.transcript
     assert isinstance(task, KgeTask)
     _load(task, result)
     sends = options.method != "delete" and not (options.method == "fedlu" and options.variant == "published")
-    senders = senders_of(federation, list(forget), _colluders(options)) if sends else []
+    colluders = _colluders(options)
+    senders = []
     if sends:
-        align_again(federation, make_transport, identity, result)
+        asking = [place for place, name in enumerate(task.names) if name in forget or federation.recipe.pooled]
+        senders = federation.exchange.senders(asking, colluders)
+        _align_again(federation, make_transport, identity, result)
     rounds = [round_entry(transcript, 0, None, None, [], started)]
     observer.round_done(rounds[0])
 
@@ -161,14 +171,17 @@ def _forget(
     rows_before = federation.shared_rows()
     loss = METHODS[options.method](work)
     along = [place for place in senders if place not in work.asking] if federation.exchange.sums else []
-    train_along(task, along, _seed_along(options, identity), observer)
+    if along:  # they train one round of the run on all their triples
+        seed = int(generator(options.seed, "training along", identity).integers(2**31))
+        trainer = LocalTrainer(task.stack, msgspec.structs.replace(task.options, seed=seed), task.private)
+        observer.round_started(ROUND, trainer.num_steps(along))
+        trainer.train_round(ROUND, along, observer.step_done)
     if sends:
         federation.orders.train(ROUND, federation.changed_since(rows_before, [*work.asking, *along]))
     trained, before = task.snapshot(), run_options.evaluates_before_broadcast
     valid = task.validate() if before else None
-    colluders = _colluders(options)
-    statement = along_statement(federation, rows_before, work.asking, along, colluders) if sends else []
-    outcomes = exchange_rows(federation, senders) if sends else []
+    statement = _along_statement(federation, rows_before, work.asking, along, colluders) if sends else []
+    outcomes = _exchange_rows(federation, senders) if sends else []
     valid = valid if before else task.validate()
     rounds.append(round_entry(transcript, ROUND, loss, valid, outcomes, started))
     observer.round_done(rounds[-1])
@@ -188,16 +201,6 @@ def _forget(
 
 def _colluders(options: UnlearnOptions) -> int:
     return 1 if options.colluders is None else options.colluders
-
-
-def _check_pooled(retained: FederatedGraph) -> None:
-    """One party with all triples has no row for an entity that none of them names."""
-    named = np.concatenate([client.to_global(client.triples) for client in retained.clients])
-    for what, names, columns in (("entity", retained.entities, [0, 2]), ("relation", retained.relations, [1])):
-        held = [client.entity_ids if what == "entity" else client.relation_ids for client in retained.clients]
-        gone = np.setdiff1d(np.concatenate(held), named[:, columns])
-        if len(gone):
-            raise DataError(f"{retained.name}: without the forget set no triple names the {what} {names[gone[0]]}")
 
 
 def _load(task: KgeTask, result: KgeResult) -> None:
@@ -220,7 +223,7 @@ def _load(task: KgeTask, result: KgeResult) -> None:
 
 
 def _forgotten_rows(task: KgeTask, forget: Forget) -> list[np.ndarray]:
-    """What each party is to forget of its training triples; one that pools has those of all clients, one after the other."""
+    """Return the rows of its training triples that each party is to forget; one that pools has those of all clients in turn."""
     graph = task.graph
     rows = [
         forgotten_rows(graph, client, forget[client.name])
@@ -239,5 +242,112 @@ def _identity(result: KgeResult, retained: FederatedGraph, options: UnlearnOptio
     return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
 
 
-def _seed_along(options: UnlearnOptions, identity: str) -> int:
-    return int(generator(options.seed, "training along", identity).integers(2**31))
+def _align_again(federation: Federation, make_transport: MakeTransport, run: str, result: KgeResult) -> None:
+    """Run round 0: parties align as in the run, and the server sends what it has. Clients keep what they have, but for those that
+    were not sent the last table of a defended run, which take it over: a sum is of clients that were sent the same.
+
+    In clear the server has the mean of what holders received, and the uploads of the run where it keeps any. Under a defense,
+    which may have kept rows from it, it has its own table, and the sessions go on from all that clients were sent in the run.
+
+    Args:
+        run: names the unlearning, so that what a protocol draws in it is nothing that the run itself drew.
+
+    Raises:
+        RunError: a run of an earlier version, defended or with an aggregation that keeps uploads.
+    """
+    carried = result.carried
+    exchange = make_transport(federation.channel, federation.options, federation.parties, federation.recipe.shared, run)
+    if (exchange.sums or exchange.aggregation.keeps_uploads) and not carried:
+        raise RunError(
+            "the run is of an earlier version, which did not keep what its exchange goes on from: train it again"
+        )
+    federation.exchange = exchange
+    for table, shared in exchange.server.items():
+        exchange.align(table, federation.holdings(table))
+        if f"rows.{table}" in carried:
+            place = {name: row for row, name in enumerate(result.row_names[table])}
+            rows = carried[f"rows.{table}"][[place[name] for name in shared.names]]
+        else:
+            rows = _mean_of_holders(federation, table, shared.names)
+        exchange.initialise(table, rows)
+    federation.orders = ClientOrders(
+        federation.parties, federation.options, federation.recipe.shared, sums=exchange.sums, after_run=True
+    )
+    if carried:
+        exchange.carry_on(carried)
+    for table in exchange.server:
+        federation.orders.broadcast(0, table)
+        for party, received in exchange.send_again(table).items():
+            own = federation.task.rows(table, federation.parties.index(party))
+            own.copy_(received.merged(own))
+
+
+def _mean_of_holders(federation: Federation, table: Table, names: Sequence[str]) -> Tensor:
+    place = {name: number for number, name in enumerate(names)}
+    total = torch.zeros(len(place), federation.task.rows(table, 0).shape[1], dtype=torch.float64)
+    holders = torch.zeros(len(place), 1)
+    for client, (_, holding) in enumerate(federation.holdings(table).items()):
+        rows = torch.tensor([place[name] for name in holding.names])
+        total.index_add_(0, rows, federation.task.rows(table, client).cpu().double())
+        holders.index_add_(0, rows, torch.ones(len(rows), 1))
+    return (total / holders).float()  # in float64 the mean of equal rows is the row itself
+
+
+def _along_statement(
+    federation: Federation, before: ByParty, asking: Sequence[int], along: Sequence[int], colluders: int
+) -> list[str]:
+    """State what the sum of the round rests on, before it is made; nothing in clear.
+
+    Args:
+        before: the rows that all clients began from.
+    """
+    if not federation.exchange.sums:
+        return []
+    lines = [
+        f"unlearning: one sum of {len(asking)} clients that asked and {len(along)} that trained on their own data as ever; "
+        f"it assumes that at most {colluders} of them collude with the server"
+    ]
+    if along:
+        ratio = max(_ratio_of_changes(federation, table, before[table], asking, along) for table in before)
+        lines.append(
+            f"unlearning: the clients that asked changed the sum {ratio:.2g} times as much as the others did; the further above "
+            "1, the better it shows their change, and which rows they moved"
+        )
+    return lines
+
+
+def _ratio_of_changes(
+    federation: Federation, table: Table, before: Mapping[str, Tensor], asking: Sequence[int], along: Sequence[int]
+) -> float:
+    """Return the norm of the asking clients' summed change over that of the others'; inf where these changed nothing."""
+    holdings, names = federation.holdings(table), federation.exchange.server[table].names
+    place, norms = {name: number for number, name in enumerate(names)}, []
+    for clients in (asking, along):
+        total = torch.zeros(len(names), federation.task.rows(table, 0).shape[1], dtype=torch.float64)
+        for client in clients:
+            party = federation.parties[client]
+            held, count, weight, _ = holdings[party]
+            rows = torch.tensor([place[name] for name in held[:count]])
+            change = federation.task.rows(table, client)[:count].cpu().double() - before[party][:count].cpu().double()
+            total.index_add_(0, rows, change, alpha=weight)
+        norms.append(float(total.norm()))
+    return norms[0] / norms[1] if norms[1] else math.inf
+
+
+def _exchange_rows(federation: Federation, senders: Sequence[int]) -> list[Uploaded]:
+    """Run round 1, once the senders have trained: they upload, everybody receives."""
+    exchange = federation.exchange
+    outcomes = []
+    for table in exchange.server:
+        uploads, holdings = {}, federation.holdings(table)
+        for client in senders:
+            party = federation.parties[client]
+            uploads[party] = federation.task.rows(table, client)[: holdings[party].num_uploaded].cpu()
+        refusals = federation.orders.refusals(ROUND, table, list(uploads))
+        outcomes.append(exchange.upload(ROUND, table, uploads, refusals=refusals))
+    for table in exchange.server:
+        federation.orders.broadcast(ROUND, table)
+        for party, received in exchange.broadcast(ROUND, table, federation.parties).items():
+            own = federation.task.rows(table, federation.parties.index(party))
+            own.copy_(received.merged(own))
+    return outcomes

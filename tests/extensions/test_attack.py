@@ -15,10 +15,11 @@ from fkgsec.attacks.figure import over_victims
 from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.reporting.frames import figure_frame, figures, over_all
-from fkgsec.experiments.reporting.listing import final_figures, find_records
+from fkgsec.experiments.reporting.reading import find_records
 from fkgsec.experiments.reporting.sheets import interval, json_rows
 from fkgsec.experiments.reporting.tables import figure_sheet
 from fkgsec.experiments.runs.compare import read_comparison
+from fkgsec.experiments.tracking import final_figures
 from tests.extensions.shapes_attack import SHAPES
 
 TRAINED = [

@@ -23,11 +23,11 @@ from fkgsec.experiments.cli.console import make_console
 from fkgsec.experiments.gate.judge import Checked
 from fkgsec.experiments.gate.verdict_formats import (
     detail_lines,
+    limits_sheet,
     to_json,
     to_junit,
     to_markdown,
     to_sarif,
-    verdict_table,
 )
 from fkgsec.experiments.gate.verdicts import Verdict
 from fkgsec.experiments.reporting import tables
@@ -148,7 +148,7 @@ def check_verdicts(drawn: list[str]) -> None:
     )
     console, out = make_console(), io.StringIO()
     console.file = out
-    console.print(verdict_table(checked))
+    print_sheets(console, [limits_sheet(checked)])
     for line in detail_lines(checked):
         console.print(line)
     clean(out.getvalue())

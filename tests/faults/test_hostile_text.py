@@ -17,7 +17,7 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.console import expected_errors, make_console
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.gate.verdict_formats import _sarif_text
-from fkgsec.experiments.reporting.listing import find_records
+from fkgsec.experiments.reporting.reading import find_records
 from fkgsec.experiments.reporting.sheets import as_csv
 from fkgsec.experiments.runs.documents import read_document
 from fkgsec.experiments.runs.record import read_if_of, read_record

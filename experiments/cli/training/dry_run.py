@@ -88,7 +88,7 @@ def _written(value: Any) -> str:
 def _runs(graph: Any, runs: Mapping[str, Planned], records: Path) -> Sheet:
     """A row for each run with its estimates."""
     from fkgsec.experiments.papers.estimates import Costs
-    from fkgsec.experiments.reporting.listing import find_records
+    from fkgsec.experiments.reporting.reading import find_records
     from fkgsec.experiments.reporting.sheets import Column, Sheet
     from fkgsec.experiments.runs.run import RECORD_FILE
 

@@ -8,38 +8,46 @@ The page is one file that loads nothing, in the same bytes for the same input.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pandas as pd
 
 from fkgsec.attacks.options import RECONSTRUCTION, threat_models
 from fkgsec.attacks.registry import ATTACKS
+from fkgsec.experiments.gate import CHECK_FILE
+from fkgsec.experiments.gate import SCHEMA as CHECK_SCHEMA
 from fkgsec.experiments.gate.judge import Checked
+from fkgsec.experiments.gate.verdict_formats import headline_lines, limits_sheet
 from fkgsec.experiments.reporting.frames import each_victim, figure_frame, over_all
-from fkgsec.experiments.reporting.html.figures import Chart, convergence_charts, cost_charts, figure_charts, roc_charts
-from fkgsec.experiments.reporting.html.verdicts import Judged, judged_part
-from fkgsec.experiments.reporting.items import RULE, Examples, Run, examples_of, rebuilt, relations_sheet, risk_sheets
-from fkgsec.experiments.reporting.matrix import LEGEND, Matrix, has_matrix, matrix, written
+from fkgsec.experiments.reporting.html.charts import (
+    comparison_charts,
+    convergence_charts,
+    matrix_chart,
+    roc_charts,
+)
+from fkgsec.experiments.reporting.items import RULE, Run, examples_of, rebuilt, relations_sheet, risk_sheets
+from fkgsec.experiments.reporting.matrix import has_matrix, matrix
 from fkgsec.experiments.reporting.pages import render_page
 from fkgsec.experiments.reporting.sheets import (
     Column,
     Sheet,
-    cell_order,
-    cell_text,
     count,
     interval,
     mebibytes,
     rows_of,
 )
 from fkgsec.experiments.reporting.tables import clients_sheet, figure_sheet, runs_sheet
-from fkgsec.experiments.reporting.verdict import SAYS_NOT, Verdict, figure_text, question_text, verdict_of
+from fkgsec.experiments.reporting.verdict import SAYS_NOT, figure_text, question_text, verdict_of
 from fkgsec.experiments.reporting.words import figure_reasons, protection_lines, temperature_remark
-from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.experiments.runs.stored import encode_stored
 from fkgsec.experiments.tasks.task import task_of
-from fkgsec.experiments.unlearning.verification import Verification
+from fkgsec.experiments.unlearning.options import AUDIT_FILE
+from fkgsec.experiments.unlearning.verification import Verification, read_verification
+from fkgsec.federation.options import run_identities
 from fkgsec.version import __version__
 
 GLOSSARY = (
@@ -56,70 +64,19 @@ GLOSSARY = (
 LEAK = (("Leak", "share of the colluding client's entity-embedding pairs that the adversary knows."),)
 
 
-@dataclass(frozen=True)
-class Card:
-    """A run in short, and its provenance. `facts` are those that not all runs of the report share."""
-
-    name: str
-    about: str
-    verdict: Verdict
-    findings: tuple[tuple[str, str, str], ...]
-    utility: str
-    cost: str
-    promises: tuple[str, ...]
-    facts: tuple[tuple[str, str], ...]
-    spec: str
-
-
-@dataclass(frozen=True)
-class Federation:
-    """The runs on the same data.
-
-    Attributes:
-        rebuilds: whether attacks rebuild triples, which have sections of their own.
-        without_scores: attacked runs without per-item scores.
-    """
-
-    identity: str
-    name: str
-    about: str
-    rebuilds: bool
-    lead: tuple[str, ...]
-    warnings: tuple[str, ...]
-    cards: tuple[Card, ...]
-    adversaries: Sheet | None
-    charts: tuple[Chart, ...]
-    overview: Sheet
-    utility: Sheet
-    matrix: Matrix | None
-    victims: Sheet | None
-    rocs: tuple[Chart, ...]
-    risks: tuple[Sheet, ...]
-    relations: tuple[Sheet, ...]
-    curves: tuple[Chart, ...]
-    examples: tuple[Examples, ...]
-    without_scores: tuple[str, ...]
-    clients: Sheet
-
-
-@dataclass(frozen=True)
-class Report:
-    """Everything on the page. `facts` are those that all runs share."""
-
-    title: str
-    about: str
-    notices: tuple[str, ...]
-    judged: tuple[Judged, ...]
-    federations: tuple[Federation, ...]
-    facts: tuple[tuple[str, str], ...]
-    glossary: tuple[tuple[str, str], ...]
-    version: str
+POLICY_SAYS_NOT = (
+    "A policy judges the limits that it names, against the adversaries that it names. What no limit is about is not judged, and "
+    "a limit that holds is no proof that nothing leaks."
+)
+AUDIT_SAYS_NOT = (
+    "An audit bounds what may still be remembered by the share that it tolerates; it is no proof that nothing is."
+)
 
 
 def assemble(
     runs: Sequence[Run], *, examples: bool = True, judged: Sequence[tuple[str, Checked | Verification]] = ()
-) -> Report:
-    """Assemble the report of these runs; runs on different data stand in federations of their own.
+) -> dict[str, Any]:
+    """Assemble what the template writes of these runs; runs on different data stand in federations of their own.
 
     Args:
         runs: at least one, with names that differ. examples: whether to show triples of the victims. judged: by name the
@@ -132,9 +89,9 @@ def assemble(
     shared = {
         key: value
         for key, value in facts[runs[0].name].items()
-        if all(mine.get(key) == value for mine in facts.values())
+        if all(of_run.get(key) == value for of_run in facts.values())
     }
-    apart = {name: {key: value for key, value in mine.items() if key not in shared} for name, mine in facts.items()}
+    apart = {name: {key: value for key, value in of_run.items() if key not in shared} for name, of_run in facts.items()}
     names = [group[0].record.data.name for group in by_data.values()]
     federations = [
         _federation(
@@ -143,53 +100,40 @@ def assemble(
         for number, (name, (digest, group)) in enumerate(zip(names, by_data.items(), strict=True), start=1)
     ]
     tasks = {task.about: task for task in (task_of(run.record.spec) for run in runs)}
-    return Report(
-        title=f"Privacy report: {', '.join(federation.name for federation in federations)}",
-        about=f"{count(len(runs), 'run')} of federated {' and '.join(tasks)}: what leaked, utility and cost",
-        notices=tuple(_notices(runs, federations)),
-        judged=tuple(judged_part(name, verdict, runs) for name, verdict in judged),
-        federations=tuple(federations),
-        facts=tuple(shared.items()),
-        glossary=(
+    metrics = {
+        f"{name}.{metric}": about for name, attack in ATTACKS.items() for metric, about in attack.metrics.items()
+    }
+    measured = dict.fromkeys(figure.key for run in runs for figure in run.record.figures)
+    return {
+        "title": f"Privacy report: {', '.join(federation['name'] for federation in federations)}",
+        "about": f"{count(len(runs), 'run')} of federated {' and '.join(tasks)}: what leaked, utility and cost",
+        "notices": list(_notices(runs, federations)),
+        "judged": [
+            policy_part(verdict, runs) if isinstance(verdict, Checked) else certificate_part(name, verdict, runs)
+            for name, verdict in judged
+        ],
+        "federations": federations,
+        "facts": shared,
+        "glossary": [
             *GLOSSARY,
             *(LEAK if "kge" in {task.name for task in tasks.values()} else ()),
             *(item for task in tasks.values() for item in task.metrics.items()),
-            *_metrics(runs),
-        ),
-        version=__version__,
-    )
+            *((key, metrics[key]) for key in measured if key in metrics),
+        ],
+        "version": __version__,
+    }
 
 
-def _metrics(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    keys = dict.fromkeys((figure.attack, figure.metric) for run in runs for figure in run.record.figures)
-    metrics = {attack: ATTACKS[attack].metrics for attack, _ in keys if attack in ATTACKS}
-    return [(f"{attack}.{name}", metrics[attack][name]) for attack, name in keys if name in metrics.get(attack, ())]
+def render(report: dict[str, Any]) -> str:
+    """Render the page. Every text is escaped; the only script is inline and named by its hash in the page's policy."""
+    return render_page("report.html.j2", report=report, says_not=SAYS_NOT, rule=RULE)
 
 
-def render(report: Report, *, back: str = "") -> str:
-    """Render the page. Every text is escaped; the only script is inline and named by its hash in the page's policy.
-
-    Args:
-        back: address of a page that it links to first.
-    """
-    heat = {"legend": LEGEND, "written": written, "interval": interval}
-    return render_page(
-        "report.html.j2",
-        report=report,
-        back=back,
-        says_not=SAYS_NOT,
-        text=cell_text,
-        order=cell_order,
-        heat=heat,
-        rule=RULE,
-    )
-
-
-def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> Iterator[str]:
+def _notices(runs: Sequence[Run], federations: Sequence[dict[str, Any]]) -> Iterator[str]:
     if len(federations) > 1:
-        names = ", ".join(federation.name for federation in federations)
+        names = ", ".join(federation["name"] for federation in federations)
         yield f"These runs are on {len(federations)} different federations: {names}. Their figures do not compare."
-    if any(federation.examples or federation.risks for federation in federations):
+    if any(federation["examples"] or federation["risks"] for federation in federations):
         if all(run.record.spec.data == CONSORTIUM for run in runs):
             yield "The patients on this page are generated. They are not real persons."
         else:
@@ -198,42 +142,39 @@ def _notices(runs: Sequence[Run], federations: Sequence[Federation]) -> Iterator
 
 def _federation(
     identity: str, name: str, runs: Sequence[Run], facts: dict[str, dict[str, str]], *, examples: bool
-) -> Federation:
+) -> dict[str, Any]:
     record, records = runs[0].record, {run.name: run.record for run in runs}
     train, test = (sum(sizes[split] for sizes in record.data.clients.values()) for split in ("train", "test"))
     task = task_of(record.spec)
-    reconstructed = any(figure.attack == RECONSTRUCTION for run in runs for figure in run.record.figures)
-    found = {name: record.figures for name, record in records.items()}
+    figures = {name: record.figures for name, record in records.items()}
+    rebuilds = any(figure.attack == RECONSTRUCTION for listed in figures.values() for figure in listed)
     notes = dict.fromkeys(f"{run.name}: {line}" for run in runs for line in figure_reasons(run.record.figures))
     silent = [f"{run.name}: not attacked." for run in runs if not run.record.attacked]
-    victims = _by_advantage(figure_frame(found, each_victim))
-    overview = _by_advantage(figure_frame(found, over_all))
-    return Federation(
-        identity=identity,
-        name=name,
-        about=f"{count(len(record.data.clients), 'client')}, {train:,} training and {test:,} test {task.items}",
-        rebuilds=task.name == ATTACKS[RECONSTRUCTION].task and (reconstructed or not any(map(len, found.values()))),
-        lead=tuple(_lead(runs)),
-        warnings=tuple(dict.fromkeys(warning for run in runs for warning in run.record.data.warnings)),
-        cards=tuple(_card(run, facts[run.name]) for run in runs),
-        adversaries=_adversaries(runs),
-        charts=(*figure_charts(identity, runs), *cost_charts(identity, runs)),
-        overview=figure_sheet(
-            overview, "Figures over all victims; what adds most to its baseline first", (*notes, *silent)
-        ),
-        utility=runs_sheet(records),
-        matrix=matrix(records) if has_matrix(records) else None,
-        victims=figure_sheet(victims, "Figures of each victim; what adds most to its baseline first")
-        if len(victims)
-        else None,
-        rocs=roc_charts(identity, runs),
-        risks=risk_sheets(runs) if examples else (),
-        relations=tuple(table for run in runs if (table := relations_sheet(run)) is not None),
-        curves=convergence_charts(identity, runs),
-        examples=tuple(chosen for run in runs if examples and (chosen := examples_of(run)) is not None),
-        without_scores=tuple(run.name for run in runs if rebuilt(run.record) and run.scores is None),
-        clients=clients_sheet(record),
-    )
+    victims, overview = (_by_advantage(figure_frame(figures, pick)) for pick in (each_victim, over_all))
+    first = "what adds most to its baseline first"
+    return {
+        "identity": identity,
+        "name": name,
+        "about": f"{count(len(record.data.clients), 'client')}, {train:,} training and {test:,} test {task.items}",
+        # Whether attacks rebuild triples, which have sections of their own.
+        "rebuilds": task.name == ATTACKS[RECONSTRUCTION].task and (rebuilds or not any(map(len, figures.values()))),
+        "lead": list(_lead(runs)),
+        "warnings": dict.fromkeys(warning for run in runs for warning in run.record.data.warnings),
+        "cards": [_card(run, facts[run.name]) for run in runs],
+        "adversaries": _adversaries(runs),
+        "charts": list(comparison_charts(identity, runs)),
+        "overview": figure_sheet(overview, f"Figures over all victims; {first}", (*notes, *silent)),
+        "utility": runs_sheet(records),
+        "matrix": [matrix_chart(identity, matrix(records))] if has_matrix(records) else [],
+        "victims": figure_sheet(victims, f"Figures of each victim; {first}") if len(victims) else None,
+        "rocs": list(roc_charts(identity, runs)),
+        "risks": risk_sheets(runs) if examples else (),
+        "relations": list(filter(None, map(relations_sheet, runs))),
+        "curves": list(convergence_charts(identity, runs)),
+        "examples": list(filter(None, map(examples_of, runs))) if examples else [],
+        "without_scores": [run.name for run in runs if rebuilt(run.record) and run.scores is None],
+        "clients": clients_sheet(record),
+    }
 
 
 def _by_advantage(frame: pd.DataFrame) -> pd.DataFrame:
@@ -259,7 +200,8 @@ def _lead(runs: Sequence[Run]) -> Iterator[str]:
         yield f"{remark} Utility and leakage differ for that reason, too."
 
 
-def _card(run: Run, facts: dict[str, str]) -> Card:
+def _card(run: Run, facts: dict[str, str]) -> dict[str, Any]:
+    """Summarize a run, with its provenance; `facts` are those that not all runs of the report share."""
     record, spec = run.record, run.record.spec
     task, judged = task_of(spec), verdict_of(record.figures)
     label, reached = task.label(task.metric), record.utility[task.metric]
@@ -273,18 +215,18 @@ def _card(run: Run, facts: dict[str, str]) -> Card:
     if record.utility_shared:
         utility.append(f"The shared model: {interval(record.utility_shared[task.metric])}.")
     seconds = sum(entry.seconds for entry in record.rounds)
-    return Card(
-        name=run.name,
-        about=f"{spec.algorithm}, {task.network(spec)}, {f'defense {spec.defense}' if spec.defense else 'no defense'}",
-        verdict=judged,
-        findings=tuple((row["status"], figure_text(row), question_text(row)) for row in rows_of(judged.measured)),
-        utility=" ".join(utility),
-        cost=f"{mebibytes(record.bytes.up)} MiB to the server, {mebibytes(record.bytes.down)} MiB back, "
+    return {
+        "name": run.name,
+        "about": f"{spec.algorithm}, {task.network(spec)}, {f'defense {spec.defense}' if spec.defense else 'no defense'}",
+        "verdict": judged,
+        "findings": [(row["status"], figure_text(row), question_text(row)) for row in rows_of(judged.measured)],
+        "utility": " ".join(utility),
+        "cost": f"{mebibytes(record.bytes.up)} MiB to the server, {mebibytes(record.bytes.down)} MiB back, "
         f"{count(len(record.rounds) - 1, 'round')}, {seconds:.1f} s on {record.environment.device}.",
-        promises=tuple(protection_lines(record)),
-        facts=tuple(facts.items()),
-        spec=encode_stored(spec).decode(),
-    )
+        "promises": protection_lines(record),
+        "facts": facts,
+        "spec": encode_stored(spec).decode(),
+    }
 
 
 def _adversaries(runs: Sequence[Run]) -> Sheet | None:
@@ -330,3 +272,72 @@ def _option(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(str(item) for item in value) or "none"
     return "none" if value is None or value == "" else str(value)
+
+
+# Verdicts that were made beside the runs: of a policy, and of audits of forgetting.
+
+
+def read_judged(path: Path) -> Checked | Verification | None:
+    """Read the policy's verdict or the audit at a path; None for anything else. Raises `RunError`."""
+    if path.is_dir():
+        inside = path / AUDIT_FILE
+        return read_verification(inside) if inside.is_file() else None
+    if path.suffix != ".json" or not path.is_file():
+        return None
+    return read_if_of(path, CHECK_SCHEMA, Checked) or read_verification(path)
+
+
+def judged_beside(places: Sequence[Path], runs: Sequence[Run]) -> dict[Path, Checked]:
+    """Read by file each verdict that `fkgsec check` left in the folder of these runs, where it is on their data.
+
+    Raises:
+        RunError: such a file cannot be read.
+    """
+    hashes = {run.record.data.hash for run in runs}
+    folders = dict.fromkeys((place if place.is_dir() else place.parent).resolve().parent for place in places)
+    verdicts: dict[Path, Checked] = {}
+    for file in (folder / CHECK_FILE for folder in folders):
+        checked = read_if_of(file, CHECK_SCHEMA, Checked) if file.is_file() else None
+        if checked and hashes & {digest for by_seed in checked.data.values() for digest in by_seed.values()}:
+            verdicts[file] = checked
+    return verdicts
+
+
+def policy_part(checked: Checked, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return a policy's verdict with a row for each limit, and a notice where it was judged on other data than these runs."""
+    judged = {digest for by_seed in checked.data.values() for digest in by_seed.values()}
+    foreign = sorted({run.name for run in runs if run.record.data.hash not in judged})
+    first, *others = headline_lines(checked)
+    notice = (
+        f"The policy was judged on other data than {', '.join(foreign)}: it says nothing of these runs."
+        if foreign
+        else ""
+    )
+    return {
+        "title": f"Policy {checked.policy}: {checked.status}",
+        "sentence": first,
+        "lines": tuple(line.strip() for line in others),
+        "notice": notice,
+        "says_not": POLICY_SAYS_NOT,
+        "sheet": limits_sheet(checked, why=True),
+    }
+
+
+def certificate_part(name: str, made: Verification, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the outcome of an audit with its reasons, and a notice where it audits another run's unlearning."""
+    identities = {
+        identity
+        for run in runs
+        if run.record.spec.task == "kge"
+        for identity in run_identities(run.record.data, run.record.spec.federation_options())
+    }
+    asked = ", ".join(f"{client}: {number:,} triples" for client, number in made.unlearning.asked.items())
+    foreign = made.unlearning.identity not in identities
+    return {
+        "title": f"Forgetting ({name}): {made.verdict.outcome}",
+        "sentence": f"{made.verdict.outcome}: {asked}, unlearned by {made.unlearning.options.method}.",
+        "lines": (*made.verdict.reasons, *made.assumptions, *made.remarks),
+        "notice": "The audit is of the unlearning of a run that is not on this page." if foreign else "",
+        "says_not": AUDIT_SAYS_NOT,
+        "sheet": None,
+    }

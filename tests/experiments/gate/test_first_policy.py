@@ -19,9 +19,8 @@ from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.gate import first_policy, measures
-from fkgsec.experiments.gate.first_policy import _membership_line, _summary
+from fkgsec.experiments.gate.first_policy import _membership_line, _summary, limit_between, separate
 from fkgsec.experiments.gate.measures import Question
-from fkgsec.experiments.gate.separation import limit_between, separate
 from fkgsec.experiments.runs.record import read_record
 from fkgsec.experiments.runs.run import Finished
 from fkgsec.experiments.tasks.task import task_named

@@ -24,11 +24,10 @@ from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.experiments.gate import CHECK_FILE, SCHEMA
 from fkgsec.experiments.gate import judge as gate
 from fkgsec.experiments.gate.baseline import BaselineRun, read_baseline, worse_by
-from fkgsec.experiments.gate.evidence import evidence_lines
 from fkgsec.experiments.gate.judge import exit_status
 from fkgsec.experiments.gate.measures import MEASURES, NotMeasured, Question
 from fkgsec.experiments.gate.policy import Limit
-from fkgsec.experiments.gate.verdicts import Runs, judge, judge_limit, overall, what_would_settle
+from fkgsec.experiments.gate.verdicts import Runs, evidence_lines, judge, judge_limit, overall, what_would_settle
 from fkgsec.experiments.reporting.frames import figures
 from fkgsec.experiments.reporting.html.page import assemble, render
 from fkgsec.experiments.reporting.items import Run

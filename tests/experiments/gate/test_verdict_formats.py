@@ -18,14 +18,15 @@ from fkgsec.experiments.gate.measures import MEASURES
 from fkgsec.experiments.gate.verdict_formats import (
     detail_lines,
     headline_lines,
+    limits_sheet,
     summary_line,
     to_json,
     to_junit,
     to_markdown,
     to_sarif,
-    verdict_table,
 )
 from fkgsec.experiments.gate.verdicts import Verdict
+from fkgsec.experiments.reporting.sheets import terminal_table
 
 ASSETS = Path(__file__).parent / "assets"
 JUNIT = etree.XMLSchema(etree.parse(ASSETS / "junit-10.xsd"))
@@ -175,8 +176,8 @@ def test_markdown_lets_nothing_of_the_data_be_syntax() -> None:
     assert [line for line in lines if line.startswith("#")] == lines[:1]
     table = [line for line in lines if line.startswith("| ")]
     assert len(table) == 1 + 6
-    limit = "`hospitals` | `reconstruction.trr, collusion, leak 0.5`"
-    assert f"| **fail** | {limit} | 0.3000 [0.2724, 0.3291] |  |  | at most 0.0500 |" in table
+    limit = "`hospitals: reconstruction.trr, collusion, leak 0.5`"
+    assert f"| {limit} | `0.3000 [0.2724, 0.3291]` |  |  | `≤ 0.0500` | `fail` |" in table
     (nasty,) = [line for line in lines if "everyone" in line]
     assert nasty == "- `rebuilt, of b: a|b 'c' <script> & \ufffd[31m @everyone \ufffd\ufffd ]]> ## d`"
     assert "fkgsec commit 0123456789abcdef-dirty" in text
@@ -184,13 +185,13 @@ def test_markdown_lets_nothing_of_the_data_be_syntax() -> None:
 
 
 def test_markdown_says_by_which_inference_a_figure_was_reached() -> None:
-    assert "] by `learned` |" in to_markdown(checked())
+    assert "] by learned` |" in to_markdown(checked())
 
 
 def test_a_pipe_in_a_name_does_not_end_a_cell() -> None:
     one = verdict("fail", proportion(300, 1000), about="reconstruction.trr, collusion, leak 0.5, a|b")
     text = to_markdown(msgspec.structs.replace(checked(), verdicts=[one]))
-    assert r"`reconstruction.trr, collusion, leak 0.5, a\|b`" in text
+    assert r"reconstruction.trr, collusion, leak 0.5, a\|b`" in text
 
 
 def test_json_holds_everything() -> None:
@@ -212,7 +213,7 @@ def test_the_verdict_stands_first_with_the_figure_and_its_base() -> None:
 def test_the_table_fits_80_columns_and_names_what_does_not_pass() -> None:
     console = Console(width=80, markup=False)
     with console.capture() as capture:
-        console.print(verdict_table(checked()))
+        console.print(terminal_table(limits_sheet(checked())))
     shown = capture.get()
     assert all(len(line) <= 80 for line in shown.splitlines())
     for word in (

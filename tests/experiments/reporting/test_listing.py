@@ -18,18 +18,17 @@ from fkgsec.experiments.reporting.frames import figures
 from fkgsec.experiments.reporting.listing import (
     LEAST_FIRST,
     WIDE,
-    curves,
-    final_figures,
-    find_records,
     listing_table,
     select,
     sort,
 )
+from fkgsec.experiments.reporting.reading import find_records
 from fkgsec.experiments.reporting.sheets import interval
 from fkgsec.experiments.runs.compare import SCHEMA, Case, Comparison
 from fkgsec.experiments.runs.record import Record, encode_record
 from fkgsec.experiments.runs.run import execute
 from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.tracking import final_figures, of_round
 
 SPEC = Spec(
     size=300, dim=8, rounds=2, local_epochs=1, eval_every=2, batch_size=64, num_negatives=4, learning_rate=0.05,
@@ -294,7 +293,7 @@ def test_figures_and_curves_for_trackers(records: dict[str, Record]) -> None:
     assert found["trr_advantage/collusion/leak_0.5"] == trr.advantage
     assert found["hits_at_10"] == fede.utility["hits@10"].value
     assert not any(name.startswith("err") for name in final_figures(records["single"]))
-    by_round = dict(curves(fede))
+    by_round = {entry.round: of_round(entry, fede.metric) for entry in fede.rounds}
     assert by_round[2]["round/valid_mrr"] == fede.rounds[2].valid
     assert "round/valid_mrr" not in by_round[1]
     assert "round/loss" not in by_round[0]

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from matplotlib.colors import to_rgba
 from typer.testing import CliRunner
 
 from fkgsec.attacks.figure import Figure
@@ -15,7 +16,8 @@ from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.gate.measures import MEASURES
 from fkgsec.experiments.reporting.html.page import assemble, render
 from fkgsec.experiments.reporting.items import Run
-from fkgsec.experiments.reporting.matrix import Cell, draw_matrix, has_matrix, matrix, over_seeds, sheet
+from fkgsec.experiments.reporting.matrix import has_matrix, level, matrix, over_seeds, sheet
+from fkgsec.experiments.reporting.pictures import ADDS_NOTHING, NOT_ATTACKED, matrix_figure, saved
 from fkgsec.experiments.reporting.summary import matrix_lines
 from fkgsec.experiments.runs.compare import SCHEMA, Case, Comparison
 from fkgsec.experiments.runs.record import Record, read_record
@@ -54,31 +56,29 @@ RUNS = {
 
 
 def test_a_level_is_the_way_from_the_base_to_the_most() -> None:
-    assert Cell(figure("x", "y", 0.5)).level == pytest.approx(0.5)
-    assert Cell(figure("x", "y", 0.05)).level == 0.0
-    assert Cell(figure("x", "y", 0.95)).level == 1.0
+    assert level(figure("x", "y", 0.5)) == pytest.approx(0.5)
+    assert level(figure("x", "y", 0.05)) == 0.0
+    assert level(figure("x", "y", 0.95)) == 1.0
     less = {"less_is_worse": True, "baseline": exact(0.9, 1), "attainable": 0.1}
-    assert Cell(figure("x", "y", 0.3, **less)).level == pytest.approx(0.75)
-    assert Cell(figure("x", "y", 0.9, baseline=exact(0.9, 1))).level == 0.0  # nothing lies between
-    assert Cell(figure("x", "y", 0.9, reason="why"), "why").level == Cell().level == 0.0
-    assert [Cell(figure("x", "y", value)).step for value in (0.1, 0.11, 0.5, 0.9)] == [0, 1, 3, 5]
+    assert level(figure("x", "y", 0.3, **less)) == pytest.approx(0.75)
+    assert level(figure("x", "y", 0.9, baseline=exact(0.9, 1))) == 0.0  # nothing lies between
     # Beyond the base: the whole interval.
-    assert [Cell(figure("x", "y", value)).beyond for value in (0.14, 0.16)] == [False, True]
-    assert [Cell(figure("x", "y", value, **less)).beyond for value in (0.86, 0.84)] == [False, True]
+    assert [figure("x", "y", value).beyond for value in (0.14, 0.16)] == [False, True]
+    assert [figure("x", "y", value, **less).beyond for value in (0.86, 0.84)] == [False, True]
 
 
 def test_a_row_is_an_attack_s_first_metric_under_a_threat_model_of_the_worst_victim() -> None:
     made = matrix(RUNS)
-    rows = {row.label: row.cells for row in made.rows}
+    rows = made.rows
     assert list(rows) == ["edges.auc\nserver", "client-poison.hits@10\nclient", "client-spoil.mrr-drop\nclient"]
-    assert rows["edges.auc\nserver"][0].figure.estimate.value == 0.8
+    assert rows["edges.auc\nserver"][0].estimate.value == 0.8
     assert made.reasons == ["no row <crossed>", "it broke"]
     text = {row[0]: row[1:] for row in sheet(made).rows}
     assert text["client-poison.hits@10\nclient"] == (".500 (.100) *", ".200 (.100) *")
     assert text["edges.auc\nserver"] == (".800 (.100) *", "n/a 1")
     assert text["client-spoil.mrr-drop\nclient"] == (".120 (.100)", "n/a 2")
     assert "n/a 2: it broke" in sheet(made).notes
-    assert draw_matrix(made, "title").startswith(b"\x89PNG")
+    assert saved(matrix_figure(made, "title")).startswith(b"\x89PNG")
     assert has_matrix(RUNS)
     assert not has_matrix({"fedr": record(*RUNS["fedr"].figures[:2])})
 
@@ -86,7 +86,7 @@ def test_a_row_is_an_attack_s_first_metric_under_a_threat_model_of_the_worst_vic
 def test_reconstruction_stands_with_two_and_a_missing_row_says_what_is_asked_instead() -> None:
     made = matrix({"a": record(figure("reconstruction", "trr", 0.4), figure("reconstruction", "err", 0.3)),
                    "b": record(figure("edges", "auc", 0.4))})  # fmt: skip
-    assert [row.label.partition("\n")[0] for row in made.rows] == [
+    assert [label.partition("\n")[0] for label in made.rows] == [
         "reconstruction.err",
         "reconstruction.trr",
         "edges.auc",
@@ -111,7 +111,7 @@ def test_a_victim_that_could_not_be_attacked_does_not_hide_the_others() -> None:
     lacking = figure("edges", "auc", 0.0, victim="b", reason="nothing of it crossed")
     for figures in ([lacking, *asked], [asked[0], lacking, asked[1]], [*asked, lacking]):
         made = matrix({"none": record(*figures)})
-        assert [row.cells[0].figure.estimate.value for row in made.rows] == [0.7]
+        assert [cells[0].estimate.value for cells in made.rows.values()] == [0.7]
         assert not made.reasons
     assert matrix({"none": record(lacking)}).reasons == ["nothing of it crossed"]
 
@@ -119,7 +119,7 @@ def test_a_victim_that_could_not_be_attacked_does_not_hide_the_others() -> None:
 def test_names_are_no_formulas_and_no_lines_of_their_own(tmp_path: Path) -> None:
     name = "a $x_{ b$\n# \x1b[31m<i>"
     runs = {"none": record(figure("edges", "auc", 0.0, reason=f"{name} took part in 0 rounds"))}
-    assert draw_matrix(matrix(runs), "data $\\frac$").startswith(b"\x89PNG")
+    assert saved(matrix_figure(matrix(runs), "data $\\frac$")).startswith(b"\x89PNG")
     (tmp_path / "comparison.json").write_bytes(
         encode_stored(Comparison(SCHEMA, [Case(case, one) for case, one in runs.items()]))
     )
@@ -129,11 +129,9 @@ def test_names_are_no_formulas_and_no_lines_of_their_own(tmp_path: Path) -> None
 
 def test_what_is_known_without_the_rounds_has_a_colour_of_its_own() -> None:
     known = figure("edges", "auc", 1.0, baseline=exact(1.0, 5), attainable=1.0)
-    assert Cell(known).given
-    assert not Cell(figure("edges", "auc", 1.0)).given
-    assert 'class="number given">1.000 (1.000)' in render(
-        assemble([Run("one", record(known, *RUNS["none"].figures[:3]))])
-    )
+    table = matrix({"one": record(known, *RUNS["none"].figures[:3])})
+    faces = [patch.get_facecolor() for patch in matrix_figure(table).axes[0].patches]
+    assert [face == to_rgba(ADDS_NOTHING) for face in faces] == [True, *[False] * (len(faces) - 1)]
 
 
 def test_seeds_are_put_together() -> None:
@@ -158,9 +156,11 @@ def test_seeds_are_put_together() -> None:
 
 def test_the_report_colours_a_cell_and_says_why_another_is_none() -> None:
     page = render(assemble([Run(name, one) for name, one in RUNS.items()]))
-    assert re.search(r'<td[^>]* class="number heat-3"><strong>\.500 \(\.100\)</strong></td>', page)
-    assert re.search(r'<td[^>]* class="number soft">n/a 1</td>', page)
-    assert "<li>no row &lt;crossed&gt;</li>" in page
+    assert re.search(r"<td[^>]*>\.500 \(\.100\) \*</td>", page)
+    assert re.search(r"<td[^>]*>n/a 1</td>", page)
+    assert "n/a 1: no row &lt;crossed&gt;</p>" in page
+    faces = [patch.get_facecolor() for patch in matrix_figure(matrix(RUNS)).axes[0].patches]
+    assert [face == to_rgba(NOT_ATTACKED) for face in faces] == [False, True, False, False, False, True]
     assert "What each adversary gets" not in render(assemble([Run("one", record(*RUNS["fedr"].figures[:1]))]))
 
 
@@ -198,7 +198,7 @@ def test_all_attacks_on_two_configurations(tmp_path: Path) -> None:
         matrix_lines([out / "none" / "record.json"])
     page = tmp_path / "page.html"
     assert runner.invoke(app, ["report", str(out), "--out", str(page)]).exit_code == 0
-    assert 'class="heat"' in page.read_text()
+    assert 'class="wide"' in page.read_text()
     federation = "size: 700, rounds: 3, eval_every: 3, dim: 8, num_negatives: 8, batch_size: 64, device: cpu"
     policy = tmp_path / "policy.yaml"
     policy.write_text(f"federations: {{a: {{{federation}}}}}\nlimits: {{client-poison.hits@10: {{max: 0.01}}}}\n")

@@ -12,9 +12,10 @@ from sklearn.metrics import roc_auc_score, roc_curve
 
 from fkgsec.attacks.membership.evaluation import ITEM
 from fkgsec.attacks.membership.figures import tpr_at_fpr
-from fkgsec.experiments.reporting.html.figures import roc_charts
+from fkgsec.experiments.reporting.html.charts import roc_charts
 from fkgsec.experiments.reporting.items import Run, risk_sheets
-from fkgsec.experiments.reporting.membership import candidates_of, curves, draw_roc, risk_table
+from fkgsec.experiments.reporting.membership import candidates_of, curves, risk_table
+from fkgsec.experiments.reporting.pictures import roc_figure, saved
 from fkgsec.experiments.reporting.sheets import as_csv
 
 HOSTILE = ['=HYPERLINK("http://x")', "+1", "@SUM(A1)", "$\\frac{a}{b}$", "<script>alert(1)</script>", "a,b\nc"]
@@ -88,7 +89,7 @@ def test_hostile_names_stay_text(scores: pd.DataFrame) -> None:
     rows = list(csv.DictReader(io.StringIO(written)))
     assert len(rows) == 460
     assert {row["head"][0] for row in rows} <= set("'$<a")
-    assert draw_roc(candidates_of(scores)).startswith(b"\x89PNG")
+    assert saved(roc_figure(candidates_of(scores))).startswith(b"\x89PNG")
     run = Run("<b>x</b>", None, None, candidates_of(scores))  # type: ignore[arg-type]
     for chart in roc_charts("f1", [run]):
         assert "<b>x" not in chart.svg
@@ -100,5 +101,5 @@ def test_hostile_names_stay_text(scores: pd.DataFrame) -> None:
 def test_without_membership_there_is_nothing(scores: pd.DataFrame) -> None:
     assert not len(candidates_of(scores[scores["item"] == "triple"]))
     assert not len(candidates_of(pd.DataFrame()))
-    assert roc_charts("f1", [Run("x", None, None, None)]) == ()  # type: ignore[arg-type]
+    assert not list(roc_charts("f1", [Run("x", None, None, None)]))  # type: ignore[arg-type]
     assert risk_sheets([Run("x", None, None, candidates_of(pd.DataFrame()))]) == ()  # type: ignore[arg-type]

@@ -11,7 +11,8 @@ from typer.testing import CliRunner
 
 from fkgsec.errors import RunError
 from fkgsec.experiments.cli.main import app
-from fkgsec.experiments.reporting.overview import render_overview, row_of
+from fkgsec.experiments.reporting.cli import render_overview
+from fkgsec.experiments.reporting.sheets import interval
 from fkgsec.experiments.reporting.verdict import verdict_of
 from fkgsec.experiments.runs.record import read_record
 
@@ -45,10 +46,10 @@ def fkgsec(*arguments: object, status: int = 0) -> str:
 
 
 def test_the_page_has_every_run_audit_and_damaged_file(folder: Path) -> None:
-    page = render_overview(folder)
+    about, page = render_overview(folder)
     record = read_record(RESULTS / ATTACKED)
-    assert page.count("<tr data-run>") == 3
-    assert f"{record.utility['mrr'].value:.3f}" in page
+    assert about == "3 runs, 1 damaged"
+    assert page.count(interval(record.utility["mrr"])) == 2
     assert re.search(r"<li>[^<]*cut[^<]*record\.json", page)
     assert '<th scope="row">audit</th>' in page
     verdict = json.loads((RESULTS / "unlearning/c3-delete.json").read_text())["verdict"]["outcome"]
@@ -56,18 +57,19 @@ def test_the_page_has_every_run_audit_and_damaged_file(folder: Path) -> None:
 
 
 def test_names_are_escaped_and_nothing_is_loaded(folder: Path) -> None:
-    page = render_overview(folder)
+    _, page = render_overview(folder)
     assert "<b onclick" not in page
     assert "&lt;b onclick" in page
     assert not re.search(r"(src|href)=\"(https?:)?//", page)
 
 
-def test_a_run_that_was_not_attacked_is_said_to_be_so() -> None:
-    record = read_record(RESULTS / "tables/kge/fedr-table2-transe-fedr-ddb14-c20-seed0.json")
-    assert row_of("plain", record).leaks == "not attacked"
-    attacked = row_of("transe", read_record(RESULTS / ATTACKED))
-    assert attacked.worst
-    assert attacked.leaks == verdict_of(read_record(RESULTS / ATTACKED).figures).brief
+def test_a_run_that_was_not_attacked_is_said_to_be_so(tmp_path: Path) -> None:
+    put(tmp_path / "plain", "tables/kge/fedr-table2-transe-fedr-ddb14-c20-seed0.json")
+    assert '<td data-head="leaks">not attacked</td>' in render_overview(tmp_path)[1]
+    put(tmp_path / "transe", ATTACKED)
+    _, page = render_overview(tmp_path)
+    assert f">{verdict_of(read_record(RESULTS / ATTACKED).figures).brief}</td>" in page
+    assert page.count(">–</td>") < page.count("worst figure")
 
 
 def test_folders_without_runs_are_refused(tmp_path: Path) -> None:

@@ -28,11 +28,10 @@ from fkgsec.errors import DataError, RunError
 from fkgsec.experiments.cli.progress import unobserved
 from fkgsec.experiments.runs.run import execute, load_run
 from fkgsec.experiments.runs.spec import Spec
-from fkgsec.experiments.unlearning.audit_runs import Auditor, OwnRuns
 from fkgsec.experiments.unlearning.certificate import to_markdown
 from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
 from fkgsec.experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
-from fkgsec.experiments.unlearning.verification import REQUEST_UNKNOWN, Verification, verify
+from fkgsec.experiments.unlearning.verification import REQUEST_UNKNOWN, Auditor, OwnRuns, Verification, verify
 from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.unlearning import UnlearnOptions
 

@@ -11,8 +11,8 @@ from fkgsec.attacks.forgetting.evaluation import Membership, Role
 from fkgsec.attacks.forgetting.figures import METRICS, forgetting_figures
 from fkgsec.experiments.reporting import summary
 from fkgsec.experiments.runs.stored import decode_stored
-from fkgsec.experiments.unlearning.summary import mean_of, read_verification
-from fkgsec.experiments.unlearning.verification import Verification
+from fkgsec.experiments.unlearning.certificate import mean_of
+from fkgsec.experiments.unlearning.verification import Verification, read_verification
 
 FOLDER = Path(summary.__file__).resolve().parents[2] / "results" / "unlearning"
 RECORDS: dict[str, Verification] = {

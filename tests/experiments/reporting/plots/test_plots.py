@@ -9,18 +9,17 @@ from matplotlib.colors import to_rgb
 from typer.testing import CliRunner
 
 from fkgsec.experiments.cli.main import app
-from fkgsec.experiments.reporting.html.cli import read_runs
 from fkgsec.experiments.reporting.items import Run
-from fkgsec.experiments.reporting.picture import saved
 from fkgsec.experiments.reporting.pictures import (
     COLOURS,
     bytes_by_run,
     convergence,
     risk_by_relation,
     roc,
+    saved,
     utility_leakage,
 )
-from fkgsec.experiments.reporting.plot_cli import places_of
+from fkgsec.experiments.reporting.reading import places_of, read_runs
 from fkgsec.experiments.runs.record import read_record
 
 pytestmark = pytest.mark.usefixtures("rendered")
@@ -114,8 +113,8 @@ def test_a_folder_of_runs_is_searched(tmp_path: Path) -> None:
     for name in ("one", "two", "two/attacks/score-1"):
         (tmp_path / name).mkdir(parents=True, exist_ok=True)
         (tmp_path / name / "record.json").write_bytes(b"{}")
-    assert places_of(tmp_path) == [tmp_path / "one", tmp_path / "two"]
-    assert places_of(tmp_path / "one") == [tmp_path / "one"]
+    assert places_of(tmp_path) == [tmp_path / "one" / "record.json", tmp_path / "two" / "record.json"]
+    assert places_of(tmp_path / "one") == [tmp_path / "one" / "record.json"]
 
 
 def test_colours_differ_for_colour_blind_readers() -> None:
