@@ -25,8 +25,9 @@ from fkgsec.experiments.papers.document import RELATIVE, SIZES, Average, Metric,
 from fkgsec.experiments.papers.forgetting import Forgotten
 from fkgsec.experiments.papers.results import Made, Results, run_of
 from fkgsec.experiments.papers.spec import Cell, Experiment
+from fkgsec.experiments.reporting import pictures
 from fkgsec.experiments.reporting.convergence import convergence, relative_cost, round_reaching
-from fkgsec.experiments.reporting.pictures import BLUE, GREY, saved
+from fkgsec.experiments.reporting.pictures import BLUE, GREY
 from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines, terminal_table
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import task_of
@@ -369,4 +370,4 @@ def draw_table(table: PaperTable) -> bytes:
     panels[0].set_ylim(-len(cells), 1)
     picture.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=8)
     picture.suptitle(f"{table.title}\n{table.table}, {table.paper.partition(',')[0]}", fontsize=10)
-    return saved(picture)
+    return pictures.saved(picture)

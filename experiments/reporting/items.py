@@ -155,8 +155,9 @@ def examples_of(run: Run) -> Examples | None:
         if not claimed[place] or claim in examples or len(examples) == NUM_EXAMPLES:
             continue
         if right or claim not in true_triples:
+            data = run.record.spec.data
             claim_words, true_words = (
-                triple_words(*triple[1:], run.record.spec.data) for triple in (claim, truths[place])
+                triple_words(head, relation, tail, data) for _, head, relation, tail in (claim, truths[place])
             )
             examples[claim] = Example(claim[0], claim_words, true_words, float(surety[place]))
     return Examples(

@@ -371,12 +371,12 @@ def matrix_figure(table: Matrix, title: str = "What each adversary gets, by conf
         write(-0.08, down + 0.5, label, ha="right")
     for down, cells in enumerate(table.rows.values(), start=2):
         for place, cell in enumerate(cells):
-            face, style = NOT_ATTACKED, {"color": GREY}
+            face, color, weight = NOT_ATTACKED, GREY, "normal"
             if isinstance(cell, Figure):
                 face = ADDS_NOTHING if cell.given else (ORANGE, level(cell))
-                style = {"color": "black", "fontweight": "bold" if cell.beyond else "normal"}
+                color, weight = "black", "bold" if cell.beyond else "normal"
             axes.add_patch(Rectangle((place, down), 1, 1, facecolor=face, edgecolor="white", lw=2))
-            write(place + 0.5, down + 0.5, written(cell, reasons), **style)
+            write(place + 0.5, down + 0.5, written(cell, reasons), color=color, fontweight=weight)
     axes.set(xlim=(0, columns), ylim=(len(labels), 0))
     axes.set_axis_off()
     figure.text(0.02, 1 - 0.25 / whole, title, fontsize=11, va="center")

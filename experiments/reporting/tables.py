@@ -128,12 +128,15 @@ def _runs(records: Mapping[str, Record]) -> tuple[pd.DataFrame, list[dict[str, s
     label = task.label(task.metric)
     parts = [part for part in task.leaked if part in frame and len(frame[part].dropna())]
     groups: list[dict[str, str | Column]] = [
-        ({"temperature": "temperature"} if mixed_temperatures(records.values()) else {})
-        | {task.metric: f"test {label}"},
+        {task.metric: f"test {label}"},
         *({part: Column(task.leaked[part], "figure")} for part in parts),
-        ({"hits@10": "Hits@10"} if "hits@10" in frame else {}) | {"bytes": "MiB", "seconds": "s"},
+        {"bytes": "MiB", "seconds": "s"},
         {"kept": "R@CG", "valid": f"{label}@CG", "bytes_kept": "P@CG MiB", "p98": "P@98", "p99": "P@99"},
     ]
+    if mixed_temperatures(records.values()):
+        groups[0] = {"temperature": "temperature", **groups[0]}
+    if "hits@10" in frame:
+        groups[-2] = {"hits@10": "Hits@10", **groups[-2]}
     note = f"P@98, P@99: bytes to 98 % and 99 % of the validation {label} of {name}, relative to its own bytes."
     return frame.assign(kept=frame["kept"].astype(str) + " of " + frame["rounds"].astype(str)), groups, note
 

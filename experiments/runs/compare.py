@@ -18,8 +18,8 @@ from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
 from fkgsec.experiments.cli.progress import Observe
+from fkgsec.experiments.reporting import pictures
 from fkgsec.experiments.reporting.matrix import has_matrix, matrix
-from fkgsec.experiments.reporting.pictures import draw_comparison, matrix_figure, saved
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.recovery import Unlearning, attacked_after_unlearning
 from fkgsec.experiments.runs.run import RECORD_FILE, check_run, data_name, execute
@@ -165,12 +165,12 @@ def compare(
     comparison = Comparison(SCHEMA, done, asked)
     content = encode_stored(comparison)
     records = {case.name: case.record for case in done}
-    write_atomically(folder / PICTURE_FILE, draw_comparison(records))
+    write_atomically(folder / PICTURE_FILE, pictures.draw_comparison(records))
     if has_matrix(records):
         about = (
             f"{graph.name} · {spec.model} · {len(graph.clients)} clients · what each adversary gets, by configuration"
         )
-        write_atomically(folder / MATRIX_FILE, saved(matrix_figure(matrix(records), about)))
+        write_atomically(folder / MATRIX_FILE, pictures.saved(pictures.matrix_figure(matrix(records), about)))
     write_atomically(folder / COMPARISON_FILE, content)
     return comparison
 

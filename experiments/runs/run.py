@@ -29,8 +29,8 @@ from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import MakeTransport
 from fkgsec.experiments.integrity.origin import Origin, check_checkpoint, check_scores, digest_of
+from fkgsec.experiments.reporting import pictures
 from fkgsec.experiments.reporting.membership import RISK_FILE, ROC_FILE, candidates_of, risk_table
-from fkgsec.experiments.reporting.pictures import draw_picture, roc_figure, saved
 from fkgsec.experiments.reporting.sheets import as_csv
 from fkgsec.experiments.runs.record import Record, encode_record, make_record, read_record, sealed
 from fkgsec.experiments.runs.stored import decode_stored, encode_stored
@@ -354,9 +354,12 @@ def _report(
     of_scores = digest_of(content.getvalue()) if content.getvalue() else ""
     record = make_record(spec, result, figures, whose=whose, attack_s=attack_s)
     candidates = candidates_of(scores)
-    beside = {PICTURE_FILE: draw_picture(record)}
+    beside = {PICTURE_FILE: pictures.draw_picture(record)}
     if len(candidates):
-        beside |= {ROC_FILE: saved(roc_figure(candidates)), RISK_FILE: as_csv(risk_table(candidates)).encode()}
+        beside |= {
+            ROC_FILE: pictures.saved(pictures.roc_figure(candidates)),
+            RISK_FILE: as_csv(risk_table(candidates)).encode(),
+        }
     origin = Origin(fingerprint, of_scores, files={name: digest_of(written) for name, written in beside.items()})
     record = sealed(msgspec.structs.replace(record, origin=origin))
     _make_folder(folder)

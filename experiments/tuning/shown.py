@@ -16,7 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 
-from fkgsec.experiments.reporting.pictures import BLUE, GREY, ORANGE, saved
+from fkgsec.experiments.reporting import pictures
+from fkgsec.experiments.reporting.pictures import BLUE, GREY, ORANGE
 from fkgsec.experiments.reporting.sheets import Column, Sheet
 from fkgsec.experiments.runs.writing import write_atomically
 from fkgsec.experiments.tasks.task import task_of
@@ -128,7 +129,7 @@ def draw_trials(tuning: Tuning) -> bytes:
         axis.set_xlabel(name)
     chosen = ", ".join(f"{name} {written(value)}" for name, value in tuning.best.values.items())
     figure.suptitle(f"{tuning.spec.algorithm} · best: {chosen}", fontsize=11)
-    return saved(figure)
+    return pictures.saved(figure)
 
 
 def _points(axis: Axes, trials: list[Trial], values: list[Any]) -> None:

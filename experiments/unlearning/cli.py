@@ -122,10 +122,8 @@ def verify(
     from fkgsec.experiments.unlearning.verification import audit_folder, encode
     from fkgsec.experiments.unlearning.verification import verify as verify_run
 
-    thresholds, options = (
-        struct(**{name: value for name, value in given.items() if name in struct.__struct_fields__})
-        for struct in (Thresholds, AuditOptions)
-    )
+    thresholds = Thresholds(**{name: given[name] for name in Thresholds.__struct_fields__ if name in given})
+    options = AuditOptions(**{name: given[name] for name in AuditOptions.__struct_fields__ if name in given})
     target = audit_folder(run, out, options.audit_seed)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")

@@ -189,7 +189,8 @@ def broken(folder: Path, tmp_path: Path, what: str) -> list[str | Path]:
         table = pd.read_parquet(scores)
         table.assign(right=~table["right"].astype(bool)).to_parquet(scores)
     out = {"suffix": tmp_path / "run" / "record.json", "out": tmp_path / "none" / "report.html"}
-    runs = {"missing": [tmp_path / "nothing"], "empty": [tmp_path], "text": [Path(__file__)]}
+    (tmp_path / "empty").mkdir()
+    runs = {"missing": [tmp_path / "nothing"], "empty": [tmp_path / "empty"], "text": [Path(__file__)]}
     return [*runs.get(what, [tmp_path / "run"]), "--out", out.get(what, tmp_path / "report.html")]
 
 
@@ -199,7 +200,7 @@ def broken(folder: Path, tmp_path: Path, what: str) -> list[str | Path]:
         ("missing", "nothing: cannot be read (No such file or directory)"),
         ("empty", "no record.json or comparison.json in it or below"),
         ("text", "test_report.py: not JSON"),
-        ("record", "record.json: not JSON"),
+        ("record", "record.json: not a record of schema"),
         ("parquet", "scores.parquet: cannot be read"),
         ("columns", "scores.parquet: not the scores of an attack; columns that are not there: right"),
         ("other", "scores.parquet: not the scores of its record: collusion, leak 0.5, hospital-2, "),
