@@ -67,7 +67,8 @@ class Sheet:
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
     """Return the rows as dictionaries; missing values are None."""
-    return frame.astype(object).where(frame.notna(), None).to_dict("records")  # type: ignore[return-value]
+    columns = [column.to_numpy(dtype=object, na_value=None).tolist() for _, column in frame.items()]
+    return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _cell(row: Mapping[str, Any], name: str, column: Column) -> Any:

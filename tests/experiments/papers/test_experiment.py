@@ -138,6 +138,16 @@ def test_every_shipped_file_is_valid_and_says_all_that_a_run_hangs_on(name: str)
         assert not settings - set(cell.stated), cell.name
 
 
+@pytest.mark.parametrize("name", SHIPPED)
+def test_all_rows_of_a_table_have_one_temperature(name: str) -> None:
+    """A table compares its rows within one model and column."""
+    temperatures: dict[tuple[str, str], set[float]] = {}
+    for cell in shipped(name).cells:
+        if cell.spec is not None and cell.spec.task == "kge":
+            temperatures.setdefault((cell.spec.model, cell.column), set()).add(cell.spec.sampling_temperature)
+    assert all(len(values) == 1 for values in temperatures.values())
+
+
 def test_the_tables_of_the_issue_are_there() -> None:
     tables = {
         "zhang2022_fedr_table": (1, 2, 4, 5, 7), "zhang2022_fedr_figure": (2, 3, 4), "zhang2024_feds_table": range(1, 7),

@@ -11,7 +11,6 @@ from safetensors.torch import save_file
 
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import SpecError
-from fkgsec.experiments.papers.spec import read_experiment, shipped_experiments
 from fkgsec.experiments.reporting.frames import mixed_temperatures
 from fkgsec.experiments.runs.compare import read_comparison
 from fkgsec.experiments.runs.record import encode_record, read_record
@@ -80,18 +79,6 @@ class TestTemperature:
         status, out, _ = fkgsec(*arguments[:-1], tmp_path / "alike", "--temperature", "0")
         assert status == 0
         assert "temperature of negatives differs" not in out
-
-    def test_is_one_for_all_rows_of_a_papers_table(self) -> None:
-        """A table compares its rows within one model and column."""
-        for name, path in shipped_experiments().items():
-            experiment = read_experiment(path)
-            by_group: dict[tuple[str, str], set[float]] = {}
-            for cell in experiment.cells:
-                if cell.spec is not None and cell.spec.task == "kge":
-                    group = by_group.setdefault((cell.spec.model, cell.column), set())
-                    group.add(cell.spec.sampling_temperature)
-            mixed = {model for (model, _), found in by_group.items() if len(found) > 1}
-            assert not mixed, name
 
 
 class TestEarlierVersions:
