@@ -168,7 +168,7 @@ def _fine_tuned(case: Case) -> KgeResult:
 
     def edit(model: KgeModel, index: int, tables: ClientTables, _: ClientTables) -> ClientTables:
         chosen = case.forgotten(index)[_chosen(case, index, FINE_TUNED, "fine-tuned")]
-        *_, last = relearning_models(
+        *_earlier, last = relearning_models(
             ClientModel(model, tables),
             chosen,
             steps=FINE_TUNING_STEPS,

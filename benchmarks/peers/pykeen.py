@@ -83,10 +83,10 @@ def make_theirs(graph: KnowledgeGraph, name: Name) -> tuple[Any, list[Any]]:
         CoreTriplesFactory(torch.from_numpy(np.array(triples)), **sizes)
         for triples in (graph.train, graph.valid, graph.test)
     ]
-    made: Any = TransE if name == "transe" else RotatE
-    norm = {"scoring_fct_norm": 1} if name == "transe" else {}
+    model: Any = TransE if name == "transe" else RotatE
+    norm: dict[str, Any] = {"scoring_fct_norm": 1} if name == "transe" else {}
     loss = NSSALoss(margin=10.0, adversarial_temperature=1.0)
-    return made(triples_factory=splits[0], embedding_dim=DIM, loss=loss, random_seed=0, **norm), splits
+    return model(triples_factory=splits[0], embedding_dim=DIM, loss=loss, random_seed=0, **norm), splits
 
 
 def theirs(graph: KnowledgeGraph, name: Name, batches: int | None, ranked: int | None) -> dict[str, Cost]:

@@ -91,7 +91,8 @@ def best_document(tuning: Tuning) -> str:
     """The best options for `fkgsec train --config`: those that were searched or are not at their defaults."""
     best = tuning.best
     spec = tuning.spec.replace(**best.values)
-    plain, names = type(spec)(algorithm=spec.algorithm).document(), ("algorithm", "model", "data", *tuning.searched)
+    kind: Any = type(spec)
+    plain, names = kind(algorithm=spec.algorithm).document(), ("algorithm", "model", "data", *tuning.searched)
     document = {name: value for name, value in spec.document().items() if name in names or value != plain.get(name)}
     head = (
         f"# The best of {len(tuning.trials)} trials by fkgsec tune, trial {best.number}: validation {tuning.metric} "
