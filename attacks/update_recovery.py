@@ -1,9 +1,5 @@
 """Update recovery: how much the adversary learns about the change that a victim's training made to its rows in one round.
 
-    found = run_attacks(result, AttackOptions(attack=("update-recovery",)))
-    for one in found.figures:
-        print(one.threat_model, one.victim, one.metric, one.estimate, one.by, one.baseline)
-
 ERR and TRR hardly react when single uploads come to light, because after each broadcast all rows of a name lie near their mean.
 The *change* of a row in the attacked round is what its holder's own triples did to it.
 
@@ -41,13 +37,13 @@ import msgspec
 import numpy as np
 
 from fkgsec import estimate
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.options import THREAT_MODELS, UPDATE_RECOVERY
-from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.uploads.ways import Measure, by_ways
-from fkgsec.estimate import Estimate, at_level, critical_value, exact
+from fkgsec.attacks.registry import Attack, Measure, Needs, Truth
+from fkgsec.attacks.view import NotAttacked
+from fkgsec.estimate import Estimate, at_level, critical_value, exact, proportion
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.result import KgeResult
@@ -111,20 +107,19 @@ def recover(view: KgeView, table: Table) -> dict[str, Recovered]:
         return found
     known = {one.name: rows.double().numpy() for one in view.victims if (rows := one.rows(table)) is not None}
     uploads: dict[int, list[np.ndarray]] = {}
-    for victim in view.victims:
-        if victim.name in known and table in victim.uploaded:
+    victims = [victim for victim in view.victims if victim.name in known]
+    for victim in victims:
+        if table in victim.uploaded:
             for number, row in zip(victim.aligned[table].tolist(), known[victim.name], strict=False):
                 if not np.isnan(row).any():
                     uploads.setdefault(number, []).append(row)
     found = {}
-    for victim in view.victims:
-        if victim.name in known:
-            own = known[victim.name]
-            means = np.full(own.shape, np.nan)
-            for row, number in enumerate(victim.aligned[table].tolist()):
-                if number in uploads:
-                    means[row] = np.mean(uploads[number], axis=0)
-            found[victim.name] = Recovered(means, own, summed=False)
+    for victim in victims:
+        means = np.full(known[victim.name].shape, np.nan)
+        for row, number in enumerate(victim.aligned[table].tolist()):
+            if number in uploads:
+                means[row] = np.mean(uploads[number], axis=0)
+        found[victim.name] = Recovered(means, known[victim.name], summed=False)
     return found
 
 
@@ -139,13 +134,12 @@ def score(claims: Mapping[Table, Mapping[str, Recovered]], truth: Truth) -> list
     for table, recovered in claims.items():
         for victim in truth.victims:
             rng = generator(truth.seed, "update recovery", table, victim)
-            changes = changes_of(truth, 0, victim, table, recovered.get(victim))
             suffix = "" if table == "entities" else f"_{table}"
-            if isinstance(changes, str):
-                metrics = [f"{name}{suffix}" for name in ("cosine", "relative_error")]
-                figures += [truth.figure(name, victim, NOT_ATTACKED, reason=changes) for name in metrics]
-            else:
+            try:
+                changes = changes_of(truth, 0, victim, table, recovered.get(victim))
                 figures += figures_of(truth, victim, changes, rng, suffix=suffix)
+            except NotAttacked as reason:
+                figures += truth.not_attacked(victim, reason, [f"cosine{suffix}", f"relative_error{suffix}"])
     return figures
 
 
@@ -195,16 +189,16 @@ def figures_of(
         ("cosine", cosine, at_level, 0.0, 1.0),
         ("relative_error", error, _error_at_level, 1.0, 0.0),
     ):
-        ways: dict[str, Measure] = {way: partial(level, one) for way, one in known.items()}
-        *_, strongest = by_ways(
-            truth, f"{metric}{suffix}", victim, ways, {NO_CHANGE: exact(nothing, num_rows)}, attainable=attainable,
+        ways: dict[str, Measure] = {way: partial(level, value) for way, value in known.items()}
+        *_, strongest = truth.figures(
+            f"{metric}{suffix}", victim, ways, {NO_CHANGE: exact(nothing, num_rows)}, attainable=attainable,
             exposed=known.get(changes.read or ""), counts={"claimed": changes.claimed}, **details,
         )  # fmt: skip
         figures.append(msgspec.structs.replace(strongest, variant=""))
     return figures
 
 
-def _error_at_level(error: Estimate, compared: int) -> Estimate:
+def _error_at_level(error: Estimate, compared: int = 1) -> Estimate:
     """The same relative error with the interval that holds where it was chosen among `compared` ones; it may exceed 1."""
     wider = critical_value(compared) / critical_value()
     low, high = (error.value + wider * (end - error.value) for end in (error.low, error.high))
@@ -246,19 +240,29 @@ def at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return found
 
 
-def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Recovered | None) -> Changes | str:
-    """The rows of a victim that its training changed; the reason when there is nothing to measure.
+def holds_rows(result: KgeResult, victim: str, table: Table) -> tuple[np.ndarray, Estimate]:
+    """Which rows of the table a victim holds, bool `[N]`, and the share that the commoner answer has right."""
+    names = client_rows(result, client_index(result, victim), table)[0]
+    holds = np.isin(result.row_names[table], names)
+    return holds, proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
+
+
+def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Recovered | None) -> Changes:
+    """The rows of a victim that its training changed.
 
     Args:
         run: see `View.run`.
+
+    Raises:
+        NotAttacked: there is nothing to measure.
     """
     result: KgeResult = truth.runs[run]
     if not result.started.get(table):  # nor by runs of an earlier version
-        return "the rows that training started from were not kept, or nothing was sent"
+        raise NotAttacked("the rows that training started from were not kept, or nothing was sent")
     names, start, end = client_rows(result, client_index(result, victim), table)
     moved = changed_rows(start, end)
     if not moved.any():
-        return f"training in round {result.best_round} changed no row of {victim}"
+        raise NotAttacked(f"training in round {result.best_round} changed no row of {victim}")
     mean, known = start, np.full_like(start, np.nan)
     if recovered is not None:
         own = truth.rows_of(victim, table)[: len(names)]

@@ -1,9 +1,5 @@
 """What kind of graphs does a client train on? Class shares and mean size, from what its training did to the shared parameters.
 
-    options = GraphAttackOptions(attack=("property-inference",), threat=("server+graphs",))
-    for one in run_attacks(result, options).figures:
-        print(one.victim, one.metric, one.estimate, one.baseline)     # client-3  class_share  .08  .21
-
 The adversary plays clients of its own: each draws graphs from the auxiliary ones, with class shares and sizes of its own, and
 trains from the victim's first broadcast as a client does, in as many steps, with a new optimiser and, where they are not shared,
 first and last layers drawn as clients draw theirs. From what that did to the shared parameters it learns (by ridge regression,
@@ -37,7 +33,7 @@ from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tenso
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
 from fkgsec.attacks.options import GRAPH
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.view import ALL
+from fkgsec.attacks.view import ALL, NotAttacked, claim_each
 from fkgsec.estimate import Estimate, exact
 from fkgsec.graphs.sets import GraphSet
 
@@ -86,19 +82,19 @@ class Inferred(NamedTuple):
     guesses: Mapping[str, Properties]
 
 
-def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | str]:
+def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | NotAttacked]:
     """By victim what is inferred of it, or why nothing is."""
-    return {victim.name: _infer(view, victim, rng) for victim in view.victims}
+    return claim_each(view.victims, lambda victim: _infer(view, victim, rng))
 
 
-def _infer(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> Inferred | str:
+def _infer(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> Inferred:
     graphs, broadcast, upload = victim.auxiliary, victim.broadcast, victim.upload
     if graphs is None:
-        return "no graphs of its data set are known"
+        raise NotAttacked("no graphs of its data set are known")
     if broadcast is None or upload is None or victim.num_graphs is None:
-        return "what it trained from, or on how many graphs, is not known"
+        raise NotAttacked("what it trained from, or on how many graphs, is not known")
     if view.round != 1:
-        return f"it had trained for {view.round - 1} rounds before, in states that are not known"
+        raise NotAttacked(f"it had trained for {view.round - 1} rounds before, in states that are not known")
     features, targets = [], []
     for own in itertools.islice(draws(graphs, victim.num_graphs, rng), NUM_CLIENTS):
         targets.append(Properties.of(own.classes, own.sizes, own.num_classes).vector())
@@ -160,34 +156,35 @@ def ridge(features: np.ndarray, targets: np.ndarray, observed: np.ndarray) -> np
     return np.clip(best, low, high)
 
 
-def score(claims: Mapping[str, Inferred | str], truth: Truth) -> list[Figure]:
+def score(claims: Mapping[str, Inferred | NotAttacked], truth: Truth) -> list[Figure]:
     """The errors of each victim, and their mean."""
     figures: list[Figure] = []
     parts: dict[str, list[tuple[float, np.ndarray, float]]] = {metric: [] for metric in METRICS}
     for name, inferred in claims.items():
-        if isinstance(inferred, str):
+        if isinstance(inferred, NotAttacked):
             figures += truth.not_attacked(name, inferred)
             continue
         client = truth.client(name)
         classes, sizes = client.graphs.classes[client.train], client.graphs.sizes[client.train]
-        num_classes = client.graphs.num_classes
-        picked = truth.rng.integers(0, len(classes), size=(RESAMPLES, len(classes)))
-        resampled = [inferred.found.error(Properties.of(classes[one], sizes[one], num_classes)) for one in picked]
+        num_classes, num = client.graphs.num_classes, len(classes)
+        picked = truth.rng.integers(0, num, size=(RESAMPLES, num))
+        resampled = [inferred.found.error(Properties.of(classes[rows], sizes[rows], num_classes)) for rows in picked]
         true = Properties.of(classes, sizes, num_classes)
         for metric, error in inferred.found.error(true).items():
-            guesses = {guess: exact(one.error(true)[metric], len(classes)) for guess, one in inferred.guesses.items()}
-            least = min(guesses.values(), key=lambda one: one.value)
+            guesses = {guess: exact(found.error(true)[metric], num) for guess, found in inferred.guesses.items()}
+            least = min(guesses.values(), key=lambda guess: guess.value)
             errors = np.array([one[metric] for one in resampled])
-            estimate = _estimate(error, errors, len(classes))
+            estimate = _estimate(error, errors, num)
             figures.append(truth.figure(metric, name, estimate, baseline=least, attainable=0.0, guesses=guesses))
             parts[metric].append((error, errors, least.value))
     for metric, found in parts.items():
-        if not found:
-            continue
-        error, least = sum(one[0] for one in found) / len(found), sum(one[2] for one in found) / len(found)
-        estimate = _estimate(error, np.stack([one[1] for one in found]).mean(axis=0), len(found))
-        base = exact(least, len(found))
-        figures.append(truth.figure(metric, ALL, estimate, baseline=base, attainable=0.0, num_attacked=len(found)))
+        if found:
+            errors = np.stack([resampled for _, resampled, _ in found]).mean(axis=0)
+            error, least = (
+                float(np.mean(values)) for values in zip(*((one, low) for one, _, low in found), strict=True)
+            )
+            estimate, base = _estimate(error, errors, len(found)), exact(least, len(found))
+            figures.append(truth.figure(metric, ALL, estimate, baseline=base, attainable=0.0, num_attacked=len(found)))
     return figures
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import binom
 from scipy.stats import t as student
 
-from fkgsec.attacks.membership.figures import Placements, estimate_auc, placements, tpr_at_fpr
+from fkgsec.attacks.membership.figures import estimate_auc, placements, tpr_at_fpr
 from fkgsec.attacks.uploads.pairs import dyadic_variance
 from fkgsec.estimate import Estimate, critical_value, proportion
 
@@ -30,25 +30,28 @@ def dyadic_auc(members: np.ndarray, controls: np.ndarray, ends: np.ndarray, *, c
     Source: DeLong et al. 1988 for the influence of each triple.
     """
     placed = placements(members, controls)
-    influence = _influence(placed)
+    auc = placed.members.mean()
+    influence = np.concatenate([(part - auc) / len(part) for part in placed])
     return estimate_auc(placed, _dyadic(influence, ends), "dyadic+newcombe", compared=compared)
 
 
 def dyadic_tpr(
     members: np.ndarray, controls: np.ndarray, ends: np.ndarray, max_fpr: float, *, compared: int = 1
-) -> Estimate | None:
-    """The share of the former scores `[m]` above a threshold that at most `max_fpr` of the latter `[c]` exceed; None where these
-    are too few for it.
+) -> Estimate:
+    """The share of the former scores `[m]` above a threshold that at most `max_fpr` of the latter `[c]` exceed.
 
     Two errors, added as independent ones. Of the members: Wilson's interval of as many independent triples as tell as much, m
     over the design effect (`_design_effect`). Of the threshold: the shares that lie above the thresholds which as many controls
     exceed as a binomial sample of the controls' effective number would have, 2.5 % and 97.5 %.
 
     Args: as `dyadic_auc`.
+
+    Raises:
+        ValueError: too few controls.
     """
     found = tpr_at_fpr(members, controls, max_fpr, "remembered").tpr
     if found is None:
-        return None
+        raise ValueError(f"an FPR of {max_fpr:.1%} takes more than {len(controls)} controls")
     m, c = len(members), len(controls)
     placed = placements(members, controls)
     threshold = np.sort(controls)[-math.floor(max_fpr * c + 1e-9) - 1]
@@ -81,7 +84,9 @@ def dyadic_mean(values: np.ndarray, ends: np.ndarray, *, compared: int = 1) -> E
     n, share = len(values), float(values.mean())
     influence = (values - share) / n
     variance = _dyadic(influence, ends)
-    usable = min(_effective_number(column) for column in ends.T)
+    # 1 over the sum of squared shares: the number of different ones where each stands equally often.
+    repeats = [np.unique(column, return_counts=True)[1] for column in ends.T]
+    usable = min(float(counts.sum() ** 2 / (counts**2).sum()) for counts in repeats)
     count = usable
     if variance > 0:
         wider = float(student.ppf(0.975, max(1.0, usable - 1))) / critical_value()
@@ -90,12 +95,6 @@ def dyadic_mean(values: np.ndarray, ends: np.ndarray, *, compared: int = 1) -> E
     wide = proportion(share * whole, whole, compared=compared)
     method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
     return Estimate(share, min(share, wide.low), max(share, wide.high), n, method)
-
-
-def _effective_number(column: np.ndarray) -> float:
-    """1 over the sum of squared shares: the number of different ones where each stands equally often."""
-    counts = np.unique(column, return_counts=True)[1]
-    return float(counts.sum() ** 2 / (counts**2).sum())
 
 
 def _design_effect(found: np.ndarray, placed: np.ndarray, ends: np.ndarray) -> float:
@@ -107,11 +106,6 @@ def _design_effect(found: np.ndarray, placed: np.ndarray, ends: np.ndarray) -> f
         if (alone := float(influence @ influence)) > 0:
             effects.append(_dyadic(influence, ends) / alone)
     return max(effects)
-
-
-def _influence(placed: Placements) -> np.ndarray:
-    auc = placed.members.mean()
-    return np.concatenate([(one - auc) / len(one) for one in placed])
 
 
 def _dyadic(influence: np.ndarray, ends: np.ndarray) -> float:

@@ -1,9 +1,5 @@
 """A client that spoils training for everybody, whatever is learnt instead.
 
-    found = run_attacks(result, AttackOptions(attack=("client-spoil",)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.by)            # all  mrr-drop  0.12 ...  sign flip
-
 Threat model: "client", one that uploads what it likes and does none of what a defense asks of clients. The run is trained once
 more with it in it for each way, with the same seed and options:
 
@@ -18,7 +14,6 @@ client is malicious here, there a fifth to two fifths of 5 or 10.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -31,6 +26,7 @@ from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.poisoning.damage import ITEMS, METRICS, damage
 from fkgsec.attacks.poisoning.planting import Attacked, first_round, late, results_of, train_with
 from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.recipes import Table
@@ -40,17 +36,21 @@ from fkgsec.randomness import generator
 CLIENT_SPOIL = "client-spoil"
 
 
-class RandomRows(Adversary):
-    """Uploads rows drawn at random. `seed`: of what it draws. `begins`: its first round."""
+class Spoiler(Adversary):
+    """A client that spoils training from round `begins` on. `seed`: of what it draws."""
 
     guarded = False
 
-    def __init__(self, party: str, seed: int, begins: int = 0) -> None:
+    def __init__(self, party: str, seed: int = 0, begins: int = 0) -> None:
         super().__init__(party)
         self.seed, self.begins = seed, begins
 
     def identity(self) -> str:
         return f"{super().identity()} {self.seed}"
+
+
+class RandomRows(Spoiler):
+    """Uploads rows drawn at random."""
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
         rng = generator(self.seed, "random rows", table, round)
@@ -58,30 +58,15 @@ class RandomRows(Adversary):
         return torch.from_numpy(rng.uniform(low, high, tuple(trained.shape))).to(trained.dtype)
 
 
-class SignFlip(Adversary):
-    """Uploads its trained rows times -1. `begins`: its first round."""
-
-    guarded = False
-
-    def __init__(self, party: str, begins: int = 0) -> None:
-        super().__init__(party)
-        self.begins = begins
+class SignFlip(Spoiler):
+    """Uploads its trained rows times -1."""
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
         return -trained
 
 
-class ShuffledIdentities(Adversary):
-    """Trains on its triples with other entities in the place of each. `seed`: of the permutation. `begins`: its first round."""
-
-    guarded = False
-
-    def __init__(self, party: str, seed: int, begins: int = 0) -> None:
-        super().__init__(party)
-        self.seed, self.begins = seed, begins
-
-    def identity(self) -> str:
-        return f"{super().identity()} {self.seed}"
+class ShuffledIdentities(Spoiler):
+    """Trains on its triples with other entities in the place of each."""
 
     def training_subset(self, triples: ClientGraph) -> TrainingSubset:
         other = generator(self.seed, "shuffled identities").permutation(triples.num_trained_entities)
@@ -89,29 +74,24 @@ class ShuffledIdentities(Adversary):
         return TrainingSubset.all(np.stack([other[heads], relations, other[tails]], axis=1))
 
 
-def spoil(
-    view: KgeView, laboratory: Laboratory, rng: np.random.Generator, *, attack_rounds: int | None = None
-) -> Attacked | str:
-    """Train with the client in it, by each way; or the reason why it cannot be."""
+def spoil(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Attacked:
+    """Train with the client in it, by each way."""
     assert view.colluder is not None
-    who, seed, begins = (
-        view.colluder.of_the_first.name,
-        int(rng.integers(2**31)),
-        first_round(laboratory, attack_rounds),
-    )
+    who, seed, begins = view.colluder.of_the_first.name, int(rng.integers(2**31)), first_round(laboratory)
     make = {
         "random": partial(RandomRows, who, seed, begins),
-        "sign flip": partial(SignFlip, who, begins),
+        "sign flip": partial(SignFlip, who, seed, begins),
         "shuffled identities": partial(ShuffledIdentities, who, seed, begins),
     }
-    return laboratory.obstacle or train_with(laboratory, make, begins)
+    return train_with(laboratory, make, begins)
 
 
-def score(claims: Attacked | str, truth: Truth) -> list[Figure]:
+def score(claims: Attacked, truth: Truth) -> list[Figure]:
     """What training with the client cost the others."""
-    attacked = claims if isinstance(claims, str) else results_of(truth, claims)
-    if isinstance(claims, str) or isinstance(attacked, str):
-        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, str(attacked))]
+    try:
+        attacked = results_of(truth, claims)
+    except NotAttacked as reason:
+        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, reason)]
     return damage(truth, attacked, truth.colluders, late(attacked, claims.begins))
 
 
@@ -124,6 +104,5 @@ ATTACK = Attack(
     score,
     threats=("client",),
     items=ITEMS,
-    configured=lambda options: replace(ATTACK, run=partial(spoil, attack_rounds=options.attack_rounds)),
     trains=True,
 )

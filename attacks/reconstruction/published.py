@@ -14,8 +14,6 @@ here it applies to the colluder, as the paper says, which is the same at 1.0, th
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 import torch
 
@@ -23,19 +21,12 @@ from fkgsec.attacks.kge.view import VictimView
 from fkgsec.attacks.reconstruction.inference import Known, best_relations, infer_entities
 
 
-class Published(NamedTuple):
-    """Counts of right entities and triples, and what an adversary without embeddings would expect to count."""
-
-    entities: float
-    entities_baseline: float
-    triples: float
-    triples_baseline: float
-
-
-def count(
+def count_published(
     view: Known, victim: VictimView, entity_names: np.ndarray, pairs: np.ndarray, relations: np.ndarray
-) -> Published:
-    """The notebooks' counts of one victim.
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The notebooks' counts of one victim: of right entities, and of right triples.
+
+    Beside each stands what an adversary without embeddings would expect to count.
 
     Args:
         entity_names: true names `[n]` of the victim's rows (the notebooks read them).
@@ -43,22 +34,15 @@ def count(
     """
     assert view.colluder is not None
     pool = view.colluder.entity_names
-    if victim.relations is not None:
-        return _count_entities(view, victim, entity_names, pairs)
     named = np.isin(entity_names, pool)
+    if victim.relations is not None:
+        right, chance, linked = infer_entities(view, victim).names == entity_names, named / len(pool), np.unique(pairs)
+        return (int(right.sum()), float(chance.sum())), (int(right[linked].sum()), float(chance[linked].sum()))
     given = named[pairs].all(axis=1)
     order = np.argsort(pool)
     rows = torch.from_numpy(order[np.searchsorted(pool, entity_names[pairs[given]], sorter=order)])
     heads, tails = view.colluder.shared_entities[rows[:, 0]], view.colluder.shared_entities[rows[:, 1]]
     guesses = view.colluder.relation_names[best_relations(view.model, view.colluder.relations, heads, tails, "cosine")]
-    true = relations[given]
-    majority = true == view.colluder.majority_relation
-    return Published(int(named.sum()), int(named.sum()), int((guesses == true).sum()), int(majority.sum()))
-
-
-def _count_entities(view: Known, victim: VictimView, entity_names: np.ndarray, pairs: np.ndarray) -> Published:
-    assert view.colluder is not None
-    right = infer_entities(view, victim).names == entity_names
-    chance = np.isin(entity_names, view.colluder.entity_names) / len(view.colluder.entity_names)
-    linked = np.unique(pairs)
-    return Published(int(right.sum()), float(chance.sum()), int(right[linked].sum()), float(chance[linked].sum()))
+    true, count = relations[given], int(named.sum())
+    majority = int((true == view.colluder.majority_relation).sum())
+    return (count, count), (int((guesses == true).sum()), majority)

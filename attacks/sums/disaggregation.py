@@ -1,9 +1,5 @@
 """What each client's training changed, from the sums of many rounds in which different clients took part (disaggregation).
 
-    found = run_attacks(result, AttackOptions(attack=("disaggregation",)), train=train)
-    for one in found.figures:
-        print(one.victim, one.metric, one.estimate, one.baseline)      # hospital-2  cosine  0.60 ...  0.31 ...
-
 Threat model: "server", one that follows the protocol, alone. Of each sum it knows who is in it and how many of these hold each
 row. A sum less what its holders had been sent is the sum of their changes; as a client changes a row alike in neighbouring
 rounds, the changes of all clients are the least squares solution of the last sums, row by row. Who holds a row it tells in the
@@ -35,7 +31,8 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.sums.plan import obstacle, sums_of
+from fkgsec.attacks.sums.plan import check_sums
+from fkgsec.attacks.view import NotAttacked
 from fkgsec.federation.messages import Opened, client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
@@ -104,44 +101,37 @@ class Claims(NamedTuple):
     by_last_sum: Mapping[str, update_recovery.Recovered]
 
 
-def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claims | str:
-    """Train the run once more for its sums, and take these apart; or the reason why they cannot be."""
-    if reason := obstacle(view, laboratory):
-        return reason
+def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claims:
+    """Train the run once more for its sums, and take these apart."""
+    check_sums(view, laboratory)
     table = laboratory.settings.recipe.shared[0]
     again: KgeView = laboratory.train(rounds=range(1, view.round + 1))
-    sums = sums_of(again, table)
+    sums = again.sums_of(table)
     if not sums or sums[-1].round != again.round:
-        return f"no sum of round {again.round} was opened"
+        raise NotAttacked(f"no sum of round {again.round} was opened")
     if len({frozenset(one.survivors) for one in sums}) < 2:
-        return "the same clients are in every sum"
+        raise NotAttacked("the same clients are in every sum")
     parties = again.secure[table].parties
     changes = dict(zip(parties, disaggregate(sums, parties), strict=True))
     of_victims = {victim.name: changes[client_party(victim.name)] for victim in again.victims}
     return Claims(again.run, table, of_victims, update_recovery.recover(again, table))
 
 
-def score(claims: Claims | str, truth: Truth) -> list[Figure]:
+def score(claims: Claims, truth: Truth) -> list[Figure]:
     """Figures of every victim."""
-    figures = []
+    figures, again, table = [], truth.runs[claims.run], claims.table
     for victim in truth.victims:
-        changes = claims if isinstance(claims, str) else _changes_of(truth, victim, claims)
-        if isinstance(changes, str):
-            figures += truth.not_attacked(victim, changes)
-        else:
-            rng = generator(truth.seed, "disaggregation", victim)
-            figures += update_recovery.figures_of(truth, victim, changes, rng)
+        try:
+            last = update_recovery.changes_of(truth, claims.run, victim, table, claims.by_last_sum.get(victim))
+        except NotAttacked as reason:
+            figures += truth.not_attacked(victim, reason)
+            continue
+        names, start, end = update_recovery.client_rows(again, truth.index(victim), table)
+        rows = update_recovery.table_rows(again, names, table)[update_recovery.changed_rows(start, end)]
+        changes = last._replace(inferred={ROUNDS: claims.changes[victim][rows], **last.inferred})
+        rng = generator(truth.seed, "disaggregation", victim)
+        figures += update_recovery.figures_of(truth, victim, changes, rng)
     return figures
-
-
-def _changes_of(truth: Truth, victim: str, claims: Claims) -> update_recovery.Changes | str:
-    again, table = truth.runs[claims.run], claims.table
-    by_last_sum = update_recovery.changes_of(truth, claims.run, victim, table, claims.by_last_sum.get(victim))
-    if isinstance(by_last_sum, str):
-        return by_last_sum
-    names, start, end = update_recovery.client_rows(again, update_recovery.client_index(again, victim), table)
-    rows = update_recovery.table_rows(again, names, table)[update_recovery.changed_rows(start, end)]
-    return by_last_sum._replace(inferred={ROUNDS: claims.changes[victim][rows], **by_last_sum.inferred})
 
 
 ATTACK = Attack(

@@ -2,7 +2,7 @@
 
     pairs = candidate_pairs(len(rows), rng)
     scores = closeness(model, rows[pairs.rows], rows)          # float32 [h, n], larger for pairs that a short relation links
-    RankingAuc(standardised(scores, pairs.rows)[pairs.mask], linked, pairs).estimate()
+    ranking_auc(standardised(scores, pairs.rows)[pairs.mask], linked, pairs)
 
 Pairs are unordered: nothing here tells head from tail. Pairs that share a row are not independent; intervals count with that.
 
@@ -123,33 +123,27 @@ def dyadic_variance(influence: np.ndarray, first: np.ndarray, second: np.ndarray
     return max(single, float((by_row**2).sum()) - single)
 
 
-class RankingAuc:
+def ranking_auc(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, *, compared: int = 1) -> Estimate:
     """Chance that a linked pair lies above another one, ties half.
 
     Args:
-        scores `[P]`, linked: bool `[P]`, at least two of either.
+        scores `[P]`, linked: bool `[P]`, at least two of either. compared: among how many figures this one was chosen.
 
     Source: DeLong et al. 1988 for the influence; the variance is `dyadic_variance`.
     """
-
-    def __init__(self, scores: np.ndarray, linked: np.ndarray, pairs: Pairs) -> None:
-        self.placed = placements(scores[linked], scores[~linked])
-        auc = self.placed.members.mean()
-        influence = np.empty(len(scores))
-        influence[linked] = (self.placed.members - auc) / len(self.placed.members)
-        influence[~linked] = (self.placed.controls - auc) / len(self.placed.controls)
-        self.variance = dyadic_variance(influence, pairs.first, pairs.second)
-
-    def estimate(self, compared: int = 1) -> Estimate:
-        """With its interval, at the level of one among so many that are compared."""
-        return estimate_auc(self.placed, self.variance, "dyadic+newcombe", compared=compared)
+    placed = placements(scores[linked], scores[~linked])
+    auc, influence = placed.members.mean(), np.empty(len(scores))
+    influence[linked] = (placed.members - auc) / len(placed.members)
+    influence[~linked] = (placed.controls - auc) / len(placed.controls)
+    variance = dyadic_variance(influence, pairs.first, pairs.second)
+    return estimate_auc(placed, variance, "dyadic+newcombe", compared=compared)
 
 
-class FirstPairs:
+def share_of_first(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, count: int, *, compared: int = 1) -> Estimate:
     """Share of linked pairs among the first `count`.
 
     Args:
-        scores `[P]`, linked: bool `[P]`, of more than `count` pairs.
+        scores `[P]`, linked: bool `[P]`, of more than `count` pairs. compared: among how many figures this one was chosen.
 
     Which pairs come first is drawn, too: by the row, since a hub brings many at once. The influence of a pair is that of a share
     above a threshold that a fixed share of all pairs exceeds: one among the first adds what it is beyond those at the threshold.
@@ -157,27 +151,21 @@ class FirstPairs:
 
     Source: ours, after the delta method.
     """
-
-    def __init__(self, scores: np.ndarray, linked: np.ndarray, pairs: Pairs, count: int) -> None:
-        self.count = count
-        self.share = right_of_first(scores, linked, count) / count
-        around = max(1, count // 2), min(len(scores), count + count // 2)
-        fewer, more = (right_of_first(scores, linked, number) for number in around)
-        at_threshold = (more - fewer) / (around[1] - around[0])
-        least = np.partition(scores, len(scores) - count)[len(scores) - count]
-        above, tied = scores > least, scores == least
-        first = above + tied * ((count - above.sum()) / tied.sum())
-        influence = first * (linked - at_threshold) / count
-        influence -= influence.mean()
-        alone = self.share * (1 - self.share) / count
-        variance = dyadic_variance(influence, pairs.first, pairs.second)
-        self.independent = max(1, round(count / max(1.0, variance / alone))) if alone else count
-
-    def estimate(self, compared: int = 1) -> Estimate:
-        """With its interval, at the level of one among so many that are compared."""
-        wide = proportion(self.share * self.independent, self.independent, compared=compared)
-        method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
-        return Estimate(self.share, min(wide.low, self.share), max(wide.high, self.share), self.count, method)
+    share = right_of_first(scores, linked, count) / count
+    around = max(1, count // 2), min(len(scores), count + count // 2)
+    fewer, more = (right_of_first(scores, linked, number) for number in around)
+    at_threshold = (more - fewer) / (around[1] - around[0])
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    above, tied = scores > least, scores == least
+    first = above + tied * ((count - above.sum()) / tied.sum())
+    influence = first * (linked - at_threshold) / count
+    influence -= influence.mean()
+    alone = share * (1 - share) / count
+    variance = dyadic_variance(influence, pairs.first, pairs.second)
+    independent = max(1, round(count / max(1.0, variance / alone))) if alone else count
+    wide = proportion(share * independent, independent, compared=compared)
+    method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
+    return Estimate(share, min(wide.low, share), max(wide.high, share), count, method)
 
 
 def right_of_first(scores: np.ndarray, linked: np.ndarray, count: int) -> float:

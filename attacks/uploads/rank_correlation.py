@@ -40,8 +40,3 @@ def spearman(scores: np.ndarray, values: np.ndarray, *, compared: int = 1) -> Es
     low, high = (math.tanh(centre + sign * half) for sign in (-1, 1))
     method = "bonett-wright" if compared == 1 else f"bonett-wright, best of {compared}"
     return Estimate(found, min(low, found), max(high, found), len(scores), method)
-
-
-def correlation(compared: int, scores: np.ndarray, values: np.ndarray) -> Estimate:
-    """`spearman` as one of several ways of telling, see `fkgsec.attacks.uploads.ways`."""
-    return spearman(scores, values, compared=compared)
