@@ -199,7 +199,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         probes: where these are most of its entities, nobody follows any one.
         probe_round: None: so late that the answer crosses in the last of its rounds.
         attack_rounds: None: all. Few are replayed in seconds, and say less (docs/poisoning.md).
-        shadow_knowledge: see `fkgsec.attacks.membership.shadows`.
+        shadow_knowledge: see `fkgsec.attacks.membership.candidates`.
     """
 
     task: ClassVar[str] = KGE

@@ -3,24 +3,17 @@
 ERR and TRR hardly react when single uploads come to light, because after each broadcast all rows of a name lie near their mean.
 The *change* of a row in the attacked round is what its holder's own triples did to it.
 
-Truth: the victim's row after its training minus the row that it started from. The server has sent that start; where clients
-start from rows of their own, as in FedS, the evaluator gives the adversary more than it has. A row counts as changed where the
-change exceeds the rounding of its numbers.
+Truth: the victim's row after its training minus the row that it started from, which the server has sent. Where clients start from
+rows of their own, as in FedS, the evaluator gives the adversary more than it has.
 
-Ways of the adversary:
+Ways of the adversary; the protocol itself exposes what is transmitted in plaintext (`Figure.exposed`):
 
-- `aggregate`: the mean of each row in the view, minus the start: a sum divided by its holders where uploads are summed, else the
-  mean of the uploads that the view holds. A row that the view does not have did not change.
-- `upload`: what the adversary takes for the victim's own upload of the row, minus the start. Where it claims nothing of a row, it
-  takes the aggregate.
+- `aggregate`: the mean of each row in the view, minus the start. A row that the view does not have did not change.
+- `upload`: the victim's own upload of the row, as the adversary attributes it, minus the start; else the aggregate.
 
-What crosses as it is, single uploads in plaintext or else the aggregate, is exposed by the protocol (`Figure.exposed`).
-
-Baseline: no change, all that an adversary without the messages can say: cosine 0, relative error 1.
-
-`cosine`: mean cosine similarity between inferred and true changes of rows; 1: known.
-`relative_error`: norm of inferred minus true changes over the norm of the true ones, all rows together; 0: known. Intervals of
-both resample rows. Both are of entities; of relations they end in `_relations`.
+`cosine`: mean cosine similarity between inferred and true changes of rows. `relative_error`: norm of inferred minus true changes
+over the norm of the true ones. Intervals resample rows. Of relations both end in `_relations`. Baseline: no change, all that an
+adversary without the messages can say (cosine 0, relative error 1).
 
 Threat model: the server alone, and those with a colluder that add what it knows of the round. Source: ours.
 

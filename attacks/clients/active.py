@@ -1,25 +1,18 @@
 """Which triples do other clients train on? Asked by a client that moves rows and watches who follows (a displacement probe).
 
-Threat model: "client", one that uploads what it likes and sees no upload of anybody. In one round it uploads what it received,
-with the rows of `probes` entities moved by `probe_size` up or down in every number, at random; in its next round just what it
-received. Where changes are clipped it says more to make the same moves in several rounds (`probe_rounds`) before that one.
-Whoever trains on a triple of a moved entity is dragged after it: in the broadcast after that round the other end has moved in
-the same direction. Signs, not a Gaussian direction, since the gradient of an L1 distance is made of signs. In the rounds before
-and after, it follows the protocol.
-
-An active attack changes the run: so it is trained once more with the same seed and options (from a script, under a defense, by
-`run_attacks(..., train=...)` with its transport). Defenses that clients apply to their own uploads it leaves out, as nobody can
-make it apply them; what a server does to uploads is done to its own.
+Threat model: "client", one that uploads what it likes and sees no upload of anybody. In one round, or several (`probe_rounds`),
+it uploads the rows that it received, with those of `probes` entities moved by `probe_size` up or down in every number, at
+random; in its next round just what it received. A client that trains on a triple of a moved entity is dragged after it: the
+other end moves in the same direction. Signs, since the gradient of an L1 distance is made of signs. Otherwise it follows the
+protocol, but for what a defense asks of clients. The run is trained once more with the probe in it, with the same seed and
+options.
 
 `displacement`: the cosine of the other end's change to that which the triple's relation makes of the move, averaged over the ends
-that were moved. `passive`: the score of the triple on the broadcast before the probe, which takes no misbehavior.
-`with passive`: both, in deviations.
+that were moved. `passive`: the score of the triple on the broadcast before the probe. `with passive`: both, in deviations. It is
+asked what `client-passive` is asked, of the triples of which it moved an end. Baseline: `names`.
 
-It is asked what `client-passive` is asked, of the triples of which it moved an end. Baseline: `names`.
-What the probe costs and shows, beside the same run without it:
-
-`cost`: MRR that clients lose in the kept round. `visibility`: the norm of the attacker's change in the round of the probe, times
-that of the median of the others, as a server sees it that sees single uploads; 1 is a client like all.
+`cost`: MRR that clients lose in the best round. `visibility`: the norm of the attacker's change in the round of the probe over
+the median of the others', as a server sees single uploads; 1 is a client like all.
 
 Source: ours, after the active client of Hu et al. 2023 (DP-FLames), whose magnitude, rounds and statistic are not published.
 
@@ -56,7 +49,6 @@ from fkgsec.kge.models import KgeModel, Side
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
-CLIENT_ACTIVE = "client-active"
 OF_THE_PROBE = {
     "cost": "MRR that a victim loses by the probe",
     "visibility": "norm of the attacker's change over the others' median; a limit is the least that is allowed",
@@ -65,7 +57,7 @@ OF_THE_PROBE = {
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What the client is going to do, by its own knowledge.
+    """The probe that the client plans, by its own knowledge.
 
     Attributes:
         own: its knowledge; its rows are those of `own.entity_names`. names: how it guesses without any row.
@@ -117,7 +109,7 @@ class Prober(Adversary):
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has received what others' training made of its last moves."""
+        """True once it has received what others' training made of its last moves."""
         return len(self.received) > self.rounds + 1
 
     def rounds_needed(self) -> Collection[int]:
@@ -136,7 +128,7 @@ def probe(view: KgeView, laboratory: Laboratory[KgeView], rng: np.random.Generat
 
 
 def draw_plan(view: KgeView, options: KgeAttackOptions, rng: np.random.Generator) -> Plan:
-    """Which rows the client is going to move, and by what."""
+    """Choose the rows that the client moves, and the moves."""
     assert view.colluder is not None
     own = view.colluder.of_the_first
     moved = np.sort(rng.permutation(len(own.entity_names))[: options.probes])
@@ -165,7 +157,7 @@ def ask(plan: Plan, laboratory: Laboratory[KgeView]) -> Answers:
 
 
 class Answers(NamedTuple):
-    """What the client knows after the probe.
+    """The client's knowledge after the probe.
 
     Attributes:
         before: its rows before the probe, `[n, W]`. changes: what others' training did to them in the round after the last moves,
@@ -180,7 +172,7 @@ class Answers(NamedTuple):
     round: int = 0
 
     def displacement(self, triples: np.ndarray) -> np.ndarray:
-        """Of triples given as rows int64 `[q, 3]`, with an end that was moved: how straight the other end followed, `[q]`."""
+        """Score triples with a moved end, rows int64 `[q, 3]`, by how straight the other end followed, `[q]`."""
         model, own = self.plan.model, self.plan.own
         moves = torch.zeros_like(self.before)
         moves[torch.from_numpy(self.plan.moved)] = self.plan.moves
@@ -201,7 +193,7 @@ class Answers(NamedTuple):
         return row_scores(self.plan.model, self.before, self.plan.own.relations, triples)
 
     def ways(self) -> dict[str, Scorer]:
-        """Of triples of names, by way."""
+        """Scorers of triples of names, by way."""
         row_of, kind = numbers(self.plan.own.entity_names), numbers(self.plan.own.relation_names)
 
         def both(triples: np.ndarray) -> np.ndarray:
@@ -218,7 +210,7 @@ class Answers(NamedTuple):
 def asked_of(
     truth: Truth, plan: Plan, victim: str, known: Callable[[np.ndarray], np.ndarray], triples: np.ndarray
 ) -> np.ndarray:
-    """Of a victim's local triples `[q, 3]` whether the client can be asked about them and moved an end, bool `[q]`.
+    """Select a victim's local triples `[q, 3]` that the client can be asked about and moved an end of, bool `[q]`.
 
     Args:
         known: see `askable`.
@@ -273,7 +265,7 @@ def _cost(truth: Truth, attacked: KgeResult, victim: str, number: int) -> Figure
 
 
 def _visibility(truth: Truth, attacked: KgeResult, number: int) -> Figure:
-    """By the uploads that crossed in the round of the probe."""
+    """Compare the uploads that crossed in the round of the probe."""
     uploads = {
         one.sender: one
         for one in attacked.transcript.messages(number)
@@ -300,7 +292,7 @@ def _visibility(truth: Truth, attacked: KgeResult, number: int) -> Figure:
 
 
 ATTACK = Attack(
-    CLIENT_ACTIVE,
+    "client-active",
     "tells, for one client, triples that another one trained on, by moving rows; trains the run once more",
     Needs(entities=True, alone=True),
     METRICS | OF_THE_PROBE,

@@ -35,7 +35,7 @@ def places(triples: np.ndarray, place: Mapping[str, int], kind: Mapping[str, int
 
 
 def names_scorer(own: ColluderKnowledge) -> Scorer:
-    """By how often the head's and the tail's names stand in the relation in the client's own triples."""
+    """Score by how often the names of head and tail stand in the relation in the client's own triples."""
     posterior = fit_names(own)
     row_of, kind = numbers(posterior.names), numbers(own.relation_names)
 
@@ -48,7 +48,7 @@ def names_scorer(own: ColluderKnowledge) -> Scorer:
 
 
 def askable(graph: FederatedGraph, colluding: Sequence[str], victim: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Of a victim's local triples `[k, 3]` whether colluding clients can be asked about them, bool `[k]`."""
+    """Make the test of a victim's local triples `[k, 3]` that colluding clients can be asked about, bool `[k]`."""
     colluders = [client for client in graph.clients if client.name in colluding]
     victim_graph = next(client for client in graph.clients if client.name == victim)
     entities = {number for one in colluders for number in one.entity_ids[: one.num_trained_entities].tolist()}

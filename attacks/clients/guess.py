@@ -1,20 +1,17 @@
 """Which names do other clients hold? Asked by a client that claims guessed names and sees whose rows come back changed.
 
-Threat model: "client", one that aligns names from a dictionary beside its own, each in a triple of its invention, so that it
-uploads their rows, too: just as it received them. A row that nobody else holds comes back as it was; one that is changed has
-another holder. Rows that fewer than t clients hold and `suppress` keeps back count the client, and so are sent with one other.
+Threat model: "client", one that aligns names from a dictionary beside its own, each in an invented triple, and uploads their rows
+just as it received them. A row that nobody else holds comes back as it was; one that is changed has another holder. Rows that
+fewer than t clients hold and `suppress` keeps back count the client, and so are sent with one other. The first rounds are trained
+once more with the same seed and options, until every client has uploaded and the client has seen what became of it; all rounds
+where noise was added, whose size their number decides.
 
-An active attack changes the run: so its first rounds are trained once more with the same seed and options, until every client
-has uploaded and the client has seen what became of it; all rounds where noise was added, whose size their number decides.
-
-`rows`: by how far a row moved, less how far rows of names do that the client makes up for the purpose: where noise is added to
-sums, these move, too. `list`: under a private union (`psu`) every client receives the list of all names, so that it need
-not guess: by whether the name stands in the list that it received in the run without the attack.
+`rows`: by how far a row moved, less how far rows of made-up names do, which noise moves, too. `list`: under a private union
+(`psu`), by whether the name stands in the list of all names that every client receives.
 
 The dictionary has for each victim names that it holds and the client does not, and as many that nobody holds. `found`: the share
 of the victim's that are told; its baseline, the share of the others that are told as well. `auc`: names that it holds before
-those that nobody does. Which of several others holds a name, the client does not learn. Whoever sees names (the server, under
-`psu` everybody) sees the guessed ones.
+those that nobody does. Which of several others holds a name, the client does not learn.
 
 Source: ours.
 """
@@ -41,7 +38,6 @@ from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
-CLIENT_GUESS = "client-guess"
 METRICS = {
     "found": "of guessed names that a victim holds, the share that the client tells",
     "auc": "AUC of guessed names that a victim holds among those that nobody does",
@@ -161,7 +157,7 @@ def score(claims: dict[str, dict[str, float]], truth: Truth) -> list[Figure]:
 
 
 ATTACK = Attack(
-    CLIENT_GUESS,
+    "client-guess",
     "tells, for one client, names that others hold, by claiming guessed ones; trains first rounds once more",
     Needs(entities=True, alone=True),
     METRICS,

@@ -28,7 +28,6 @@ from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
 from fkgsec.kge.models import KgeModel
 
-CLIENT_PASSIVE = "client-passive"
 Scorers = tuple[Mapping[str, Scorer], Scorer]
 """How the client scores triples of names: by way, and without the broadcasts."""
 
@@ -69,7 +68,7 @@ def score(claims: Scorers, truth: Truth) -> list[Figure]:
 
 
 ATTACK = Attack(
-    CLIENT_PASSIVE,
+    "client-passive",
     "tells, for one client, triples that another one trained on, by the broadcasts that it receives",
     Needs(entities=True, alone=True),
     METRICS,

@@ -94,7 +94,7 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """One membership attack on one model, for each role.
+    """A membership attack on a model, for each role.
 
     Attributes:
         client: a client, or `OTHERS`.

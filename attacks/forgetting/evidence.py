@@ -71,7 +71,7 @@ class PairedTest(msgspec.Struct, frozen=True):
 
 
 class PlantedShare(msgspec.Struct, frozen=True):
-    """What the audit says of a run that was trained with `share` of the forget set left in; the least p-value of its tests."""
+    """The audit's estimate of a run that was trained with `share` of the forget set left in; the least p-value of its tests."""
 
     share: float
     estimate: Estimate | None
@@ -79,7 +79,7 @@ class PlantedShare(msgspec.Struct, frozen=True):
 
 
 class ModelEvidence(msgspec.Struct, frozen=True):
-    """Of one model of a client that asked, or of `OTHERS`.
+    """Evidence of a model of a client that asked, or of `OTHERS`.
 
     Attributes:
         share: of the forget set that is remembered; None where it cannot be measured: the auditor's own runs show no memory to
@@ -131,7 +131,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Power(NamedTuple):
-    """What the audit says of itself, of one model of a client that asked: see `ModelEvidence`."""
+    """The audit's sensitivity for a model of a client that asked: see `ModelEvidence`."""
 
     at_random: Sensitivity | None = None
     hiding: Sensitivity | None = None
@@ -163,7 +163,7 @@ def measure_power(
     alarm: float,
     seed: int,
 ) -> dict[tuple[str, str], Power]:
-    """What the audit can tell, by client that asked and model, whatever run is audited.
+    """Measure the audit's sensitivity, by client that asked and model, whatever run is audited.
 
     Args:
         references, shadows: as for `weigh_evidence`. tolerance, alarm: the share that a verdict tolerates and the p-value below
@@ -359,7 +359,7 @@ def _sharpest(case: _Case, num_references: int) -> tuple[str, Memory | None]:
 def _sensitivity(
     case: _Case, reading: str, memory: Memory, num_references: int, tolerance: float, seed: int
 ) -> Sensitivity:
-    """What the audit can tell of a share that is kept at random, measured on mixtures of its own runs."""
+    """Measure the sensitivity to a share that is kept at random, on mixtures of the audit's own runs."""
     runs = case.runs[reading]
 
     def finding(k: int, values: np.ndarray) -> Finding:

@@ -35,7 +35,7 @@ NOTICED = 0.95  # of planted runs, for a share to count as told apart or rejecte
 
 
 class Runs(NamedTuple):
-    """One value of each triple in each run, float64 `[K, n]`, and which run was trained on which triple, bool `[K, n]`."""
+    """Value of each triple in each run, float64 `[K, n]`, and which run was trained on which triple, bool `[K, n]`."""
 
     values: np.ndarray
     trained_on: np.ndarray
@@ -46,7 +46,7 @@ class Runs(NamedTuple):
         return np.where(out, self.values, 0).sum(axis=0), out.sum(axis=0)
 
     def residuals(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        """Of each run its values less the mean of the other runs that never saw the triple, and what it was trained on."""
+        """Values of each run less the mean of the other runs that never saw the triple, and what it was trained on."""
         total, count = self.outside()
         for values, inside in zip(self.values, self.trained_on, strict=True):
             rest = np.maximum(count - ~inside, 1)
@@ -79,7 +79,7 @@ class Paired(NamedTuple):
 
     @property
     def upper_p_value(self) -> float:
-        """One-sided, of no difference above 0."""
+        """P-value of no difference above 0, one-sided."""
         return self.p_value / 2 if self.value > 0 else 1.0
 
     def estimate(self, scale: float = 1.0) -> Estimate:
@@ -130,7 +130,7 @@ def _contrast(
 
 
 class Memory(NamedTuple):
-    """What training on a triple adds to its value, the mean over forgotten triples, and its standard error."""
+    """Gain in a triple's value by training on it, mean over forgotten triples, and its standard error."""
 
     value: float
     error: float
@@ -192,7 +192,7 @@ class Finding(NamedTuple):
 
 
 class Sensitivity(msgspec.Struct, frozen=True):
-    """What an audit can tell, measured on its own runs. More noise never improves the first two figures.
+    """Sensitivity of an audit, measured on its own runs. More noise never improves the first two figures.
 
     Attributes:
         told_apart_from: the smallest planted share from which on plants are told apart from honest re-training; None if there is

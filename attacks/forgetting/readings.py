@@ -34,7 +34,7 @@ READINGS = {"score": True, "likelihood": False, "reciprocal rank": False, RELATI
 
 
 class Reading(NamedTuple):
-    """Of one model of one client.
+    """Readings of a model of a client.
 
     Attributes:
         audited: each of `READINGS` of its audited triples, float64 `[n]`.

@@ -29,7 +29,7 @@ MAX_DOUBLINGS = 1.0  # of a degree, between an entity and the one it is held aga
 
 
 class UpdateDifference(msgspec.Struct, frozen=True):
-    """How well a server tells the entities of forgotten triples from others of like degree by how far their rows moved."""
+    """A server's success at telling the entities of forgotten triples from others of like degree by how far their rows moved."""
 
     client: str
     figures: dict[str, MembershipResult]
@@ -39,7 +39,7 @@ class UpdateDifference(msgspec.Struct, frozen=True):
 def update_difference(
     results: Mapping[str, KgeResult], graph: FederatedGraph, audit: Audited, seed: int
 ) -> UpdateDifference:
-    """How well the server tells the entities of a client's forgotten triples, for the roles that follow the request."""
+    """Measure how well the server tells the entities of a client's forgotten triples, for the roles that follow the request."""
     figures: dict[str, MembershipResult] = {}
     reasons: dict[str, str] = {}
     for role in ("retrained", "unlearned"):
@@ -69,7 +69,7 @@ def update_difference(
 
 
 def moved_rows(before: KgeResult, after: KgeResult, client: str) -> np.ndarray:
-    """How far each of a client's entity rows moved between its last uploads of two runs, L2, float64 `[N]`.
+    """Distance that each of a client's entity rows moved between its last uploads of two runs, L2, float64 `[N]`.
 
     Where uploads were summed: the rows of the sum that are this client's part alone once the server has subtracted the parts that
     it knows; if it knows the others' parts, moved from what it had sent.

@@ -89,7 +89,7 @@ def _with_edges(graphs: GraphSet, edges: np.ndarray, classes: np.ndarray) -> Gra
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What the malicious clients agree on.
+    """The malicious clients' agreement.
 
     Attributes:
         trigger: what they hide in graphs. clients: their names.
@@ -121,7 +121,7 @@ def poisoned(client: ClientGraphs, plan: Plan, rng: np.random.Generator) -> Clie
 
 
 class Planted(NamedTuple):
-    """What the malicious clients did, and the run with it, see `View.run`."""
+    """The malicious clients' plan, and the run with it, see `View.run`."""
 
     plan: Plan
     run: int
@@ -148,7 +148,7 @@ def plant(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> 
 
 
 def score(claims: Planted, truth: Truth) -> list[Figure]:
-    """Each client's figures, and those of all honest clients of the same data set together."""
+    """Measure each client, and all honest clients of the same data set together."""
     plan, clean, attacked = claims.plan, truth.result, truth.runs[claims.run]
     vocabulary = truth.own(plan.clients[0]).vocabulary
     figures: list[Figure] = []
@@ -169,7 +169,7 @@ def score(claims: Planted, truth: Truth) -> list[Figure]:
 def _measure(
     clean: GnnResult, attacked: GnnResult, place: int, target: int, trigger: Trigger, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of one client: whether each triggered graph is called the target, by the poisoned run's model and by the clean one's, bool
+    """Measure a client: whether each triggered graph is called the target by the poisoned model and by the clean one, bool
     `[n]` both; and float64 `[m]`, of each test graph 1 where the clean model alone is right, -1 where the other alone is."""
     client = clean.graph.clients[place]
     asked = client.test[
@@ -188,7 +188,7 @@ def _measure(
 
 
 def _figures(truth: Truth, victim: str, measured: Sequence[Iterable[np.ndarray]], variant: str = "") -> list[Figure]:
-    """Of what `_measure` gives of several clients, whose graphs count alike."""
+    """Figures of several clients, whose graphs count alike, from what `_measure` returns."""
     success, before, drop = (np.concatenate(part) for part in zip(*measured, strict=True))
     rng = generator(truth.seed, "clean drop", victim)
     about = {"variant": variant, "num_attacked": len(measured), "attainable": 1.0}

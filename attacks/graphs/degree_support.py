@@ -2,17 +2,14 @@
 
 FedStar shares a layer that reads one-hot degrees: a column for each. A degree that no training graph of a client has gives its
 column no gradient, so that the column moves by weight decay alone. The server knows where the column began, how many steps the
-client made and, in its first round, the state of its optimiser: it makes these steps itself and compares. A column that came out
-otherwise had a gradient; with plain SGD at a small rate, that of a rare degree may be lost in rounding. Where whole networks are
-shared (`share=all`), the same holds of the columns of node labels, or of degrees where a data set has no labels.
+client made and, in its first round, the state of its optimizer: it makes these steps itself and compares. Where whole networks
+are shared (`share=all`), the same holds of the columns of node labels, or of degrees where a data set has no labels.
 
-Threat model: the server alone ("server"), in the first round; it needs a single upload in clear. Noise on uploads moves all
+Threat model: the server alone ("server"), in the first round; it needs a single upload in plaintext. Noise on uploads moves all
 columns, and all are claimed to be there.
 
 Figure `columns`: share of columns rightly told to be used or not. Baseline: the better of claiming all and claiming none, which
-already knows how many are used; with graphs of the data set, those that occur in them. Intervals are over columns.
-
-Source: ours.
+already knows how many are used; with graphs of the data set, those that occur in them. Intervals are over columns. Source: ours.
 """
 
 from __future__ import annotations
@@ -36,7 +33,6 @@ from fkgsec.gnn.training import GraphRule
 from fkgsec.graphs.features import node_features
 from fkgsec.graphs.sets import GraphSet
 
-NAME = "degree-support"
 STRUCTURE_INPUT, WHOLE_INPUT = f"{STRUCTURE}embedding.weight", "pre.weight"
 TOLERANCE = 8 * 2.0**-23  # of a number, or of a step of Adam: float32's rounding, as on another machine, no gradient
 GUESS_COUNT, GUESS_GRAPHS = "all or none", "auxiliary graphs"
@@ -50,7 +46,7 @@ class Told(NamedTuple):
 
 
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Told | NotAttacked]:
-    """By victim, which columns its training graphs use; or why that cannot be told."""
+    """Tell by victim which columns its training graphs use."""
 
     def tell(victim: GraphVictim) -> Told:
         used, known = _used(view, victim), victim.auxiliary
@@ -89,13 +85,13 @@ def _columns(settings: PublicSettings) -> slice | None:
 
 
 def num_steps(settings: PublicSettings, num_graphs: int) -> int:
-    """Of a client's optimiser in a round of FedAvg's training."""
+    """Steps of a client's optimiser in a round of FedAvg's training."""
     batches = -(-num_graphs // settings.batch_size)
     return settings.local_epochs * min(batches, settings.local_steps or batches)
 
 
 def decayed(before: Tensor, steps: int, settings: PublicSettings) -> Tensor:
-    """What a new optimiser makes of parameters that get no gradient but from weight decay."""
+    """Train parameters with a new optimiser that get no gradient but from weight decay."""
     parameter = before.clone().contiguous().requires_grad_()
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
     own = kind([parameter], lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
@@ -140,7 +136,7 @@ def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure
 
 
 def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
-    """Which columns some node of the graphs has a number in, bool `[k]`: the truth."""
+    """Columns that some node of the graphs has a number in, bool `[k]`: the truth."""
     rule = (settings.recipe.rule or GraphRule)(settings.options(seed=0))
     features = node_features(rule.prepare(graphs))
     if settings.algorithm == "fedstar":
@@ -151,7 +147,7 @@ def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
 
 
 ATTACK = Attack(
-    NAME,
+    "degree-support",
     "tells which degrees, or node labels, a client's graphs have, by columns that move without a gradient",
     Needs(single_uploads=(PARAMETERS,), server=True, first_round=True),
     {"columns": "degrees (or node labels) rightly told to be there or not"},

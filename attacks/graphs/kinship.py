@@ -30,7 +30,6 @@ from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import exact
 
-NAME = "client-kinship"
 Pairs = Mapping[tuple[str, str], float]
 
 
@@ -68,7 +67,7 @@ def score(claims: Mapping[str, Pairs], truth: Truth) -> list[Figure]:
 
 
 ATTACK = Attack(
-    NAME,
+    "client-kinship",
     "tells which clients hold graphs of one data set, by their updates or clusters",
     Needs(single_uploads=(PARAMETERS,), server=True),
     {"same_data": "AUC of telling pairs of clients with one data set from others"},

@@ -20,19 +20,19 @@ Source: Yeom et al. 2018 (loss), Watson et al. 2022 (calibrated), Carlini et al.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import rankdata
 
 from fkgsec.attacks.figure import NOT_ATTACKED, Figure
 from fkgsec.attacks.graphs.candidates import draw_candidates
 from fkgsec.attacks.graphs.models import GraphModel, parameter_names, train_layers
 from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors, joined_sets, models_of
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.membership.evaluation import METRICS, measures
+from fkgsec.attacks.membership.evaluation import METRICS, TPR
 from fkgsec.attacks.membership.figures import measure_membership
 from fkgsec.attacks.membership.statistics import Variance, calibrated, likelihood_ratio, loss_threshold
 from fkgsec.attacks.options import GRAPH, MODELS
@@ -42,7 +42,6 @@ from fkgsec.estimate import exact
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
 from fkgsec.randomness import generator
 
-NAME = "graph-membership"
 OWN_VARIANCE = 32  # shadows, from which on each candidate has a variance of its own
 NO_LAYERS = "its first and last layers do not cross, and there are no graphs of its data set to train others on"
 Scores = Mapping[str, np.ndarray]
@@ -218,7 +217,9 @@ def score(claims: Mapping[str, Scores | NotAttacked], truth: Truth) -> list[Figu
         assert asked is not None  # its victim had candidates
         for variant, of_variant in scores.items():
             figures += _figures(truth, client.name, variant, of_variant, asked.member)
-            parts.setdefault(variant, []).append(((rankdata(of_variant) - 0.5) / len(of_variant), asked.member))
+            below = (of_variant[:, None] > of_variant).mean(axis=1)  # shares of the scores below each, ties half
+            ranks = below + (of_variant[:, None] == of_variant).mean(axis=1) / 2
+            parts.setdefault(variant, []).append((ranks, asked.member))
     for variant, of_all in parts.items():
         together, member = (np.concatenate(one) for one in zip(*of_all, strict=True))
         figures += _figures(truth, ALL, variant, together, member, num_attacked=len(of_all))
@@ -230,18 +231,26 @@ def _figures(
 ) -> list[Figure]:
     rng = generator(truth.seed, "advantage", victim, variant)
     found = measure_membership(scores, member, attack=variant, control="held_out", rng=rng)
-    counts = {"members": found.num_forgotten, "controls": found.num_controls}
-    return [
-        truth.figure(
-            metric, victim, estimate or NOT_ATTACKED, baseline=exact(chance, found.auc.n), attainable=1.0, reason=reason,
-            variant=variant, counts=counts, num_attacked=num_attacked,
-        )
-        for metric, estimate, chance, reason in measures(found, "graphs")
-    ]  # fmt: skip
+    about = {
+        "attainable": 1.0, "variant": variant, "num_attacked": num_attacked,
+        "counts": {"members": found.num_forgotten, "controls": found.num_controls},
+    }  # fmt: skip
+    n, figures = found.auc.n, []
+    figures.append(truth.figure("auc", victim, found.auc, baseline=exact(0.5, n), **about))
+    for low in found.low_fpr:
+        if low.direction == "remembered":
+            reason = None
+            if low.tpr is None:
+                needed = f"{low.max_fpr:.1%} false alarms take {math.ceil(1 / low.max_fpr):,} never-seen graphs"
+                reason = f"{needed}; {found.num_controls:,} match"
+            tpr, base = low.tpr or NOT_ATTACKED, exact(low.max_fpr, n)
+            figures.append(truth.figure(TPR[low.max_fpr], victim, tpr, baseline=base, reason=reason, **about))
+    figures.append(truth.figure("advantage", victim, found.advantage, baseline=exact(0.0, n), **about))
+    return figures
 
 
 ATTACK = Attack(
-    NAME,
+    "graph-membership",
     "tells the graphs that a client trained on from others like them",
     Needs(candidates=True),
     METRICS,

@@ -1,21 +1,18 @@
 """What kind of graphs does a client train on? Class shares and mean size, from what its training did to the shared parameters.
 
 The adversary plays clients of its own: each draws graphs from the auxiliary ones, with class shares and sizes of its own, and
-trains from the victim's first broadcast as a client does, in as many steps, with a new optimiser and, where they are not shared,
-first and last layers drawn as clients draw theirs. From what that did to the shared parameters it learns (by ridge regression,
-the strength chosen by leave-one-out) to read these properties off the victim's upload. The first round is attacked, since in
-later ones the states of optimisers and of layers that do not cross are unknown: played clients would differ from the victim.
+trains from the victim's first broadcast as a client does, with a new optimizer and new layers where they are not shared. From
+what that did to the shared parameters it learns, by ridge regression, to read these properties off the victim's upload. The first
+round is attacked, since in later ones the states of optimizers and of layers that do not cross are unknown.
 
 Threat model: "server+graphs", or "collusion" with a client of the same data set. Of uploads in a sum there is none of one client.
 
-Figures are errors, of which less is worse for the victim, since a reader knows what "a share to within .08" means: `class_share`,
-half the summed absolute differences of the shares of all classes; `mean_size`, relative. Intervals resample the victim's graphs.
-Baseline: the lesser error of an adversary that takes the auxiliary graphs' own shares or size, and of one that takes the mean of
-what it drew. Where the auxiliary graphs are the victim's own validation graphs, which a stratified split gives the same class
-shares, nothing is left to infer, and the baseline says so.
+Figures are errors, of which less is worse for the victim: `class_share`, half the summed absolute differences of the shares of
+all classes; `mean_size`, relative. Intervals resample the victim's graphs. Baseline: the lesser error of an adversary that
+takes the auxiliary graphs' own shares or size, and of one that takes the mean of what it drew. Where the auxiliary graphs are
+the victim's own validation graphs, which a stratified split gives the same class shares, nothing is left to infer.
 
-Source: after Melis et al. 2019 and Zhang et al. 2022 (who read graph embeddings); the rest is ours. Which degrees occur is the
-matter of `fkgsec.attacks.graphs.degree_support`.
+Source: after Melis et al. 2019 and Zhang et al. 2022 (who read graph embeddings); the rest is ours.
 """
 
 from __future__ import annotations
@@ -37,7 +34,6 @@ from fkgsec.attacks.view import ALL, NotAttacked, claim_each
 from fkgsec.estimate import Estimate, exact
 from fkgsec.graphs.sets import GraphSet
 
-NAME = "property-inference"
 NUM_CLIENTS = 64  # that the adversary plays for each victim
 STRENGTHS = 10.0 ** np.arange(-2, 5)  # of the ridge, beside a kernel with a mean diagonal of 1
 LARGEST_TILT = 1.5  # a graph is drawn in proportion to its size to a power up to this, or its inverse
@@ -198,7 +194,7 @@ METRICS = {
     "mean_size": "relative error of the inferred mean size of a client's training graphs; a limit is the least that is allowed",
 }
 ATTACK = Attack(
-    NAME,
+    "property-inference",
     "infers class shares and mean size of a client's graphs from what its training changed",
     Needs(single_uploads=(PARAMETERS,), server=True, first_round=True),
     METRICS,

@@ -16,8 +16,12 @@ from fkgsec.attacks.clients.asking import draw_dictionary
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.audits import contains, named_triples
-from fkgsec.attacks.membership.candidates import asked_candidates, draw_candidates
-from fkgsec.attacks.membership.shadows import shadow_federation, shadow_options
+from fkgsec.attacks.membership.candidates import (
+    asked_candidates,
+    draw_candidates,
+    shadow_federation,
+    shadow_options,
+)
 from fkgsec.attacks.options import ShadowKnowledge
 
 
@@ -56,7 +60,7 @@ class KgeLaboratory(Laboratory[KgeView]):
         return draw_dictionary(self.runs[0].graph, self.colluders, self.options.guesses, self.seed).names
 
     def shadow(self, number: int, knowledge: ShadowKnowledge) -> Shadow:
-        """Train a federation on half of the candidates, see `fkgsec.attacks.membership.shadows`.
+        """Train a federation on half of the candidates, see `fkgsec.attacks.membership.candidates`.
 
         Raises:
             NotAttacked: the run cannot be repeated.

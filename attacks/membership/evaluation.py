@@ -21,7 +21,7 @@ from scipy.stats import rankdata
 
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.membership.audits import distinct_triples, mean_by
-from fkgsec.attacks.membership.figures import MAX_FPR, MembershipResult, measure_membership, placements, tpr_at_fpr
+from fkgsec.attacks.membership.figures import MAX_FPR, measure_membership, placements, tpr_at_fpr
 from fkgsec.attacks.membership.intervals import dyadic_auc, dyadic_tpr
 from fkgsec.attacks.registry import Measure, Truth
 from fkgsec.attacks.view import ALL
@@ -178,23 +178,3 @@ def item_table(truth: Truth, group: Group, figures: Sequence[Figure]) -> pd.Data
             "tail": entities[tail], "trained": group.member, "by": by, "statistic": values, "false_alarms": alarms,
         }
     )  # fmt: skip
-
-
-def measures(
-    found: MembershipResult, items: str = "triples"
-) -> Sequence[tuple[str, Estimate | None, float, str | None]]:
-    """Metric (those of `METRICS`), estimate, what chance gives, and why there is none; `items` are called so in the reason."""
-    low = [
-        (
-            TPR[one.max_fpr],
-            one.tpr,
-            one.max_fpr,
-            None
-            if one.tpr
-            else f"{one.max_fpr:.1%} false alarms take {math.ceil(1 / one.max_fpr):,} never-seen {items}; "
-            f"{found.num_controls:,} match",
-        )
-        for one in found.low_fpr
-        if one.direction == "remembered"
-    ]
-    return [("auc", found.auc, 0.5, None), *low, ("advantage", found.advantage, 0.0, None)]

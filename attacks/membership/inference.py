@@ -6,7 +6,7 @@ figures, the strongest with an interval that counts the choice:
 
 - `score`, `loss`, `rank` take nothing but the rows.
 - `calibrated`, `lira`, `lira-linear`, `rmia` take shadow federations, too (`shadows`, an even number from 4 on), trained by the
-  same loop and under the same defense on what `shadow_knowledge` names (`fkgsec.attacks.membership.shadows`), of which the
+  same loop and under the same defense on what `shadow_knowledge` names (`fkgsec.attacks.membership.candidates`), of which the
   adversary keeps what it would have seen. The name of the knowledge stands behind the way.
 
 Members are random training triples of each client, at most half of them, beside triples of the same relation and of like degrees

@@ -24,16 +24,21 @@ from torch import Tensor
 
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.poisoning.false_triples import draw_false
-from fkgsec.attacks.poisoning.planting import ITEMS, METRICS, Planted, first_round, score_planted, train_with
+from fkgsec.attacks.poisoning.planting import (
+    ITEMS,
+    METRICS,
+    Planted,
+    draw_false,
+    first_round,
+    score_planted,
+    train_with,
+)
 from fkgsec.attacks.registry import Attack, Needs
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.training import TrainingSubset
-
-CLIENT_POISON = "client-poison"
 
 
 class Poisoner(Adversary):
@@ -93,7 +98,7 @@ def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Pl
 
 
 ATTACK = Attack(
-    CLIENT_POISON,
+    "client-poison",
     "a client plants false triples in what others predict; trains the run again for each way",
     Needs(alone=True),
     METRICS,

@@ -25,8 +25,15 @@ from torch import Tensor
 
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
-from fkgsec.attacks.poisoning.false_triples import draw_false
-from fkgsec.attacks.poisoning.planting import ITEMS, METRICS, Planted, first_round, score_planted, train_with
+from fkgsec.attacks.poisoning.planting import (
+    ITEMS,
+    METRICS,
+    Planted,
+    draw_false,
+    first_round,
+    score_planted,
+    train_with,
+)
 from fkgsec.attacks.registry import Attack, Needs
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import ClientGraph
@@ -38,7 +45,6 @@ from fkgsec.kge.local.training import LocalTrainer, TrainingSubset
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
-SERVER_POISON = "server-poison"
 _SHADOW_KEY = -2  # what the shadow model's randomness derives from; clients have 0 and above
 
 
@@ -197,7 +203,7 @@ def _adversary(
 
 
 ATTACK = Attack(
-    SERVER_POISON,
+    "server-poison",
     "a server that has some triples plants false ones by a model of its own in the mean; trains the run again",
     Needs(server=True, names=True, auxiliary=True),
     METRICS,

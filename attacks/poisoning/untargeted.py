@@ -33,8 +33,6 @@ from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.training import TrainingSubset
 from fkgsec.randomness import generator
 
-CLIENT_SPOIL = "client-spoil"
-
 
 class Spoiler(Adversary):
     """A client that spoils training from round `begins` on. `seed`: of what it draws."""
@@ -96,7 +94,7 @@ def score(claims: Attacked, truth: Truth) -> list[Figure]:
 
 
 ATTACK = Attack(
-    CLIENT_SPOIL,
+    "client-spoil",
     "a client spoils training for everybody: random rows, flipped signs, shuffled identities; trains the run again for each",
     Needs(alone=True),
     METRICS,

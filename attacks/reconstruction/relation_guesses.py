@@ -75,7 +75,7 @@ class RelationGuesser:
                     self._by_vector[key] = infer_relations(self, victim, pairs, by)
                 found[by] = self._by_vector[key]
         probable: list[Inference] = [by for by in inferences if by not in BY_VECTOR]
-        best = {by: np.zeros(len(pairs), dtype=np.int64) for by in probable}
+        best: dict[Inference, np.ndarray] = {by: np.zeros(len(pairs), dtype=np.int64) for by in probable}
         for start in range(0, len(pairs) if probable else 0, PAIRS_AT_ONCE):
             block = slice(start, start + PAIRS_AT_ONCE)
             posteriors = self._posteriors(victim, pairs[block], heads[block], tails[block], probable)
@@ -83,7 +83,8 @@ class RelationGuesser:
                 best[by][block] = posteriors[by].argmax(axis=1)
         if "learned" in probable and self.learner.classifier is None:
             best["learned"][:] = self.learner.constant
-        found.update({by: self.colluder.relation_names[rows] for by, rows in best.items()})
+        for by, places in best.items():
+            found[by] = self.colluder.relation_names[places]
         return found
 
     def _posteriors(

@@ -1,26 +1,24 @@
 """What one client holds, read off the difference of two secure sums, or off sums of rows that should have been suppressed.
 
-Threat model of both: "server", active. Both change the run: its first two rounds are trained once more for each victim with the
-same seed and options.
+Threat model of both: "server", active. The first two rounds are trained once more for each victim with the same seed and options.
 
 `dropout-difference`: the server drops the victim from the sum of round 1, as if it had fallen silent, sends the table of round 0
-again, and sums all clients in round 2. The counts of holders differ by the victim's rows. The sums differ by the victim's upload
-and by how the others' trainings differ. `holders`: share of the table's rows of which the server tells whether the victim holds
-them; baseline: the more frequent answer. `cosine`: mean cosine similarity between the inferred and the true update of the
-victim's rows; baseline: no change, which a server claims without any message.
+again, and sums all clients in round 2. The counts of holders differ by the victim's rows, the sums by the victim's upload and by
+how the others' trainings differ. `holders`: share of the table's rows of which the server tells whether the victim holds them;
+baseline: the more frequent answer. `cosine`: mean cosine similarity between inferred and true updates; baseline: no change.
 
 `count-lies`: under `suppress:t=...` the server tells all clients that every row has enough holders. `rare_rows`: share of the
 victim's rows with too few holders, which an honest server's sum leaves out, whose sum this server opens; baseline: none.
 
-What stops them: under `secagg:complete=true` clients confirm no sum that lacks a participant. Nothing stops a lie about counts,
-since only the server sees them; noise in the ring bounds what such a sum tells.
+Under `secagg:complete=true` clients confirm no sum that lacks a participant. Nothing stops a lie about counts, since only the
+server sees them; noise in the ring bounds what such a sum tells.
 
 Source: ours, after Lam et al. 2021, "Gradient disaggregation", for differences of sums.
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -82,12 +80,8 @@ Dropped = tuple[int, tuple[np.ndarray, np.ndarray] | None]
 of them, float64 `[N, W]`; None where a sum was not opened."""
 
 
-class Lied(NamedTuple):
-    """The runs without and with the lie, and which rows the latter's sum opens, bool `[N]`; None where none was opened."""
-
-    honest: int
-    lying: int
-    opened: np.ndarray | None
+Lied = tuple[int, int, np.ndarray | None]
+"""The runs without and with the lie, and which rows the latter's sum opens, bool `[N]`; None where none was opened."""
 
 
 def run_dropout(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Dropped | NotAttacked]:
@@ -110,7 +104,7 @@ def run_lies(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) ->
         raise NotAttacked("no rows are suppressed, so there is no count to lie about")
     honest, lying = (train_first(view, laboratory, adversary, LAST) for adversary in (None, LyingServer()))
     opened = lying.sum_of(laboratory.settings.recipe.shared[0], LAST)
-    return Lied(honest.run, lying.run, None if opened is None else opened[1] > 0)
+    return honest.run, lying.run, None if opened is None else opened[1] > 0
 
 
 @score_each
@@ -138,7 +132,8 @@ def score_dropout(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
 
 def score_lies(claims: Lied, truth: Truth) -> list[Figure]:
     """Figures of `count-lies` for each victim."""
-    honest: KgeResult = truth.runs[claims.honest]
+    number, _, opened = claims
+    honest: KgeResult = truth.runs[number]
     table = RECIPES[honest.options.algorithm].shared[0]
     sums = [one for one in honest.transcript.opened(LAST) if one.table == table and one.total]
     figures = []
@@ -149,9 +144,11 @@ def score_lies(claims: Lied, truth: Truth) -> list[Figure]:
             reason = "enough clients hold each of its rows" if sums else "no sum was opened"
             figures += truth.not_attacked(victim, reason)
             continue
-        opened, num = 0 if claims.opened is None else int(claims.opened[rare].sum()), int(rare.sum())
+        num, num_opened = int(rare.sum()), 0 if opened is None else int(opened[rare].sum())
         baseline = proportion(0, num)
-        figures.append(truth.figure("rare_rows", victim, proportion(opened, num), baseline=baseline, attainable=1.0))
+        figures.append(
+            truth.figure("rare_rows", victim, proportion(num_opened, num), baseline=baseline, attainable=1.0)
+        )
     return figures
 
 

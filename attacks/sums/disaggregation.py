@@ -1,20 +1,17 @@
 """What each client's training changed, from the sums of many rounds in which different clients took part (disaggregation).
 
 Threat model: "server", one that follows the protocol, alone. Of each sum it knows who is in it and how many of these hold each
-row. A sum less what its holders had been sent is the sum of their changes; as a client changes a row alike in neighbouring
-rounds, the changes of all clients are the least squares solution of the last sums, row by row. Who holds a row it tells in the
-same way, from the counts. Where the same clients are in every sum, there is nothing to compare.
+row. A sum less what its holders had been sent is the sum of their changes; as a client changes a row alike in neighboring rounds,
+the changes of all clients are the least squares solution of the last sums, row by row. The counts tell who holds a row in the
+same way. Where the same clients are in every sum, there is nothing to compare. The transcript keeps few sums, so the run is
+trained once more with the same seed and options, which gives the same sums.
 
-The transcript of a run keeps few sums, the server all: so the run is trained once more with the same seed and options, which
-gives the same sums (under a defense from a script, by `run_attacks(..., train=...)` with its transport).
-
-`cosine`, `relative_error`: of a victim's change in the best round, as in `fkgsec.attacks.update_recovery`, with the same
-baseline: no change. Ways: `rounds`, by the sums of many rounds; `aggregate`, by the last sum alone, which the protocol exposes.
+`cosine`, `relative_error`: of a victim's change in the best round, as in `fkgsec.attacks.update_recovery`. Ways: `rounds`, by the
+sums of many rounds; `aggregate`, by the last sum alone, which the protocol exposes.
 
 Source: Lam et al. 2021, "Gradient disaggregation: breaking privacy in federated learning by reconstructing the user participant
 matrix"; here the participants are known. Differs: row by row, since not every client holds every row; with a ridge penalty and
-weights that fall with age, since changes do vary; and such that they add up to the last sum. Without these three the estimate
-is worse than the mean change of the last sum alone where training is young.
+weights that fall with age, since changes do vary; and such that they add up to the last sum.
 
 Legend: `R` sums, `C` clients, `N` rows, `W` width.
 """
@@ -37,7 +34,6 @@ from fkgsec.federation.messages import Opened, client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
-DISAGGREGATION = "disaggregation"
 METRICS = {name: update_recovery.METRICS[name] for name in ("cosine", "relative_error")}
 ROUNDS = "rounds"
 SUMS_PER_CLIENT = 2
@@ -135,7 +131,7 @@ def score(claims: Claims, truth: Truth) -> list[Figure]:
 
 
 ATTACK = Attack(
-    DISAGGREGATION,
+    "disaggregation",
     "takes secure sums of many rounds apart, where participants change; trains the run once more for its sums",
     Needs(server=True),
     METRICS,

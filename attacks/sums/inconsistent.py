@@ -1,18 +1,14 @@
-"""What one client uploaded, taken out of a secure sum by a server that sends the others nonsense (inconsistent broadcast).
+"""One client's upload, taken out of a secure sum by a server that sends the others nonsense (inconsistent broadcast).
 
 Threat model: "server", one that sends what it likes. After one round it sends all clients but the victim rows of `FAR`, far
 beyond what a sum can hold: they upload the largest value in each number, whatever they train. In the next sum, rows that the
-victim does not hold are that value as many times as they have holders, and in all others what is left is the victim's upload.
+victim does not hold are that value times their holders, and in all others what is left is the victim's upload. The first two
+rounds are trained once more for each victim, and once without the attack. Where clients refuse the broadcast or the sum, the
+server has what it has without the attack, and a remark says who refused.
 
-An active attack changes the run: so its first two rounds are trained once more for each victim with the same seed and options
-(under a defense from a script by `run_attacks(..., train=...)` with its transport), and once without the attack. Where clients
-refuse the broadcast or the sum, the server has what it has without the attack, and a remark says who refused.
-
-`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`, with the same baseline:
-no change. Ways: `subtraction`, from the sum of the attacked run; `aggregate`, where the attack is refused, from the sum of the
-run without it, which the protocol exposes. `holders`: the share of the table's rows of which the server tells whether the
-victim holds them;
-baseline: the commoner answer.
+`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`. Ways: `subtraction`, from
+the sum of the attacked run; `aggregate`, where the attack is refused. `holders`: the share of the table's rows of which the
+server tells whether the victim holds them; baseline: the commoner answer.
 
 Source: Pasquini, Francati and Ateniese 2022, "Eluding secure aggregation in federated learning via model inconsistency".
 """

@@ -4,11 +4,9 @@ Threat model: "server", active. In round 2 the server asks only the victim to tr
 that does not check the order of requests uploads the server's own broadcast, so that the sum minus (holders - 1) times the
 broadcast is the victim's upload, exactly. Clients that check it (`fkgsec.federation.order`) refuse, and no sum is opened.
 
-The attack changes the run, so its first two rounds are trained once more for each victim with the same seed and options: once
-with clients as they are, and once with clients that check no order. The second shows what the design costs without the check.
-
-`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`. They end in `_unchecked`
-for clients that check no order. Baseline: no change, which a server claims without any message.
+The first two rounds are trained once more for each victim: once with clients as they are, and once with clients that check no
+order, which shows what the design costs without the check. `cosine`, `relative_error`: of the victim's change in round 2, as in
+`fkgsec.attacks.update_recovery`; they end in `_unchecked` for clients that check no order. Baseline: no change.
 
 Source: ours, after Pasquini et al. 2022, "Eluding secure aggregation in federated learning via model inconsistency".
 """
@@ -34,7 +32,6 @@ from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
-SERVER_ORDER = "server-order"
 ROUND = 2
 METRICS = {
     "cosine": "mean cosine similarity between inferred and true updates",
@@ -139,7 +136,7 @@ def _figures(claim: Claim, truth: Truth, victim: str, suffix: str) -> list[Figur
 
 
 ATTACK = Attack(
-    SERVER_ORDER,
+    "server-order",
     "reads one client's upload off a secure sum by not asking the other clients to train; trains four rounds for each victim",
     Needs(server=True),
     METRICS,

@@ -34,7 +34,6 @@ from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
 from fkgsec.kge.models import KgeModel
 
-ATTRIBUTES = "attributes"
 WITHIN = 10
 METRICS = {
     "mrr": "mean reciprocal rank of a victim's answer to a sensitive relation, of triples that it did not train on",
@@ -159,7 +158,7 @@ def _ranks(
 
 
 ATTACK = Attack(
-    ATTRIBUTES,
+    "attributes",
     "ranks the answers to sensitive relations for a victim's entities",
     Needs(colluder=True, names=True, entities=True, server=True),
     METRICS,

@@ -43,7 +43,6 @@ from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.kge import kinds
 from fkgsec.kge.models import KgeModel
 
-SERVER_AUX = "server-aux"
 FILLED_UP = 10.0  # triples of any relation that count beside those of a relation
 UNSEEN = 0.5  # added to every count of a name in any relation
 
@@ -152,7 +151,7 @@ def score(truth: Truth, victim: str, claim: Fitted) -> list[Figure]:
 
 
 ATTACK = Attack(
-    SERVER_AUX,
+    "server-aux",
     "tells triples that a victim trained on, by rows that it uploaded and some of its triples",
     Needs(names=True, entities=True, auxiliary=True, server=True),
     METRICS,

@@ -28,7 +28,6 @@ from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
 from fkgsec.kge.models import KgeModel
 
-DEGREES = "degrees"
 METRICS = {
     "degree": "rank correlation of an entity's number of triples with what its row suggests",
     "volume": "rank correlation of a relation's number of triples with how far its row moved",
@@ -106,7 +105,7 @@ def _figures(truth: Truth, victim: str, metric: str, ways: Ways | NotAttacked) -
 
 
 ATTACK = Attack(
-    DEGREES,
+    "degrees",
     "orders a victim's entities, or relations, by how many triples they stand in",
     Needs(server=True),
     METRICS,

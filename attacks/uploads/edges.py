@@ -46,7 +46,6 @@ from fkgsec.attacks.uploads.pairs import (
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
 
-EDGES = "edges"
 FIRST = 100
 METRICS = {
     "auc": "AUC of linked pairs among all pairs of a victim's rows",
@@ -133,7 +132,7 @@ def pair_figures(truth: Truth, victim: str, ranked: Ranked) -> list[Figure]:
 score = score_each(pair_figures)
 
 ATTACK = Attack(
-    EDGES,
+    "edges",
     "ranks pairs of a victim's rows by how likely a triple links them, without knowing any triple of it",
     Needs(entities=True, server=True),
     METRICS,

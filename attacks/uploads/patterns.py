@@ -25,7 +25,6 @@ from fkgsec.attacks.uploads.rank_correlation import LEAST, spearman
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
 
-PATTERNS = "patterns"
 METRICS = {
     "degree": "rank correlation of an entity's number of triples with how often its row was sent",
     "linked": "AUC of linked pairs by how often both rows were sent in one round",
@@ -90,7 +89,7 @@ def score(truth: Truth, victim: str, claim: tuple[np.ndarray, Pairs]) -> list[Fi
 
 
 ATTACK = Attack(
-    PATTERNS,
+    "patterns",
     "reads degrees and links from which rows a victim sends",
     Needs(server=True),
     METRICS,

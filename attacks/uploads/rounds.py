@@ -1,20 +1,16 @@
 """What a server learns from the uploads of many rounds, where one upload says less (trajectories).
 
 Threat models and figures are those of `edges` (a server alone: which pairs of rows are linked) and of `server-aux` (one that was
-told some triples: which others were trained on). Their ways on the last upload are among those that are compared here; the
-others add up what each round says:
+told some triples: which others were trained on). Their ways on the last upload are compared with ways that add up all rounds:
 
 - `distances`: how near two rows lie, standardised in each round. `movements`: how straight a round's training moved them towards
   each other. `distances and movements`: both, in deviations.
 - `fits`: the score by relations that were fitted to each round's rows. `changes`: by how much training raised it in each round.
   `fits and changes`: both, in deviations.
 
-A pair that is trained on is drawn together in every round, others by chance in some; and early rounds, in which a row still
-moves far, are not undone by later ones, in which it hardly does.
-
-The transcript of a run keeps few uploads, the server all: so the run is trained once more with the same seed and options, which
-gives the same uploads (under a defense from a script, by `run_attacks(..., train=...)` with its transport). Of long runs
-`MOST_ROUNDS` uploads are taken, evenly spread. Of sums, a round's change is that of the mean.
+A pair that is trained on is drawn together in every round, others by chance in some. The transcript of a run keeps few uploads,
+so the run is trained once more with the same seed and options, which gives the same uploads. Of long runs `MOST_ROUNDS` uploads
+are taken, evenly spread. Of sums, a round's change is that of the mean.
 
 Source: ours. Membership by the course of training: Zari et al. 2021 (passive server), Liu et al. 2022 (trajectories of loss).
 

@@ -3,14 +3,12 @@
 Threat model: "collusion+entities", a server with a colluder, and the victim's entity rows without names, which reached it by
 another way. Where relations alone are shared, each client's entities lie in a space of its own, so that cosines of rows say
 little. But one relation table acts in all of them: how well the best tails and heads of each relation fit a row says in which
-relations its entity stands, and how many rows are near it how often. Such a profile of a victim's row is compared with those of
-the colluder's rows, each made within its own client.
+relations its entity stands. Such a profile of a victim's row is compared with those of the colluder's rows, each made within its
+own client.
 
 `rows`: the cosine of rows, as `reconstruction` names them. `profiles`: the cosine of profiles. `both`: their sum, each in its
-deviations over the colluder's rows.
-
-`err`: entities of the victim that are named right, over all of them. Baseline: a name drawn from the
-colluder's.
+deviations over the colluder's rows. `err`: entities of the victim that are named right, over all of them. Baseline: a name drawn
+from the colluder's.
 
 Source: ours, after structural profiles in graph alignment: Heimann et al. 2018 (REGAL).
 
@@ -38,7 +36,6 @@ from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact, proportion
 from fkgsec.kge.models import KgeModel, Side
 
-STRUCTURE = "structure"
 NEAREST = 5  # best candidates of each query, whose mean score is a column
 SIDES: tuple[Side, ...] = ("tail", "head")
 
@@ -119,7 +116,7 @@ def score(truth: Truth, victim: str, claim: Named) -> list[Figure]:
 
 
 ATTACK = Attack(
-    STRUCTURE,
+    "structure",
     "names a victim's rows by the place that each has among the others, where no row of another client is comparable",
     Needs(colluder=True, entities=True),
     {"err": "entities of the victims that the adversary names"},

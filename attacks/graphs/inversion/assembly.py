@@ -31,7 +31,7 @@ def block_counts(
     noise: np.ndarray,
     rng: np.random.Generator,
 ) -> Iterator[np.ndarray]:
-    """How often blocks of each class occur, int64 `[c]`: whole numbers whose sum of columns is what was observed.
+    """Count the blocks of each class, int64 `[c]`: whole numbers whose sum of columns is what was observed.
 
     First those of least squares. Where classes differ by less than noise several sums agree: then the corners of all nonnegative
     solutions that give every edge two ends, in random directions, which are whole for the most part.

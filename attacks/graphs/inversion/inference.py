@@ -51,7 +51,7 @@ Neighbourhood = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of plain gradient descent: parameters before it and gradients, by name, float64."""
+    """A step of plain gradient descent: parameters before it and gradients, by name, float64."""
 
     parameters: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
@@ -88,7 +88,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Inverted:
-    """What a gradient told.
+    """Neighbourhoods and graph recovered from a gradient.
 
     Attributes:
         neighbourhoods: ascending labels of a node and its neighbours, of all nodes of all graphs in the step.
@@ -189,7 +189,7 @@ class _System:
 
     @classmethod
     def of(cls, step: Step, layer: Layer, level: Level, candidates: list) -> _System | None:
-        """Of the candidates whose units are among those that some node had active; None where the gradient is too small."""
+        """Take the candidates whose units are among those that some node had active; None where the gradient is too small."""
         post, last = step.linear("post"), layer.last
         behind = post.bias_gradient
         if not candidates or float(behind.norm()) < CERTAIN * post.noise * len(behind) ** 0.5:
