@@ -32,7 +32,7 @@ _NOT_PUBLIC = ("seed", "protocol_seed", "device", "defense")
 
 @dataclass(frozen=True)
 class PublicSettings:
-    """What every party knows of a run: its options, which are attributes here, but for seeds, device and defense.
+    """Public knowledge of a run: its options, which are attributes here, but for seeds, device and defense.
 
     >>> from fkgsec.gnn.options import GnnOptions
     >>> PublicSettings.of(GnnOptions(width=32)).width
@@ -57,7 +57,7 @@ class PublicSettings:
 
     @property
     def recipe(self) -> Recipe:
-        """Of the algorithm."""
+        """Recipe of the algorithm."""
         return RECIPES[self.fields["algorithm"]]
 
     def options(self, seed: int, **changes: Any) -> Any:

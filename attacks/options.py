@@ -30,7 +30,7 @@ RECONSTRUCTION, UPDATE_RECOVERY, MEMBERSHIP = "reconstruction", "update-recovery
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """Who colludes and what is known beforehand.
+    """The colluding parties and their prior knowledge.
 
     Attributes:
         lines: by task that it applies to, what tables say of it.
@@ -55,12 +55,12 @@ class ThreatModel:
 
     @property
     def leaks(self) -> bool:
-        """Whether a share of a colluder's knowledge leaks to the server; a client that is alone has all of its own."""
+        """True if a share of a colluder's knowledge leaks to the server; a client that is alone has all of its own."""
         return self.colluder and self.server
 
     @property
     def about(self) -> str:
-        """One line for tables; that of the first task where they differ."""
+        """Line for tables; that of the first task where they differ."""
         return next(iter(self.lines.values()))
 
 
@@ -140,7 +140,7 @@ def threat_models(task: str) -> dict[str, ThreatModel]:
 
 
 class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which attacks, under what.
+    """The attacks to run, and their conditions.
 
     Attributes:
         task: whose runs a subclass is for, a name in `fkgsec.attacks.registry.ATTACKED`; not an option itself.

@@ -52,7 +52,7 @@ Measure = Callable[..., Estimate]
 
 @dataclass(frozen=True)
 class Needs:
-    """What an attack cannot do without.
+    """The requirements of an attack.
 
     Attributes:
         colluder: element-embedding pairs of a client. names: which entity each uploaded row is of.
@@ -77,7 +77,7 @@ class Needs:
     first_round: bool = False
 
     def fit(self, model: ThreatModel) -> bool:
-        """Whether a threat model gives it."""
+        """True if a threat model meets the requirements."""
         alone = model.colluder and not model.server
         gives = (model.colluder, model.identifiers, model.models, model.server, model.auxiliary, alone)
         needed = (self.colluder, self.names, self.models, self.server, self.auxiliary, self.alone)
@@ -123,7 +123,7 @@ class Needs:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What the evaluator knows and the adversary does not, and how figures are made. It is made once claims are complete.
+    """The evaluator's knowledge, from which figures are made. It is made once claims are complete.
 
     Attributes:
         threat_model, round, leak: of the attacked view.
@@ -316,12 +316,12 @@ class Attack:
     also: tuple[Needs, ...] = ()
 
     def needs_under(self, model: ThreatModel) -> Needs:
-        """What it takes under a threat model: of several alternatives the one that this gives."""
+        """Requirements under a threat model: of several alternatives the one that it meets."""
         return next((needs for needs in (self.needs, *self.also) if needs.fit(model)), self.needs)
 
     @property
     def need_words(self) -> str:
-        """What it takes, as a table says it."""
+        """Requirements in the words of a table."""
         return "; or ".join(one.words() for one in (self.needs, *self.also))
 
     @property
@@ -382,7 +382,7 @@ Case = tuple[list[Figure], list[pd.DataFrame]]
 
 @dataclass(frozen=True)
 class AttackedTask:
-    """How runs of a task are attacked.
+    """Attacks on the runs of a task.
 
     Attributes:
         options: the struct of its attacks' options.
@@ -408,7 +408,7 @@ ATTACKED: Registry[AttackedTask] = Registry(
 
 
 def attacked_task(algorithm: str) -> AttackedTask:
-    """How runs of an algorithm are attacked. Raises `SpecError` for one whose task has no attacks."""
+    """The task of an algorithm, as it is attacked. Raises `SpecError` for one whose task has no attacks."""
     return ATTACKED[RECIPES[algorithm].task]
 
 
@@ -445,7 +445,7 @@ def build_view(
 
 
 class Attacked(NamedTuple):
-    """What attacks found: figures, and the score of every item (an entity or a triple of a victim) of those that give any."""
+    """Results of attacks: figures, and the score of every item (an entity or a triple of a victim) of those that give any."""
 
     figures: list[Figure]
     scores: pd.DataFrame

@@ -26,7 +26,7 @@ other rounds with other survivors; claimed as one of the likeliest; the others' 
 
 
 class Part(NamedTuple):
-    """What one colluder hands over of a table: the numbers of its leaked rows, int64 `[k]`, and what it put into the newest sum
+    """A colluder's knowledge of a table: the numbers of its leaked rows, int64 `[k]`, and what it put into the newest sum
     for these, float64 `[k, W]`; None if it put nothing."""
 
     party: str
@@ -36,7 +36,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class SecureTable:
-    """What the adversary has of one table that was summed securely.
+    """The adversary's view of a table that was summed securely.
 
     Attributes:
         parties: all clients. victims: those that do not collude. parts: what colluders handed over.
@@ -154,7 +154,7 @@ def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> 
 
 
 def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Who holds which row: int8 `[parties, n]` of 0, 1 (`UNKNOWN` for a party in no sum), its source and its certainty.
+    """Attribute rows to parties: int8 `[parties, n]` of 0, 1 (`UNKNOWN` for a party in no sum), its source and its certainty.
 
     Each sum says: of its survivors, so many hold the row. What follows from these equations is certain. Where they leave
     holders open, the certainty is the share of those left who hold it, and for each party its likeliest rows are claimed, as many
@@ -252,7 +252,7 @@ def _draw(
 
 
 def count_sources(claims: Sequence[np.ndarray]) -> dict[str, int]:
-    """How many of the given claims' sources there are of each kind that occurs."""
+    """Count the claims' sources of each kind that occurs."""
     numbers = np.concatenate([*claims, np.empty(0, dtype=np.int64)]).astype(np.int64)
     counts = np.bincount(numbers, minlength=len(SOURCES))
     return {name: int(count) for name, count in zip(SOURCES, counts, strict=True) if count}

@@ -70,7 +70,7 @@ def threats(asked: Sequence[str]) -> list[str]:
 
 
 class Recovered(NamedTuple):
-    """What an adversary takes for rows of a victim after its training, float64 `[n, W]`, NaN where it has none.
+    """An adversary's estimate of a victim's rows after its training, float64 `[n, W]`, NaN where it has none.
 
     `means`: of all uploads in the view. `own`: the victim's own upload. `summed`: whether rows are those of the whole table, in
     the order of the sums; else they are the victim's.
@@ -82,7 +82,7 @@ class Recovered(NamedTuple):
 
 
 def recover(view: KgeView, table: Table) -> dict[str, Recovered]:
-    """By victim what the adversary takes for its rows of a table."""
+    """Estimate each victim's rows of a table."""
     if table in view.secure:
         opened = view.secure[table].opened[:1]
         if not opened:
@@ -117,7 +117,7 @@ def recover(view: KgeView, table: Table) -> dict[str, Recovered]:
 
 
 def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[Table, dict[str, Recovered]]:
-    """By shared table and victim what the adversary takes for rows."""
+    """Estimate each victim's rows of each shared table."""
     return {table: recover(view, table) for table in laboratory.settings.recipe.shared}
 
 
@@ -151,7 +151,7 @@ ATTACK = Attack(
 
 
 def cosines(true: np.ndarray, estimated: np.ndarray) -> np.ndarray:
-    """Of each row `[n, W]` of one to that of the other, float64 `[n]`; 0 where either is 0."""
+    """Cosine of each true row `[n, W]` to the estimated one, float64 `[n]`; 0 where either is 0."""
     norms = np.linalg.norm(true, axis=1) * np.linalg.norm(estimated, axis=1)
     return np.where(norms > 0, (true * estimated).sum(axis=1) / np.where(norms > 0, norms, 1.0), 0.0)
 
@@ -234,7 +234,7 @@ def at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def holds_rows(result: KgeResult, victim: str, table: Table) -> tuple[np.ndarray, Estimate]:
-    """Which rows of the table a victim holds, bool `[N]`, and the share that the commoner answer has right."""
+    """Rows of the table that a victim holds, bool `[N]`, and the share that the commoner answer has right."""
     names = client_rows(result, client_index(result, victim), table)[0]
     holds = np.isin(result.row_names[table], names)
     return holds, proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
@@ -273,6 +273,6 @@ def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Rec
 
 
 def changed_rows(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Which rows `[n, W]` training changed by more than single precision rounds them, bool `[n]`."""
+    """Find the rows `[n, W]` that training changed by more than single precision rounds them, bool `[n]`."""
     rounding = np.finfo(np.float32).eps * np.abs(start).max(axis=1)
     return np.abs(end - start).max(axis=1) > rounding

@@ -34,7 +34,7 @@ Pairs = Mapping[tuple[str, str], float]
 
 
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[tuple[str, str], float]]:
-    """By variant, how alike each two clients look."""
+    """Measure how alike each two clients look, by variant."""
     known = [one for one in view.victims if one.broadcast is not None and one.upload is not None]
     updates = {one.name: change(one.broadcast or {}, one.upload or {}) for one in known}
     sent = {one.name: view.layout.pack(one.broadcast or {}) for one in known}

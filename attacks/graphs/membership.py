@@ -48,7 +48,7 @@ Scores = Mapping[str, np.ndarray]
 
 
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Scores | NotAttacked]:
-    """By victim and way of telling the score of each candidate, float64 `[n]`, larger for supposed members; or why none."""
+    """Score each victim's candidates by each way, float64 `[n]`, larger for supposed members."""
     victims = [victim for victim in view.victims if victim.candidates is not None]
     if view.threat_model.models:
         return _of_models(view, laboratory, rng, victims)
@@ -58,7 +58,7 @@ def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> 
 def _of_models(
     view: GraphView, laboratory: Laboratory, rng: np.random.Generator, victims: list[GraphVictim]
 ) -> dict[str, Scores | NotAttacked]:
-    """Of the models that clients are left with."""
+    """Score by the models that clients are left with."""
     num_shadows = laboratory.options.shadows if view.threat_model.auxiliary else 0
     shadows = train_shadows(view, laboratory, num_shadows, rng) if num_shadows else None
     reference = train_reference(view, laboratory, rng) if view.threat_model.auxiliary and not shadows else {}
@@ -83,7 +83,7 @@ def _of_models(
 
 
 def _of_shared(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> Scores:
-    """Of the shared parameters that the adversary saw, made whole with layers of its own."""
+    """Score by the shared parameters that the adversary saw, made whole with layers of its own."""
     shared: Tensors | None
     before: Tensors | None = None
     asked = victim.candidates
@@ -111,7 +111,7 @@ def _of_shared(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -
 
 
 def _layers(view: GraphView, victim: GraphVictim, shared: Tensors, rng: np.random.Generator) -> Tensors:
-    """What makes shared parameters a whole network for graphs of the victim's data set."""
+    """Layers that make shared parameters a whole network for graphs of the victim's data set."""
     assert victim.candidates is not None
     lacking = [name for name in parameter_names(view.settings, victim.candidates) if name not in shared]
     if not lacking:
@@ -125,7 +125,7 @@ def _layers(view: GraphView, victim: GraphVictim, shared: Tensors, rng: np.rando
 
 @dataclass(frozen=True, eq=False)
 class Shadows:
-    """What shadow federations say of the candidates of each victim.
+    """Scores of each victim's candidates by shadow federations.
 
     Attributes:
         logits: by victim and model ("global", "local"), float64 `[S, n]`, see `GraphModel.logits`.
@@ -168,7 +168,7 @@ def train_shadows(view: GraphView, laboratory: Laboratory, count: int, rng: np.r
 def train_reference(
     view: GraphView, laboratory: Laboratory, rng: np.random.Generator
 ) -> dict[str, dict[str, GraphModel]]:
-    """By victim the models of a federation that trained on no candidate."""
+    """Train a federation on no candidate, and return its models by victim."""
     none = {victim.name: np.zeros(len(victim.candidates or ()), dtype=bool) for victim in _trainable(view)}
     return _train(view, laboratory, none, rng)
 
@@ -180,7 +180,7 @@ def _trainable(view: GraphView) -> list[GraphVictim]:
 def _train(
     view: GraphView, laboratory: Laboratory, chosen: Mapping[str, np.ndarray], rng: np.random.Generator
 ) -> dict[str, dict[str, GraphModel]]:
-    """By victim the models of a client that trained on its auxiliary graphs and these candidates; others are its test split."""
+    """Train clients on their auxiliary graphs and these candidates, and return their models by victim."""
     clients = []
     for victim in _trainable(view):
         assert victim.candidates is not None

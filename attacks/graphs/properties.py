@@ -42,7 +42,7 @@ RESAMPLES = 500
 
 
 class Properties(NamedTuple):
-    """Of some graphs: the share of each class, float64 `[C]`, and the mean number of nodes."""
+    """Properties of graphs: the share of each class, float64 `[C]`, and the mean number of nodes."""
 
     class_shares: np.ndarray
     mean_size: float
@@ -64,7 +64,7 @@ class Properties(NamedTuple):
         return cls(shares / total if total > 0 else np.full(len(shares), 1 / len(shares)), float(np.exp(vector[-1])))
 
     def error(self, true: Properties) -> dict[str, float]:
-        """By metric, how far these are from the true ones."""
+        """Error against the true ones, by metric."""
         return {
             "class_share": float(np.abs(self.class_shares - true.class_shares).sum() / 2),
             "mean_size": abs(self.mean_size - true.mean_size) / true.mean_size,
@@ -72,14 +72,14 @@ class Properties(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """What the adversary says of one victim, and what it would have said without the upload, by guess."""
+    """The adversary's inference about a victim, and what it would have said without the upload, by guess."""
 
     found: Properties
     guesses: Mapping[str, Properties]
 
 
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | NotAttacked]:
-    """By victim what is inferred of it, or why nothing is."""
+    """Infer the properties of each victim's graphs."""
     return claim_each(view.victims, lambda victim: _infer(view, victim, rng))
 
 
@@ -116,7 +116,7 @@ def draws(graphs: GraphSet, count: int, rng: np.random.Generator) -> Iterator[Gr
 
 
 def play(settings: PublicSettings, graphs: GraphSet, broadcast: Tensors, *, seed: int) -> np.ndarray:
-    """What a client's first round on these graphs does to the shared parameters, see `change`."""
+    """Play a client's first round on these graphs, and return its `change` of the shared parameters."""
     trainer = own_client(settings, graphs, seed=seed)
     trainer.take(broadcast)
     trainer.train(1, lambda: None)

@@ -46,7 +46,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class GraphVictim(Victim):
-    """What the adversary holds of one client.
+    """The adversary's view of a client.
 
     Attributes:
         data_set: where its labels and classes come from. num_graphs: that it trains on; None where uploads were summed.
@@ -83,7 +83,7 @@ class GraphVictim(Victim):
 
 @dataclass(frozen=True, eq=False)
 class GraphColluder:
-    """What a client hands over: its graphs and its model.
+    """A colluder's graphs and model.
 
     Attributes:
         data_set: where its labels and classes come from. train: numbers of the graphs that it trains on.
@@ -100,7 +100,7 @@ class GraphColluder:
 
 @dataclass(frozen=True, eq=False)
 class GraphSum:
-    """What a server opened of uploads that crossed in a sum.
+    """A sum of uploads that a server opened.
 
     Attributes:
         mean: of the uploads, weighted by training graphs, by name. parties: whose uploads are in it.
@@ -187,7 +187,7 @@ def graph_view(
 
 
 class _Traffic:
-    """What crossed in the last round of uploads up to the kept one, or in the first of all."""
+    """Messages of the last round of uploads up to the best one, or of the first of all."""
 
     def __init__(self, result: GnnResult, layout: Layout, *, first: bool) -> None:
         transcript, self._layout = result.transcript, layout
@@ -233,7 +233,7 @@ class _Traffic:
         }
 
     def _names(self, party: str, *, sent: bool = False) -> list[str]:
-        """Of the rows that a party uploads, or of those that it is sent; its own among peers' without its name."""
+        """Names of the rows that a party uploads, or is sent; its own among peers' without its name."""
         aligned = self._alignments.get(party)
         if aligned is None:  # with a private union of names all are sent the server's rows
             return self._server_names

@@ -23,6 +23,8 @@ from fkgsec.attacks.membership.candidates import (
     shadow_options,
 )
 from fkgsec.attacks.options import ShadowKnowledge
+from fkgsec.attacks.view import NotAttacked
+from fkgsec.errors import TrainingError
 
 
 class Shadow(NamedTuple):
@@ -42,7 +44,7 @@ class KgeLaboratory(Laboratory[KgeView]):
     """Repeats a run of knowledge-graph embedding for the adversary of one view, see `Laboratory`."""
 
     def candidates(self, view: KgeView) -> dict[str, np.ndarray]:
-        """By victim triples of names to tell apart, object `[c, 3]`, some trained on; of a victim that has enough."""
+        """Draw triples of names to tell apart, object `[c, 3]` by victim, some trained on; of a victim that has enough."""
         graph, model = self.runs[0].graph, view.threat_model
         self._audits = [audit for audit in draw_candidates(graph, self.seed) if audit.reason is None]
         alone = model.colluder and not model.server
@@ -63,13 +65,15 @@ class KgeLaboratory(Laboratory[KgeView]):
         """Train a federation on half of the candidates, see `fkgsec.attacks.membership.candidates`.
 
         Raises:
-            NotAttacked: the run cannot be repeated.
-            TrainingError: it broke down.
+            NotAttacked: the run cannot be repeated, or the federation broke down.
         """
         self.check_repeatable()
         graph = self.runs[0].graph
         federation, chosen = shadow_federation(graph, self._audits, number, seed=self.seed, knowledge=knowledge)
-        result = self.train_own(federation, shadow_options(self.runs[0].options, number, seed=self.seed))
+        try:
+            result = self.train_own(federation, shadow_options(self.runs[0].options, number, seed=self.seed))
+        except TrainingError as error:
+            raise NotAttacked(f"shadow federation {number + 1} broke down: {error}") from error
         clients = [(audit, federation.clients[audit.place]) for audit in self._audits]
         return Shadow(
             self._view_of(result),

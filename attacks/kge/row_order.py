@@ -50,7 +50,7 @@ class RowOrder:
         return replace(view, victims=tuple(victims))
 
     def clients(self) -> dict[str, ClientGraph]:
-        """By name the clients that a view had rows of, with local ids that follow the order."""
+        """Clients by name that a view had rows of, with local ids that follow the order."""
         seen = {name for name, _ in self._orders}
         return {
             client.name: _renumbered(client, *(self._orders.get((client.name, table)) for table in TABLES))
@@ -59,7 +59,7 @@ class RowOrder:
         }
 
     def _order(self, victim: str, table: Table, rows: Tensor, num_trained: int) -> np.ndarray:
-        """Which row comes at each index, int64 `[n]`."""
+        """Row at each index, int64 `[n]`."""
         if (victim, table) not in self._orders:
             count, rng = min(num_trained, len(rows)), generator(self._seed, "row order", victim, table)
             self._orders[victim, table] = np.concatenate([rng.permutation(count), np.arange(count, len(rows))])

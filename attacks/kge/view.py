@@ -36,7 +36,7 @@ TABLES = ENTITIES + RELATIONS
 
 @dataclass(frozen=True, eq=False)
 class ColluderKnowledge:
-    """What the traitor hands over: element-embedding pairs of its own model, and the triples among them.
+    """A colluder's knowledge: element-embedding pairs of its own model, and the triples among them.
 
     Attributes:
         entity_names `[n]`, entities `[n, W]`: the leaked entities as it holds them in the attacked round before the broadcast,
@@ -66,7 +66,7 @@ class ColluderKnowledge:
 
     @property
     def of_the_first(self) -> ColluderKnowledge:
-        """What a client that acts in a run knows by itself."""
+        """Knowledge of the client that acts in a run."""
         return self.first or self
 
     @property
@@ -83,7 +83,7 @@ class ColluderKnowledge:
 
 @dataclass(frozen=True, eq=False)
 class VictimView(Victim):
-    """What the adversary holds of one victim: its last upload up to the attacked round, in the order of the message.
+    """The adversary's view of a victim: its last upload up to the attacked round, in the order of the message.
 
     That order follows the vocabulary (`ClientGraph.from_global`), as that of the colluder's pairs does, and gives names away:
     on UMLS by relations, at leak 1, the place of a row alone names 60 % and 19 % of the two victims' entities (chance 1 %),
@@ -298,7 +298,7 @@ def _uploaded(result: KgeResult, uploads: Mapping[tuple[str, str], Rows], party:
 
 
 def _sent(result: KgeResult) -> dict[str, np.ndarray]:
-    """By party which of its entity rows it sent in each round of sparse uploads that was kept, up to the best one."""
+    """Entity rows that each party sent in each round of sparse uploads that was kept, up to the best one."""
     transcript, found = result.transcript, dict[str, list[np.ndarray]]()
     sparse = {one.round for one in transcript.entries if one.kind == "sparse-rows" and one.direction == "up"}
     for number in sorted(one for one in sparse if one <= result.best_round):
@@ -311,7 +311,7 @@ def _sent(result: KgeResult) -> dict[str, np.ndarray]:
 
 
 def sent_before(result: KgeResult, upload: Rows) -> Tensor | None:
-    """What the server had last sent of the rows of an upload, in their order; None where it was not kept or had other rows."""
+    """Rows of an upload as the server last sent them, in their order; None if they were not recorded or differ."""
     entries = result.transcript.entries
     sent = (one.round for one in entries if one.receiver == upload.sender and one.table == upload.table)
     number = max((round for round in sent if round < upload.round), default=-1)
@@ -329,7 +329,7 @@ def sent_before(result: KgeResult, upload: Rows) -> Tensor | None:
 def _secure_table(
     result: KgeResult, threat_model: ThreatModel, table: Table, colluding: Sequence[str], leak: float, seed: int
 ) -> SecureTable:
-    """What `threat_model` gives of a table that was summed securely.
+    """Take what `threat_model` gives of a table that was summed securely.
 
     Positions are known to whoever holds a row, so a colluder gives the names of the leaked rows away with its input; of
     relations it gives those of its triples that touch a leaked entity, as in clear.
@@ -396,13 +396,13 @@ def _leaked_entities(graph: ClientGraph, place: int, leak: float, seed: int) -> 
 
 
 def _pooled_knowledge(result: KgeResult, names: Sequence[str], leak: float, seed: int) -> ColluderKnowledge:
-    """What the clients of these names hand over, as one's."""
+    """Pool what the clients of these names hand over."""
     places = {client.name: place for place, client in enumerate(result.graph.clients)}
     return pool([_colluder_knowledge(result, places[name], leak, seed) for name in names])
 
 
 def pool(parts: Sequence[ColluderKnowledge]) -> ColluderKnowledge:
-    """What several colluders know together: their triples; each entity's row as the mean of theirs, each relation's as the one
+    """Pool the knowledge of several colluders: their triples; each entity's row as the mean of theirs, each relation's as the one
     with most triples of it has it, since relations that stay at home have no common mean.
 
     The first ones of entities and relations are those of the first colluder, in its order.

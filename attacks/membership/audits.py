@@ -43,7 +43,7 @@ Attack = Literal["loss", "calibrated", "lira", "u-lira"]
 
 
 class ClientModel(NamedTuple):
-    """One of a client's models: a scoring function and its rows."""
+    """A model of a client: a scoring function and its rows."""
 
     model: KgeModel
     tables: ClientTables
@@ -98,17 +98,17 @@ class Audited:
 
     @property
     def compared(self) -> int:
-        """How many of `triples` are members or controls: m + c, the first ones."""
+        """Number of members and controls, which come first in `triples`: m + c."""
         return len(self.members) + len(self.controls)
 
     @property
     def forgotten(self) -> np.ndarray:
-        """Which of the members and controls are forgotten ones, bool `[m + c]`."""
+        """Members and controls that are forgotten ones, bool `[m + c]`."""
         return np.arange(self.compared) < len(self.members)
 
     @property
     def all_forgotten(self) -> np.ndarray:
-        """Which of `triples` are forgotten ones, bool `[m + c + u]`."""
+        """Those of `triples` that are forgotten ones, bool `[m + c + u]`."""
         return np.concatenate([self.forgotten, np.ones(len(self.unmatched), dtype=bool)])
 
 
@@ -121,7 +121,7 @@ def audited_triples(
     pools: Mapping[str, np.ndarray] | None = None,
     unmatched: bool = False,
 ) -> list[Audited]:
-    """What each client is asked about.
+    """Choose the triples that each client is asked about.
 
     Args:
         graph: as the raw run was trained. retained: the same without the forgotten triples. forget: by client, local ids.
@@ -199,13 +199,13 @@ def named_triples(graph: FederatedGraph, client: ClientGraph, triples: np.ndarra
 
 
 def contains(triples: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Which rows of `asked` `[k, 3]` stand in `triples` `[n, 3]`, bool `[k]`."""
+    """Find the rows of `asked` `[k, 3]` that stand in `triples` `[n, 3]`, bool `[k]`."""
     codes = np.unique(np.concatenate([triples, asked]), axis=0, return_inverse=True)[1].reshape(-1)
     return np.isin(codes[len(triples) :], codes[: len(triples)])
 
 
 def known_triples(client: ClientGraph, options: KgeOptions) -> list[KnownTriples]:
-    """What a client's figures are filtered by: its train, valid and test triples."""
+    """Filter of a client's figures: its train, valid and test triples."""
     return [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
 
 
@@ -213,7 +213,7 @@ def known_triples(client: ClientGraph, options: KgeOptions) -> list[KnownTriples
 
 
 class Shadow(NamedTuple):
-    """One shadow federation.
+    """A shadow federation.
 
     Attributes:
         member: by client's place, bool `[m + c]`: which of its audited triples somebody trained on.
@@ -290,7 +290,7 @@ Statistics = dict[Attack, dict[str, np.ndarray]]
 def attack_statistics(
     models: Mapping[str, ClientModel], audit: Audited, name: str, shadows: Sequence[Shadow], temperature: float
 ) -> Statistics:
-    """What each attack says of each member and control, float64 `[m + c]`, larger where it looks trained on."""
+    """Score each member and control by each attack, float64 `[m + c]`, larger where it looks trained on."""
     triples, key = audit.triples[: audit.compared], (audit.place, name)
     statistics: Statistics = {
         "loss": {

@@ -46,7 +46,7 @@ LINKED_ANEW = 0.5  # share of a client's triples that a similar graph does not h
 
 
 def draw_candidates(graph: FederatedGraph, seed: int) -> list[Audited]:
-    """Of each client that has any; those of a client with too few have a reason.
+    """Draw the candidates of each client that has any; those of a client with too few have a reason.
 
     Members are drawn among twice as many training triples as it has test triples, at most half of its own.
     """
@@ -64,7 +64,7 @@ def draw_candidates(graph: FederatedGraph, seed: int) -> list[Audited]:
 def asked_candidates(
     graph: FederatedGraph, audit: Audited, colluders: Sequence[str], seed: int, *, alone: bool
 ) -> np.ndarray:
-    """Which of the members and controls an adversary is asked about, in a random order, int64 `[k]` into `Audited.triples`.
+    """Members and controls that an adversary is asked about, in a random order, int64 `[k]` into `Audited.triples`.
 
     That goes by what the colluders hold, which says nothing of who is a member: both groups stay alike, if not in pairs.
 
@@ -77,7 +77,7 @@ def asked_candidates(
 
 
 def data_scorers(client: ClientGraph, audit: Audited) -> Mapping[str, Callable[[np.ndarray], np.ndarray]]:
-    """What the client's other training triples say of local triples `[n, 3]`, float64 `[n]`, whatever any model says.
+    """Scorers by the client's other training triples of local triples `[n, 3]`, float64 `[n]`, whatever any model says.
 
     `names`: how often head and tail stand in the relation. `degrees`: in how many triples they stand.
     """
@@ -98,7 +98,7 @@ def data_scorers(client: ClientGraph, audit: Audited) -> Mapping[str, Callable[[
 def shadow_federation(
     graph: FederatedGraph, audits: Sequence[Audited], number: int, *, seed: int, knowledge: ShadowKnowledge
 ) -> tuple[FederatedGraph, dict[str, np.ndarray]]:
-    """What one shadow federation trains on, and by client which of `Audited.triples` are in it, bool `[m + c]`.
+    """Data of a shadow federation, and by client the `Audited.triples` in it, bool `[m + c]`.
 
     Args:
         graph: the attacked federation's. audits: of its clients, with members and controls alone. number: which shadow, from 0.

@@ -49,7 +49,7 @@ class Controls(NamedTuple):
 
 
 class _Retained:
-    """What is left of a client's graph without the forgotten triples, and what must not become a control."""
+    """A client's graph without the forgotten triples, and the triples that must not become controls."""
 
     def __init__(self, graph: ClientGraph, forget: np.ndarray, seen_elsewhere: np.ndarray | None) -> None:
         self.graph = graph
@@ -71,12 +71,12 @@ class _Retained:
         self.seen = np.unique(np.concatenate([train_keys, self.keys(graph.valid), self.keys(elsewhere)]))
 
     def keys(self, triples: np.ndarray) -> np.ndarray:
-        """One number for each triple `[n, 3]`."""
+        """A number for each triple `[n, 3]`."""
         count = self.graph.num_entities
         return (triples[:, 0] * self.graph.num_relations + triples[:, 1]) * count + triples[:, 2]
 
     def linked(self, triples: np.ndarray) -> np.ndarray:
-        """Whether a retained triple links the two ends, either way round; bool `[n]`."""
+        """True where a retained triple links the two ends, either way round; bool `[n]`."""
         return np.isin(triples[:, 0] * self.graph.num_entities + triples[:, 2], self._pairs)
 
     def degree_bins(self, bins_per_doubling: int) -> np.ndarray:

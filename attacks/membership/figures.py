@@ -50,7 +50,7 @@ class TprAtFpr(msgspec.Struct, frozen=True):
 
 
 class MembershipResult(msgspec.Struct, frozen=True):
-    """How well an attack tells forgotten triples from controls.
+    """Success of an attack at telling forgotten triples from controls.
 
     Attributes:
         attack, control: what was computed, and which controls it was held against ("held_out").
@@ -147,7 +147,7 @@ class Placements(NamedTuple):
 
 
 def placements(members: np.ndarray, controls: np.ndarray) -> Placements:
-    """Of scores of forgotten triples `[m]` and of controls `[c]`, at least one of each."""
+    """Place scores of forgotten triples `[m]` and of controls `[c]`, at least one of each."""
 
     def share_below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
         below, up_to = (np.searchsorted(np.sort(others), values, side=side) for side in ("left", "right"))
@@ -178,7 +178,7 @@ def estimate_auc(placed: Placements, variance: float, method: str, *, compared: 
 
 
 def _newcombe_interval(auc: float, m: int, c: int, z: float) -> tuple[float, float]:
-    """Where (auc - t)^2 = z^2 V(t), V being the variance at a true AUC t; a width is left where the groups separate."""
+    """Solve (auc - t)^2 = z^2 V(t), V being the variance at a true AUC t; a width is left where the groups separate."""
     others = (m + c) / 2 - 1
 
     def excess(t: float) -> float:
@@ -315,7 +315,7 @@ class RelearnTime(msgspec.Struct, frozen=True):
 
 
 def relearn_time(unlearned: np.ndarray, retrained: np.ndarray, level: float) -> RelearnTime:
-    """How fast the forgotten triples are learnt again, beside a model that never saw them.
+    """Compare how fast the forgotten triples are learnt again with a model that never saw them.
 
     Args:
         unlearned, retrained: MRR (or Hits@k) on the forgotten triples, `[steps + 1]`: place k is after k steps of the same

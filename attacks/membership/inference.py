@@ -86,7 +86,7 @@ class Held(NamedTuple):
     relation_names: np.ndarray
 
     def signals(self, triples: np.ndarray, temperature: float | None = None) -> Signals:
-        """Of triples of names, object `[n, 3]`, NaN where it lacks a row. temperature: of the loss; None leaves it out."""
+        """Score triples of names, object `[n, 3]`, NaN where a row is missing. temperature: of the loss; None leaves it out."""
         numbers = [
             {name: row for row, name in enumerate(names) if name is not None}
             for names in (self.entity_names, self.relation_names)
@@ -108,7 +108,7 @@ class Held(NamedTuple):
 
 
 def hold(view: KgeView, victim: VictimView) -> dict[str, Held]:
-    """By name the scoring functions with rows that the adversary can ask about a victim's triples.
+    """Scoring functions with rows, by name, that the adversary can ask about a victim's triples.
 
     - "models": the models that a client is left with: its own ("local") and the federation's ("global").
     - "client": the entity rows of the last broadcast and the client's own relation rows ("broadcast").
@@ -147,7 +147,7 @@ def hold(view: KgeView, victim: VictimView) -> dict[str, Held]:
 
 
 class Told(NamedTuple):
-    """What an adversary says of a victim's candidates.
+    """An adversary's scores of a victim's candidates.
 
     Attributes:
         known: bool `[k]`, which candidates it can say anything of.
@@ -160,7 +160,7 @@ class Told(NamedTuple):
 
 
 def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Told | NotAttacked]:
-    """By victim what the adversary says of its candidates, or why it can say nothing."""
+    """Score each victim's candidates."""
     options, candidates = laboratory.options, laboratory.candidates(view)
     if not (view.threat_model.models or view.threat_model.server):
         check_broadcast(laboratory)
@@ -186,9 +186,9 @@ def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
         told = set() if victim.auxiliary is None else {tuple(triple) for triple in victim.auxiliary}
         known = np.array([tuple(triple) not in told for triple in triples], dtype=bool)
         others: list[dict[str, Signals]] = []
-        for _, signals in shadows:
-            found = signals[victim.name]
-            others.append({} if isinstance(found, NotAttacked) else found)
+        for _, by_victim in shadows:
+            signals = by_victim[victim.name]
+            others.append({} if isinstance(signals, NotAttacked) else signals)
         for name in own:
             for signals in (own, *others):
                 known &= np.isfinite(signals[name]["score"]) if name in signals else False
@@ -202,13 +202,12 @@ def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
             )
             for way, values in _ways(here, there, inside, options.shadow_knowledge).items():
                 ways[f"{name}, {way}"] = values
-        triples_known = data.get(victim.name, view.colluder.named_triples if view.colluder else victim.auxiliary)
-        scorers = (
-            {}
-            if triples_known is None
-            else {"names": names_scorer(triples_known), "degrees": degrees_scorer(triples_known)}
-        )
-        return Told(known, ways, {name: scorer(triples[known]) for name, scorer in scorers.items()})
+        knowledge = data.get(victim.name, view.colluder.named_triples if view.colluder else victim.auxiliary)
+        guesses = {}
+        if knowledge is not None:
+            guesses["names"] = names_scorer(knowledge)(triples[known])
+            guesses["degrees"] = degrees_scorer(knowledge)(triples[known])
+        return Told(known, ways, guesses)
 
     return claim_each(view.victims, tell)
 
@@ -216,7 +215,7 @@ def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
 def _ways(
     own: Signals, shadows: Sequence[Signals], inside: np.ndarray, knowledge: ShadowKnowledge
 ) -> dict[str, np.ndarray]:
-    """By way what it says of each triple, float64 `[n]`; `inside`: bool `[S, n]`."""
+    """Scores of each triple by way, float64 `[n]`; `inside`: bool `[S, n]`."""
     ways = {"score": own["score"], "loss": loss_threshold(own["loss"]), "rank": rank_threshold(own["log_rank"])}
     if not shadows:
         return ways
@@ -250,7 +249,7 @@ def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure
 
 
 def _group(truth: Truth, audit: Audited, told: Told) -> Group:
-    """What each way says of a victim's candidates, members first. Raises `NotAttacked` for fewer than two of either kind."""
+    """Join a victim's scores with the truth, members first. Raises `NotAttacked` for fewer than two of either kind."""
     model = truth.threat_model
     alone = model.colluder and not model.server
     asked = asked_candidates(truth.graph, audit, truth.colluders, truth.seed, alone=alone)[told.known]

@@ -99,7 +99,7 @@ def without_true(truth: Truth, plans: Mapping[str, FalseTriples]) -> dict[str, F
 
 
 def held_by(truth: Truth, client: str, triples: np.ndarray) -> np.ndarray:
-    """Of triples of names those whose entities and relation a client trains, in its local ids, int64 `[k, 3]`."""
+    """Triples of names whose entities and relation a client trains, in its local ids, int64 `[k, 3]`."""
     own, graph = truth.own(client), truth.graph
     entity, relation = (
         {names[number]: local for local, number in enumerate(ids[:count].tolist())}
@@ -131,7 +131,7 @@ class Attacked(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """By victim the false triples that were planted, of names; the runs with the adversary; the clients that it controls."""
+    """False triples that were planted, of names by victim; the runs with the adversary; the clients that it controls."""
 
     triples: Mapping[str, FalseTriples]
     attacked: Attacked
@@ -163,7 +163,7 @@ def results_of(truth: Truth, attacked: Attacked) -> dict[str, KgeResult]:
 
 
 def late(attacked: Mapping[str, KgeResult], begins: int) -> str | None:
-    """What is to be said of an adversary that begins in this round: since when it acts, and where validation would not keep that.
+    """Remark on an adversary that begins in this round: since when it acts, and where validation would not keep that.
 
     None for one that acts in all rounds.
     """
@@ -223,7 +223,7 @@ def _figures(
     remark: str | None,
     num_attacked: int = 1,
 ) -> list[Figure]:
-    """Of the two metrics; `ranks` by variant, of the clean run, and of controls by variant."""
+    """Figures of both metrics; `ranks` by variant, of the clean run, and of controls by variant."""
     guesses = {name: ranks[name] for name in ranks if name not in ways}
     hits: dict[str, Measure] = {way: partial(_within, ranks[way]) for way in ways}
     reciprocal: dict[str, Measure] = {

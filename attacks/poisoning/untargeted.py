@@ -85,7 +85,7 @@ def spoil(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> At
 
 
 def score(claims: Attacked, truth: Truth) -> list[Figure]:
-    """What training with the client cost the others."""
+    """Measure what training with the client cost the others."""
     try:
         attacked = results_of(truth, claims)
     except NotAttacked as reason:

@@ -65,7 +65,7 @@ class Nothing(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """What one adversary says of one victim.
+    """An adversary's claims about a victim.
 
     Attributes:
         victim: the rows that it has of it. knowledge: what it knows of names whatever was trained.
@@ -135,7 +135,7 @@ def claim(
     inferences: Sequence[Inference],
     rankings: dict[tuple[str, str, str], PairRanking],
 ) -> Claims | Nothing:
-    """What the adversary claims of a victim; why it can claim nothing.
+    """Claim names and relations of a victim.
 
     Entities are named the paper's way for the inferences that compare with relation vectors, else by the nearer of the
     colluder's rows.
@@ -154,7 +154,7 @@ def claim(
 def run(
     view: KgeView, laboratory: Laboratory, rng: np.random.Generator
 ) -> tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]]:
-    """How relations are inferred, and what the adversary claims of each victim, or why it can claim nothing.
+    """Choose how relations are inferred, and claim names and relations of each victim.
 
     Threat models of one draw of the leaked entities differ in names: what is learnt from the colluder, and what compares rows,
     serves all of them (`Laboratory.memory`). All that the attack draws comes from the options' seed, so they share that, too.
@@ -265,7 +265,7 @@ class _Held:
         self.pairs, self.relations = self.train[:, [0, 2]], self.relation_names[self.train[:, 1]]
 
     def places(self, victim: VictimView, table: Table) -> np.ndarray:
-        """Where each of its entities or relations stands among the rows the adversary has of it, -1 where it does not."""
+        """Index of each of its entities or relations among the rows the adversary has of it, -1 where it does not."""
         names = self.entity_names if table == "entities" else self.relation_names
         if table not in victim.claims:
             return self._rows_of(table)

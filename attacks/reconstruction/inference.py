@@ -43,7 +43,7 @@ def nearest(queries: Tensor, keys: Tensor, block_bytes: int = BLOCK_BYTES) -> tu
 
 
 class Known(Protocol):
-    """What naming and linking rows takes: a scoring function, and what a colluder handed over. Views have both."""
+    """Knowledge to name and link rows: a scoring function, and what a colluder handed over. Views have both."""
 
     @property
     def model(self) -> KgeModel: ...
@@ -170,5 +170,5 @@ def rank_pairs(view: Known, victim: VictimView, heads: np.ndarray) -> PairRankin
 
 
 def expected_pairs(colluder: ColluderKnowledge, num_candidates: int) -> int:
-    """How many of the candidate pairs the adversary claims to be linked: as many as the colluder's own density suggests."""
+    """Number of candidate pairs that the adversary claims to be linked: as many as the colluder's own density suggests."""
     return min(num_candidates, max(1, round(colluder.pair_density * num_candidates)))

@@ -76,7 +76,7 @@ def fit_names(colluder: ColluderKnowledge) -> NamePosterior:
 
 
 class _Counts:
-    """How often each relation occurs `[R]`, and how often with each head and each tail `[n, R]`."""
+    """Counts of each relation `[R]`, and of each with each head and each tail `[n, R]`."""
 
     def __init__(self, colluder: ColluderKnowledge) -> None:
         self.triples = colluder.triples

@@ -33,7 +33,7 @@ BY_VECTOR: tuple[ByVector, ...] = ("cosine", "score")
 
 
 class RelationGuesser:
-    """What is learnt from what one colluder handed over, and what it says of pairs of rows.
+    """Relations of pairs of rows, learnt from what one colluder handed over.
 
     Threat models of one draw of leaked entities differ in names only, so what compares rows alone is computed once for all.
     """

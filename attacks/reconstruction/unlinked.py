@@ -102,7 +102,7 @@ def measure_unlinked(
 
 
 def random_order(pairs: np.ndarray, chance: np.ndarray, num_candidates: int) -> tuple[float, float]:
-    """Of `num_candidates` pairs in random order, of which `pairs` `[k, 2]` are right when both their names are.
+    """Rank `num_candidates` pairs in random order, of which `pairs` `[k, 2]` are right when both their names are.
 
     Returns: the expected number that is right, and the expected sum over these of the precision down to their rank.
 

@@ -85,7 +85,7 @@ Lied = tuple[int, int, np.ndarray | None]
 
 
 def run_dropout(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Dropped | NotAttacked]:
-    """By victim what the server reads off two sums, or why it cannot."""
+    """Read each victim's rows off two sums."""
 
     def drop(victim: Any) -> Dropped:
         attacked = train_first(view, laboratory, DroppingServer(client_party(victim.name)), LAST)
@@ -99,7 +99,7 @@ def run_dropout(view: KgeView, laboratory: Laboratory, rng: np.random.Generator)
 
 
 def run_lies(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Lied:
-    """What the server opens by its lie."""
+    """Open sums by the lie."""
     if not laboratory.suppresses:
         raise NotAttacked("no rows are suppressed, so there is no count to lie about")
     honest, lying = (train_first(view, laboratory, adversary, LAST) for adversary in (None, LyingServer()))

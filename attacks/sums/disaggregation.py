@@ -43,7 +43,7 @@ RIDGE, HALF_LIFE = 1.0, 3.0
 def disaggregate(
     sums: Sequence[Opened], parties: Sequence[str], *, ridge: float = RIDGE, half_life: float = HALF_LIFE
 ) -> np.ndarray:
-    """Each client's change of each row in the last of these sums, float64 `[C, N, W]`; 0 where it holds none.
+    """Infer each client's change of each row in the last of these sums, float64 `[C, N, W]`; 0 where it holds none.
 
     Args:
         sums: of one table in the order of the rounds, from the first one on.
@@ -86,7 +86,7 @@ def _changes(sums: Sequence[Opened]) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Claims(NamedTuple):
-    """What the server takes for each victim's training: changes of the table's rows float64 `[N, W]`, and rows by the last sum.
+    """The server's estimate of each victim's training: changes of the table's rows float64 `[N, W]`, and rows by the last sum.
 
     `run`: of which these are, see `View.run`.
     """

@@ -65,7 +65,7 @@ class InconsistentServer(Adversary):
 
 
 class Taken(NamedTuple):
-    """What is left of a sum: bool `[N]`, rows that the victim holds; float64 `[N, W]`, its upload of these, NaN elsewhere."""
+    """Rest of a sum: bool `[N]`, rows that the victim holds; float64 `[N, W]`, its upload of these, NaN elsewhere."""
 
     held: np.ndarray
     rows: np.ndarray
@@ -89,7 +89,7 @@ def left_of_sum(opened: Opened) -> Taken:
 
 
 class Attacked(NamedTuple):
-    """What the server has of one victim: of the run without the attack, and, unless clients refuse, of one with it.
+    """The server's view of a victim: of the run without the attack, and, unless clients refuse, of one with it.
 
     `honest`: the run without the attack, see `View.run`, and `by_sum` what its sum tells. `run`: the run with the attack, and
     `taken` what is left of its sum; `refusal`: why clients refuse.

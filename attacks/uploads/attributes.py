@@ -56,14 +56,14 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Inferred:
-    """What the adversary can say of one victim: answers by relation, and the names that it has a row of."""
+    """An adversary's inferences about a victim: answers by relation, and the names that it has a row of."""
 
     answers: Mapping[str, Answers]
     rows: frozenset[str] = field(default_factory=frozenset)
 
 
 def infer(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | NotAttacked]:
-    """By victim how it would answer any relation that the colluder knows, or why it cannot."""
+    """Prepare the answers of each victim to any relation that the colluder knows."""
     assert view.colluder is not None
     own = view.colluder
     return claim_each(view.victims, lambda victim: _infer(view.model, own, victim))
@@ -141,7 +141,7 @@ def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Fi
 def _ranks(
     claim: Inferred, asked: list[tuple[str, str, str]], true: Mapping[tuple[str, str], set[str]]
 ) -> dict[str, np.ndarray]:
-    """By way, and by the prior, the rank of each answer among the candidates, ties at their mean, infinite where it is none."""
+    """Rank each answer among the candidates by each way and by the prior, ties at their mean, infinite where it is none."""
     ranks = {way: np.full(len(asked), np.inf) for way in ("score", "with prior", "prior")}
     for number, (head, relation, tail) in enumerate(asked):
         answers = claim.answers.get(relation)

@@ -49,7 +49,7 @@ UNSEEN = 0.5  # added to every count of a name in any relation
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """How one adversary scores triples of names, by way; `guesses`: without rows.
+    """An adversary's scorers of triples of names, by way; `guesses`: without rows.
 
     `rows`: names of the rows that it has. `told`: the triples that it was told.
     """
@@ -84,12 +84,12 @@ def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.n
 
 
 def fit(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Fitted | NotAttacked]:
-    """By victim how the adversary scores triples, or why it cannot."""
+    """Make the scorers of each victim's triples."""
     return claim_each(view.victims, lambda victim: fit_relations_of(view.model, victim))
 
 
 def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted:
-    """How the adversary scores triples of one victim."""
+    """Make the scorers of a victim's triples."""
     entities, names, seen = victim.named_entities()
     if victim.auxiliary is None:
         raise NotAttacked("no triple of it is known")
@@ -122,7 +122,7 @@ def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted:
 
 
 def _any_relation_scorer(auxiliary: np.ndarray) -> Scorer:
-    """By log-likelihoods of the head and the tail given the relation, each mixed with that of any relation."""
+    """Score by log-likelihoods of the head and the tail given the relation, each mixed with that of any relation."""
     relations, names = Counter(auxiliary[:, 1]), len(np.unique(auxiliary[:, [0, 2]]))
     at_end = {end: Counter(auxiliary[:, end]) for end in (0, 2)}
     together = {end: Counter(zip(auxiliary[:, end], auxiliary[:, 1], strict=True)) for end in (0, 2)}

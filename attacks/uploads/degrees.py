@@ -40,7 +40,7 @@ Ways: TypeAlias = tuple[Mapping[str, np.ndarray], HeldRows]
 
 
 def claim(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[str, Ways | NotAttacked]]:
-    """By metric and victim the scores `[n]` of its rows by each way, NaN where a row never crossed; or why there are none."""
+    """Score each victim's rows `[n]` for each metric by each way, NaN where a row never crossed."""
     shared = laboratory.settings.recipe.shared
     ways = {"degree": lambda victim: _degrees(view.model, victim), "volume": _volumes}
     return {

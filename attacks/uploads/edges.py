@@ -65,7 +65,7 @@ class Ranked:
 
 
 def rank(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Ranked | NotAttacked]:
-    """By victim its pairs ranked, or why there is none."""
+    """Rank each victim's pairs."""
     return claim_each(view.victims, lambda victim: rank_pairs(view, victim, rng))
 
 
@@ -92,7 +92,7 @@ def rank_pairs(view: KgeView, victim: VictimView, rng: np.random.Generator) -> R
 
 
 def by_names(colluder: ColluderKnowledge, names: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """What a reader of names `[n]` with the colluder's triples expects of each pair, float64 `[P]`."""
+    """Score pairs as a reader of names `[n]` with the colluder's triples would, float64 `[P]`."""
     place = {name: number for number, name in enumerate(colluder.entity_names)}
     known = np.array([place.get(name, -1) for name in names], dtype=np.int64)
     ends = colluder.triples[:, [0, 2]]

@@ -58,7 +58,7 @@ def candidate_pairs(count: int, rng: np.random.Generator, max_pairs: int = MAX_P
 
 
 def closeness(model: KgeModel, some: Tensor, rows: Tensor) -> np.ndarray:
-    """How near rows `[h, W]` lie to rows `[n, W]` whatever relation links them, float32 `[h, n]`, larger is nearer.
+    """Closeness of rows `[h, W]` to rows `[n, W]` whatever relation links them, float32 `[h, n]`, larger is nearer.
 
     TransE and other distances: minus the L1 distance, since relation rows are short. RotatE: minus the L1 distance of the moduli,
     which no relation changes. DistMult and ComplEx: the length of the relation vector that fits the pair best, |conj(h) t|,
@@ -74,7 +74,7 @@ def closeness(model: KgeModel, some: Tensor, rows: Tensor) -> np.ndarray:
 
 
 def attraction(some: Tensor, rows: Tensor, chosen: np.ndarray, received: Tensor) -> np.ndarray:
-    """How straight the training of a round moved two rows towards each other, float32 `[h, n]`.
+    """Straightness of two rows' moves towards each other in the training of a round, float32 `[h, n]`.
 
     The cosine of each one's change to the way to the other, both summed: the gradient of a linked pair's loss has that direction.
 
@@ -108,7 +108,7 @@ def standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def dyadic_variance(influence: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
-    """Of a mean over pairs of rows, of which those that share a row vary together.
+    """Variance of a mean over pairs of rows, of which those that share a row vary together.
 
     With e the influence of a pair on the mean, it is the sum over rows of the squared sum of their pairs' e, less the sum of e
     squared, which that counts twice; at least that sum, which it is where no pairs share a row.
@@ -169,7 +169,7 @@ def share_of_first(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, count: 
 
 
 def right_of_first(scores: np.ndarray, linked: np.ndarray, count: int) -> float:
-    """How many of the first `count` of the pairs `[P]` are linked; of those that tie at the end as many as are expected."""
+    """Count the linked ones among the first `count` of the pairs `[P]`; of those that tie at the end as many as are expected."""
     least = np.partition(scores, len(scores) - count)[len(scores) - count]
     above, tied = scores > least, scores == least
     return float(linked[above].sum() + (count - above.sum()) * linked[tied].mean())
@@ -189,7 +189,7 @@ class HeldRows(NamedTuple):
 
 
 def local_ids(truth: Truth, victim: str, held: HeldRows, table: Table = "entities") -> np.ndarray:
-    """Which local id of `truth.client` each row that the adversary has of a victim is of, int64 `[n]`; -1: of none.
+    """Local id in `truth.client` of each row that the adversary has of a victim, int64 `[n]`; -1: of none.
 
     Rows that crossed alone are in that order; rows that the adversary attributes to the victim go by their names.
     """
@@ -208,7 +208,7 @@ def local_ids(truth: Truth, victim: str, held: HeldRows, table: Table = "entitie
 
 
 def linked_pairs(triples: np.ndarray, pairs: Pairs, ids: np.ndarray) -> np.ndarray:
-    """Which pairs some of these triples `[k, 3]` link, either way round, bool `[P]`; `ids` as `local_ids` has them."""
+    """Find the pairs that some of these triples `[k, 3]` link, either way round, bool `[P]`; `ids` as `local_ids` has them."""
     ends = np.sort(triples[:, [0, 2]], axis=1)
     span = int(max(ends.max(initial=0), ids.max(initial=0))) + 1
     first, second = (ids[rows] for rows in (pairs.first, pairs.second))

@@ -34,7 +34,7 @@ METRICS = {
 def claim(
     view: KgeView, laboratory: Laboratory, rng: np.random.Generator
 ) -> dict[str, tuple[np.ndarray, Pairs] | NotAttacked]:
-    """By victim which of its rows it sent in each sparse round, bool `[rounds, n]`, and the pairs to rank; or why not."""
+    """Read the rows that each victim sent in each sparse round, bool `[rounds, n]`, and draw the pairs to rank."""
 
     def sent(victim: VictimView) -> tuple[np.ndarray, Pairs]:
         if victim.sent is None:

@@ -71,7 +71,7 @@ def draw_questions(
     rng: np.random.Generator,
     excluded: np.ndarray | None = None,
 ) -> Questions:
-    """What is asked of a victim.
+    """Draw what is asked of a victim.
 
     Args:
         known: of local triples `[k, 3]`, bool `[k]`: of which the adversary has the names and rows to be asked at all.

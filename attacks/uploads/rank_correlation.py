@@ -18,7 +18,7 @@ LEAST = 4  # items; below, the interval's variance has no degree of freedom
 
 
 def spearman(scores: np.ndarray, values: np.ndarray, *, compared: int = 1) -> Estimate:
-    """Of scores `[n]` and values `[n]`, in [-1, 1], ties at their mean rank; 0 where either is constant.
+    """Correlate scores `[n]` and values `[n]`, in [-1, 1], ties at their mean rank; 0 where either is constant.
 
     Args:
         compared: among how many figures this one was chosen; the level is then 1 - 0.05 / compared.

@@ -119,7 +119,7 @@ def _rows(view: VictimView) -> torch.Tensor:
 def rank_over_rounds(
     view: KgeView, laboratory: Laboratory, rng: np.random.Generator
 ) -> dict[str, edges.Ranked | NotAttacked]:
-    """By victim its pairs ranked by ways of one upload and of many, or why there is none."""
+    """Rank each victim's pairs by ways of one upload and of many."""
 
     def rank(seen: Sequence[VictimView]) -> edges.Ranked:
         ranked = edges.rank_pairs(view, seen[-1], rng)
@@ -149,12 +149,12 @@ def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edge
 def fit_over_rounds(
     view: KgeView, laboratory: Laboratory, rng: np.random.Generator
 ) -> dict[str, auxiliary.Fitted | NotAttacked]:
-    """By victim how triples are scored by ways of one upload and of many, or why they cannot be."""
+    """Score each victim's triples by ways of one upload and of many."""
     return watch(view, laboratory, partial(triples_over_rounds, view.model))
 
 
 def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxiliary.Fitted:
-    """How triples are scored by the last of these uploads and by all."""
+    """Make the scorers of triples by the last of these uploads and by all."""
     last, fitted = auxiliary.fit_relations_of(model, views[-1]), []
     for view in views:
         with contextlib.suppress(NotAttacked):

@@ -50,7 +50,7 @@ class Named:
 
 
 def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
-    """What place each row `[n, W]` has among the others, float32 `[n, 4 R + 3]`, each column in deviations.
+    """Profile each row `[n, W]` among the others, float32 `[n, 4 R + 3]`, each column in deviations.
 
     Of each relation `[R, V]` and side: the best score of another row as its tail (its head), and the mean of the best `NEAREST`.
     Then its norm, and the same two of its similarity to others whatever the relation.
@@ -70,7 +70,7 @@ def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
 
 
 def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Named | NotAttacked]:
-    """By victim and way the name of each row, or why there is none."""
+    """Name each row of each victim, by each way."""
     own = view.colluder
     assert own is not None
     if len(own.entity_names) < 3:
@@ -94,7 +94,7 @@ def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> di
 
 
 def _in_deviations(scores: Tensor) -> Tensor:
-    """Each row less its mean, over its deviation."""
+    """Subtract from each row its mean, and divide by its deviation."""
     return (scores - scores.mean(dim=1, keepdim=True)) / scores.std(dim=1, keepdim=True).clamp_min(1e-9)
 
 
