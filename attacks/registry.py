@@ -286,7 +286,7 @@ class Attack:
         about: one line. metrics: what it measures, a line by name.
         run: from a view of the victims that can be attacked, a laboratory and a generator of the attack's own, whatever it claims
             of them, guesses without the messages included. It never sees the truth. It raises `NotAttacked` where it cannot.
-        score: figures of these claims, from the truth. It sees neither view nor laboratory.
+        score: figures of these claims, from the truth. It sees neither view nor laboratory. It may raise `NotAttacked`, too.
         threats: names of threat models under which it is run by default; empty: the first that gives what it needs.
         items: by metric, what an estimate's sample is made of. errors: metrics of which less is worse for the victim.
         choose: of the threat models asked for (or that fit the algorithm) those to run under, where the attack says itself why
@@ -533,7 +533,10 @@ def attack_view(
     )  # fmt: skip
     figures = [figure for victim, reason in reasons.items() if reason for figure in truth.not_attacked(victim, reason)]
     if able:
-        figures += attack.score(claims, truth)
+        try:
+            figures += attack.score(claims, truth)
+        except NotAttacked as reason:
+            figures += [figure for victim in able for figure in truth.not_attacked(victim.name, reason)]
     for figure in figures:
         if figure.metric not in attack.metrics:
             raise ThreatModelError(

@@ -129,12 +129,11 @@ def probe(view: KgeView, laboratory: Laboratory[KgeView], rng: np.random.Generat
 
 def draw_plan(view: KgeView, options: KgeAttackOptions, rng: np.random.Generator) -> Plan:
     """Choose the rows that the client moves, and the moves."""
-    assert view.colluder is not None
-    own = view.colluder.of_the_first
+    own = view.accomplice.of_the_first
     moved = np.sort(rng.permutation(len(own.entity_names))[: options.probes])
     signs = 2 * rng.integers(0, 2, (len(moved), own.entities.shape[1])) - 1
     moves = torch.from_numpy((options.probe_size * signs).astype(np.float32))
-    names = names_scorer(view.colluder)
+    names = names_scorer(view.accomplice)
     return Plan(view.model, own, names, moved, moves, options.probe_round, options.probe_rounds)
 
 

@@ -92,8 +92,7 @@ def guess(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
 
     Returns: by way and name how sure the client is that another one holds it, above 1 where it says so.
     """
-    assert view.colluder is not None
-    own = view.colluder.of_the_first
+    own = view.accomplice.of_the_first
     check_broadcast(laboratory)
     dictionary = laboratory.dictionary()
     if not dictionary:

@@ -35,8 +35,7 @@ Scorers = tuple[Mapping[str, Scorer], Scorer]
 def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Scorers:
     """The same for every victim: broadcasts do not tell clients apart."""
     check_broadcast(laboratory)
-    own, model = view.colluder, view.model
-    assert own is not None
+    own, model = view.accomplice, view.model
     row_of, kind = numbers(own.entity_names), numbers(own.relation_names)
 
     def scores(rows: Tensor, triples: np.ndarray) -> np.ndarray:

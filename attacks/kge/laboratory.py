@@ -24,7 +24,8 @@ from fkgsec.attacks.membership.candidates import (
 )
 from fkgsec.attacks.options import ShadowKnowledge
 from fkgsec.attacks.view import NotAttacked
-from fkgsec.errors import TrainingError
+from fkgsec.errors import FkgsecError, TrainingError
+from fkgsec.federation.adversary import Adversary
 
 
 class Shadow(NamedTuple):
@@ -42,6 +43,22 @@ class Shadow(NamedTuple):
 
 class KgeLaboratory(Laboratory[KgeView]):
     """Repeats a run of knowledge-graph embedding for the adversary of one view, see `Laboratory`."""
+
+    def check_sums(self, view: KgeView) -> None:
+        """Raise `NotAttacked` if there is no sum to take apart, or the run cannot be trained once more for its sums."""
+        if not view.secure:
+            raise NotAttacked("uploads cross one by one, or none does: there is no sum to take apart")
+        self.check_repeatable()
+
+    def train_first(self, view: KgeView, adversary: Adversary | None, last: int) -> KgeView:
+        """Train the first rounds of sums with the adversary in them. Raises `NotAttacked`, also where a client refuses."""
+        self.check_sums(view)
+        try:
+            return self.train(adversary, last=last)
+        except NotAttacked:
+            raise
+        except FkgsecError as error:
+            raise NotAttacked(f"the run ended with the attack in it: {error}") from error
 
     def candidates(self, view: KgeView) -> dict[str, np.ndarray]:
         """Draw triples of names to tell apart, object `[c, 3]` by victim, some trained on; of a victim that has enough."""

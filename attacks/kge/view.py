@@ -166,6 +166,12 @@ class KgeView(View):
     alignments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     union: frozenset[str] | None = None
 
+    @property
+    def accomplice(self) -> ColluderKnowledge:
+        """The colluder's knowledge, for an attack that needs one."""
+        assert self.colluder is not None
+        return self.colluder
+
     def sums_of(self, table: Table) -> list[Opened]:
         """The sums of a table that the server opened, in the order of the rounds."""
         opened = self.secure[table].opened if table in self.secure else ()

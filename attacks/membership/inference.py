@@ -127,7 +127,7 @@ def hold(view: KgeView, victim: VictimView) -> dict[str, Held]:
         }
     own = view.colluder
     if not view.threat_model.server:
-        assert own is not None
+        own = view.accomplice
         return {"broadcast": Held(view.model, own.shared_entities, own.relations, own.entity_names, own.relation_names)}
     rows, names, _ = victim.named_entities()
     name = "sum" if "entities" in victim.claims else "upload"

@@ -76,8 +76,7 @@ class Poisoner(Adversary):
 
 def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted:
     """Draw false triples from what the client knows, and train on them in the run."""
-    assert view.colluder is not None
-    own, options = view.colluder.of_the_first, laboratory.options
+    own, options = view.accomplice.of_the_first, laboratory.options
     changed = (own.entities != own.shared_entities).any(dim=1).numpy()
     others = set(own.entity_names[changed]) or set(own.entity_names)
     names, relations = own.entity_names, own.relation_names

@@ -180,10 +180,7 @@ def late(attacked: Mapping[str, KgeResult], begins: int) -> str | None:
 
 def score_planted(claims: Planted, truth: Truth) -> list[Figure]:
     """Rank the planted triples that are false with each victim's model: figures of every victim and of all, and the damage."""
-    try:
-        attacked = results_of(truth, claims.attacked)
-    except NotAttacked as reason:
-        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, reason)]
+    attacked = results_of(truth, claims.attacked)
     remark = late(attacked, claims.attacked.begins)
     figures: list[Figure] = []
     ranks: list[dict[str, np.ndarray]] = []

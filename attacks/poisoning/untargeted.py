@@ -26,7 +26,6 @@ from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.poisoning.damage import ITEMS, METRICS, damage
 from fkgsec.attacks.poisoning.planting import Attacked, first_round, late, results_of, train_with
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.recipes import Table
@@ -74,8 +73,7 @@ class ShuffledIdentities(Spoiler):
 
 def spoil(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Attacked:
     """Train with the client in it, by each way."""
-    assert view.colluder is not None
-    who, seed, begins = view.colluder.of_the_first.name, int(rng.integers(2**31)), first_round(laboratory)
+    who, seed, begins = view.accomplice.of_the_first.name, int(rng.integers(2**31)), first_round(laboratory)
     make = {
         "random": partial(RandomRows, who, seed, begins),
         "sign flip": partial(SignFlip, who, seed, begins),
@@ -86,10 +84,7 @@ def spoil(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> At
 
 def score(claims: Attacked, truth: Truth) -> list[Figure]:
     """Measure what training with the client cost the others."""
-    try:
-        attacked = results_of(truth, claims)
-    except NotAttacked as reason:
-        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, reason)]
+    attacked = results_of(truth, claims)
     return damage(truth, attacked, truth.colluders, late(attacked, claims.begins))
 
 

@@ -147,7 +147,7 @@ def claim(
     found: dict[Inference, EntityGuesses] = {}
     for infer, wanted in ((infer_entities, BY_VECTOR), (infer_entities_nearest, ("names", "learned", "combined"))):
         if set(wanted) & set(inferences):
-            found |= dict.fromkeys((by for by in inferences if by in wanted), infer(view, victim))
+            found |= dict.fromkeys((by for by in inferences if by in wanted), infer(guesser, victim))
     return Claims(victim, knowledge, {by: found[by] for by in inferences}, guesser, rankings)
 
 
@@ -160,8 +160,8 @@ def run(
     serves all of them (`Laboratory.memory`). All that the attack draws comes from the options' seed, so they share that, too.
     """
     options, memory = laboratory.options, laboratory.memory
-    if "guesser" not in memory and view.colluder is not None:
-        memory["guesser"] = RelationGuesser(view.model, view.colluder, options.seed)
+    if "guesser" not in memory and view.threat_model.leaks:
+        memory["guesser"] = RelationGuesser(view.model, view.accomplice, options.seed)
     guesser, rankings = memory.get("guesser"), memory.setdefault("rankings", {})
     wanted: tuple[Inference, ...] = options.inference or INFERENCES
     if options.metric == "published":

@@ -43,13 +43,13 @@ def nearest(queries: Tensor, keys: Tensor, block_bytes: int = BLOCK_BYTES) -> tu
 
 
 class Known(Protocol):
-    """Knowledge to name and link rows: a scoring function, and what a colluder handed over. Views have both."""
+    """Knowledge to name and link rows: a scoring function, and what a colluder handed over."""
 
     @property
     def model(self) -> KgeModel: ...
 
     @property
-    def colluder(self) -> ColluderKnowledge | None: ...
+    def colluder(self) -> ColluderKnowledge: ...
 
 
 class EntityGuesses(NamedTuple):
@@ -80,7 +80,6 @@ def infer_entities(view: Known, victim: VictimView) -> EntityGuesses:
     if victim.entity_names is not None:
         claims = victim.claims.get("entities")
         return EntityGuesses(victim.entity_names, claims.certainty if claims else np.ones(len(victim.entity_names)))
-    assert view.colluder is not None
     assert victim.entities is not None
     places, cosines = nearest(victim.entities, view.colluder.entities)
     return EntityGuesses(view.colluder.entity_names[places.numpy()], cosines.numpy())
@@ -95,7 +94,6 @@ def infer_entities_nearest(view: Known, victim: VictimView) -> EntityGuesses:
     own = infer_entities(view, victim)
     if victim.entity_names is not None:
         return own
-    assert view.colluder is not None
     assert victim.entities is not None
     places, cosines = nearest(victim.entities, view.colluder.shared_entities)
     if not float(cosines.nanmean()) > float(np.nanmean(own.cosines)):
@@ -112,7 +110,6 @@ def infer_relations(view: Known, victim: VictimView, pairs: np.ndarray, by: ByVe
 
     Returns: names `[P]`.
     """
-    assert view.colluder is not None
     assert victim.entities is not None
     heads, tails = (victim.entities[torch.from_numpy(pairs[:, column])] for column in (0, 1))
     return view.colluder.relation_names[best_relations(view.model, view.colluder.relations, heads, tails, by)]
@@ -131,7 +128,6 @@ def infer_relation_rows(view: Known, victim: VictimView) -> np.ndarray:
 
     Rows of a secure sum stand where the colluder's do, so those it holds are named by their place.
     """
-    assert view.colluder is not None
     assert victim.relations is not None
     if "relations" in victim.claims:
         return victim.claims["relations"].names
@@ -154,7 +150,6 @@ def rank_pairs(view: Known, victim: VictimView, heads: np.ndarray) -> PairRankin
     Args:
         heads: int64 `[H]` rows of the victim to take as heads (a sample, since all pairs are n squared times R scores).
     """
-    assert view.colluder is not None
     assert victim.entities is not None
     rows, relations = victim.entities, view.colluder.relations
     best_score = torch.full((len(heads), len(rows)), -torch.inf)

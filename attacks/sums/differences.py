@@ -25,10 +25,9 @@ from torch import Tensor
 
 from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
-from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
-from fkgsec.attacks.sums.plan import train_first
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import mean, proportion
 from fkgsec.federation.adversary import Adversary
@@ -84,11 +83,11 @@ Lied = tuple[int, int, np.ndarray | None]
 """The runs without and with the lie, and which rows the latter's sum opens, bool `[N]`; None where none was opened."""
 
 
-def run_dropout(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Dropped | NotAttacked]:
+def run_dropout(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Dropped | NotAttacked]:
     """Read each victim's rows off two sums."""
 
     def drop(victim: Any) -> Dropped:
-        attacked = train_first(view, laboratory, DroppingServer(client_party(victim.name)), LAST)
+        attacked = laboratory.train_first(view, DroppingServer(client_party(victim.name)), LAST)
         table = laboratory.settings.recipe.shared[0]
         without, whole = (attacked.sum_of(table, round) for round in (1, LAST))
         if without is None or whole is None:
@@ -98,11 +97,11 @@ def run_dropout(view: KgeView, laboratory: Laboratory, rng: np.random.Generator)
     return claim_each(view.victims, drop)
 
 
-def run_lies(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Lied:
+def run_lies(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> Lied:
     """Open sums by the lie."""
     if not laboratory.suppresses:
         raise NotAttacked("no rows are suppressed, so there is no count to lie about")
-    honest, lying = (train_first(view, laboratory, adversary, LAST) for adversary in (None, LyingServer()))
+    honest, lying = (laboratory.train_first(view, adversary, LAST) for adversary in (None, LyingServer()))
     opened = lying.sum_of(laboratory.settings.recipe.shared[0], LAST)
     return honest.run, lying.run, None if opened is None else opened[1] > 0
 

@@ -25,10 +25,9 @@ import numpy as np
 
 from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
-from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.sums.plan import check_sums
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.federation.messages import Opened, client_party
 from fkgsec.federation.recipes import Table
@@ -97,9 +96,9 @@ class Claims(NamedTuple):
     by_last_sum: Mapping[str, update_recovery.Recovered]
 
 
-def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claims:
+def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> Claims:
     """Train the run once more for its sums, and take these apart."""
-    check_sums(view, laboratory)
+    laboratory.check_sums(view)
     table = laboratory.settings.recipe.shared[0]
     again: KgeView = laboratory.train(rounds=range(1, view.round + 1))
     sums = again.sums_of(table)

@@ -23,10 +23,9 @@ from torch import Tensor
 
 from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
-from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
-from fkgsec.attacks.sums.plan import check_sums
 from fkgsec.attacks.update_recovery import Changes
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.errors import FkgsecError
@@ -103,9 +102,9 @@ class Attacked(NamedTuple):
     refusal: str | None = None
 
 
-def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Attacked | NotAttacked]:
+def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Attacked | NotAttacked]:
     """Train the first rounds without and with the attack."""
-    check_sums(view, laboratory)
+    laboratory.check_sums(view)
     table = laboratory.settings.recipe.shared[0]
     honest: KgeView = laboratory.train(last=LAST)
     by_sum = update_recovery.recover(honest, table)

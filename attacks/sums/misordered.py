@@ -20,10 +20,9 @@ from torch import Tensor
 
 from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
-from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.sums.plan import check_sums, train_first
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.estimate import mean
 from fkgsec.federation.adversary import Adversary
@@ -81,15 +80,15 @@ Claims = Mapping[tuple[str, bool], Claim | NotAttacked]
 """By victim, and by whether clients check the order of requests, what the server reads off; or why the run ended."""
 
 
-def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claims:
+def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> Claims:
     """Train the first rounds with the attack, with clients that check the order and with clients that do not."""
-    check_sums(view, laboratory)
+    laboratory.check_sums(view)
     table, claims = laboratory.settings.recipe.shared[0], {}
     for victim in view.victims:
         for checks_order in (True, False):
             server = MisorderingServer(client_party(victim.name), checks_order=checks_order)
             try:
-                attacked = train_first(view, laboratory, server, ROUND)
+                attacked = laboratory.train_first(view, server, ROUND)
             except NotAttacked as reason:
                 claims[victim.name, checks_order] = reason
                 continue

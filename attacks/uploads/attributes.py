@@ -64,9 +64,7 @@ class Inferred:
 
 def infer(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | NotAttacked]:
     """Prepare the answers of each victim to any relation that the colluder knows."""
-    assert view.colluder is not None
-    own = view.colluder
-    return claim_each(view.victims, lambda victim: _infer(view.model, own, victim))
+    return claim_each(view.victims, lambda victim: _infer(view.model, view.accomplice, victim))
 
 
 def _infer(model: KgeModel, colluder: ColluderKnowledge, victim: VictimView) -> Inferred:

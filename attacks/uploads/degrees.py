@@ -21,9 +21,9 @@ from torch import Tensor
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.intervals import LEAST, spearman
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.uploads.pairs import HeldRows, closeness, local_ids
-from fkgsec.attacks.uploads.rank_correlation import LEAST, spearman
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
 from fkgsec.kge.models import KgeModel

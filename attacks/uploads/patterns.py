@@ -19,9 +19,9 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import placements
+from fkgsec.attacks.membership.intervals import LEAST, spearman
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.uploads.pairs import Pairs, candidate_pairs, linked_pairs, ranking_auc
-from fkgsec.attacks.uploads.rank_correlation import LEAST, spearman
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
 

@@ -71,8 +71,7 @@ def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
 
 def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Named | NotAttacked]:
     """Name each row of each victim, by each way."""
-    own = view.colluder
-    assert own is not None
+    own = view.accomplice
     if len(own.entity_names) < 3:
         raise NotAttacked(f"{len(own.entity_names)} entities leaked; it takes 3")
     entities, relations = own.entities.float(), own.relations.float()

@@ -13,6 +13,7 @@ import torch
 
 from fkgsec import KgeModel, Truth
 from fkgsec.attacks.membership.figures import estimate_auc, placements
+from fkgsec.attacks.membership.intervals import spearman
 from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
 from fkgsec.attacks.uploads.pairs import (
     Pairs,
@@ -25,7 +26,6 @@ from fkgsec.attacks.uploads.pairs import (
     share_of_first,
     standardised,
 )
-from fkgsec.attacks.uploads.rank_correlation import spearman
 from fkgsec.estimate import exact, proportion
 
 RNG = np.random.default_rng(0)
