@@ -26,7 +26,7 @@ import pandas as pd
 from fkgsec.attacks.figure import NOT_ATTACKED, STRONGEST, TOGETHER, Figure
 from fkgsec.attacks.frames import HEADS, figures_to_frame, summary_rows
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.membership.figures import auc_of
+from fkgsec.attacks.membership.figures import measure_membership
 from fkgsec.attacks.options import (
     KGE,
     RECONSTRUCTION,
@@ -251,7 +251,8 @@ class Truth:
         if min(len(members), len(controls)) < 2:
             reason = f"{len(members)} trained triples and {len(controls)} others; it takes 2 of each"
             return self.not_attacked(victim, reason, ["auc"])
-        auc = auc_of(members, controls)
+        scores, member = np.concatenate([members, controls]), np.arange(len(members) + len(controls)) < len(members)
+        auc = measure_membership(scores, member, attack=self.attack.name, control="given", rng=self.rng).auc
         return [self.figure("auc", victim, auc, baseline=exact(0.5, auc.n), attainable=1.0)]
 
 

@@ -123,9 +123,10 @@ class Watched:
         view_of, self._running = laboratory._view_of, True
         laboratory._view_of = lambda result: self._sealed(view_of(result))
         _change_class(laboratory, self._guarded(type(laboratory)))
-        claims = self._real.run(self._sealed(view), laboratory, rng)
-        self._running = False
-        return claims
+        try:
+            return self._real.run(self._sealed(view), laboratory, rng)
+        finally:
+            self._running = False
 
     def _score(self, claims: Any, truth: Truth) -> list[Figure]:
         return self._real.score(claims, truth)
