@@ -2,8 +2,8 @@
 
 figures, scores = run_attacks(result, KgeAttackOptions(leak=(0.5, 1.0)))          # of knowledge graphs
 figures, scores = run_attacks(result, GraphAttackOptions(threat=("models",)))     # of graph classification
-for one in headline(figures):
-    print(one.key, one.threat_model, one.leak, one.victim, one.estimate, one.baseline)
+for figure in headline(figures):
+    print(figure.key, figure.threat_model, figure.leak, figure.victim, figure.estimate, figure.baseline)
 figures_to_frame(figures)                                                         # pandas, as run_attacks(...).to_frame()
 """
 
@@ -37,24 +37,15 @@ __all__ = [
     "run_attacks",
 ]
 
-_WHERE = {
-    "ATTACKS": "fkgsec.attacks.registry",
-    "Attack": "fkgsec.attacks.registry",
-    "AttackOptions": "fkgsec.attacks.options",
-    "Figure": "fkgsec.attacks.figure",
-    "GraphAttackOptions": "fkgsec.attacks.options",
-    "KgeAttackOptions": "fkgsec.attacks.options",
-    "Laboratory": "fkgsec.attacks.laboratory",
-    "Needs": "fkgsec.attacks.registry",
-    "THREAT_MODELS": "fkgsec.attacks.options",
-    "ThreatModel": "fkgsec.attacks.options",
-    "Truth": "fkgsec.attacks.registry",
-    "View": "fkgsec.attacks.view",
-    "build_view": "fkgsec.attacks.registry",
-    "figures_to_frame": "fkgsec.attacks.frames",
-    "headline": "fkgsec.attacks.figure",
-    "run_attacks": "fkgsec.attacks.registry",
+_MODULES = {
+    "figure": ("Figure", "headline"),
+    "frames": ("figures_to_frame",),
+    "laboratory": ("Laboratory",),
+    "options": ("AttackOptions", "GraphAttackOptions", "KgeAttackOptions", "THREAT_MODELS", "ThreatModel"),
+    "registry": ("ATTACKS", "Attack", "Needs", "Truth", "build_view", "run_attacks"),
+    "view": ("View",),
 }
+_WHERE = {name: f"fkgsec.attacks.{module}" for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:

@@ -36,7 +36,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         attack, metric: names; together they are the measure that a policy limits, `attack.metric`.
-        threat_model: one of `fkgsec.attacks.view.THREAT_MODELS`; of unlearning see `fkgsec.attacks.forgetting.figures`.
+        threat_model: one of `fkgsec.attacks.view.THREAT_MODELS`; of unlearning see `fkgsec.attacks.forgetting.evaluation.HOLDER`.
         victim: a client, or "all" together.
         estimate: the figure with its interval; larger is worse for the victim, unless `less_is_worse`.
         baseline: the same figure of an adversary with the same knowledge that has no message of the rounds; of several such
@@ -90,7 +90,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def advantage(self) -> float:
-        """How much worse than its baseline, 0 where nothing was attacked; the figure itself where there is no baseline."""
+        """Excess over the baseline, 0 where nothing was attacked; the figure itself where there is no baseline."""
         if self.reason:
             return 0.0
         added = self.estimate.value - (self.baseline.value if self.baseline else 0.0)
@@ -98,7 +98,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def beyond(self) -> bool:
-        """Whether the whole interval lies on the victim's worse side of the baseline (of 0 where there is none)."""
+        """True if the whole interval lies on the victim's worse side of the baseline (of 0 where there is none)."""
         if self.reason is not None:
             return False
         base = 0.0 if self.baseline is None else self.baseline.value
@@ -106,7 +106,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def by_protocol(self) -> bool:
-        """Whether the figure beats its baseline, and the interval includes what the protocol exposes without inference."""
+        """True if the figure beats its baseline, and the interval includes what the protocol exposes without inference."""
         if not self.beyond or self.exposed is None:
             return False
         shown = self.exposed.value
@@ -114,7 +114,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def given(self) -> bool:
-        """Whether the baseline is the most already, so that the attack can add nothing."""
+        """True if the baseline is already at the upper bound, so that the attack can add nothing."""
         return self.reason is None and self.baseline is not None and self.baseline.value == self.attainable
 
     @property
@@ -132,7 +132,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     @property
     def question(self) -> tuple[str, str, str, float | None, str]:
-        """What the figure answers beside its victim: attack, metric, threat model, leak and variant."""
+        """Attack, metric, threat model, leak and variant."""
         return self.attack, self.metric, self.threat_model, self.leak, self.variant
 
     @property

@@ -10,15 +10,16 @@ stays with the evaluator, who finds the run itself in `Truth.runs`, by the numbe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 import msgspec
 import numpy as np
 
-from fkgsec.attacks.view import View
+from fkgsec.attacks.view import NotAttacked, View
 from fkgsec.data.graph import ClientGraph
+from fkgsec.errors import TrainingError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import client_party
@@ -31,7 +32,7 @@ _NOT_PUBLIC = ("seed", "protocol_seed", "device", "defense")
 
 @dataclass(frozen=True)
 class PublicSettings:
-    """What every party knows of a run: its options, which are attributes here, but for seeds, device and defense.
+    """Public knowledge of a run: its options, which are attributes here, but for seeds, device and defense.
 
     >>> from fkgsec.gnn.options import GnnOptions
     >>> PublicSettings.of(GnnOptions(width=32)).width
@@ -56,7 +57,7 @@ class PublicSettings:
 
     @property
     def recipe(self) -> Recipe:
-        """Of the algorithm."""
+        """Recipe of the algorithm."""
         return RECIPES[self.fields["algorithm"]]
 
     def options(self, seed: int, **changes: Any) -> Any:
@@ -68,42 +69,50 @@ class Laboratory(Generic[ViewT]):
     """Repeats one run for the adversary of one view.
 
     Args:
-        result: the attacked run. train: as `run_federation`. seed: of the attack.
+        result: the attacked run. train: as `run_federation`. options: of the attack.
+        colluders: those that collude, the one that acts first.
         view_of: makes the view of another run of the same clients, under the same threat model.
+        memory: what an attack learns for all threat models of one draw of leaked entities, by keys of its own.
 
     Attributes:
         runs: the attacked run, and those that were trained here; for the evaluator.
         settings: what every party knows of the run. seed: of the attack, which nothing in the run is drawn from.
         uploads: by client the rounds after alignment in which it uploaded. last_round: of the attacked run.
         noised: whether its noise depends on the number of rounds. suppresses: whether rows with few holders are left out of sums.
-        elsewhere: why the run cannot be repeated at all; None where it can. defended: why it cannot be repeated here.
+        obstacle: why no adversary can change the run; None where one can.
     """
 
     def __init__(
-        self, result: RunResult, train: Callable[..., Any], seed: int, view_of: Callable[[Any], ViewT]
+        self,
+        result: RunResult,
+        train: Callable[..., Any],
+        options: Any,
+        colluders: Sequence[str],
+        view_of: Callable[[Any], ViewT],
+        memory: dict[Any, Any] | None = None,
     ) -> None:
-        options = result.options
+        defense, algorithm = result.options.defense, result.options.algorithm
         self.runs: list[Any] = [result]
-        self.settings, self.seed = PublicSettings.of(options), seed
+        self.settings, self.options, self.seed = PublicSettings.of(result.options), options, options.seed
+        self.colluders, self.memory = tuple(colluders), {} if memory is None else memory
         self.last_round = result.rounds[-1].round if result.rounds else 0
-        self.noised, self.suppresses = bool(result.protection.guarantees), "suppress" in options.defense
+        self.noised, self.suppresses = bool(result.protection.guarantees), "suppress" in defense
         sent = [(one.sender, one.round) for one in result.transcript.entries if one.direction == "up" and one.round > 0]
         self.uploads = {
             client.name: tuple(sorted({number for sender, number in sent if sender == client_party(client.name)}))
             for client in result.graph.clients
         }
-        self.elsewhere = self.defended = None
+        self.obstacle = None if self.settings.recipe.shared else f"nothing crosses in {algorithm}"
+        if defense and train is run_federation:
+            self.obstacle = "the run was defended: it can be trained again with that defense's transport alone"
         if not result.rounds:
-            self.elsewhere = "its tables were trained elsewhere: it cannot be trained again with an adversary in it"
-        if options.defense and train is run_federation:
-            self.defended = "the run was defended: it can be trained again with that defense's transport alone"
+            self.obstacle = "its tables were trained elsewhere: it cannot be trained again with an adversary in it"
         self._train, self._view_of = train, view_of
 
-    @property
-    def obstacle(self) -> str | None:
-        """Why no adversary can change the run; None where one can."""
-        nothing = f"nothing crosses in {self.settings.algorithm}"
-        return self.elsewhere or self.defended or (None if self.settings.recipe.shared else nothing)
+    def check_repeatable(self) -> None:
+        """Raise `NotAttacked` if no adversary can change the run."""
+        if self.obstacle:
+            raise NotAttacked(self.obstacle)
 
     def train(
         self,
@@ -121,7 +130,7 @@ class Laboratory(Generic[ViewT]):
             data: by malicious client, what it makes of its own data.
 
         Raises:
-            TrainingError: the run broke down with the adversary in it.
+            NotAttacked: the run cannot be repeated, or broke down with the adversary in it.
         """
         graph = self.runs[0].graph
         if data:
@@ -132,33 +141,37 @@ class Laboratory(Generic[ViewT]):
     def train_with_triples(
         self, client: str, triples: np.ndarray, make: Callable[[np.ndarray], Adversary], *, last: int | None = None
     ) -> ViewT:
-        """Repeat the run with invented triples in the training data of a malicious client.
+        """Repeat the run with invented triples in the training data of a malicious client. Raises `NotAttacked` as `train`.
 
         Args:
             triples: of names, object `[k, 3]`, whose heads and relations the client knows.
             make: the adversary, given the client's rows of the triples' tails, int64 `[k]`.
         """
         graph = self.runs[0].graph
-        own = next(one for one in graph.clients if one.name == client)
+        before = next(one for one in graph.clients if one.name == client)
         entities = tuple(dict.fromkeys([*graph.entities, *triples[:, 2]]))
         numbers = [{name: number for number, name in enumerate(names)} for names in (entities, graph.relations)]
         ids = [[numbers[column == 1][name] for column, name in enumerate(triple)] for triple in triples]
-        parts = [own.to_global(part) for part in (own.train, own.valid, own.test)]
+        parts = [before.to_global(part) for part in (before.train, before.valid, before.test)]
         parts[0] = np.concatenate([parts[0], np.array(ids, dtype=np.int64).reshape(-1, 3)])
         claimed = ClientGraph.from_global(client, *parts)
-        place = {entity: row for row, entity in enumerate(claimed.entity_ids.tolist())}
-        rows = np.array([place[tail] for _, _, tail in ids], dtype=np.int64)
-        clients = tuple(claimed if one is own else one for one in graph.clients)
+        row_of = {entity: row for row, entity in enumerate(claimed.entity_ids.tolist())}
+        rows = np.array([row_of[tail] for _, _, tail in ids], dtype=np.int64)
+        clients = tuple(claimed if one is before else one for one in graph.clients)
         return self._repeat(replace(graph, entities=entities, clients=clients), make(rows), (), last)
 
     def _repeat(self, graph: Any, adversary: Adversary | None, rounds: Collection[int], last: int | None) -> ViewT:
+        self.check_repeatable()
         options = self.runs[0].options
         if last is not None:
             options = msgspec.structs.replace(options, rounds=last, eval_every=last, patience=0)
         how: dict[str, Any] = {"adversary": adversary} if adversary is not None else {}
         if rounds:
             how["rounds_needed"] = rounds
-        result = self._train(graph, options, **how)
+        try:
+            result = self._train(graph, options, **how)
+        except TrainingError as error:
+            raise NotAttacked(f"the run broke down with the adversary in it: {error}") from error
         self.runs.append(result)
         return self._seen(result, len(self.runs) - 1)
 

@@ -30,7 +30,7 @@ RECONSTRUCTION, UPDATE_RECOVERY, MEMBERSHIP = "reconstruction", "update-recovery
 
 @dataclass(frozen=True)
 class ThreatModel:
-    """Who colludes and what is known beforehand.
+    """The colluding parties and their prior knowledge.
 
     Attributes:
         lines: by task that it applies to, what tables say of it.
@@ -55,12 +55,12 @@ class ThreatModel:
 
     @property
     def leaks(self) -> bool:
-        """Whether a share of a colluder's knowledge leaks to the server; a client that is alone has all of its own."""
+        """True if a share of a colluder's knowledge leaks to the server; a client that is alone has all of its own."""
         return self.colluder and self.server
 
     @property
     def about(self) -> str:
-        """One line for tables; that of the first task where they differ."""
+        """Line for tables; that of the first task where they differ."""
         return next(iter(self.lines.values()))
 
 
@@ -140,7 +140,7 @@ def threat_models(task: str) -> dict[str, ThreatModel]:
 
 
 class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which attacks, under what.
+    """The attacks to run, and their conditions.
 
     Attributes:
         task: whose runs a subclass is for, a name in `fkgsec.attacks.registry.ATTACKED`; not an option itself.
@@ -199,7 +199,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         probes: where these are most of its entities, nobody follows any one.
         probe_round: None: so late that the answer crosses in the last of its rounds.
         attack_rounds: None: all. Few are replayed in seconds, and say less (docs/poisoning.md).
-        shadow_knowledge: see `fkgsec.attacks.membership.shadows`.
+        shadow_knowledge: see `fkgsec.attacks.membership.candidates`.
     """
 
     task: ClassVar[str] = KGE
@@ -271,16 +271,15 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
             raise SpecError("leak needs at least one ratio")
         if not 0 < self.auxiliary < 1:
             raise SpecError(f"auxiliary must lie between 0 and 1, both excluded; got {self.auxiliary}")
-        for name, value in (
-            ("probes", self.probes),
-            ("probe_round", self.probe_round),
-            ("probe_rounds", self.probe_rounds),
-            ("attack_rounds", self.attack_rounds),
-        ):
-            if value is not None and value < 1:
-                raise SpecError(f"{name} must be at least 1; got {value}")
-        if self.guesses < 2:
-            raise SpecError(f"guesses must be at least 2; got {self.guesses}")
+        least = {
+            "probes": 1,
+            "probe_round": 1,
+            "probe_rounds": 1,
+            "attack_rounds": 1,
+            "guesses": 2,
+            "unlinked_heads": 0,
+        }
+        _check_least(self, least)
         if not 0 < self.probe_size <= MOST:
             raise SpecError(f"probe_size must be above 0 and at most {MOST:,.0f}; got {self.probe_size}")
         for name in ("poison_triples", "poison_copies"):
@@ -288,14 +287,11 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
                 raise SpecError(f"{name} must lie in 1..10,000; got {getattr(self, name)}")
         if not 1 <= self.boost <= MOST:
             raise SpecError(f"boost must lie in 1..{MOST:,.0f}; got {self.boost:g}")
-        if self.shadows and (self.shadows < MIN_SHADOWS or self.shadows % 2):
-            raise SpecError(f"shadows must be 0 or an even number from {MIN_SHADOWS} on; got {self.shadows}")
+        _check_shadows(self.shadows)
         if not self.shadows and self.shadow_knowledge != "same-graph":
             raise SpecError(
                 "shadow_knowledge applies to shadow federations, of which there are none; give shadows, too"
             )
-        if self.unlinked_heads < 0:
-            raise SpecError(f"unlinked_heads must be at least 0; got {self.unlinked_heads}")
 
 
 class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -322,14 +318,23 @@ class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_un
         super().__post_init__()
         if isinstance(self.colluder, tuple):
             raise SpecError(f"colluder must be one client where graphs are classified; got {', '.join(self.colluder)}")
-        if self.shadows and (self.shadows < 4 or self.shadows % 2):
-            raise SpecError(f"shadows must be 0 or an even number from 4 on; got {self.shadows}")
-        for name, least in (("malicious", 1), ("target_class", 0)):
-            if getattr(self, name) < least:
-                raise SpecError(f"{name} must be at least {least}; got {getattr(self, name)}")
+        _check_shadows(self.shadows)
+        _check_least(self, {"malicious": 1, "target_class": 0})
         for name in ("poisoned", "trigger_size", "trigger_density"):
             if not 0 < getattr(self, name) <= 1:
                 raise SpecError(f"{name} must lie in (0, 1]; got {getattr(self, name)}")
+
+
+def _check_least(options: BaseAttackOptions, least: Mapping[str, int]) -> None:
+    for name, number in least.items():
+        value = getattr(options, name)
+        if value is not None and value < number:
+            raise SpecError(f"{name} must be at least {number}; got {value}")
+
+
+def _check_shadows(shadows: int) -> None:
+    if shadows and (shadows < MIN_SHADOWS or shadows % 2):
+        raise SpecError(f"shadows must be 0 or an even number from {MIN_SHADOWS} on; got {shadows}")
 
 
 AttackOptions = KgeAttackOptions  # as scripts call it that were written when there was one task

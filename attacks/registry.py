@@ -19,12 +19,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import pandas as pd
 
-from fkgsec.attacks.figure import NOT_ATTACKED, TOGETHER, Figure
+from fkgsec.attacks.figure import NOT_ATTACKED, STRONGEST, TOGETHER, Figure
 from fkgsec.attacks.frames import HEADS, figures_to_frame, summary_rows
-from fkgsec.attacks.kge.leak_draws import LEAK_DRAWS
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import measure_membership
 from fkgsec.attacks.options import (
@@ -35,7 +35,7 @@ from fkgsec.attacks.options import (
     ThreatModel,
     threat_models,
 )
-from fkgsec.attacks.view import Victim, View, check_attackable
+from fkgsec.attacks.view import NotAttacked, Victim, View, check_attackable
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.loop import run_federation
@@ -45,10 +45,14 @@ from fkgsec.frames import block
 from fkgsec.randomness import generator
 from fkgsec.registry import Registry
 
+LEAK_DRAWS = 5  # further draws of the leaked entities, see `fkgsec.attacks.kge.task.widen`
+Measure = Callable[..., Estimate]
+"""The estimate of one way, with its interval at the level of one among `compared=` so many."""
+
 
 @dataclass(frozen=True)
 class Needs:
-    """What an attack cannot do without.
+    """The requirements of an attack.
 
     Attributes:
         colluder: element-embedding pairs of a client. names: which entity each uploaded row is of.
@@ -58,7 +62,7 @@ class Needs:
         auxiliary: some of the victims' triples, or graphs of the victims' data sets that nobody trains on.
         alone: a client's own knowledge and what it was sent, without any server.
         candidates: graphs of which some are the victims', to be told; a graph view has them for attacks that need them alone.
-        first_round: what crossed in the first round of uploads, instead of the last one up to the kept round.
+        first_round: what crossed in the first round of uploads, instead of the last one up to the best round.
     """
 
     colluder: bool = False
@@ -73,13 +77,11 @@ class Needs:
     first_round: bool = False
 
     def fit(self, model: ThreatModel) -> bool:
-        """Whether a threat model gives it."""
-        given = (
-            (model.colluder, self.colluder), (model.identifiers, self.names), (model.models, self.models),
-            (model.server, self.server), (model.auxiliary, self.auxiliary),
-            (model.colluder and not model.server, self.alone),
-        )  # fmt: skip
-        return all(gives >= needed for gives, needed in given)
+        """True if a threat model meets the requirements."""
+        alone = model.colluder and not model.server
+        gives = (model.colluder, model.identifiers, model.models, model.server, model.auxiliary, alone)
+        needed = (self.colluder, self.names, self.models, self.server, self.auxiliary, self.alone)
+        return all(has >= needs for has, needs in zip(gives, needed, strict=True))
 
     def missing(self, victim: Victim) -> str | None:
         """Why a victim cannot be attacked, or None."""
@@ -109,28 +111,26 @@ class Needs:
         return None
 
     def words(self) -> str:
-        """As a table says it."""
+        """The needs in the words of a table."""
+        words = {
+            "colluder": "a colluder", "names": "names", "models": "clients' models", "server": "a server",
+            "auxiliary": "auxiliary data", "candidates": "candidates", "alone": "a client alone",
+            "first_round": "the first round",
+        }  # fmt: skip
         parts = [f"each victim's {table}" for table in self.single_uploads]
-        given = (
-            ("a colluder", self.colluder), ("names", self.names), ("clients' models", self.models),
-            ("a server", self.server), ("auxiliary data", self.auxiliary), ("candidates", self.candidates),
-            ("a client alone", self.alone),
-            ("the first round", self.first_round),
-        )  # fmt: skip
-        parts += [word for word, needed in given if needed]
-        return ", ".join(parts) or "nothing"
+        return ", ".join([*parts, *(word for name, word in words.items() if getattr(self, name))]) or "nothing"
 
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """What the evaluator knows and the adversary does not, and how figures are made. It is made once claims are complete.
+    """The evaluator's knowledge, from which figures are made. It is made once claims are complete.
 
     Attributes:
         threat_model, round, leak: of the attacked view.
         runs: the finished run, of the task's type, and those that the attack had trained, see `View.run`.
-        colluder: the client that colludes, where the threat model has one. accomplices: further ones, which hand over what they
-            know and do nothing else.
-        victims: names of those that could be attacked. seed: of the attack. rng: of whatever scoring draws.
+        victims: names of those that could be attacked.
+        colluders: those that collude, where the threat model has any. The first one acts; further ones hand over what they know.
+        options: of the attack. rng: of whatever scoring draws.
         scores: filled by scoring with the score of each item, if it gives any: tables with a column `item`, which are kept in
             scores.parquet beside the record.
         shuffled: by victim its graph in the order of the rows that the attack was given, where that is a random one.
@@ -142,22 +142,26 @@ class Truth:
     leak: float | None
     runs: Sequence[Any]
     victims: Sequence[str]
-    colluder: str
-    seed: int
+    colluders: tuple[str, ...]
+    options: Any
     rng: np.random.Generator
     scores: list[pd.DataFrame] = field(default_factory=list)
     shuffled: Mapping[str, Any] = field(default_factory=dict)
-    accomplices: tuple[str, ...] = ()
+
+    @property
+    def seed(self) -> int:
+        """Seed of the attack."""
+        return self.options.seed
+
+    @property
+    def colluder(self) -> str:
+        """The colluder that acts."""
+        return self.colluders[0]
 
     @property
     def result(self) -> Any:
         """The attacked run."""
         return self.runs[0]
-
-    @property
-    def colluders(self) -> tuple[str, ...]:
-        """All that collude."""
-        return self.colluder, *self.accomplices
 
     @property
     def graph(self) -> Any:
@@ -167,28 +171,38 @@ class Truth:
     def client(self, victim: str) -> Any:
         """A victim's graph, or graphs.
 
-        Rows of a knowledge graph that it uploaded in clear stand in the order of its local ids, which are not those of `graph`
-        where the attack's rows were shuffled.
+        Rows of a knowledge graph that it uploaded in plaintext stand in the order of its local ids, which are not those of
+        `graph` where the attack's rows were shuffled.
         """
         return self.shuffled.get(victim) or self.own(victim)
 
     def own(self, victim: str) -> Any:
         """A victim's graph, or graphs, in the order of `graph`."""
-        return next(client for client in self.graph.clients if client.name == victim)
+        return self.graph.clients[self.index(victim)]
+
+    def index(self, victim: str) -> int:
+        """Index of a client."""
+        return next(index for index, client in enumerate(self.graph.clients) if client.name == victim)
 
     def rows_of(self, victim: str, table: Table) -> np.ndarray:
-        """Of a victim's entities, or relations, in the order of `graph`: which row the attack was given of each, int64 `[n]`."""
+        """Row that the attack was given of each of a victim's entities, or relations, in the order of `graph`, int64 `[n]`."""
         before, after = (
             client.entity_ids if table == "entities" else client.relation_ids
             for client in (self.own(victim), self.client(victim))
         )
-        row = {number: row for row, number in enumerate(after.tolist())}
-        return np.array([row[number] for number in before.tolist()], dtype=np.int64)
+        order = np.argsort(after)
+        return order[np.searchsorted(after, before, sorter=order)]
 
     def figure(
-        self, metric: str, victim: str, estimate: Estimate, *, baseline: Estimate | None = None, **details: Any
+        self,
+        metric: str,
+        victim: str,
+        estimate: Estimate = NOT_ATTACKED,
+        *,
+        baseline: Estimate | None = None,
+        **details: Any,
     ) -> Figure:
-        """A figure of this attack under the threat model; `details` are further fields of `Figure`."""
+        """A figure of this attack under the threat model; `details` are further fields of `Figure`, a `reason` for one."""
         model = self.threat_model
         return Figure(
             self.attack.name, metric, model.name, victim, estimate, baseline,
@@ -196,9 +210,38 @@ class Truth:
             round=self.round, less_is_worse=metric in self.attack.errors, **details,
         )  # fmt: skip
 
-    def not_attacked(self, victim: str, reason: str) -> list[Figure]:
-        """Every metric of the attack on a victim that it cannot attack."""
-        return [self.figure(metric, victim, NOT_ATTACKED, reason=reason) for metric in self.attack.metrics]
+    def not_attacked(self, victim: str, reason: object, metrics: Iterable[str] = ()) -> list[Figure]:
+        """Figures of a victim that cannot be attacked, by these metrics of the attack or by all."""
+        return [self.figure(metric, victim, reason=str(reason)) for metric in metrics or self.attack.metrics]
+
+    def figures(
+        self, metric: str, victim: str, ways: Mapping[str, Measure], guesses: Mapping[str, Estimate], **details: Any
+    ) -> list[Figure]:
+        """A figure of each way to infer (`Figure.variant`), and one of the strongest of the ways and guesses.
+
+        An adversary does not know which way is best; the evaluator does. So the interval of the strongest is at the level
+        1 - 0.05 / m for the m among which was chosen (Bonferroni).
+
+        Args:
+            ways: at least one, such as `{"distance": partial(dyadic_auc, linked, others, ends)}`.
+            guesses: adversaries without what crossed, by name; the best one is the baseline.
+            details: further fields of `Figure`.
+        """
+        worse = -1 if metric in self.attack.errors else 1
+        baseline = max(guesses.values(), key=lambda guess: worse * guess.value)
+        made = [
+            self.figure(metric, victim, measure(), baseline=baseline, variant=way, guesses=dict(guesses), **details)
+            for way, measure in ways.items()
+        ]
+        best = max(made, key=lambda figure: worse * figure.estimate.value)
+        compared = len(ways) + sum(name != "chance" for name in guesses)  # chance needs no choosing
+        estimate, by = ways[best.variant](compared=compared), best.variant
+        if worse * baseline.value > worse * estimate.value:
+            value, by = baseline.value, next(name for name, guess in guesses.items() if guess is baseline)
+            estimate = msgspec.structs.replace(
+                estimate, value=value, low=min(estimate.low, value), high=max(estimate.high, value)
+            )
+        return [*made, msgspec.structs.replace(best, variant=STRONGEST, estimate=estimate, by=by, compared=compared)]
 
     def membership(self, victim: str, members: np.ndarray, controls: np.ndarray) -> list[Figure]:
         """The figure `auc` of a membership attack: scores of trained triples `[m]` and of others `[c]`, larger for trained ones.
@@ -207,15 +250,33 @@ class Truth:
         """
         if min(len(members), len(controls)) < 2:
             reason = f"{len(members)} trained triples and {len(controls)} others; it takes 2 of each"
-            return [self.figure("auc", victim, NOT_ATTACKED, reason=reason)]
-        found = measure_membership(
-            np.concatenate([members, controls]),
-            np.arange(len(members) + len(controls)) < len(members),
-            attack=self.attack.name,
-            control="given",
-            rng=self.rng,
-        )
-        return [self.figure("auc", victim, found.auc, baseline=exact(0.5, found.auc.n), attainable=1.0)]
+            return self.not_attacked(victim, reason, ["auc"])
+        scores, member = np.concatenate([members, controls]), np.arange(len(members) + len(controls)) < len(members)
+        auc = measure_membership(scores, member, attack=self.attack.name, control="given", rng=self.rng).auc
+        return [self.figure("auc", victim, auc, baseline=exact(0.5, auc.n), attainable=1.0)]
+
+
+def score_each(
+    figures: Callable[[Truth, str, Any], list[Figure]],
+) -> Callable[[Mapping[str, Any], Truth], list[Figure]]:
+    """Make the `score` of an attack that claims something of each victim, or a `NotAttacked` (see `claim_each`).
+
+    Args:
+        figures: of the truth, a victim and what was claimed of it; it may raise `NotAttacked`, too.
+    """
+
+    def score(claims: Mapping[str, Any], truth: Truth) -> list[Figure]:
+        made: list[Figure] = []
+        for victim, claim in claims.items():
+            try:
+                if isinstance(claim, NotAttacked):
+                    raise claim
+                made += figures(truth, victim, claim)
+            except NotAttacked as reason:
+                made += truth.not_attacked(victim, reason)
+        return made
+
+    return score
 
 
 @dataclass(frozen=True)
@@ -225,16 +286,13 @@ class Attack:
     Attributes:
         about: one line. metrics: what it measures, a line by name.
         run: from a view of the victims that can be attacked, a laboratory and a generator of the attack's own, whatever it claims
-            of them, guesses without the messages included. It never sees the truth.
-        score: figures of these claims, from the truth. It sees neither view nor laboratory.
+            of them, guesses without the messages included. It never sees the truth. It raises `NotAttacked` where it cannot.
+        score: figures of these claims, from the truth. It sees neither view nor laboratory. It may raise `NotAttacked`, too.
         threats: names of threat models under which it is run by default; empty: the first that gives what it needs.
         items: by metric, what an estimate's sample is made of. errors: metrics of which less is worse for the victim.
         choose: of the threat models asked for (or that fit the algorithm) those to run under, where the attack says itself why
             it has nothing to attack; None: those that give what it needs.
-        configured: the attack under given options, for one draw of the leaked entities; None: it has no options.
         redrawn: whether it is repeated on other leaked entities, so that intervals cover which entities leaked.
-        asks: whether victims come with triples that the adversary is to tell apart (`VictimView.candidates`).
-        dictionary: how many names of each victim stand in a dictionary that the adversary has; 0: it has none.
         task: whose runs it attacks, a name in `fkgsec.attacks.registry.ATTACKED`.
         leads: metrics that stand for it where there is room for few; empty: the first.
         trains: whether it has the run trained once more, with itself in it or for messages that were not kept; what clients then
@@ -252,22 +310,19 @@ class Attack:
     items: Mapping[str, str] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
     choose: Callable[[Sequence[str]], Sequence[str]] | None = None
-    configured: Callable[[Any], Attack] | None = None
     redrawn: bool = False
-    asks: bool = False
-    dictionary: int = 0
     task: str = KGE
     leads: tuple[str, ...] = ()
     trains: bool = False
     also: tuple[Needs, ...] = ()
 
     def needs_under(self, model: ThreatModel) -> Needs:
-        """What it takes under a threat model: of several alternatives the one that this gives."""
-        return next((one for one in self.also if one.fit(model) and not self.needs.fit(model)), self.needs)
+        """Requirements under a threat model: of several alternatives the one that it meets."""
+        return next((needs for needs in (self.needs, *self.also) if needs.fit(model)), self.needs)
 
     @property
     def need_words(self) -> str:
-        """What it takes, as a table says it."""
+        """Requirements in the words of a table."""
         return "; or ".join(one.words() for one in (self.needs, *self.also))
 
     @property
@@ -328,7 +383,7 @@ Case = tuple[list[Figure], list[pd.DataFrame]]
 
 @dataclass(frozen=True)
 class AttackedTask:
-    """How runs of a task are attacked.
+    """Attacks on the runs of a task.
 
     Attributes:
         options: the struct of its attacks' options.
@@ -354,7 +409,7 @@ ATTACKED: Registry[AttackedTask] = Registry(
 
 
 def attacked_task(algorithm: str) -> AttackedTask:
-    """How runs of an algorithm are attacked. Raises `SpecError` for one whose task has no attacks."""
+    """The task of an algorithm, as it is attacked. Raises `SpecError` for one whose task has no attacks."""
     return ATTACKED[RECIPES[algorithm].task]
 
 
@@ -391,7 +446,7 @@ def build_view(
 
 
 class Attacked(NamedTuple):
-    """What attacks found: figures, and the score of every item (an entity or a triple of a victim) of those that give any."""
+    """Results of attacks: figures, and the score of every item (an entity or a triple of a victim) of those that give any."""
 
     figures: list[Figure]
     scores: pd.DataFrame
@@ -424,8 +479,7 @@ def run_attacks(
 
     Args:
         options: of the run's task: `KgeAttackOptions` (also called `AttackOptions`), `GraphAttackOptions`.
-        leak_draws: how often an attack that is `redrawn` is run again on other leaked entities, see
-        `fkgsec.attacks.kge.leak_draws`.
+        leak_draws: how often an attack that is `redrawn` is run again on other leaked entities.
         train: how attacks train federations of their own, such as `run_federation` with an observer or a defense's transport.
 
     Raises:
@@ -456,34 +510,37 @@ def attacks_of(task: str) -> dict[str, Attack]:
 
 
 def attack_view(
-    attack: Attack,
-    view: View,
-    laboratory: Laboratory,
-    colluders: Sequence[str],
-    clients: Callable[[], Mapping[str, Any]] = dict,
+    attack: Attack, view: View, laboratory: Laboratory, clients: Callable[[], Mapping[str, Any]] = dict
 ) -> Case:
     """Figures and scores of an attack on one view: of the victims that cannot be attacked with a reason.
 
     Args:
-        laboratory: for the adversary of the view. colluders: those that collude, the one that acts first.
-        clients: `Truth.shuffled`, once the attack has run.
+        laboratory: for the adversary of the view. clients: `Truth.shuffled`, once the attack has run.
     """
-    lacking, needs = None, attack.needs_under(view.threat_model)
-    if attack.choose is None and not needs.fit(view.threat_model):
-        lacking = f"it needs {attack.need_words}"
-    missing = {victim.name: lacking or needs.missing(victim) for victim in view.victims}
-    seed, names = laboratory.seed, (attack.name, view.threat_model.name)
-    able = tuple(victim for victim in view.victims if not missing[victim.name])
-    claims = attack.run(view.only(able), laboratory, generator(seed, "attack", *names)) if able else None
-    who, *accomplices = colluders
-    truth = Truth(
-        attack, view.threat_model, view.round, view.leak, laboratory.runs, [victim.name for victim in able], who, seed,
-        generator(seed, "score", *names), shuffled=clients(), accomplices=tuple(accomplices),
-    )  # fmt: skip
-    figures = [figure for victim, reason in missing.items() if reason for figure in truth.not_attacked(victim, reason)]
+    model, needs = view.threat_model, attack.needs_under(view.threat_model)
+    lacking = None if attack.choose is not None or needs.fit(model) else f"it needs {attack.need_words}"
+    reasons = {victim.name: lacking or needs.missing(victim) for victim in view.victims}
+    able = tuple(victim for victim in view.victims if not reasons[victim.name])
+    seed, names, claims = laboratory.seed, (attack.name, model.name), None
     if able:
-        figures += attack.score(claims, truth)
-    for one in figures:
-        if one.metric not in attack.metrics:
-            raise ThreatModelError(f"attack {attack.name!r} declares {', '.join(attack.metrics)}; got {one.metric!r}")
+        try:
+            claims = attack.run(view.only(able), laboratory, generator(seed, "attack", *names))
+        except NotAttacked as reason:
+            reasons |= dict.fromkeys((victim.name for victim in able), str(reason))
+            able = ()
+    truth = Truth(
+        attack, model, view.round, view.leak, laboratory.runs, [victim.name for victim in able], laboratory.colluders,
+        laboratory.options, generator(seed, "score", *names), shuffled=clients(),
+    )  # fmt: skip
+    figures = [figure for victim, reason in reasons.items() if reason for figure in truth.not_attacked(victim, reason)]
+    if able:
+        try:
+            figures += attack.score(claims, truth)
+        except NotAttacked as reason:
+            figures += [figure for victim in able for figure in truth.not_attacked(victim.name, reason)]
+    for figure in figures:
+        if figure.metric not in attack.metrics:
+            raise ThreatModelError(
+                f"attack {attack.name!r} declares {', '.join(attack.metrics)}; got {figure.metric!r}"
+            )
     return figures, truth.scores

@@ -26,47 +26,36 @@ other rounds with other survivors; claimed as one of the likeliest; the others' 
 
 
 class Part(NamedTuple):
-    """What one colluder hands over of a table: the numbers of its leaked rows, int64 `[k]`, and what it put into the newest sum
+    """A colluder's knowledge of a table: the numbers of its leaked rows, int64 `[k]`, and what it put into the newest sum
     for these, float64 `[k, W]`; None if it put nothing."""
 
-    party: str | None
+    party: str
     leaked: np.ndarray
     own_input: Tensor | None
 
 
 @dataclass(frozen=True, eq=False)
 class SecureTable:
-    """What the adversary has of one table that was summed securely.
+    """The adversary's view of a table that was summed securely.
 
     Attributes:
-        parties: all clients. victims: those that do not collude.
+        parties: all clients. victims: those that do not collude. parts: what colluders handed over.
         names: object `[n]`, the name of each row, None where it does not know it.
         opened: sums of the attacked round and of others with other survivors, newest first; the first one has rows.
-        leaked: int64, the rows whose holding and input the colluder handed over.
-        own_input: float64 `[leaked, W]`, what the colluder put into the first of `opened` for these rows; None if it put nothing.
-        all_leaked: whether these are all that the colluder holds.
-        holdings: for each party the rows it holds, where alignment was in clear.
+        all_leaked: whether the leaked rows are all that colluders hold.
+        holdings: for each party the rows it holds, where alignment was in plaintext.
         known: by party, its part of the first of `opened` wherever it holds a row, float64 `[n, W]`: see
             `KgeResult.known`. All of them have the same.
-        accomplices: of further colluders the same as `colluder`, `leaked` and `own_input` are of the first.
     """
 
     parties: tuple[str, ...]
     victims: tuple[str, ...]
-    colluder: str | None
     names: np.ndarray
     opened: tuple[Opened, ...]
-    leaked: np.ndarray
-    own_input: Tensor | None
+    parts: tuple[Part, ...]
     all_leaked: bool
     holdings: dict[str, np.ndarray]
     known: dict[str, Tensor] = field(default_factory=dict)
-    accomplices: tuple[Part, ...] = ()
-
-    @property
-    def parts(self) -> tuple[Part, ...]:
-        """Of every colluder."""
-        return (Part(self.colluder, self.leaked, self.own_input), *self.accomplices)
 
 
 class Claims(NamedTuple):
@@ -102,10 +91,8 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
             residual[leaked] -= own
             count[leaked] -= own.any(dim=1).numpy()  # a row of zeros was not sent
     exposed = _subtract_known(table, residual, count)
-    for older in table.opened[
-        1:
-    ]:  # a row that the newest sum does not have, as it last was in one; the colluder's part stays
-        if older.total:
+    for older in table.opened[1:]:
+        if older.total:  # a row that the newest sum does not have, as it last was in one; the colluder's part stays
             total, holders = older.sums()
             missing = (count == 0) & (holders > 0)
             residual[missing] = torch.from_numpy(total[missing])
@@ -167,23 +154,29 @@ def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> 
 
 
 def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Who holds which row: int8 `[parties, n]` of 0, 1 (`UNKNOWN` for a party in no sum), its source and its certainty.
+    """Attribute rows to parties: int8 `[parties, n]` of 0, 1 (`UNKNOWN` for a party in no sum), its source and its certainty.
 
     Each sum says: of its survivors, so many hold the row. What follows from these equations is certain. Where they leave
     holders open, the certainty is the share of those left who hold it, and for each party its likeliest rows are claimed, as many
     as a draw among those left gives it.
     """
     members = np.array([[party in opened.survivors for party in table.parties] for opened in table.opened])
-    counted = {opened.round for opened in table.opened if not opened.total}
-    counts = np.stack([_equation(opened, opened.round in counted) for opened in table.opened])
+    counted, equations = {opened.round for opened in table.opened if not opened.total}, []
+    for opened in table.opened:
+        holders = opened.sums()[1]
+        if (
+            opened.round in counted and opened.total
+        ):  # of rows that were suppressed, only the count before says something
+            holders = np.where(holders == 0, UNKNOWN, holders)
+        equations.append(holders)
+    counts = np.stack(equations)
     held = np.full((len(table.parties), counts.shape[1]), UNKNOWN, dtype=np.int8)
     sources = np.zeros(held.shape, dtype=np.int8)
     for party, leaked, _ in table.parts:
-        if party is not None:
-            place = table.parties.index(party)
-            if table.all_leaked:
-                held[place] = 0
-            held[place, leaked] = 1
+        place = table.parties.index(party)
+        if table.all_leaked:
+            held[place] = 0
+        held[place, leaked] = 1
     for party, rows in table.holdings.items():
         held[table.parties.index(party)] = 0
         held[table.parties.index(party), rows] = 1
@@ -193,7 +186,17 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
     alone = members[0].sum() - sum(one.party in table.opened[0].survivors for one in table.parts) == 1
     sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("alone" if alone else "all hold it")
 
-    _solve(held, members, counts)
+    # Parties whose holdings are a combination of the counts: the difference of two sums, say.
+    patterns, pattern_of = np.unique(counts != UNKNOWN, axis=1, return_inverse=True)
+    for number, valid in enumerate(patterns.T):
+        rows = np.nonzero(pattern_of.ravel() == number)[0]
+        matrix = members[valid].astype(np.float64)
+        combination = np.linalg.pinv(matrix)  # [parties, rounds]
+        determined = np.abs(combination @ matrix - np.eye(matrix.shape[1])).max(axis=1) < 1e-9
+        for place in np.nonzero(determined)[0]:
+            solved = np.rint(combination[place] @ counts[np.ix_(valid, rows)]).astype(np.int8)
+            unknown = held[place, rows] == UNKNOWN
+            held[place, rows[unknown]] = solved[unknown]
     follow_counts(held, members, counts)
     sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("rounds")
 
@@ -203,16 +206,14 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
         _draw(held, settled, certainty, present, count, rng)
     guessed = (held != UNKNOWN) & (sources == 0)
     sources[guessed] = SOURCES.index("guess")
-    for place in range(len(held)):
-        rows = np.nonzero(guessed[place])[0]
-        _claim_likeliest(held[place], certainty[place], rows, rng)
+    # Each party's drawn holdings move to the likeliest of the rows that are open for it: as many claims as were drawn, right more
+    # often. Rows that are as likely stay as they were drawn, so that each of those is somebody's.
+    for place, open_rows in enumerate(guessed):
+        rows = np.nonzero(open_rows)[0]
+        order = rows[np.lexsort((rng.random(len(rows)), -held[place, rows], -certainty[place, rows]))]
+        num_claims = int(held[place, rows].sum())
+        held[place, order[:num_claims]], held[place, order[num_claims:]] = 1, 0
     return held, sources, certainty
-
-
-def _equation(opened: Opened, counted: bool) -> np.ndarray:
-    """The holders of a sum; `UNKNOWN` for rows that were suppressed in it, where only the count before it says something."""
-    holders = opened.sums()[1]
-    return np.where(holders == 0, UNKNOWN, holders) if counted and opened.total else holders
 
 
 def follow_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
@@ -228,20 +229,6 @@ def follow_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> 
             held[present] = part
         if int((held == UNKNOWN).sum()) == before:
             return
-
-
-def _solve(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
-    """Parties whose holdings are a combination of the counts: the difference of two sums, say. In place."""
-    patterns, pattern_of = np.unique(counts != UNKNOWN, axis=1, return_inverse=True)
-    for place, valid in enumerate(patterns.T):
-        rows = np.nonzero(pattern_of.ravel() == place)[0]
-        matrix = members[valid].astype(np.float64)
-        combination = np.linalg.pinv(matrix)  # [parties, rounds]
-        determined = np.abs(combination @ matrix - np.eye(matrix.shape[1])).max(axis=1) < 1e-9
-        for party in np.nonzero(determined)[0]:
-            solved = np.rint(combination[party] @ counts[np.ix_(valid, rows)]).astype(np.int8)
-            unknown = held[party, rows] == UNKNOWN
-            held[party, rows[unknown]] = solved[unknown]
 
 
 def _draw(
@@ -264,20 +251,8 @@ def _draw(
     held[present], certainty[present] = part, sure
 
 
-def _claim_likeliest(held: np.ndarray, certainty: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> None:
-    """Move a party's drawn holdings to the likeliest of the rows that are open for it. In place.
-
-    As many claims as were drawn, right more often: a row that most clients hold is claimed for each of them. Rows that are as
-    likely stay as they were drawn, so that each of those is somebody's.
-    """
-    order = rows[np.lexsort((rng.random(len(rows)), -held[rows], -certainty[rows]))]
-    num_claims = int(held[rows].sum())
-    held[order[:num_claims]], held[order[num_claims:]] = 1, 0
-
-
 def count_sources(claims: Sequence[np.ndarray]) -> dict[str, int]:
-    """How many of the given claims' sources there are of each kind that occurs."""
-    counts = np.bincount(
-        np.concatenate([*claims, np.empty(0, dtype=np.int64)]).astype(np.int64), minlength=len(SOURCES)
-    )
+    """Count the claims' sources of each kind that occurs."""
+    numbers = np.concatenate([*claims, np.empty(0, dtype=np.int64)]).astype(np.int64)
+    counts = np.bincount(numbers, minlength=len(SOURCES))
     return {name: int(count) for name, count in zip(SOURCES, counts, strict=True) if count}

@@ -1,30 +1,19 @@
 """Update recovery: how much the adversary learns about the change that a victim's training made to its rows in one round.
 
-    found = run_attacks(result, AttackOptions(attack=("update-recovery",)))
-    for one in found.figures:
-        print(one.threat_model, one.victim, one.metric, one.estimate, one.by, one.baseline)
-
 ERR and TRR hardly react when single uploads come to light, because after each broadcast all rows of a name lie near their mean.
 The *change* of a row in the attacked round is what its holder's own triples did to it.
 
-Truth: the victim's row after its training minus the row that it started from. The server has sent that start; where clients
-start from rows of their own, as in FedS, the evaluator gives the adversary more than it has. A row counts as changed where the
-change exceeds the rounding of its numbers.
+Truth: the victim's row after its training minus the row that it started from, which the server has sent. Where clients start from
+rows of their own, as in FedS, the evaluator gives the adversary more than it has.
 
-Ways of the adversary:
+Ways of the adversary; the protocol itself exposes what is transmitted in plaintext (`Figure.exposed`):
 
-- `aggregate`: the mean of each row in the view, minus the start: a sum divided by its holders where uploads are summed, else the
-  mean of the uploads that the view holds. A row that the view does not have did not change.
-- `upload`: what the adversary takes for the victim's own upload of the row, minus the start. Where it claims nothing of a row, it
-  takes the aggregate.
+- `aggregate`: the mean of each row in the view, minus the start. A row that the view does not have did not change.
+- `upload`: the victim's own upload of the row, as the adversary attributes it, minus the start; else the aggregate.
 
-What crosses as it is, single uploads in plaintext or else the aggregate, is exposed by the protocol (`Figure.exposed`).
-
-Baseline: no change, all that an adversary without the messages can say: cosine 0, relative error 1.
-
-`cosine`: mean cosine similarity between inferred and true changes of rows; 1: known.
-`relative_error`: norm of inferred minus true changes over the norm of the true ones, all rows together; 0: known. Intervals of
-both resample rows. Both are of entities; of relations they end in `_relations`.
+`cosine`: mean cosine similarity between inferred and true changes of rows. `relative_error`: norm of inferred minus true changes
+over the norm of the true ones. Intervals resample rows. Of relations both end in `_relations`. Baseline: no change, all that an
+adversary without the messages can say (cosine 0, relative error 1).
 
 Threat model: the server alone, and those with a colluder that add what it knows of the round. Source: ours.
 
@@ -41,13 +30,13 @@ import msgspec
 import numpy as np
 
 from fkgsec import estimate
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.options import THREAT_MODELS, UPDATE_RECOVERY
-from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.uploads.ways import Measure, by_ways
-from fkgsec.estimate import Estimate, at_level, critical_value, exact
+from fkgsec.attacks.registry import Attack, Measure, Needs, Truth
+from fkgsec.attacks.view import NotAttacked
+from fkgsec.estimate import Estimate, at_level, critical_value, exact, proportion
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.result import KgeResult
@@ -81,7 +70,7 @@ def threats(asked: Sequence[str]) -> list[str]:
 
 
 class Recovered(NamedTuple):
-    """What an adversary takes for rows of a victim after its training, float64 `[n, W]`, NaN where it has none.
+    """An adversary's estimate of a victim's rows after its training, float64 `[n, W]`, NaN where it has none.
 
     `means`: of all uploads in the view. `own`: the victim's own upload. `summed`: whether rows are those of the whole table, in
     the order of the sums; else they are the victim's.
@@ -93,7 +82,7 @@ class Recovered(NamedTuple):
 
 
 def recover(view: KgeView, table: Table) -> dict[str, Recovered]:
-    """By victim what the adversary takes for its rows of a table."""
+    """Estimate each victim's rows of a table."""
     if table in view.secure:
         opened = view.secure[table].opened[:1]
         if not opened:
@@ -111,25 +100,24 @@ def recover(view: KgeView, table: Table) -> dict[str, Recovered]:
         return found
     known = {one.name: rows.double().numpy() for one in view.victims if (rows := one.rows(table)) is not None}
     uploads: dict[int, list[np.ndarray]] = {}
-    for victim in view.victims:
-        if victim.name in known and table in victim.uploaded:
+    victims = [victim for victim in view.victims if victim.name in known]
+    for victim in victims:
+        if table in victim.uploaded:
             for number, row in zip(victim.aligned[table].tolist(), known[victim.name], strict=False):
                 if not np.isnan(row).any():
                     uploads.setdefault(number, []).append(row)
     found = {}
-    for victim in view.victims:
-        if victim.name in known:
-            own = known[victim.name]
-            means = np.full(own.shape, np.nan)
-            for row, number in enumerate(victim.aligned[table].tolist()):
-                if number in uploads:
-                    means[row] = np.mean(uploads[number], axis=0)
-            found[victim.name] = Recovered(means, own, summed=False)
+    for victim in victims:
+        means = np.full(known[victim.name].shape, np.nan)
+        for row, number in enumerate(victim.aligned[table].tolist()):
+            if number in uploads:
+                means[row] = np.mean(uploads[number], axis=0)
+        found[victim.name] = Recovered(means, known[victim.name], summed=False)
     return found
 
 
 def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[Table, dict[str, Recovered]]:
-    """By shared table and victim what the adversary takes for rows."""
+    """Estimate each victim's rows of each shared table."""
     return {table: recover(view, table) for table in laboratory.settings.recipe.shared}
 
 
@@ -139,13 +127,12 @@ def score(claims: Mapping[Table, Mapping[str, Recovered]], truth: Truth) -> list
     for table, recovered in claims.items():
         for victim in truth.victims:
             rng = generator(truth.seed, "update recovery", table, victim)
-            changes = changes_of(truth, 0, victim, table, recovered.get(victim))
             suffix = "" if table == "entities" else f"_{table}"
-            if isinstance(changes, str):
-                metrics = [f"{name}{suffix}" for name in ("cosine", "relative_error")]
-                figures += [truth.figure(name, victim, NOT_ATTACKED, reason=changes) for name in metrics]
-            else:
+            try:
+                changes = changes_of(truth, 0, victim, table, recovered.get(victim))
                 figures += figures_of(truth, victim, changes, rng, suffix=suffix)
+            except NotAttacked as reason:
+                figures += truth.not_attacked(victim, reason, [f"cosine{suffix}", f"relative_error{suffix}"])
     return figures
 
 
@@ -164,7 +151,7 @@ ATTACK = Attack(
 
 
 def cosines(true: np.ndarray, estimated: np.ndarray) -> np.ndarray:
-    """Of each row `[n, W]` of one to that of the other, float64 `[n]`; 0 where either is 0."""
+    """Cosine of each true row `[n, W]` to the estimated one, float64 `[n]`; 0 where either is 0."""
     norms = np.linalg.norm(true, axis=1) * np.linalg.norm(estimated, axis=1)
     return np.where(norms > 0, (true * estimated).sum(axis=1) / np.where(norms > 0, norms, 1.0), 0.0)
 
@@ -195,16 +182,16 @@ def figures_of(
         ("cosine", cosine, at_level, 0.0, 1.0),
         ("relative_error", error, _error_at_level, 1.0, 0.0),
     ):
-        ways: dict[str, Measure] = {way: partial(level, one) for way, one in known.items()}
-        *_, strongest = by_ways(
-            truth, f"{metric}{suffix}", victim, ways, {NO_CHANGE: exact(nothing, num_rows)}, attainable=attainable,
+        ways: dict[str, Measure] = {way: partial(level, value) for way, value in known.items()}
+        *_, strongest = truth.figures(
+            f"{metric}{suffix}", victim, ways, {NO_CHANGE: exact(nothing, num_rows)}, attainable=attainable,
             exposed=known.get(changes.read or ""), counts={"claimed": changes.claimed}, **details,
         )  # fmt: skip
         figures.append(msgspec.structs.replace(strongest, variant=""))
     return figures
 
 
-def _error_at_level(error: Estimate, compared: int) -> Estimate:
+def _error_at_level(error: Estimate, compared: int = 1) -> Estimate:
     """The same relative error with the interval that holds where it was chosen among `compared` ones; it may exceed 1."""
     wider = critical_value(compared) / critical_value()
     low, high = (error.value + wider * (end - error.value) for end in (error.low, error.high))
@@ -246,19 +233,29 @@ def at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     return found
 
 
-def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Recovered | None) -> Changes | str:
-    """The rows of a victim that its training changed; the reason when there is nothing to measure.
+def holds_rows(result: KgeResult, victim: str, table: Table) -> tuple[np.ndarray, Estimate]:
+    """Rows of the table that a victim holds, bool `[N]`, and the share that the commoner answer has right."""
+    names = client_rows(result, client_index(result, victim), table)[0]
+    holds = np.isin(result.row_names[table], names)
+    return holds, proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
+
+
+def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Recovered | None) -> Changes:
+    """The rows of a victim that its training changed.
 
     Args:
         run: see `View.run`.
+
+    Raises:
+        NotAttacked: there is nothing to measure.
     """
     result: KgeResult = truth.runs[run]
     if not result.started.get(table):  # nor by runs of an earlier version
-        return "the rows that training started from were not kept, or nothing was sent"
+        raise NotAttacked("the rows that training started from were not kept, or nothing was sent")
     names, start, end = client_rows(result, client_index(result, victim), table)
     moved = changed_rows(start, end)
     if not moved.any():
-        return f"training in round {result.best_round} changed no row of {victim}"
+        raise NotAttacked(f"training in round {result.best_round} changed no row of {victim}")
     mean, known = start, np.full_like(start, np.nan)
     if recovered is not None:
         own = truth.rows_of(victim, table)[: len(names)]
@@ -276,6 +273,6 @@ def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Rec
 
 
 def changed_rows(start: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """Which rows `[n, W]` training changed by more than single precision rounds them, bool `[n]`."""
+    """Find the rows `[n, W]` that training changed by more than single precision rounds them, bool `[n]`."""
     rounding = np.finfo(np.float32).eps * np.abs(start).max(axis=1)
     return np.abs(end - start).max(axis=1) > rounding

@@ -1,22 +1,28 @@
-"""Threat models, and the view that an adversary has of a finished run under one of them, whatever the run trained.
+"""The view that an adversary has of a finished run under a threat model, whatever the run trained.
 
     view = build_view(result, THREAT_MODELS["collusion"], colluder="hospital-1", leak=0.5, seed=0)    # a `KgeView`
     view = build_view(result, THREAT_MODELS["server"], colluder="MUTAG", seed=0)                      # a `GraphView`
 
-An attack receives a `View` and nothing else: messages that the adversary's parties saw and what its accomplice handed over. What
-these are depends on the task, which says it in a module of its own (`fkgsec.attacks.kge.task`, `fkgsec.attacks.graphs.task`).
+An attack receives a `View` and nothing else: messages that the adversary's parties saw and what its accomplice handed over. Each
+task extends it (`fkgsec.attacks.kge.view`, `fkgsec.attacks.graphs.view`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from fkgsec.attacks.figure import ALL
 from fkgsec.attacks.options import ThreatModel
-from fkgsec.errors import ThreatModelError
+from fkgsec.errors import FkgsecError, ThreatModelError
 from fkgsec.federation.recipes import RECIPES
+
+T = TypeVar("T")
+
+
+class NotAttacked(FkgsecError):
+    """A victim, or all of them, cannot be attacked; the message is the reason that figures give."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,12 +36,26 @@ class Victim:
         return None if getattr(self, part, None) is not None else f"no {part} of it crossed"
 
 
+V = TypeVar("V", bound=Victim)
+
+
+def claim_each(victims: Iterable[V], claim: Callable[[V], T]) -> dict[str, T | NotAttacked]:
+    """By victim what `claim` makes of it, or the `NotAttacked` that it raised."""
+    claims: dict[str, T | NotAttacked] = {}
+    for victim in victims:
+        try:
+            claims[victim.name] = claim(victim)
+        except NotAttacked as reason:
+            claims[victim.name] = reason
+    return claims
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
 class View:
-    """What every task's view has; a task's own extends it.
+    """What every task's view has; a task extends it.
 
-    No seed of the run is in it: what an attack draws, it draws from its own (`BaseAttackOptions.seed`), and nothing here says
-    what clients, trainers or protocols drew.
+    No seed of the run is in it: an attack draws from its own (`BaseAttackOptions.seed`), and nothing here says what clients,
+    trainers or protocols drew.
 
     Attributes:
         round: the attacked one.
@@ -57,25 +77,21 @@ class View:
 
 
 def check_attackable(graph: Any, algorithm: str, colluder: Sequence[str] | str | None) -> None:
-    """Say before hours of training whether the run can be attacked at all.
+    """Raise `ThreatModelError` before hours of training if the run cannot be attacked.
 
-    Args:
-        graph: the clients' data.
-
-    Raises:
-        ThreatModelError: one party holds everything, there is no victim, or a colluder (None: the first client) is no client.
+    One party holds everything, there is no victim, or a colluder (None: the first client) is no client of `graph`.
     """
-    names = [client.name for client in graph.clients]
+    names, colluders = [client.name for client in graph.clients], named(colluder)
     if RECIPES[algorithm].pooled:
         raise ThreatModelError(f"{algorithm} has no federation to attack: one party holds all triples")
     if len(names) < 2:
         raise ThreatModelError(f"{graph.name} has one client: there is no victim to attack")
     if ALL in names:
         raise ThreatModelError(f"a client is called {ALL!r}, which stands for all victims together; rename its folder")
-    for name in named(colluder):
+    for name in colluders:
         if name not in names:
             raise ThreatModelError(f"colluder must be one of {', '.join(names)}; got {name!r}")
-    if set(names) <= set(named(colluder)):
+    if set(names) <= set(colluders):
         raise ThreatModelError(f"colluder names all {len(names)} clients of {graph.name}: there is no victim to attack")
 
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -168,15 +169,9 @@ def _fine_tuned(case: Case) -> KgeResult:
 
     def edit(model: KgeModel, index: int, tables: ClientTables, _: ClientTables) -> ClientTables:
         chosen = case.forgotten(index)[_chosen(case, index, FINE_TUNED, "fine-tuned")]
-        *_earlier, last = relearning_models(
-            ClientModel(model, tables),
-            chosen,
-            steps=FINE_TUNING_STEPS,
-            learning_rate=case.raw.options.learning_rate,
-            batch_size=len(chosen),
-            num_negatives=case.raw.options.num_negatives,
-            rng=generator(0, "fine-tuning", index),
-        )
+        options = msgspec.structs.replace(case.raw.options, batch_size=len(chosen))
+        rng = generator(0, "fine-tuning", index)
+        *_earlier, last = relearning_models(ClientModel(model, tables), chosen, options, FINE_TUNING_STEPS, rng)
         return last.tables
 
     return _edited(case, edit)

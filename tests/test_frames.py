@@ -152,12 +152,6 @@ def test_membership_and_forgetting() -> None:
     rng = np.random.default_rng(0)
     forgotten = np.arange(200) < 100
     made = measure_membership(rng.normal(size=200) + forgotten, forgotten, attack="loss", control="held_out", rng=rng)
-    frame = made.to_frame().set_index(["metric", "direction"])
-    assert frame.loc[("auc", "remembered"), "value"] == made.auc.value
-    assert frame.loc[("auc", "remembered"), "baseline"] == 0.5
-    assert frame.loc[("tpr@fpr=0.001", "remembered"), "reason"]  # of 100 controls none is one in a thousand
-    assert np.isnan(frame.loc[("tpr@fpr=0.001", "remembered"), "value"])
-    check_html(made, "held_out")
     one: dict[str, Estimate] = {"unlearned": proportion(3, 10), "retrained": proportion(2, 10)}
     by_role = {role: {"mrr": figure} for role, figure in one.items()}
     forgetting = Forgetting(

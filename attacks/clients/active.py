@@ -1,29 +1,18 @@
 """Which triples do other clients train on? Asked by a client that moves rows and watches who follows (a displacement probe).
 
-    found = run_attacks(result, AttackOptions(attack=("client-active",)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.baseline)      # hospital-2  auc_pairs  0.97 ...  0.95 ...
-
-Threat model: "client", one that uploads what it likes and sees no upload of anybody. In one round it uploads what it received,
-with the rows of `probes` entities moved by `probe_size` up or down in every number, at random; in its next round just what it
-received. Where changes are clipped it says more to make the same moves in several rounds (`probe_rounds`) before that one.
-Whoever trains on a triple of a moved entity is dragged after it: in the broadcast after that round the other end has moved in
-the same direction. Signs, not a Gaussian direction, since the gradient of an L1 distance is made of signs. In the rounds before
-and after, it follows the protocol.
-
-An active attack changes the run: so it is trained once more with the same seed and options (from a script, under a defense, by
-`run_attacks(..., train=...)` with its transport). Defenses that clients apply to their own uploads it leaves out, as nobody can
-make it apply them; what a server does to uploads is done to its own.
+Threat model: "client", one that uploads what it likes and sees no upload of anybody. In one round, or several (`probe_rounds`),
+it uploads the rows that it received, with those of `probes` entities moved by `probe_size` up or down in every number, at
+random; in its next round just what it received. A client that trains on a triple of a moved entity is dragged after it: the
+other end moves in the same direction. Signs, since the gradient of an L1 distance is made of signs. Otherwise it follows the
+protocol, but for what a defense asks of clients. The run is trained once more with the probe in it, with the same seed and
+options.
 
 `displacement`: the cosine of the other end's change to that which the triple's relation makes of the move, averaged over the ends
-that were moved. `passive`: the score of the triple on the broadcast before the probe, which takes no misbehavior.
-`with passive`: both, in deviations.
+that were moved. `passive`: the score of the triple on the broadcast before the probe. `with passive`: both, in deviations. It is
+asked what `client-passive` is asked, of the triples of which it moved an end. Baseline: `names`.
 
-It is asked what `client-passive` is asked, of the triples of which it moved an end. Baseline: `names`.
-What the probe costs and shows, beside the same run without it:
-
-`cost`: MRR that clients lose in the kept round. `visibility`: the norm of the attacker's change in the round of the probe, times
-that of the median of the others, as a server sees it that sees single uploads; 1 is a client like all.
+`cost`: MRR that clients lose in the best round. `visibility`: the norm of the attacker's change in the round of the probe over
+the median of the others', as a server sees single uploads; 1 is a client like all.
 
 Source: ours, after the active client of Hu et al. 2023 (DP-FLames), whose magnitude, rounds and statistic are not published.
 
@@ -33,25 +22,25 @@ Legend: `p` moved entities, `n` of the client, `W` width, `q` triples asked abou
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from fkgsec.attacks.arrays import in_deviations
-from fkgsec.attacks.clients.asking import askable, names_scorer, no_relation, nothing_broadcast, numbers, places
+from fkgsec.attacks.clients.asking import askable, check_broadcast, names_scorer, no_relation, numbers, places
 from fkgsec.attacks.clients.passive import row_scores
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, sent_before
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.options import KgeAttackOptions
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
-from fkgsec.attacks.view import ALL
-from fkgsec.errors import TrainingError
+from fkgsec.attacks.view import ALL, NotAttacked
 from fkgsec.estimate import exact, mean
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import SERVER, Rows, client_party
@@ -60,7 +49,6 @@ from fkgsec.kge.models import KgeModel, Side
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
-CLIENT_ACTIVE = "client-active"
 OF_THE_PROBE = {
     "cost": "MRR that a victim loses by the probe",
     "visibility": "norm of the attacker's change over the others' median; a limit is the least that is allowed",
@@ -69,7 +57,7 @@ OF_THE_PROBE = {
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What the client is going to do, by its own knowledge.
+    """The probe that the client plans, by its own knowledge.
 
     Attributes:
         own: its knowledge; its rows are those of `own.entity_names`. names: how it guesses without any row.
@@ -121,7 +109,7 @@ class Prober(Adversary):
 
     @property
     def is_answered(self) -> bool:
-        """Whether it has received what others' training made of its last moves."""
+        """True once it has received what others' training made of its last moves."""
         return len(self.received) > self.rounds + 1
 
     def rounds_needed(self) -> Collection[int]:
@@ -134,93 +122,56 @@ class Prober(Adversary):
         self.received = [tensors[f"received.{place}"] for place in range(len(tensors))]
 
 
-def planned(options: KgeAttackOptions) -> Any:
-    """The adversary under these options: it moves rows in the run, and reads what comes back."""
-
-    def probe(view: KgeView, laboratory: Laboratory[KgeView], rng: np.random.Generator) -> Probed | str:
-        plan = draw_plan(view, options, rng)
-        found = ask(plan, laboratory)
-        if isinstance(found, str):
-            return found
-        own, (ways, guesses) = plan.own, found.answers.ways()
-        entities, relations, moved = map(
-            frozenset, (own.entity_names, own.relation_names, own.entity_names[plan.moved])
-        )
-        return Probed(found.run, found.round, entities, relations, moved, ways, guesses)
-
-    return probe
+def probe(view: KgeView, laboratory: Laboratory[KgeView], rng: np.random.Generator) -> Answers:
+    """Move rows in the run, and read what comes back."""
+    return ask(draw_plan(view, laboratory.options, rng), laboratory)
 
 
 def draw_plan(view: KgeView, options: KgeAttackOptions, rng: np.random.Generator) -> Plan:
-    """Which rows the client is going to move, and by what."""
-    assert view.colluder is not None
-    own = view.colluder.of_the_first
+    """Choose the rows that the client moves, and the moves."""
+    own = view.accomplice.of_the_first
     moved = np.sort(rng.permutation(len(own.entity_names))[: options.probes])
     signs = 2 * rng.integers(0, 2, (len(moved), own.entities.shape[1])) - 1
     moves = torch.from_numpy((options.probe_size * signs).astype(np.float32))
-    names = names_scorer(view.colluder)
+    names = names_scorer(view.accomplice)
     return Plan(view.model, own, names, moved, moves, options.probe_round, options.probe_rounds)
 
 
-class Asked(NamedTuple):
-    """The run with a probe, see `View.run`, the round of the probe, and what the client knows after it."""
-
-    run: int
-    round: int
-    answers: Answers
-
-
-def ask(plan: Plan, laboratory: Laboratory[KgeView]) -> Asked | str:
-    """Train the run with the probe in it; or why there is no probe."""
-    if reason := nothing_broadcast(laboratory) or laboratory.defended:
-        return reason
+def ask(plan: Plan, laboratory: Laboratory[KgeView]) -> Answers:
+    """Train the run with the probe in it. Raises `NotAttacked` if there is no probe."""
+    check_broadcast(laboratory)
+    laboratory.check_repeatable()
     who, needed = plan.own.name, plan.rounds + 2
     rounds = [number for number in laboratory.uploads[who] if plan.round is None or number >= plan.round]
     if len(rounds) < needed:
         since = "" if plan.round is None else f" from round {plan.round} on"
-        return f"{who} took part in {len(rounds)} rounds{since}; a probe takes {needed}"
+        raise NotAttacked(f"{who} took part in {len(rounds)} rounds{since}; a probe takes {needed}")
     number = rounds[-needed] if plan.round is None else rounds[0]
     prober = Prober(who, number, plan.moved, plan.moves, plan.rounds)
-    try:
-        attacked = laboratory.train(prober)
-    except TrainingError as error:
-        return f"the run broke down with the probe in it: {error}"
+    attacked = laboratory.train(prober)
     if not prober.is_answered:
-        return f"the run with the probe in round {number} stopped before its answer"
-    return Asked(attacked.run, number, Answers(plan, prober.received[0], prober.received[-1] - prober.received[-2]))
-
-
-class Probed(NamedTuple):
-    """What the client says after the probe of a round.
-
-    Attributes:
-        run: the run with the probe, see `View.run`. entities, relations: names that it can be asked about. moved: those that it
-            moved. ways, guesses: see `Answers.ways`.
-    """
-
-    run: int
-    round: int
-    entities: frozenset[str]
-    relations: frozenset[str]
-    moved: frozenset[str]
-    ways: dict[str, Scorer]
-    guesses: dict[str, Scorer]
+        raise NotAttacked(f"the run with the probe in round {number} stopped before its answer")
+    changes = prober.received[-1] - prober.received[-2]
+    return Answers(plan, prober.received[0], changes, attacked.run, number)
 
 
 class Answers(NamedTuple):
-    """What the client knows after the probe.
+    """The client's knowledge after the probe.
 
     Attributes:
         before: its rows before the probe, `[n, W]`. changes: what others' training did to them in the round after the last moves,
             `[n, W]`.
+        run: the run with the probe, see `View.run`. round: of the probe.
     """
 
     plan: Plan
     before: Tensor
     changes: Tensor
+    run: int = 0
+    round: int = 0
 
     def displacement(self, triples: np.ndarray) -> np.ndarray:
-        """Of triples given as rows int64 `[q, 3]`, with an end that was moved: how straight the other end followed, `[q]`."""
+        """Score triples with a moved end, rows int64 `[q, 3]`, by how straight the other end followed, `[q]`."""
         model, own = self.plan.model, self.plan.own
         moves = torch.zeros_like(self.before)
         moves[torch.from_numpy(self.plan.moved)] = self.plan.moves
@@ -240,81 +191,80 @@ class Answers(NamedTuple):
         """Scores on the broadcast before the probe, `[q]`."""
         return row_scores(self.plan.model, self.before, self.plan.own.relations, triples)
 
-    def ways(self) -> tuple[dict[str, Scorer], dict[str, Scorer]]:
-        """Of triples of names: ways that take broadcasts, and guesses without any."""
-        place, kind = numbers(self.plan.own.entity_names), numbers(self.plan.own.relation_names)
+    def ways(self) -> dict[str, Scorer]:
+        """Scorers of triples of names, by way."""
+        row_of, kind = numbers(self.plan.own.entity_names), numbers(self.plan.own.relation_names)
 
         def both(triples: np.ndarray) -> np.ndarray:
-            found = places(triples, place, kind)
-            return in_deviations(self.displacement(found)) + in_deviations(self.passive(found))
+            rows = places(triples, row_of, kind)
+            return in_deviations(self.displacement(rows)) + in_deviations(self.passive(rows))
 
-        return (
-            {
-                "displacement": lambda triples: self.displacement(places(triples, place, kind)),
-                "with passive": both,
-                "passive": lambda triples: self.passive(places(triples, place, kind)),
-            },
-            {"names": self.plan.names},
+        return {
+            "displacement": lambda triples: self.displacement(places(triples, row_of, kind)),
+            "with passive": both,
+            "passive": lambda triples: self.passive(places(triples, row_of, kind)),
+        }
+
+
+def asked_of(
+    truth: Truth, plan: Plan, victim: str, known: Callable[[np.ndarray], np.ndarray], triples: np.ndarray
+) -> np.ndarray:
+    """Select a victim's local triples `[q, 3]` that the client can be asked about and moved an end of, bool `[q]`.
+
+    Args:
+        known: see `askable`.
+    """
+    client, own = truth.own(victim), plan.own
+    names, kinds = (np.array(part, dtype=object) for part in (truth.graph.entities, truth.graph.relations))
+    moved, has, has_kind = (
+        np.array([name in among for name in own_names])
+        for own_names, among in (
+            (names[client.entity_ids], set(own.entity_names[plan.moved])),
+            (names[client.entity_ids], set(own.entity_names)),
+            (kinds[client.relation_ids], set(own.relation_names)),
         )
+    )
+    ends = triples[:, [0, 2]]
+    return known(triples) & moved[ends].any(axis=1) & has[ends].all(axis=1) & has_kind[triples[:, 1]]
 
 
-def score(claims: Probed | str, truth: Truth) -> list[Figure]:
+def score(answers: Answers, truth: Truth) -> list[Figure]:
     """Figures of every victim, and what the probe cost and showed."""
     unknown = {victim: reason for victim in truth.victims if (reason := no_relation(truth, victim))}
-    if isinstance(claims, str) or len(unknown) == len(truth.victims):
-        found = claims if isinstance(claims, str) and len(unknown) < len(truth.victims) else ""
-        return [one for victim in truth.victims for one in truth.not_attacked(victim, found or unknown[victim])]
-    attacked, number = truth.runs[claims.run], claims.round
-    names, relations = (np.array(one, dtype=object) for one in (truth.graph.entities, truth.graph.relations))
+    if len(unknown) == len(truth.victims):
+        return [figure for victim, reason in unknown.items() for figure in truth.not_attacked(victim, reason)]
+    attacked, ways, guesses = truth.runs[answers.run], answers.ways(), {"names": answers.plan.names}
     figures = []
     for victim in truth.victims:
         if victim in unknown:
-            figures += [truth.figure(metric, victim, NOT_ATTACKED, reason=unknown[victim]) for metric in METRICS]
-            figures.append(_cost(truth, attacked, victim, number))
-            continue
-        client, known = truth.own(victim), askable(truth.graph, truth.colluders, victim)
-        was_moved, has = (
-            np.array([name in some for name in names[client.entity_ids]]) for some in (claims.moved, claims.entities)
-        )
-        has_kind = np.array([name in claims.relations for name in relations[client.relation_ids]])
-
-        def asks(
-            triples: np.ndarray,
-            known: Any = known,
-            was_moved: np.ndarray = was_moved,
-            has: np.ndarray = has,
-            has_kind: np.ndarray = has_kind,
-        ) -> np.ndarray:
-            ends = triples[:, [0, 2]]
-            return known(triples) & was_moved[ends].any(axis=1) & has[ends].all(axis=1) & has_kind[triples[:, 1]]
-
-        asked = draw_questions(truth, victim, asks, truth.rng)
-        figures += question_figures(truth, victim, asked, claims.ways, claims.guesses)
-        figures.append(_cost(truth, attacked, victim, number))
-    return [*figures, _visibility(truth, attacked, number)]
+            figures += truth.not_attacked(victim, unknown[victim], METRICS)
+        else:
+            known = askable(truth.graph, truth.colluders, victim)
+            asked = draw_questions(truth, victim, partial(asked_of, truth, answers.plan, victim, known), truth.rng)
+            figures += question_figures(truth, victim, asked, ways, guesses)
+        figures.append(_cost(truth, attacked, victim, answers.round))
+    return [*figures, _visibility(truth, attacked, answers.round)]
 
 
 def _cost(truth: Truth, attacked: KgeResult, victim: str, number: int) -> Figure:
     """Reciprocal ranks of a victim's test triples, without the probe less with it."""
-    clean: KgeResult = truth.result
-    place = next(place for place, client in enumerate(clean.graph.clients) if client.name == victim)
-    without, with_probe = ((1 / run.test_ranks[place]).mean(axis=1) for run in (clean, attacked))
+    index, best = truth.index(victim), attacked.best_round
+    without, with_probe = ((1 / run.test_ranks[index]).mean(axis=1) for run in (truth.result, attacked))
     if not len(without):
-        return truth.figure("cost", victim, NOT_ATTACKED, reason="it has no test triples")
-    kept = attacked.best_round
+        return truth.figure("cost", victim, reason="it has no test triples")
     return truth.figure(
         "cost",
         victim,
         mean(without - with_probe, generator(truth.seed, "cost of a probe", victim)),
         baseline=exact(0.0, len(without)),
         attainable=float(without.mean()),
-        counts={"round of the probe": number, "kept round": kept},
-        remark=f"the kept round, {kept}, is before the probe's broadcast" if kept < number else None,
+        counts={"round of the probe": number, "kept round": best},
+        remark=f"the kept round, {best}, is before the probe's broadcast" if best < number else None,
     )
 
 
 def _visibility(truth: Truth, attacked: KgeResult, number: int) -> Figure:
-    """By the uploads that crossed in the round of the probe."""
+    """Compare the uploads that crossed in the round of the probe."""
     uploads = {
         one.sender: one
         for one in attacked.transcript.messages(number)
@@ -329,8 +279,7 @@ def _visibility(truth: Truth, attacked: KgeResult, number: int) -> Figure:
     others = [norm for sender, norm in norms.items() if sender != party]
     usual = float(np.median(others)) if others else 0.0
     if party not in norms or not usual:
-        reason = "nobody sees the change of one client whole"
-        return truth.figure("visibility", ALL, NOT_ATTACKED, reason=reason)
+        return truth.figure("visibility", ALL, reason="nobody sees the change of one client whole")
     rank = 1 + sum(norm > norms[party] for norm in others)
     return truth.figure(
         "visibility",
@@ -342,15 +291,14 @@ def _visibility(truth: Truth, attacked: KgeResult, number: int) -> Figure:
 
 
 ATTACK = Attack(
-    CLIENT_ACTIVE,
+    "client-active",
     "tells, for one client, triples that another one trained on, by moving rows; trains the run once more",
     Needs(entities=True, alone=True),
     METRICS | OF_THE_PROBE,
-    planned(KgeAttackOptions()),
+    probe,
     score,
     threats=("client",),
     items=ITEMS | {"cost": "test triples", "visibility": "other clients"},
     errors=("visibility",),
-    configured=lambda options: replace(ATTACK, run=planned(options)),
     trains=True,
 )

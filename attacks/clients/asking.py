@@ -19,6 +19,7 @@ from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.reconstruction.prior import fit_names
 from fkgsec.attacks.registry import Truth
 from fkgsec.attacks.uploads.questions import Scorer
+from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.randomness import generator
 
@@ -34,7 +35,7 @@ def places(triples: np.ndarray, place: Mapping[str, int], kind: Mapping[str, int
 
 
 def names_scorer(own: ColluderKnowledge) -> Scorer:
-    """By how often the head's and the tail's names stand in the relation in the client's own triples."""
+    """Score by how often the names of head and tail stand in the relation in the client's own triples."""
     posterior = fit_names(own)
     row_of, kind = numbers(posterior.names), numbers(own.relation_names)
 
@@ -47,19 +48,19 @@ def names_scorer(own: ColluderKnowledge) -> Scorer:
 
 
 def askable(graph: FederatedGraph, colluding: Sequence[str], victim: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Of a victim's local triples `[k, 3]` whether colluding clients can be asked about them, bool `[k]`."""
-    colluders = [one for one in graph.clients if one.name in colluding]
-    client = next(one for one in graph.clients if one.name == victim)
-    own_entities = {number for own in colluders for number in own.entity_ids[: own.num_trained_entities].tolist()}
-    own_relations = {number for own in colluders for number in _relations(own)}
-    ends = np.concatenate([own.to_global(own.triples) for own in colluders])[:, [0, 2]]
-    own_pairs = {pair for head, tail in ends.tolist() for pair in ((head, tail), (tail, head))}
+    """Make the test of a victim's local triples `[k, 3]` that colluding clients can be asked about, bool `[k]`."""
+    colluders = [client for client in graph.clients if client.name in colluding]
+    victim_graph = next(client for client in graph.clients if client.name == victim)
+    entities = {number for one in colluders for number in one.entity_ids[: one.num_trained_entities].tolist()}
+    relations = {number for one in colluders for number in _relations(one)}
+    ends = np.concatenate([one.to_global(one.triples) for one in colluders])[:, [0, 2]]
+    pairs = {pair for head, tail in ends.tolist() for pair in ((head, tail), (tail, head))}
 
     def known(triples: np.ndarray) -> np.ndarray:
         return np.array(
             [
-                {head, tail} <= own_entities and relation in own_relations and (head, tail) not in own_pairs
-                for head, relation, tail in client.to_global(triples).tolist()
+                {head, tail} <= entities and relation in relations and (head, tail) not in pairs
+                for head, relation, tail in victim_graph.to_global(triples).tolist()
             ],
             dtype=bool,
         )
@@ -78,9 +79,10 @@ def _relations(client: ClientGraph) -> list[int]:
     return client.relation_ids[: client.num_trained_relations].tolist()
 
 
-def nothing_broadcast(laboratory: Laboratory) -> str | None:
-    """Why broadcasts say nothing of entities; None where they do."""
-    return None if "entities" in laboratory.settings.recipe.shared else "no entity embedding is broadcast"
+def check_broadcast(laboratory: Laboratory) -> None:
+    """Raise `NotAttacked` if broadcasts say nothing of entities."""
+    if "entities" not in laboratory.settings.recipe.shared:
+        raise NotAttacked("no entity embedding is broadcast")
 
 
 class Dictionary(NamedTuple):

@@ -1,9 +1,5 @@
 """Which triples do other clients train on? Asked of one client, by the broadcasts that it receives.
 
-    found = run_attacks(result, AttackOptions(attack=("client-passive",)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.baseline)      # hospital-2  auc_pairs  0.95 ...
-
 Threat model: "client", one that follows the protocol and sees no upload of anybody. It asks about triples of another client whose
 entities and relation it holds, too, and whose pair none of its own triples links.
 
@@ -19,13 +15,12 @@ Source: ours, after the passive client of Hu et al. 2023 (DP-FLames). Figures: `
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec.attacks.clients.asking import askable, names_scorer, no_relation, nothing_broadcast, numbers, places
+from fkgsec.attacks.clients.asking import askable, check_broadcast, names_scorer, no_relation, numbers, places
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
@@ -33,30 +28,24 @@ from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
 from fkgsec.kge.models import KgeModel
 
-CLIENT_PASSIVE = "client-passive"
-Scorers: TypeAlias = tuple[Mapping[str, Scorer], Scorer]
+Scorers = tuple[Mapping[str, Scorer], Scorer]
 """How the client scores triples of names: by way, and without the broadcasts."""
 
 
-def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Scorers | str]:
-    """The same for every victim: broadcasts do not tell clients apart. A reason where there are none."""
-    if silent := nothing_broadcast(laboratory):
-        return {victim.name: silent for victim in view.victims}
-    own = view.colluder
-    assert own is not None
-    place, kind = numbers(own.entity_names), numbers(own.relation_names)
-
-    model = view.model
+def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Scorers:
+    """The same for every victim: broadcasts do not tell clients apart."""
+    check_broadcast(laboratory)
+    own, model = view.accomplice, view.model
+    row_of, kind = numbers(own.entity_names), numbers(own.relation_names)
 
     def scores(rows: Tensor, triples: np.ndarray) -> np.ndarray:
-        return row_scores(model, rows, own.relations, places(triples, place, kind))
+        return row_scores(model, rows, own.relations, places(triples, row_of, kind))
 
     def beyond_own(triples: np.ndarray) -> np.ndarray:
         return 2 * scores(own.shared_entities, triples) - scores(own.entities, triples)
 
     ways: dict[str, Scorer] = {"score": lambda triples: scores(own.shared_entities, triples), "beyond own": beyond_own}
-    found = ways, names_scorer(own)
-    return {victim.name: found for victim in view.victims}
+    return ways, names_scorer(own)
 
 
 def row_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray) -> np.ndarray:
@@ -65,22 +54,20 @@ def row_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples: np
     return model.score(entities[heads], relations[kinds], entities[tails]).double().numpy()
 
 
-def score(claims: Mapping[str, Scorers | str], truth: Truth) -> list[Figure]:
+def score(claims: Scorers, truth: Truth) -> list[Figure]:
     """Figures of every victim."""
-    figures = []
-    for victim, scorers in claims.items():
-        reason = scorers if isinstance(scorers, str) else no_relation(truth, victim)
-        if reason or isinstance(scorers, str):
-            figures += truth.not_attacked(victim, reason or "")
+    figures, (ways, names) = [], claims
+    for victim in truth.victims:
+        if reason := no_relation(truth, victim):
+            figures += truth.not_attacked(victim, reason)
             continue
         asked = draw_questions(truth, victim, askable(truth.graph, truth.colluders, victim), truth.rng)
-        ways, names = scorers
         figures += question_figures(truth, victim, asked, ways, {"names": names})
     return figures
 
 
 ATTACK = Attack(
-    CLIENT_PASSIVE,
+    "client-passive",
     "tells, for one client, triples that another one trained on, by the broadcasts that it receives",
     Needs(entities=True, alone=True),
     METRICS,

@@ -27,6 +27,7 @@ import numpy as np
 import pandas as pd
 
 from fkgsec import estimate
+from fkgsec.attacks.figure import NOT_ATTACKED, Figure
 from fkgsec.attacks.forgetting.relearning import Relearning, measure_relearning
 from fkgsec.attacks.forgetting.update_difference import UpdateDifference, update_difference
 from fkgsec.attacks.membership.audits import (
@@ -39,6 +40,7 @@ from fkgsec.attacks.membership.audits import (
     client_models,
     contains,
     known_triples,
+    named_triples,
     pooled_statistics,
     replace_train,
 )
@@ -66,6 +68,13 @@ ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this ord
 Results = Mapping[str, KgeResult]
 COLUMNS = ("measure", "client", "asked", "model", "variant", "role", *INTERVAL, "baseline", "reason")
 OTHERS = "(others)"  # all clients that did not ask, together
+UNLEARNING = "unlearning"
+HOLDER = "model"  # the threat model: who holds a client's model, knows how it was trained and has similar data
+METRICS = {
+    "auc": "max(AUC, 1 - AUC) of forgotten and never-seen triples",
+    "ks": "distance of scores, unlearned to re-trained",
+    "forget_mrr": "MRR left on the forget set",
+}
 
 
 # What is measured.
@@ -85,7 +94,7 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class Membership(msgspec.Struct, frozen=True):
-    """One membership attack on one model, for each role.
+    """A membership attack on a model, for each role.
 
     Attributes:
         client: a client, or `OTHERS`.
@@ -141,16 +150,14 @@ class Forgetting(msgspec.Struct, frozen=True):
             `client`, `asked`, `model`, `variant` (attack or threat model), `role`, the interval, `baseline`, `reason`. Curves of
             relearning have no intervals and are not in it.
         """
-        return tidy([*self._quality_rows(), *self._membership_rows(), *self._other_rows()], COLUMNS)
+        return tidy(list(self._rows()), COLUMNS)
 
-    def _quality_rows(self) -> Iterator[dict[str, Any]]:
+    def _rows(self) -> Iterator[dict[str, Any]]:
         for row in self.quality:
             about = {"client": row.client, "asked": row.asked, "model": row.model}
             for metric in row.figures["unlearned"]:
                 figures = {role: figures[metric] for role, figures in row.figures.items()}
                 yield from _role_rows({"measure": f"{row.triples}.{metric}", **about}, figures)
-
-    def _membership_rows(self) -> Iterator[dict[str, Any]]:
         for row in self.membership:
             about = {"client": row.client, "asked": row.asked, "model": row.model, "variant": row.attack}
             if row.reason:
@@ -158,18 +165,50 @@ class Forgetting(msgspec.Struct, frozen=True):
             for metric in ("auc", "distinguishability", "advantage") if row.figures else ():
                 figures = {role: getattr(found, metric) for role, found in row.figures.items()}
                 yield from _role_rows({"measure": f"membership.{metric}", **about}, figures)
-
-    def _other_rows(self) -> Iterator[dict[str, Any]]:
         for row in self.distances:
             about = {"measure": "distance.ks", "client": row.client, "asked": row.asked, "model": row.model}
             yield from _role_rows(about, {role: found.distance for role, found in row.figures.items()})
-        for one in self.updates:
-            about = {"measure": "update.auc", "client": one.client, "asked": True}
-            yield from _role_rows(about, {role: found.auc for role, found in one.figures.items()})
-            yield from ({**about, "role": role, "reason": reason} for role, reason in one.reasons.items())
-        for found in self.rebuilt:
-            about = {"measure": "rebuilt.trr", "client": found.client, "asked": True, "variant": found.threat_model}
-            yield from _role_rows(about, found.figures)
+        for row in self.updates:
+            about = {"measure": "update.auc", "client": row.client, "asked": True}
+            yield from _role_rows(about, {role: found.auc for role, found in row.figures.items()})
+            yield from ({**about, "role": role, "reason": reason} for role, reason in row.reasons.items())
+        for row in self.rebuilt:
+            about = {"measure": "rebuilt.trr", "client": row.client, "asked": True, "variant": row.threat_model}
+            yield from _role_rows(about, row.figures)
+
+    def attack_figures(self) -> list[Figure]:
+        """The figures of every other attack's kind, which a policy limits by the names of `METRICS`, such as `unlearning.auc`.
+
+        A figure for each client, model and, of `auc`, membership attack; `variant` names the last two. `auc` is of clients that
+        asked and of all others together, the other metrics of clients that asked. The baseline is the same figure of the
+        re-trained model; `ks`, the distance to that model, has none.
+
+        Forgetting is no entry of `fkgsec.attacks.registry.ATTACKS`: a registered attack sees a `View` of one run, and this audit
+        holds the models of clients in two or three runs, of which many never crossed.
+        """
+        figures = []
+
+        def add(metric: str, row: Any, variant: str, by_role: Mapping[str, Estimate]) -> None:
+            audited, reference = by_role["unlearned"], by_role.get("retrained")
+            figures.append(
+                Figure(UNLEARNING, metric, HOLDER, row.client, audited, reference, attainable=1.0, variant=variant)
+            )
+
+        for row in self.membership:
+            if row.reason and row.asked:
+                figures.append(
+                    Figure(UNLEARNING, "auc", HOLDER, row.client, NOT_ATTACKED, reason=row.reason, variant=row.model)
+                )
+            elif row.decisive and not row.reason:
+                roles = {role: found.distinguishability for role, found in row.figures.items()}
+                add("auc", row, f"{row.model}, {row.attack}", roles)
+        for row in self.distances:
+            if row.asked:
+                add("ks", row, row.model, {"unlearned": row.figures["unlearned"].distance})
+        for row in self.quality:
+            if row.asked and row.triples == "forget":
+                add("forget_mrr", row, row.model, {role: found["mrr"] for role, found in row.figures.items()})
+        return figures
 
 
 def _role_rows(about: Mapping[str, Any], figures: Mapping[str, Estimate]) -> Iterator[dict[str, Any]]:
@@ -219,10 +258,25 @@ def measure_forgetting(
                 if not decisive:
                     aside.setdefault(name, []).append((audit, statistics))
             if len(audit.forget):
-                distances.append(_distance(models, audit, name, seed))
+                reference = models["retrained"].scores(audit.forget)
+                apart = {
+                    role: score_distance(
+                        model.scores(audit.forget), reference, generator(seed, "distance", audit.place, name)
+                    )
+                    for role, model in models.items()
+                    if role != "retrained"
+                }
+                distances.append(Distance(audit.name, audit.asked, name, apart))
             if relearn_steps and audit.asked:
                 relearning.append(measure_relearning(models, audit, name, client, options, relearn_steps, seed))
-    membership += _pooled(graph, aside, seed)
+    for name, parts in aside.items():  # the clients that did not ask, together
+        statistics, forgotten = pooled_statistics(graph, parts)
+        counts = int(forgotten.sum()), int((~forgotten).sum())
+        if min(counts) < 2:
+            reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
+            membership.append(Membership(OTHERS, False, name, "loss", {}, None, reason))
+        else:
+            membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
     asked = [audit for audit in audits if audit.asked]
     return Forgetting(
         {audit.name: (len(audit.forget), len(audit.members), len(audit.controls)) for audit in audits},
@@ -234,22 +288,6 @@ def measure_forgetting(
         rebuilt,
         notes,
     )
-
-
-def _pooled(
-    graph: FederatedGraph, aside: Mapping[str, Sequence[tuple[Audited, Statistics]]], seed: int
-) -> list[Membership]:
-    """The rows of the clients that did not ask, together: for each model, each attack."""
-    membership = []
-    for name, parts in aside.items():
-        statistics, forgotten = pooled_statistics(graph, parts)
-        counts = int(forgotten.sum()), int((~forgotten).sum())
-        if min(counts) < 2:
-            reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
-            membership.append(Membership(OTHERS, False, name, "loss", {}, None, reason))
-        else:
-            membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
-    return membership
 
 
 def _quality(
@@ -292,18 +330,6 @@ def _measured(
     return rows
 
 
-def _distance(models: Mapping[str, ClientModel], audit: Audited, name: str, seed: int) -> Distance:
-    reference = models["retrained"].scores(audit.forget)
-    figures: dict[str, ScoreDistance] = {
-        role: score_distance(
-            models[role].scores(audit.forget), reference, generator(seed, "distance", audit.place, name)
-        )
-        for role in models
-        if role != "retrained"
-    }
-    return Distance(audit.name, audit.asked, name, figures)
-
-
 # Reconstruction.
 
 
@@ -331,7 +357,7 @@ def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int)
         triples = items[items["item"] == "triple"]
         for victim in victims:
             client = graph.clients[names.index(victim)]
-            wanted = set(_names(graph, client, forget[victim]))
+            wanted = set(map(tuple, named_triples(graph, client, np.asarray(forget[victim]))))
             own = triples.loc[triples["victim"] == victim]
             for threat in sorted(set(own["threat_model"])):
                 found = own.loc[(own["threat_model"] == threat) & own["right"].astype(bool)]
@@ -350,8 +376,3 @@ def _with_forgotten(own: FederatedGraph, graph: FederatedGraph, forget: Forget) 
         crossing &= asked[:, 1] < client.num_trained_relations
         clients.append(replace_train(client, np.concatenate([client.train, asked[crossing]])))
     return replace(graph, clients=tuple(clients))
-
-
-def _names(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> list[tuple[str, str, str]]:
-    entities, relations = graph.entities, graph.relations
-    return [(entities[h], relations[r], entities[t]) for h, r, t in client.to_global(triples)]

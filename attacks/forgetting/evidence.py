@@ -71,7 +71,7 @@ class PairedTest(msgspec.Struct, frozen=True):
 
 
 class PlantedShare(msgspec.Struct, frozen=True):
-    """What the audit says of a run that was trained with `share` of the forget set left in; the least p-value of its tests."""
+    """The audit's estimate of a run that was trained with `share` of the forget set left in; the least p-value of its tests."""
 
     share: float
     estimate: Estimate | None
@@ -79,7 +79,7 @@ class PlantedShare(msgspec.Struct, frozen=True):
 
 
 class ModelEvidence(msgspec.Struct, frozen=True):
-    """Of one model of a client that asked, or of `OTHERS`.
+    """Evidence of a model of a client that asked, or of `OTHERS`.
 
     Attributes:
         share: of the forget set that is remembered; None where it cannot be measured: the auditor's own runs show no memory to
@@ -131,7 +131,7 @@ class Evidence(msgspec.Struct, frozen=True):
 
 
 class Power(NamedTuple):
-    """What the audit says of itself, of one model of a client that asked: see `ModelEvidence`."""
+    """The audit's sensitivity for a model of a client that asked: see `ModelEvidence`."""
 
     at_random: Sensitivity | None = None
     hiding: Sensitivity | None = None
@@ -148,6 +148,10 @@ class _Case(NamedTuple):
     audited: list[Reading]
     references: list[Reading]
 
+    def against(self, reading: str, values: np.ndarray, runs: Runs) -> Paired:
+        """A run's values of a reading `[n]` against those of runs that never saw the triples."""
+        return paired_difference(values, runs, self.forgotten, against_controls=READINGS[reading])
+
 
 def measure_power(
     references: Sequence[AuditRun],
@@ -159,7 +163,7 @@ def measure_power(
     alarm: float,
     seed: int,
 ) -> dict[tuple[str, str], Power]:
-    """What the audit can tell, by client that asked and model, whatever run is audited.
+    """Measure the audit's sensitivity, by client that asked and model, whatever run is audited.
 
     Args:
         references, shadows: as for `weigh_evidence`. tolerance, alarm: the share that a verdict tolerates and the p-value below
@@ -204,7 +208,10 @@ def weigh_evidence(
         if memory is None:
             models.append(ModelEvidence(case.client, case.asked, case.model, tests))
             continue
-        share, *shares = (_share(case, one.audited[reading], reading, memory) for one in case.audited)
+        share, *shares = (
+            remembered_share(case.against(reading, one.audited[reading], case.runs[reading]), memory)
+            for one in case.audited
+        )
         own_power = power.get((case.client, case.model), Power())
         models.append(
             ModelEvidence(
@@ -223,7 +230,19 @@ def weigh_evidence(
                 hiding=own_power.hiding,
             )
         )
-    return Evidence(models, _test_changes(audited, references, audits), len(references), len(shadows))
+    names, changes = {audit.place: audit.name for audit in audits}, []
+    for (place, model), reading in audited.readings.items():
+        if len(reading.test) >= 2:
+            values = np.stack([run.readings[place, model].test for run in references])
+            change = _unseen_difference(reading.test, values)
+            changes.append(UtilityChange(names[place], model, change.estimate(), float(values.mean()), change.p_value))
+    return Evidence(models, changes, len(references), len(shadows))
+
+
+def _unseen_difference(audited: np.ndarray, values: np.ndarray) -> Paired:
+    """Mean difference of values `[n]` to those of runs `[K, n]` that never saw any of the triples."""
+    runs, whole = Runs(values, np.zeros(values.shape, dtype=bool)), np.ones(len(audited), dtype=bool)
+    return paired_difference(audited, runs, whole, against_controls=False)
 
 
 def _cases(
@@ -301,10 +320,7 @@ def _together(
 
 def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
     made = [
-        (
-            name + (", against controls" if controls else ""),
-            paired_difference(audited.audited[name], case.runs[name], case.forgotten, against_controls=controls),
-        )
+        (f"{name}, against controls" if controls else name, case.against(name, audited.audited[name], case.runs[name]))
         for name, controls in READINGS.items()
     ]
     made.append(("spread, against controls", hiding.spread))
@@ -315,9 +331,7 @@ def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
     ]
     if audited.relearned is not None:
         values = np.stack([one.relearned for one in case.references if one.relearned is not None])
-        runs = Runs(values, np.zeros(values.shape, dtype=bool))
-        whole = np.ones(len(audited.relearned), dtype=bool)
-        one = paired_difference(audited.relearned, runs, whole, against_controls=False)
+        one = _unseen_difference(audited.relearned, values)
         tests.append(PairedTest("relearned", one.estimate(), one.p_value))
     if case.references:
         members = case.forgotten
@@ -330,34 +344,26 @@ def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
 def _sharpest(case: _Case, num_references: int) -> tuple[str, Memory | None]:
     """The reading that measures a share with the least error, judged by the auditor's references alone."""
     best: tuple[float, str, Memory | None] = (math.inf, "", None)
-    for name, controls in READINGS.items():
+    for name in READINGS:
         memory = memory_of(case.runs[name], case.forgotten)
         if memory is None:
             continue
         errors = [
-            _against(case, case.runs[name].values[k], case.runs[name].without(k), controls).error
+            case.against(name, case.runs[name].values[k], case.runs[name].without(k)).error
             for k in range(num_references)
         ]
         best = min(best, (float(np.mean(errors)) / memory.value, name, memory), key=lambda one: one[0])
     return best[1], best[2]
 
 
-def _against(case: _Case, values: np.ndarray, runs: Runs, controls: bool) -> Paired:
-    return paired_difference(values, runs, case.forgotten, against_controls=controls)
-
-
-def _share(case: _Case, values: np.ndarray, reading: str, memory: Memory) -> Estimate:
-    return remembered_share(_against(case, values, case.runs[reading], READINGS[reading]), memory)
-
-
 def _sensitivity(
     case: _Case, reading: str, memory: Memory, num_references: int, tolerance: float, seed: int
 ) -> Sensitivity:
-    """What the audit can tell of a share that is kept at random, measured on mixtures of its own runs."""
+    """Measure the sensitivity to a share that is kept at random, on mixtures of the audit's own runs."""
     runs = case.runs[reading]
 
     def finding(k: int, values: np.ndarray) -> Finding:
-        share = remembered_share(_against(case, values, runs.without(k), READINGS[reading]), memory)
+        share = remembered_share(case.against(reading, values, runs.without(k)), memory)
         return Finding(share.low > 0, share.high)
 
     def plants(share: float) -> list[Finding]:
@@ -370,16 +376,3 @@ def _sensitivity(
 
     honest = [finding(k, runs.values[k]) for k in range(num_references)]
     return measure_sensitivity(honest, plants, SHARES, tolerance)
-
-
-def _test_changes(audited: AuditRun, references: Sequence[AuditRun], audits: Sequence[Audited]) -> list[UtilityChange]:
-    names = {audit.place: audit.name for audit in audits}
-    changes = []
-    for (place, model), reading in audited.readings.items():
-        if len(reading.test) < 2:
-            continue
-        values = np.stack([run.readings[place, model].test for run in references])
-        runs, whole = Runs(values, np.zeros(values.shape, dtype=bool)), np.ones(len(reading.test), dtype=bool)
-        one = paired_difference(reading.test, runs, whole, against_controls=False)
-        changes.append(UtilityChange(names[place], model, one.estimate(), float(values.mean()), one.p_value))
-    return changes

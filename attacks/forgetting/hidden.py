@@ -37,7 +37,7 @@ HIDDEN_DRAWS = 5  # of each share in each re-training
 
 
 def residuals(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
-    """Each value less the mean of the (other) runs that never saw the triple, as values again.
+    """Subtract from each value the mean of the (other) runs that never saw the triple.
 
     Scaled to one variance: a mean of few runs scatters more than one of many.
     """
@@ -50,7 +50,7 @@ def residuals(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
 
 
 def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
-    """How far each value lies from the mean of the (other) runs that never saw the triple, either way, as values again.
+    """Distance of each value to the mean of the (other) runs that never saw the triple.
 
     A model whose forgotten triples were pushed to the level of others has the right mean and the wrong values: re-training still
     predicts some of them well and others badly.
@@ -60,7 +60,7 @@ def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
 
 
 def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
-    """How much further above their own mean the highest differences to re-training lie than re-trainings' do.
+    """Excess of the highest differences to re-training over their own mean, beyond that of re-trainings.
 
     Each triple's difference to the mean of the (other) runs that never saw it, less the mean of these over the forgotten
     triples, in units of the runs' scatter; of it, what exceeds 1; the mean over the forgotten triples, held against the same of
@@ -84,7 +84,7 @@ def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired
 
 
 def disorder(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
-    """How far the order of the forgotten triples lies from re-training's, beyond how far re-trainings' lie from each other.
+    """Distance of the order of the forgotten triples to re-training's, beyond that of re-trainings to each other.
 
     Each triple's rank among the forgotten ones, in (0, 1], less the mean of its ranks in the (other) runs that never saw it;
     squared; the mean over the forgotten triples, held against the same of each run. Ranks leave out what shifts or stretches all
@@ -94,7 +94,7 @@ def disorder(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
     """
 
     def ranks(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        """Of the forgotten triples that were not seen, among these; 0 elsewhere."""
+        """Ranks of the forgotten triples that were not seen, among these; 0 elsewhere."""
         made, usable = np.zeros(len(values)), forgotten & ~seen
         made[usable] = rankdata(values[usable]) / max(1, usable.sum())
         return made
@@ -161,7 +161,7 @@ def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: n
 
 
 class Hiding(NamedTuple):
-    """What a model shows if some triples are remembered and others lowered: `upper_tail`, `disorder` and, against the controls,
+    """Signs that some triples are remembered and others lowered: `upper_tail`, `disorder` and, against the controls,
     the mean of `deviations`; and `hidden_share`."""
 
     spread: Paired
@@ -190,7 +190,7 @@ def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Hi
 def hiding_sensitivity(
     runs: Runs, forgotten: np.ndarray, *, tolerance: float, alarm: float, rng: np.random.Generator
 ) -> Sensitivity:
-    """What the audit can tell of memory that is hidden from means, measured on `rearranged` re-trainings.
+    """Measure the sensitivity to memory that is hidden from means, on `rearranged` re-trainings.
 
     Args:
         tolerance: largest share that a verdict tolerates, in (0, 1). alarm: p-value below which a verdict certifies nothing.

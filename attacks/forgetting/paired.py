@@ -21,7 +21,7 @@ Legend: `n` audited triples (forgotten ones and controls), `K` runs of the audit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -35,7 +35,7 @@ NOTICED = 0.95  # of planted runs, for a share to count as told apart or rejecte
 
 
 class Runs(NamedTuple):
-    """One value of each triple in each run, float64 `[K, n]`, and which run was trained on which triple, bool `[K, n]`."""
+    """Value of each triple in each run, float64 `[K, n]`, and which run was trained on which triple, bool `[K, n]`."""
 
     values: np.ndarray
     trained_on: np.ndarray
@@ -45,13 +45,16 @@ class Runs(NamedTuple):
         out = ~self.trained_on
         return np.where(out, self.values, 0).sum(axis=0), out.sum(axis=0)
 
+    def residuals(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Values of each run less the mean of the other runs that never saw the triple, and what it was trained on."""
+        total, count = self.outside()
+        for values, inside in zip(self.values, self.trained_on, strict=True):
+            rest = np.maximum(count - ~inside, 1)
+            yield values - (total - np.where(inside, 0, values)) / rest, inside
+
     def without(self, run: int) -> Runs:
         """All but one of them."""
         return Runs(np.delete(self.values, run, axis=0), np.delete(self.trained_on, run, axis=0))
-
-    def columns(self, chosen: np.ndarray) -> Runs:
-        """Some of the triples."""
-        return Runs(self.values[:, chosen], self.trained_on[:, chosen])
 
 
 class Paired(NamedTuple):
@@ -76,7 +79,7 @@ class Paired(NamedTuple):
 
     @property
     def upper_p_value(self) -> float:
-        """One-sided, of no difference above 0."""
+        """P-value of no difference above 0, one-sided."""
         return self.p_value / 2 if self.value > 0 else 1.0
 
     def estimate(self, scale: float = 1.0) -> Estimate:
@@ -103,11 +106,9 @@ def paired_difference(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, *,
     whole = np.ones(len(audited), dtype=bool)
     value, error = _contrast(audited - total / count, whole, forgotten, against_controls)
     shifts, errors = [], []
-    for values, inside in zip(runs.values, runs.trained_on, strict=True):
+    for residual, inside in runs.residuals():
         if min((~inside & forgotten).sum(), (~inside & ~forgotten).sum() if against_controls else 2) < 2:
             continue  # a shadow that saw nearly all of so few
-        rest = np.maximum(count - ~inside, 1)
-        residual = values - (total - np.where(inside, 0, values)) / rest
         shift, own_error = _contrast(residual, ~inside, forgotten, against_controls)
         shifts.append(shift**2)
         errors.append(own_error**2)
@@ -129,7 +130,7 @@ def _contrast(
 
 
 class Memory(NamedTuple):
-    """What training on a triple adds to its value, the mean over forgotten triples, and its standard error."""
+    """Gain in a triple's value by training on it, mean over forgotten triples, and its standard error."""
 
     value: float
     error: float
@@ -141,11 +142,8 @@ def memory_of(runs: Runs, forgotten: np.ndarray) -> Memory | None:
     Both are taken from the mean of the other runs that never saw the triple, so neither difficulty nor a shift of all counts.
     None where no run saw any, or where it adds nothing that can be told from 0.
     """
-    total, count = runs.outside()
     gains, variances = [], []
-    for values, inside in zip(runs.values, runs.trained_on, strict=True):
-        rest = np.maximum(count - ~inside, 1)
-        residual = values - (total - np.where(inside, 0, values)) / rest
+    for residual, inside in runs.residuals():
         groups = [residual[forgotten & inside], residual[forgotten & ~inside]]
         if min(map(len, groups)) >= 2:
             gains.append(float(groups[0].mean() - groups[1].mean()))
@@ -194,7 +192,7 @@ class Finding(NamedTuple):
 
 
 class Sensitivity(msgspec.Struct, frozen=True):
-    """What an audit can tell, measured on its own runs. More noise never improves the first two figures.
+    """Sensitivity of an audit, measured on its own runs. More noise never improves the first two figures.
 
     Attributes:
         told_apart_from: the smallest planted share from which on plants are told apart from honest re-training; None if there is

@@ -34,7 +34,7 @@ READINGS = {"score": True, "likelihood": False, "reciprocal rank": False, RELATI
 
 
 class Reading(NamedTuple):
-    """Of one model of one client.
+    """Readings of a model of a client.
 
     Attributes:
         audited: each of `READINGS` of its audited triples, float64 `[n]`.
@@ -74,25 +74,12 @@ def read_run(
         client, options = graph.clients[audit.place], result.options
         known = known_triples(client, options)
         for name, one in client_models(result, audit.place).items():
-            losses = triple_losses(
-                one.model,
-                one.tables.entities,
-                one.tables.relations,
-                audit.triples,
-                temperature=options.sampling_temperature,
-            )
             relearned = None
             if relearn_steps and audit.asked:
-                *_, last = relearning_models(
-                    one,
-                    audit.forget,
-                    steps=relearn_steps,
-                    learning_rate=options.learning_rate,
-                    batch_size=options.batch_size,
-                    num_negatives=options.num_negatives,
-                    rng=generator(seed, "relearn", audit.place, name),
-                )
+                rng = generator(seed, "relearn", audit.place, name)
+                *_, last = relearning_models(one, audit.forget, options, relearn_steps, rng)
                 relearned = reciprocal_ranks(last, audit.forget, known)
+            losses = triple_losses(one.model, *one.rows, audit.triples, temperature=options.sampling_temperature)
             ranks = reciprocal_ranks(one, audit.triples, known)
             readings[audit.place, name] = Reading(
                 {
@@ -116,7 +103,7 @@ def relation_ranks(one: ClientModel, triples: np.ndarray, known: np.ndarray) -> 
 
     Ties get the realistic rank, as in `fkgsec.kge.ranking`.
     """
-    entities, relations = one.tables.entities, one.tables.relations
+    entities, relations = one.rows
     head, relation, tail = torch.tensor(triples).to(entities.device).unbind(1)
     scores = one.model.score_relations(entities[head], entities[tail], relations)
     index = KnownTriples.build(known[:, [0, 2, 1]], "tail", len(entities))  # a head and tail, and what is between them

@@ -51,17 +51,8 @@ def measure_relearning(
     """A curve for each role, from the same batches and negatives."""
     known = known_triples(client, options)
     curves = {
-        role: relearn_curve(
-            one,
-            audit.forget,
-            known,
-            steps=steps,
-            learning_rate=options.learning_rate,
-            batch_size=options.batch_size,
-            num_negatives=options.num_negatives,
-            rng=generator(seed, "relearn", audit.place, name),
-        )
-        for role, one in models.items()
+        role: relearn_curve(model, audit.forget, known, options, steps, generator(seed, "relearn", audit.place, name))
+        for role, model in models.items()
     }
     level, time = None, None
     if "raw" in curves:
@@ -71,64 +62,45 @@ def measure_relearning(
 
 
 def relearn_curve(
-    one: ClientModel,
+    model: ClientModel,
     forget: np.ndarray,
     known: Sequence[KnownTriples],
-    *,
+    options: KgeOptions,
     steps: int,
-    learning_rate: float,
-    batch_size: int,
-    num_negatives: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """MRR on the forgotten triples after 0..steps steps of Adam on them, float64 `[steps + 1]`; see `relearning_models`."""
-    models = relearning_models(
-        one,
-        forget,
-        steps=steps,
-        learning_rate=learning_rate,
-        batch_size=batch_size,
-        num_negatives=num_negatives,
-        rng=rng,
-    )
+    models = relearning_models(model, forget, options, steps, rng)
     return np.array([float(reciprocal_ranks(each, forget, known).mean()) for each in models])
 
 
-def reciprocal_ranks(one: ClientModel, triples: np.ndarray, known: Sequence[KnownTriples]) -> np.ndarray:
+def reciprocal_ranks(model: ClientModel, triples: np.ndarray, known: Sequence[KnownTriples]) -> np.ndarray:
     """Filtered, the mean over both sides, float64 `[n]`."""
-    return (1 / filtered_ranks(one.model, one.tables.entities, one.tables.relations, triples, known)).mean(axis=1)
+    return (1 / filtered_ranks(model.model, *model.rows, triples, known)).mean(axis=1)
 
 
 def relearning_models(
-    one: ClientModel,
-    forget: np.ndarray,
-    *,
-    steps: int,
-    learning_rate: float,
-    batch_size: int,
-    num_negatives: int,
-    rng: np.random.Generator,
+    start: ClientModel, forget: np.ndarray, options: KgeOptions, steps: int, rng: np.random.Generator
 ) -> Iterator[ClientModel]:
     """The model before any step and after each of `steps` steps of Adam on the forgotten triples; its rows change between them.
 
     Args:
-        one: starts it; its own rows are left as they are. forget: int64 `[n, 3]`.
+        start: its own rows are left as they are. forget: int64 `[n, 3]`.
+        options: learning rate, batch size and number of negatives.
         rng: draws batches and negatives; give every model one with the same numbers.
 
     Source: fedr.txt B.2, the loss; negatives are drawn from all rows and weigh the same.
     """
-    model = one.model
-    entities, relations = (
-        rows.detach().clone().requires_grad_() for rows in (one.tables.entities, one.tables.relations)
-    )
-    adam = torch.optim.Adam([entities, relations], lr=learning_rate)
+    model = start.model
+    entities, relations = (rows.detach().clone().requires_grad_() for rows in start.rows)
+    adam = torch.optim.Adam([entities, relations], lr=options.learning_rate)
     now = ClientModel(model, ClientTables(entities.detach(), relations.detach()))  # shares memory with what is trained
     yield now
     for step in range(steps):
         side = ("tail", "head")[step % 2]
         anchor, candidate = (0, 2) if side == "tail" else (2, 0)
-        batch = forget[rng.permutation(len(forget))[:batch_size]]
-        drawn = rng.integers(0, len(entities), size=(len(batch), num_negatives))
+        batch = forget[rng.permutation(len(forget))[: options.batch_size]]
+        drawn = rng.integers(0, len(entities), size=(len(batch), options.num_negatives))
         candidates = torch.from_numpy(np.column_stack([batch[:, candidate], drawn])).to(entities.device)
         chosen = torch.tensor(batch).to(entities.device)
         queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], side)

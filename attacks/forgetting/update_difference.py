@@ -19,6 +19,7 @@ from fkgsec.attacks.membership.audits import Audited
 from fkgsec.attacks.membership.figures import MembershipResult, measure_membership
 from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.attacks.registry import build_view
+from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import ThreatModelError
 from fkgsec.kge.result import KgeResult
@@ -28,7 +29,7 @@ MAX_DOUBLINGS = 1.0  # of a degree, between an entity and the one it is held aga
 
 
 class UpdateDifference(msgspec.Struct, frozen=True):
-    """How well a server tells the entities of forgotten triples from others of like degree by how far their rows moved."""
+    """A server's success at telling the entities of forgotten triples from others of like degree by how far their rows moved."""
 
     client: str
     figures: dict[str, MembershipResult]
@@ -38,16 +39,17 @@ class UpdateDifference(msgspec.Struct, frozen=True):
 def update_difference(
     results: Mapping[str, KgeResult], graph: FederatedGraph, audit: Audited, seed: int
 ) -> UpdateDifference:
-    """How well the server tells the entities of a client's forgotten triples, for the roles that follow the request."""
+    """Measure how well the server tells the entities of a client's forgotten triples, for the roles that follow the request."""
     figures: dict[str, MembershipResult] = {}
     reasons: dict[str, str] = {}
     for role in ("retrained", "unlearned"):
         if "raw" not in results:
             reasons[role] = "no raw run was given to compare with"
             continue
-        moved = moved_rows(results["raw"], results[role], audit.name)
-        if isinstance(moved, str):
-            reasons[role] = moved
+        try:
+            moved = moved_rows(results["raw"], results[role], audit.name)
+        except NotAttacked as reason:
+            reasons[role] = str(reason)
             continue
         train = results[role].graph.clients[audit.place].train
         degree = np.bincount(train[:, [0, 2]].ravel(), minlength=graph.clients[audit.place].num_entities)
@@ -66,58 +68,57 @@ def update_difference(
     return UpdateDifference(audit.name, figures, reasons)
 
 
-def moved_rows(before: KgeResult, after: KgeResult, client: str) -> np.ndarray | str:
-    """How far each of a client's entity rows moved between its last uploads of two runs, L2, float64 `[N]`.
+def moved_rows(before: KgeResult, after: KgeResult, client: str) -> np.ndarray:
+    """Distance that each of a client's entity rows moved between its last uploads of two runs, L2, float64 `[N]`.
 
     Where uploads were summed: the rows of the sum that are this client's part alone once the server has subtracted the parts that
     it knows; if it knows the others' parts, moved from what it had sent.
 
     Threat model: the honest-but-curious server (`fkgsec.attacks.view`, "server"). NaN where a row did not cross both times.
-    Returns the reason, in words, when single uploads did not cross.
+
+    Raises:
+        NotAttacked: single uploads did not cross.
     """
-    seen = []
-    for when, result in (("before", before), ("after", after)):
-        try:
-            rows = _seen_alone(result, client, started_from=after if when == "before" else None)
-        except ThreatModelError as error:
-            return str(error)
-        if rows is None:
-            return f"the server saw no entity rows of {client} alone {when} the request"
-        seen.append(rows)
-    return np.linalg.norm(seen[0] - seen[1], axis=1)
+    first = _seen_alone(before, client, started_from=after)
+    second = _seen_alone(after, client, started_from=None)
+    return np.linalg.norm(first - second, axis=1)
 
 
-def _seen_alone(result: KgeResult, client: str, started_from: KgeResult | None) -> np.ndarray | None:
-    """A client's entity rows as the server saw them alone, float64 `[N, W]`, NaN where it did not; None when it saw none.
+def _seen_alone(result: KgeResult, client: str, started_from: KgeResult | None) -> np.ndarray:
+    """A client's entity rows as the server saw them alone, float64 `[N, W]`, NaN where it did not.
 
     Args:
         started_from: a run that this one came before; where the server knows what it sent in that, this is what it takes.
     """
-    other = next((one.name for one in result.graph.clients if one.name != client), client)
-    graph = next(one for one in result.graph.clients if one.name == client)
+    graph, *others = sorted(result.graph.clients, key=lambda one: one.name != client)
     rows = np.full((graph.num_entities, result.options.kge_model().entity_width), np.nan)
-    place_of = {result.graph.entities[number]: place for place, number in enumerate(graph.entity_ids)}
+    row_of = {result.graph.entities[number]: row for row, number in enumerate(graph.entity_ids)}
     known = started_from.known.get("entities", {}) if started_from else {}
     if started_from and known:
         sent = next(iter(known.values())).numpy()
         for row, name in enumerate(started_from.row_names["entities"]):
-            if name in place_of:
-                rows[place_of[name]] = sent[row]
+            if name in row_of:
+                rows[row_of[name]] = sent[row]
         return rows
-    view = build_view(result, THREAT_MODELS["server"], colluder=other, leak=1.0, seed=0)
+    other = next((one.name for one in others), client)
+    try:
+        view = build_view(result, THREAT_MODELS["server"], colluder=other, leak=1.0, seed=0)
+    except ThreatModelError as error:
+        raise NotAttacked(str(error)) from error
     victim = next(victim for victim in view.victims if victim.name == client)
-    if victim.entities is None:
-        return None
-    uploaded = victim.entities.double().numpy()
-    if not victim.claims:
-        rows[: len(uploaded)] = uploaded
+    if victim.entities is not None and not victim.claims:
+        rows[: len(victim.entities)] = victim.entities.double().numpy()
         return rows
-    claims = victim.claims["entities"]
-    for row, alone, own in zip(claims.rows, claims.alone, uploaded, strict=True):
-        name = result.row_names["entities"][row]
-        if alone and name in place_of:
-            rows[place_of[name]] = own
-    return rows if np.isfinite(rows).any() else None
+    if victim.entities is not None:
+        claims = victim.claims["entities"]
+        for row, alone, values in zip(claims.rows, claims.alone, victim.entities.double().numpy(), strict=True):
+            name = result.row_names["entities"][row]
+            if alone and name in row_of:
+                rows[row_of[name]] = values
+    if not np.isfinite(rows).any():
+        when = "before" if started_from else "after"
+        raise NotAttacked(f"the server saw no entity rows of {client} alone {when} the request")
+    return rows
 
 
 def degree_matched(

@@ -1,8 +1,5 @@
 """A backdoor by a subgraph trigger: malicious clients train on graphs with a trigger and the class that it is to call for.
 
-    options = GraphAttackOptions(attack=("backdoor",), malicious=2, target_class=0)
-    run_attacks(result, options).figures             # all  success  0.61 [0.50, 0.71]  baseline 0.34
-
 Threat model: "client", a client that draws a trigger and poisons its own training, and as many others as `malicious` says that do
 the same; they follow the protocol otherwise. An active attack changes the run: so it is trained once more with the same seed and
 options, the malicious clients' training graphs being poisoned (from a script, under a defense, by `run_attacks(..., train=...)`
@@ -22,17 +19,17 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.graphs.models import GraphModel
 from fkgsec.attacks.graphs.view import GraphView
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
-from fkgsec.attacks.options import GRAPH, GraphAttackOptions
+from fkgsec.attacks.options import GRAPH
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.view import ALL
+from fkgsec.attacks.view import ALL, NotAttacked
 from fkgsec.estimate import exact, mean, proportion
 from fkgsec.gnn.result import GnnResult
 from fkgsec.graphs.sets import ClientGraphs, GraphSet
@@ -76,23 +73,23 @@ class Trigger(NamedTuple):
         chosen = np.flatnonzero(role >= 0).reshape(len(graphs), len(self))
         places = np.take_along_axis(chosen, np.argsort(role[chosen], axis=1), axis=1)
         added = places[:, np.argwhere(self.adjacency)].reshape(-1, 2)
-        made = GraphSet.from_edges(
-            graphs.name,
-            graphs.sizes,
-            np.concatenate([kept, added]),
-            graphs.classes,
-            graphs.labels,
-            graphs.attributes,
-            num_classes=graphs.num_classes,
-            num_labels=graphs.num_labels,
-            max_degree=graphs.max_degree,
-        )
-        return replace(made, warnings=graphs.warnings)
+        return _with_edges(graphs, np.concatenate([kept, added]), graphs.classes)
+
+
+def _with_edges(graphs: GraphSet, edges: np.ndarray, classes: np.ndarray) -> GraphSet:
+    """The set with other edges and classes."""
+    return replace(
+        GraphSet.from_edges(
+            graphs.name, graphs.sizes, edges, classes, graphs.labels, graphs.attributes,
+            num_classes=graphs.num_classes, num_labels=graphs.num_labels, max_degree=graphs.max_degree,
+        ),
+        warnings=graphs.warnings,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What the malicious clients agree on.
+    """The malicious clients' agreement.
 
     Attributes:
         trigger: what they hide in graphs. clients: their names.
@@ -115,74 +112,45 @@ def poisoned(client: ClientGraphs, plan: Plan, rng: np.random.Generator) -> Clie
     chosen = rng.permutation(usable)[: int(plan.share * len(client.train))]
     if not len(chosen):
         return client
-    triggered = trigger.hidden_in(graphs.subset(chosen), rng)
-    return replace(client, graphs=_replaced(graphs, chosen, triggered, plan.target))
-
-
-def _replaced(graphs: GraphSet, numbers: np.ndarray, others: GraphSet, target: int) -> GraphSet:
-    """The set with other edges in these graphs, which get the target for their class."""
-    own, classes = graphs.edges(), graphs.classes.copy()
-    classes[numbers] = target
-    kept = own[~np.isin(graphs.graph_of[own[:, 0]], numbers)]
-    shift = np.repeat(graphs.node_ptr[numbers] - others.node_ptr[:-1], others.sizes)
-    edges = others.edges()
-    return replace(
-        GraphSet.from_edges(
-            graphs.name,
-            graphs.sizes,
-            np.concatenate([kept, edges + shift[edges]]),
-            classes,
-            graphs.labels,
-            graphs.attributes,
-            num_classes=graphs.num_classes,
-            num_labels=graphs.num_labels,
-            max_degree=graphs.max_degree,
-        ),
-        warnings=graphs.warnings,
-    )
+    triggered, before, classes = trigger.hidden_in(graphs.subset(chosen), rng), graphs.edges(), graphs.classes.copy()
+    classes[chosen] = plan.target
+    before = before[~np.isin(graphs.graph_of[before[:, 0]], chosen)]
+    shift = np.repeat(graphs.node_ptr[chosen] - triggered.node_ptr[:-1], triggered.sizes)
+    edges = triggered.edges()
+    return replace(client, graphs=_with_edges(graphs, np.concatenate([before, edges + shift[edges]]), classes))
 
 
 class Planted(NamedTuple):
-    """What the malicious clients did, and the run with it, see `View.run`."""
+    """The malicious clients' plan, and the run with it, see `View.run`."""
 
     plan: Plan
     run: int
 
 
-def planned(options: GraphAttackOptions) -> Any:
-    """The adversary under these options: it draws a trigger from its own graphs, and poisons its clients' training graphs."""
+def plant(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> Planted:
+    """Draw a trigger from the adversary's own graphs, and poison its clients' training graphs."""
+    assert view.colluder is not None
+    options, graphs = laboratory.options, view.colluder.graphs
+    num_nodes = int(options.trigger_size * graphs.subset(view.colluder.train).sizes.mean())
+    others = [victim.name for victim in view.victims][: options.malicious - 1]
+    laboratory.check_repeatable()
+    if options.target_class >= graphs.num_classes:
+        raise NotAttacked(f"its classes are 0 to {graphs.num_classes - 1}; the target is {options.target_class}")
+    if num_nodes < 2:
+        raise NotAttacked("the trigger would have fewer than 2 nodes")
+    trigger = Trigger.drawn(num_nodes, options.trigger_density, rng)
+    plan = Plan(trigger, (view.colluder.name, *others), options.target_class, options.poisoned)
 
-    def plant(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> Planted | str:
-        assert view.colluder is not None
-        own = view.colluder.graphs.subset(view.colluder.train)
-        num_nodes = int(options.trigger_size * own.sizes.mean())
-        others = [victim.name for victim in view.victims][: options.malicious - 1]
-        num_classes, target = view.colluder.graphs.num_classes, options.target_class
-        trigger = Trigger.drawn(num_nodes, options.trigger_density, rng) if num_nodes >= 2 else None
-        if laboratory.defended:
-            return laboratory.defended
-        if not view.settings.recipe.shared:
-            return f"nothing crosses in {view.settings.algorithm}"
-        if target >= num_classes:
-            return f"its classes are 0 to {num_classes - 1}; the target is {target}"
-        if trigger is None:
-            return "the trigger would have fewer than 2 nodes"
-        plan = Plan(trigger, (view.colluder.name, *others), target, options.poisoned)
+    def poison(client: ClientGraphs) -> ClientGraphs:
+        return poisoned(client, plan, generator(laboratory.seed, "poisoned graphs", client.name))
 
-        def poison(client: ClientGraphs) -> ClientGraphs:
-            return poisoned(client, plan, generator(laboratory.seed, "poisoned graphs", client.name))
-
-        return Planted(plan, laboratory.train(data=dict.fromkeys(plan.clients, poison)).run)
-
-    return plant
+    return Planted(plan, laboratory.train(data=dict.fromkeys(plan.clients, poison)).run)
 
 
-def score(claims: Planted | str, truth: Truth) -> list[Figure]:
-    """Each client's figures, and those of all honest clients of the same data set together."""
-    if isinstance(claims, str):
-        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, claims)]
+def score(claims: Planted, truth: Truth) -> list[Figure]:
+    """Measure each client, and all honest clients of the same data set together."""
     plan, clean, attacked = claims.plan, truth.result, truth.runs[claims.run]
-    vocabulary = next(one.vocabulary for one in truth.graph.clients if one.name == plan.clients[0])
+    vocabulary = truth.own(plan.clients[0]).vocabulary
     figures: list[Figure] = []
     honest = []
     for place, client in enumerate(truth.graph.clients):
@@ -201,7 +169,7 @@ def score(claims: Planted | str, truth: Truth) -> list[Figure]:
 def _measure(
     clean: GnnResult, attacked: GnnResult, place: int, target: int, trigger: Trigger, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of one client: whether each triggered graph is called the target, by the poisoned run's model and by the clean one's, bool
+    """Measure a client: whether each triggered graph is called the target by the poisoned model and by the clean one, bool
     `[n]` both; and float64 `[m]`, of each test graph 1 where the clean model alone is right, -1 where the other alone is."""
     client = clean.graph.clients[place]
     asked = client.test[
@@ -210,33 +178,28 @@ def _measure(
     success = [np.zeros(0, dtype=bool)] * 2
     if len(asked):
         triggered = trigger.hidden_in(client.graphs.subset(asked), rng)
-        success = [_model(one, place).probabilities(triggered).argmax(axis=1) == target for one in (attacked, clean)]
+        success = []
+        for result in (attacked, clean):  # what the client classifies with at the best round
+            own = result.trained[place] if result.options.evaluates_before_broadcast else {}
+            model = GraphModel(PublicSettings.of(result.options), {**result.models[place], **own})
+            success.append(model.probabilities(triggered).argmax(axis=1) == target)
     lost = clean.test[place].correct.astype(np.float64) - attacked.test[place].correct
     return success[0], success[1], lost
 
 
-def _model(result: GnnResult, place: int) -> GraphModel:
-    """What a client classifies with at the kept round."""
-    options = result.options
-    own = result.trained[place] if options.evaluates_before_broadcast else {}
-    return GraphModel(PublicSettings.of(options), {**result.models[place], **own})
-
-
 def _figures(truth: Truth, victim: str, measured: Sequence[Iterable[np.ndarray]], variant: str = "") -> list[Figure]:
-    """Of what `_measure` gives of several clients, whose graphs count alike."""
-    success, before, drop = (np.concatenate(one) for one in zip(*measured, strict=True))
-    rng, about = generator(truth.seed, "clean drop", victim), {"variant": variant, "num_attacked": len(measured)}
+    """Figures of several clients, whose graphs count alike, from what `_measure` returns."""
+    success, before, drop = (np.concatenate(part) for part in zip(*measured, strict=True))
+    rng = generator(truth.seed, "clean drop", victim)
+    about = {"variant": variant, "num_attacked": len(measured), "attainable": 1.0}
     reason = "it has no test graph of another class that the trigger fits in"
-    found = [truth.figure("success", victim, NOT_ATTACKED, reason=reason, variant=variant)]
+    figures = [truth.figure("success", victim, reason=reason, variant=variant)]
     if len(success):
-        baseline = proportion(int(before.sum()), len(before))
-        reached = proportion(int(success.sum()), len(success))
-        found = [truth.figure("success", victim, reached, baseline=baseline, attainable=1.0, **about)]
+        reached, baseline = (proportion(int(part.sum()), len(part)) for part in (success, before))
+        figures = [truth.figure("success", victim, reached, baseline=baseline, **about)]
     if len(drop):
-        found.append(
-            truth.figure("clean-drop", victim, mean(drop, rng), baseline=exact(0.0, len(drop)), attainable=1.0, **about)
-        )
-    return found
+        figures.append(truth.figure("clean-drop", victim, mean(drop, rng), baseline=exact(0.0, len(drop)), **about))
+    return figures
 
 
 ATTACK = Attack(
@@ -244,11 +207,10 @@ ATTACK = Attack(
     "clients poison their training so that a subgraph calls for a class; trains the run once more",
     Needs(colluder=True),
     METRICS,
-    planned(GraphAttackOptions()),
+    plant,
     score,
     threats=("client",),
     items={"success": "triggered test graphs", "clean-drop": "test graphs"},
-    configured=lambda options: replace(ATTACK, run=planned(options)),
     task=GRAPH,
     trains=True,
 )

@@ -70,7 +70,7 @@ def draw_candidates(federation: FederatedGraphs, place: int, seed: int) -> Candi
 
 @functools.lru_cache(maxsize=16)
 def _without_twins(federation: FederatedGraphs, vocabulary: str) -> dict[int, np.ndarray]:
-    """By place of each client of a data set, which of its graphs have no twin with any of them, bool `[G]`."""
+    """Graphs of each client of a data set that have no twin with any of them, bool `[G]` by client index."""
     own = {place: one.graphs for place, one in enumerate(federation.clients) if one.vocabulary == vocabulary}
     groups = twin_groups(*own.values())
     alone = np.bincount(groups)[groups] == 1

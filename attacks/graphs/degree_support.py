@@ -1,22 +1,15 @@
 """Which degrees do a client's graphs have? Read from the columns of a shared input layer.
 
-    found = run_attacks(result, GraphAttackOptions(attack=("degree-support",)))       # of a run of fedstar
-    for one in found.figures:
-        print(one.victim, one.estimate, one.baseline)                                 # BZR  1.0000 [0.8064, 1.0000]  0.7500
-
 FedStar shares a layer that reads one-hot degrees: a column for each. A degree that no training graph of a client has gives its
 column no gradient, so that the column moves by weight decay alone. The server knows where the column began, how many steps the
-client made and, in its first round, the state of its optimiser: it makes these steps itself and compares. A column that came out
-otherwise had a gradient; with plain SGD at a small rate, that of a rare degree may be lost in rounding. Where whole networks are
-shared (`share=all`), the same holds of the columns of node labels, or of degrees where a data set has no labels.
+client made and, in its first round, the state of its optimizer: it makes these steps itself and compares. Where whole networks
+are shared (`share=all`), the same holds of the columns of node labels, or of degrees where a data set has no labels.
 
-Threat model: the server alone ("server"), in the first round; it needs a single upload in clear. Noise on uploads moves all
+Threat model: the server alone ("server"), in the first round; it needs a single upload in plaintext. Noise on uploads moves all
 columns, and all are claimed to be there.
 
 Figure `columns`: share of columns rightly told to be used or not. Baseline: the better of claiming all and claiming none, which
-already knows how many are used; with graphs of the data set, those that occur in them. Intervals are over columns.
-
-Source: ours.
+already knows how many are used; with graphs of the data set, those that occur in them. Intervals are over columns. Source: ours.
 """
 
 from __future__ import annotations
@@ -34,13 +27,12 @@ from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
 from fkgsec.attacks.options import GRAPH
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.view import ALL
-from fkgsec.estimate import Estimate, proportion
+from fkgsec.attacks.view import ALL, NotAttacked, claim_each
+from fkgsec.estimate import proportion
 from fkgsec.gnn.training import GraphRule
 from fkgsec.graphs.features import node_features
 from fkgsec.graphs.sets import GraphSet
 
-NAME = "degree-support"
 STRUCTURE_INPUT, WHOLE_INPUT = f"{STRUCTURE}embedding.weight", "pre.weight"
 TOLERANCE = 8 * 2.0**-23  # of a number, or of a step of Adam: float32's rounding, as on another machine, no gradient
 GUESS_COUNT, GUESS_GRAPHS = "all or none", "auxiliary graphs"
@@ -53,26 +45,26 @@ class Told(NamedTuple):
     by_graphs: np.ndarray | None
 
 
-def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Told | str]:
-    """By victim, which columns its training graphs use; or why that cannot be told."""
-    found: dict[str, Told | str] = {}
-    for victim in view.victims:
+def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Told | NotAttacked]:
+    """Tell by victim which columns its training graphs use."""
+
+    def tell(victim: GraphVictim) -> Told:
         used, known = _used(view, victim), victim.auxiliary
-        by_graphs = None if known is None or isinstance(used, str) else used_columns(known, view.settings)
-        found[victim.name] = used if isinstance(used, str) else Told(used, by_graphs)
-    return found
+        return Told(used, None if known is None else used_columns(known, view.settings))
+
+    return claim_each(view.victims, tell)
 
 
-def _used(view: GraphView, victim: GraphVictim) -> np.ndarray | str:
+def _used(view: GraphView, victim: GraphVictim) -> np.ndarray:
     settings = view.settings
     name = input_layer(settings)
     rule = (settings.recipe.rule or GraphRule)(settings.options(seed=0))
     if name not in view.layout.shapes or not _columns(settings):
-        return "no layer that reads degrees or labels crosses"
+        raise NotAttacked("no layer that reads degrees or labels crosses")
     if type(rule).train is not GraphRule.train or type(rule).correct is not GraphRule.correct:
-        return f"how {settings.algorithm} trains is not replayed"
+        raise NotAttacked(f"how {settings.algorithm} trains is not replayed")
     if victim.num_graphs is None or victim.broadcast is None or victim.upload is None:
-        return "how many steps it made is not known"
+        raise NotAttacked("how many steps it made is not known")
     before, after = victim.broadcast[name], victim.upload[name]
     alone = decayed(before, num_steps(settings, victim.num_graphs), settings)
     allowed = TOLERANCE * (before.abs() + (settings.learning_rate if settings.optimizer == "adam" else 0.0))
@@ -93,13 +85,13 @@ def _columns(settings: PublicSettings) -> slice | None:
 
 
 def num_steps(settings: PublicSettings, num_graphs: int) -> int:
-    """Of a client's optimiser in a round of FedAvg's training."""
+    """Steps of a client's optimiser in a round of FedAvg's training."""
     batches = -(-num_graphs // settings.batch_size)
     return settings.local_epochs * min(batches, settings.local_steps or batches)
 
 
 def decayed(before: Tensor, steps: int, settings: PublicSettings) -> Tensor:
-    """What a new optimiser makes of parameters that get no gradient but from weight decay."""
+    """Train parameters with a new optimiser that get no gradient but from weight decay."""
     parameter = before.clone().contiguous().requires_grad_()
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
     own = kind([parameter], lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
@@ -109,40 +101,42 @@ def decayed(before: Tensor, steps: int, settings: PublicSettings) -> Tensor:
     return parameter.detach()
 
 
-def score(claims: Mapping[str, Told | str], truth: Truth) -> list[Figure]:
+def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure]:
     """The share of columns that are told rightly, of each victim and of all together."""
     figures, settings = [], PublicSettings.of(truth.result.options)
-    right, guessed, total = 0, 0, 0
+    totals = []
     for name, claimed in claims.items():
-        if isinstance(claimed, str):
+        if isinstance(claimed, NotAttacked):
             figures += truth.not_attacked(name, claimed)
             continue
         client = truth.client(name)
         used = used_columns(client.graphs.subset(client.train), settings)
-        right_columns = claimed.columns == used
-        guesses = _guesses(used, claimed.by_graphs)
-        best = max(guesses.values(), key=lambda one: one.value)
-        right, guessed, total = right + right_columns.sum(), guessed + best.value * len(used), total + len(used)
-        counts = {"used": int(used.sum()), "claimed": int(claimed.columns.sum())}
+        num_used, num = int(used.sum()), len(used)
+        right = int((claimed.columns == used).sum())
+        guesses = {GUESS_COUNT: proportion(max(num_used, num - num_used), num)}  # of adversaries that saw no upload
+        if claimed.by_graphs is not None:
+            guesses[GUESS_GRAPHS] = proportion(int((claimed.by_graphs == used).sum()), num)
+        best = max(guesses.values(), key=lambda guess: guess.value)
+        totals.append((right, best.value * num, num))
+        counts = {"used": num_used, "claimed": int(claimed.columns.sum())}
         figures.append(
             truth.figure(
-                "columns", name, proportion(int(right_columns.sum()), len(used)), baseline=best, attainable=1.0,
-                guesses=guesses, counts=counts,
+                "columns", name, proportion(right, num), baseline=best, attainable=1.0, guesses=guesses, counts=counts
             )
-        )  # fmt: skip
-    if total:
-        num_attacked = sum(not isinstance(one, str) for one in claims.values())
+        )
+    if totals:
+        right, guessed, num = (sum(part) for part in zip(*totals, strict=True))
+        baseline = proportion(round(guessed), num)
         figures.append(
             truth.figure(
-                "columns", ALL, proportion(int(right), total), baseline=proportion(round(guessed), total), attainable=1.0,
-                num_attacked=num_attacked,
+                "columns", ALL, proportion(right, num), baseline=baseline, attainable=1.0, num_attacked=len(totals)
             )
-        )  # fmt: skip
+        )
     return figures
 
 
 def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
-    """Which columns some node of the graphs has a number in, bool `[k]`: the truth."""
+    """Columns that some node of the graphs has a number in, bool `[k]`: the truth."""
     rule = (settings.recipe.rule or GraphRule)(settings.options(seed=0))
     features = node_features(rule.prepare(graphs))
     if settings.algorithm == "fedstar":
@@ -152,17 +146,8 @@ def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
     return np.asarray((features != 0).any(axis=0)[columns])
 
 
-def _guesses(used: np.ndarray, by_graphs: np.ndarray | None) -> dict[str, Estimate]:
-    """How many columns an adversary tells that saw no upload."""
-    most = max(int(used.sum()), int((~used).sum()))
-    found = {GUESS_COUNT: proportion(most, len(used))}
-    if by_graphs is not None:
-        found[GUESS_GRAPHS] = proportion(int((by_graphs == used).sum()), len(used))
-    return found
-
-
 ATTACK = Attack(
-    NAME,
+    "degree-support",
     "tells which degrees, or node labels, a client's graphs have, by columns that move without a gradient",
     Needs(single_uploads=(PARAMETERS,), server=True, first_round=True),
     {"columns": "degrees (or node labels) rightly told to be there or not"},

@@ -1,8 +1,5 @@
 """Which clients hold data of one kind? Told by how alike the updates are that they upload.
 
-    for one in run_attacks(result, GraphAttackOptions(attack=("client-kinship",))).figures:
-        print(one.variant, one.estimate)                         # updates 1.00 [...]; clusters 0.75 [...]
-
 Variants: "updates", the cosine of two clients' updates (upload less broadcast), by which GCFL cuts clusters, and which any server
 that sees single uploads can take; "clusters", whether two clients were sent the same parameters before the attacked round, which
 under GCFL says that they are in one cluster, to whoever compares two broadcasts.
@@ -23,22 +20,21 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.graphs.properties import change
 from fkgsec.attacks.graphs.view import PARAMETERS, GraphView
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.membership.figures import measure_membership
+from fkgsec.attacks.membership.figures import auc_of
 from fkgsec.attacks.options import GRAPH
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import exact
 
-NAME = "client-kinship"
 Pairs = Mapping[tuple[str, str], float]
 
 
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[tuple[str, str], float]]:
-    """By variant, how alike each two clients look."""
+    """Measure how alike each two clients look, by variant."""
     known = [one for one in view.victims if one.broadcast is not None and one.upload is not None]
     updates = {one.name: change(one.broadcast or {}, one.upload or {}) for one in known}
     sent = {one.name: view.layout.pack(one.broadcast or {}) for one in known}
@@ -55,23 +51,23 @@ def score(claims: Mapping[str, Pairs], truth: Truth) -> list[Figure]:
     figures = []
     for variant, pairs in claims.items():
         same = np.array([data_set[one] == data_set[other] for one, other in pairs], dtype=bool)
-        if min(same.sum(), (~same).sum()) < 2:
-            reason = f"{int(same.sum())} pairs of clients hold one data set and {int((~same).sum())} do not; it takes 2 of each"
-            figures.append(truth.figure("same_data", ALL, NOT_ATTACKED, reason=reason, variant=variant))
-            continue
-        found = measure_membership(
-            np.array(list(pairs.values())), same, attack=variant, control="other data sets", rng=truth.rng
-        )
         counts = {"same": int(same.sum()), "other": int((~same).sum())}
-        base = exact(0.5, len(same))
+        if min(counts.values()) < 2:
+            reason = (
+                f"{counts['same']} pairs of clients hold one data set and {counts['other']} do not; it takes 2 of each"
+            )
+            figures.append(truth.figure("same_data", ALL, reason=reason, variant=variant))
+            continue
+        alike = np.array(list(pairs.values()))
+        auc, base = auc_of(alike[same], alike[~same]), exact(0.5, len(same))
         figures.append(
-            truth.figure("same_data", ALL, found.auc, baseline=base, attainable=1.0, variant=variant, counts=counts)
+            truth.figure("same_data", ALL, auc, baseline=base, attainable=1.0, variant=variant, counts=counts)
         )
     return figures
 
 
 ATTACK = Attack(
-    NAME,
+    "client-kinship",
     "tells which clients hold graphs of one data set, by their updates or clusters",
     Needs(single_uploads=(PARAMETERS,), server=True),
     {"same_data": "AUC of telling pairs of clients with one data set from others"},

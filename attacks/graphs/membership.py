@@ -1,14 +1,10 @@
 """Which graphs did a client train on? Asked of the models that it is left with, or of what it uploaded.
 
-    options = GraphAttackOptions(attack=("graph-membership",), threat=("models+graphs",), shadows=16)
-    for one in run_attacks(result, options).figures:
-        print(one.victim, one.variant, one.metric, one.estimate)        # MUTAG  local, lira  auc  0.61 [0.42, 0.77]
-
 A candidate (`fkgsec.attacks.graphs.candidates`) that a model knows well is taken for one that the client trained on.
 
 - "models", "models+graphs": the models that clients are left with, "global" and "local". By their loss; with graphs also less the
   loss of a federation that trained on none of the candidates ("calibrated"); with shadow federations
-  (`fkgsec.attacks.graphs.shadows`) by "lira", from 32 on also by "lira offline" (with fewer, that is "calibrated").
+  (`train_shadows`) by "lira", from 32 on also by "lira offline" (with fewer, that is "calibrated").
 - "server", "server+graphs", "collusion": the upload of a victim, or what a sum of uploads opened to. By its loss, and less the
   loss of the broadcast that it was trained from; by how well its gradient there goes along the update ("alignment"), and along
   CEFGL's h where that crosses ("correction"), which is a mean gradient of the client's graphs (cefgl.txt Remark 2).
@@ -24,99 +20,85 @@ Source: Yeom et al. 2018 (loss), Watson et al. 2022 (calibrated), Carlini et al.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fkgsec.attacks.figure import NOT_ATTACKED, Figure
 from fkgsec.attacks.graphs.candidates import draw_candidates
 from fkgsec.attacks.graphs.models import GraphModel, parameter_names, train_layers
-from fkgsec.attacks.graphs.shadows import train_reference, train_shadows
-from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
+from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors, joined_sets, models_of
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.membership.evaluation import METRICS, measures
+from fkgsec.attacks.membership.evaluation import METRICS, TPR
 from fkgsec.attacks.membership.figures import measure_membership
 from fkgsec.attacks.membership.statistics import Variance, calibrated, likelihood_ratio, loss_threshold
-from fkgsec.attacks.options import GRAPH, MODELS, GraphAttackOptions
+from fkgsec.attacks.options import GRAPH, MODELS
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.view import ALL
+from fkgsec.attacks.view import ALL, NotAttacked, claim_each
 from fkgsec.estimate import exact
-from fkgsec.graphs.sets import GraphSet
+from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
 from fkgsec.randomness import generator
 
-NAME = "graph-membership"
 OWN_VARIANCE = 32  # shadows, from which on each candidate has a variance of its own
 NO_LAYERS = "its first and last layers do not cross, and there are no graphs of its data set to train others on"
 Scores = Mapping[str, np.ndarray]
 
 
-def claim(
-    view: GraphView, laboratory: Laboratory, rng: np.random.Generator, *, num_shadows: int
-) -> dict[str, Scores | str]:
-    """By victim and way of telling the score of each candidate, float64 `[n]`, larger for those taken for members; or why none.
-
-    Args:
-        num_shadows: federations that the adversary trains, where it has graphs to train them on.
-    """
+def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Scores | NotAttacked]:
+    """Score each victim's candidates by each way, float64 `[n]`, larger for supposed members."""
+    victims = [victim for victim in view.victims if victim.candidates is not None]
     if view.threat_model.models:
-        return _of_models(view, laboratory, rng, num_shadows if view.threat_model.auxiliary else 0)
-    return {
-        victim.name: _of_shared(view, victim, victim.candidates, rng)
-        for victim in view.victims
-        if victim.candidates is not None
-    }
+        return _of_models(view, laboratory, rng, victims)
+    return claim_each(victims, lambda victim: _of_shared(view, victim, rng))
 
 
 def _of_models(
-    view: GraphView, laboratory: Laboratory, rng: np.random.Generator, num_shadows: int
-) -> dict[str, Scores | str]:
-    """Of the models that clients are left with."""
+    view: GraphView, laboratory: Laboratory, rng: np.random.Generator, victims: list[GraphVictim]
+) -> dict[str, Scores | NotAttacked]:
+    """Score by the models that clients are left with."""
+    num_shadows = laboratory.options.shadows if view.threat_model.auxiliary else 0
     shadows = train_shadows(view, laboratory, num_shadows, rng) if num_shadows else None
     reference = train_reference(view, laboratory, rng) if view.threat_model.auxiliary and not shadows else {}
-    found: dict[str, Scores | str] = {}
-    for victim in view.victims:
-        if victim.candidates is None:
-            continue
-        scores: dict[str, np.ndarray] = {}
+    variance: Variance = "per_triple" if num_shadows >= OWN_VARIANCE else "pooled"
+    found: dict[str, Scores | NotAttacked] = {}
+    for victim in victims:
+        asked, scores = victim.candidates, dict[str, np.ndarray]()
+        assert asked is not None
         for name, model in victim.models.items():
-            losses = model.losses(victim.candidates)
+            losses = model.losses(asked)
             scores[f"{name}, loss"] = loss_threshold(losses)
             if shadows and victim.name in shadows.inside:
-                own, others = model.logits(victim.candidates), shadows.logits[victim.name][name]
-                inside = shadows.inside[victim.name]
-                scores[f"{name}, calibrated"] = calibrated(own, others, inside)
-                alone = num_shadows >= OWN_VARIANCE
-                variance: Variance = "per_triple" if alone else "pooled"
-                scores[f"{name}, lira"] = likelihood_ratio(own, others, inside, variance=variance)
-                if alone:  # with one variance for all, the order is that of "calibrated"
-                    scores[f"{name}, lira offline"] = likelihood_ratio(
-                        own, others, inside, mode="offline", variance=variance
-                    )
+                answers = model.logits(asked), shadows.logits[victim.name][name], shadows.inside[victim.name]
+                scores[f"{name}, calibrated"] = calibrated(*answers)
+                scores[f"{name}, lira"] = likelihood_ratio(*answers, variance=variance)
+                if variance == "per_triple":  # with one variance for all, the order is that of "calibrated"
+                    scores[f"{name}, lira offline"] = likelihood_ratio(*answers, mode="offline", variance=variance)
             elif victim.name in reference:
-                scores[f"{name}, calibrated"] = reference[victim.name][name].losses(victim.candidates) - losses
+                scores[f"{name}, calibrated"] = reference[victim.name][name].losses(asked) - losses
         found[victim.name] = scores
     return found
 
 
-def _of_shared(view: GraphView, victim: GraphVictim, asked: GraphSet, rng: np.random.Generator) -> Scores | str:
-    """Of the shared parameters that the adversary saw, made whole with layers of its own."""
+def _of_shared(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> Scores:
+    """Score by the shared parameters that the adversary saw, made whole with layers of its own."""
     shared: Tensors | None
     before: Tensors | None = None
+    asked = victim.candidates
+    assert asked is not None
     if not view.threat_model.server:
         assert view.colluder is not None
         name, shared = "broadcast", view.colluder.received
     elif victim.summed and view.summed is not None:
         name, shared, before = "sum", view.summed.mean, victim.broadcast
     elif reason := victim.why_none(PARAMETERS):
-        return reason
+        raise NotAttacked(reason)
     else:
         name, shared, before = "upload", victim.upload, victim.broadcast
     assert shared is not None
     layers = _layers(view, victim, shared, rng)
-    if layers is None:
-        return NO_LAYERS
     losses = GraphModel(view.settings, {**layers, **shared}).losses(asked)
     scores = {f"{name}, loss": loss_threshold(losses)}
     if before is not None:
@@ -128,8 +110,8 @@ def _of_shared(view: GraphView, victim: GraphVictim, asked: GraphSet, rng: np.ra
     return scores
 
 
-def _layers(view: GraphView, victim: GraphVictim, shared: Tensors, rng: np.random.Generator) -> Tensors | None:
-    """What makes shared parameters a whole network for graphs of the victim's data set; None where nothing can."""
+def _layers(view: GraphView, victim: GraphVictim, shared: Tensors, rng: np.random.Generator) -> Tensors:
+    """Layers that make shared parameters a whole network for graphs of the victim's data set."""
     assert victim.candidates is not None
     lacking = [name for name in parameter_names(view.settings, victim.candidates) if name not in shared]
     if not lacking:
@@ -137,11 +119,87 @@ def _layers(view: GraphView, victim: GraphVictim, shared: Tensors, rng: np.rando
     if view.colluder is not None and view.colluder.data_set == victim.data_set:
         return {name: view.colluder.model.parameters[name] for name in lacking}
     if victim.auxiliary is None:
-        return None
+        raise NotAttacked(NO_LAYERS)
     return train_layers(view.settings, shared, victim.auxiliary, seed=int(rng.integers(2**31)))
 
 
-def score(claims: Mapping[str, Scores | str], truth: Truth) -> list[Figure]:
+@dataclass(frozen=True, eq=False)
+class Shadows:
+    """Scores of each victim's candidates by shadow federations.
+
+    Attributes:
+        logits: by victim and model ("global", "local"), float64 `[S, n]`, see `GraphModel.logits`.
+        inside: by victim, bool `[S, n]`.
+    """
+
+    logits: Mapping[str, Mapping[str, np.ndarray]]
+    inside: Mapping[str, np.ndarray]
+
+
+def train_shadows(view: GraphView, laboratory: Laboratory, count: int, rng: np.random.Generator) -> Shadows:
+    """Train so many federations, an even number, on halves of the candidates of all victims that have auxiliary graphs.
+
+    Each has the attacked federation's clients, algorithm and rounds, seeds of its own, and other graphs: a client trains on the
+    auxiliary graphs of its data set and on half of its candidates, of which the adversary does not know which are members.
+    Shadows 2 k and 2 k + 1 take complementary halves, so that each candidate is in as often as out. A shadow's client has fewer
+    graphs than the attacked one, so that it is fitted more closely.
+
+    Source: Carlini et al. 2022 (halves); the rest is ours.
+    """
+    sizes = {victim.name: len(victim.candidates or ()) for victim in _trainable(view)}
+    inside: dict[str, list[np.ndarray]] = {name: [] for name in sizes}
+    for _ in range(count // 2):
+        for name, size in sizes.items():
+            half = rng.permutation(size) < size // 2
+            inside[name] += [half, ~half]
+    logits: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in sizes}
+    for number in range(count):
+        trained = _train(view, laboratory, {name: halves[number] for name, halves in inside.items()}, rng)
+        for victim in _trainable(view):
+            assert victim.candidates is not None
+            for name, model in trained[victim.name].items():
+                logits[victim.name].setdefault(name, []).append(model.logits(victim.candidates))
+    return Shadows(
+        {victim: {name: np.stack(rows) for name, rows in of_victim.items()} for victim, of_victim in logits.items()},
+        {name: np.stack(halves) for name, halves in inside.items()},
+    )
+
+
+def train_reference(
+    view: GraphView, laboratory: Laboratory, rng: np.random.Generator
+) -> dict[str, dict[str, GraphModel]]:
+    """Train a federation on no candidate, and return its models by victim."""
+    none = {victim.name: np.zeros(len(victim.candidates or ()), dtype=bool) for victim in _trainable(view)}
+    return _train(view, laboratory, none, rng)
+
+
+def _trainable(view: GraphView) -> list[GraphVictim]:
+    return [victim for victim in view.victims if victim.candidates is not None and victim.auxiliary is not None]
+
+
+def _train(
+    view: GraphView, laboratory: Laboratory, chosen: Mapping[str, np.ndarray], rng: np.random.Generator
+) -> dict[str, dict[str, GraphModel]]:
+    """Train clients on their auxiliary graphs and these candidates, and return their models by victim."""
+    clients = []
+    for victim in _trainable(view):
+        assert victim.candidates is not None
+        assert victim.auxiliary is not None
+        graphs = joined_sets([victim.candidates, victim.auxiliary])
+        trained = np.concatenate([chosen[victim.name], np.ones(len(victim.auxiliary), dtype=bool)])
+        every = np.arange(len(trained))
+        clients.append(ClientGraphs(victim.name, graphs, every[trained], every[:0], every[~trained], victim.data_set))
+    if not clients:
+        return {}
+    changes: dict[str, Any] = {"rounds": view.round, "eval_every": view.round, "patience": 0}
+    if len(clients) == 1:  # nobody to average with
+        changes |= {"algorithm": "local-gc", "settings": None}
+    options = view.settings.options(int(rng.integers(2**31)), **changes)
+    result = laboratory.train_own(FederatedGraphs("shadows", tuple(clients)), options)
+    return {client.name: models_of(result, place, view.settings) for place, client in enumerate(clients)}
+
+
+def score(claims: Mapping[str, Scores | NotAttacked], truth: Truth) -> list[Figure]:
     """AUC, members found at few false alarms, and advantage, of each victim by each way of telling, and of all together.
 
     Of all together a candidate goes by its share of ranks among those of its client, since losses of models differ.
@@ -152,23 +210,20 @@ def score(claims: Mapping[str, Scores | str], truth: Truth) -> list[Figure]:
         scores = claims.get(client.name)
         if scores is None:
             continue
-        if isinstance(scores, str):
+        if isinstance(scores, NotAttacked):
             figures += truth.not_attacked(client.name, scores)
             continue
         asked = draw_candidates(truth.graph, place, truth.seed)
         assert asked is not None  # its victim had candidates
         for variant, of_variant in scores.items():
             figures += _figures(truth, client.name, variant, of_variant, asked.member)
-            parts.setdefault(variant, []).append((_ranks(of_variant), asked.member))
+            below = (of_variant[:, None] > of_variant).mean(axis=1)  # shares of the scores below each, ties half
+            ranks = below + (of_variant[:, None] == of_variant).mean(axis=1) / 2
+            parts.setdefault(variant, []).append((ranks, asked.member))
     for variant, of_all in parts.items():
         together, member = (np.concatenate(one) for one in zip(*of_all, strict=True))
         figures += _figures(truth, ALL, variant, together, member, num_attacked=len(of_all))
     return figures
-
-
-def _ranks(scores: np.ndarray) -> np.ndarray:
-    """Share of the scores that are below each, ties half."""
-    return (scores[:, None] > scores).mean(axis=1) + (scores[:, None] == scores).mean(axis=1) / 2
 
 
 def _figures(
@@ -176,31 +231,32 @@ def _figures(
 ) -> list[Figure]:
     rng = generator(truth.seed, "advantage", victim, variant)
     found = measure_membership(scores, member, attack=variant, control="held_out", rng=rng)
-    counts = {"members": found.num_forgotten, "controls": found.num_controls}
-    return [
-        truth.figure(
-            metric, victim, estimate or NOT_ATTACKED, baseline=exact(chance, found.auc.n), attainable=1.0, reason=reason,
-            variant=variant, counts=counts, num_attacked=num_attacked,
-        )
-        for metric, estimate, chance, reason in measures(found, "graphs")
-    ]  # fmt: skip
-
-
-def membership(options: GraphAttackOptions | None = None) -> Attack:
-    """The attack under these options."""
-    num_shadows = options.shadows if options else 0
-    return replace(ATTACK, run=partial(claim, num_shadows=num_shadows))
+    about = {
+        "attainable": 1.0, "variant": variant, "num_attacked": num_attacked,
+        "counts": {"members": found.num_forgotten, "controls": found.num_controls},
+    }  # fmt: skip
+    n, figures = found.auc.n, []
+    figures.append(truth.figure("auc", victim, found.auc, baseline=exact(0.5, n), **about))
+    for low in found.low_fpr:
+        if low.direction == "remembered":
+            reason = None
+            if low.tpr is None:
+                needed = f"{low.max_fpr:.1%} false alarms take {math.ceil(1 / low.max_fpr):,} never-seen graphs"
+                reason = f"{needed}; {found.num_controls:,} match"
+            tpr, base = low.tpr or NOT_ATTACKED, exact(low.max_fpr, n)
+            figures.append(truth.figure(TPR[low.max_fpr], victim, tpr, baseline=base, reason=reason, **about))
+    figures.append(truth.figure("advantage", victim, found.advantage, baseline=exact(0.0, n), **about))
+    return figures
 
 
 ATTACK = Attack(
-    NAME,
+    "graph-membership",
     "tells the graphs that a client trained on from others like them",
     Needs(candidates=True),
     METRICS,
-    partial(claim, num_shadows=0),
+    claim,
     score,
     threats=(MODELS, "server+graphs"),
     items=dict.fromkeys(METRICS, "matched graphs"),
-    configured=membership,
     task=GRAPH,
 )

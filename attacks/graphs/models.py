@@ -35,7 +35,7 @@ class GraphModel:
     parameters: Mapping[str, Tensor]
 
     def probabilities(self, graphs: GraphSet) -> np.ndarray:
-        """Of each class of graphs of the data set that it was trained for, float64 `[n, C]`."""
+        """Probability of each class, for graphs of the data set that it was trained for, float64 `[n, C]`."""
         trainer = own_client(self.settings, graphs, seed=0)  # draws first values, which the parameters replace
         return trainer.classify(trainer.client.train, self.parameters).values
 
@@ -44,7 +44,7 @@ class GraphModel:
         return -np.log(np.maximum(self._of_classes(graphs), np.finfo(np.float64).tiny))
 
     def logits(self, graphs: GraphSet) -> np.ndarray:
-        """Of the probability of each graph's class, float64 `[n]`: the scale on which LiRA takes them for normal."""
+        """Logit of the probability of each graph's class, float64 `[n]`: the scale on which LiRA takes them for normal."""
         right = np.clip(self._of_classes(graphs), 1e-15, 1 - 1e-15)
         return np.log(right) - np.log1p(-right)
 
@@ -70,7 +70,7 @@ class GraphModel:
 
 
 def parameter_names(settings: PublicSettings, graphs: GraphSet) -> list[str]:
-    """Of a client's network on such graphs."""
+    """Names of the parameters of a client's network on such graphs."""
     return [name for name, _ in own_client(settings, graphs, seed=0).model.named_parameters()]
 
 

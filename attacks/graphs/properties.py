@@ -1,25 +1,18 @@
 """What kind of graphs does a client train on? Class shares and mean size, from what its training did to the shared parameters.
 
-    options = GraphAttackOptions(attack=("property-inference",), threat=("server+graphs",))
-    for one in run_attacks(result, options).figures:
-        print(one.victim, one.metric, one.estimate, one.baseline)     # client-3  class_share  .08  .21
-
 The adversary plays clients of its own: each draws graphs from the auxiliary ones, with class shares and sizes of its own, and
-trains from the victim's first broadcast as a client does, in as many steps, with a new optimiser and, where they are not shared,
-first and last layers drawn as clients draw theirs. From what that did to the shared parameters it learns (by ridge regression,
-the strength chosen by leave-one-out) to read these properties off the victim's upload. The first round is attacked, since in
-later ones the states of optimisers and of layers that do not cross are unknown: played clients would differ from the victim.
+trains from the victim's first broadcast as a client does, with a new optimizer and new layers where they are not shared. From
+what that did to the shared parameters it learns, by ridge regression, to read these properties off the victim's upload. The first
+round is attacked, since in later ones the states of optimizers and of layers that do not cross are unknown.
 
 Threat model: "server+graphs", or "collusion" with a client of the same data set. Of uploads in a sum there is none of one client.
 
-Figures are errors, of which less is worse for the victim, since a reader knows what "a share to within .08" means: `class_share`,
-half the summed absolute differences of the shares of all classes; `mean_size`, relative. Intervals resample the victim's graphs.
-Baseline: the lesser error of an adversary that takes the auxiliary graphs' own shares or size, and of one that takes the mean of
-what it drew. Where the auxiliary graphs are the victim's own validation graphs, which a stratified split gives the same class
-shares, nothing is left to infer, and the baseline says so.
+Figures are errors, of which less is worse for the victim: `class_share`, half the summed absolute differences of the shares of
+all classes; `mean_size`, relative. Intervals resample the victim's graphs. Baseline: the lesser error of an adversary that
+takes the auxiliary graphs' own shares or size, and of one that takes the mean of what it drew. Where the auxiliary graphs are
+the victim's own validation graphs, which a stratified split gives the same class shares, nothing is left to infer.
 
-Source: after Melis et al. 2019 and Zhang et al. 2022 (who read graph embeddings); the rest is ours. Which degrees occur is the
-matter of `fkgsec.attacks.graphs.degree_support`.
+Source: after Melis et al. 2019 and Zhang et al. 2022 (who read graph embeddings); the rest is ours.
 """
 
 from __future__ import annotations
@@ -37,11 +30,10 @@ from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tenso
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
 from fkgsec.attacks.options import GRAPH
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.view import ALL
+from fkgsec.attacks.view import ALL, NotAttacked, claim_each
 from fkgsec.estimate import Estimate, exact
 from fkgsec.graphs.sets import GraphSet
 
-NAME = "property-inference"
 NUM_CLIENTS = 64  # that the adversary plays for each victim
 STRENGTHS = 10.0 ** np.arange(-2, 5)  # of the ridge, beside a kernel with a mean diagonal of 1
 LARGEST_TILT = 1.5  # a graph is drawn in proportion to its size to a power up to this, or its inverse
@@ -50,7 +42,7 @@ RESAMPLES = 500
 
 
 class Properties(NamedTuple):
-    """Of some graphs: the share of each class, float64 `[C]`, and the mean number of nodes."""
+    """Properties of graphs: the share of each class, float64 `[C]`, and the mean number of nodes."""
 
     class_shares: np.ndarray
     mean_size: float
@@ -72,7 +64,7 @@ class Properties(NamedTuple):
         return cls(shares / total if total > 0 else np.full(len(shares), 1 / len(shares)), float(np.exp(vector[-1])))
 
     def error(self, true: Properties) -> dict[str, float]:
-        """By metric, how far these are from the true ones."""
+        """Error against the true ones, by metric."""
         return {
             "class_share": float(np.abs(self.class_shares - true.class_shares).sum() / 2),
             "mean_size": abs(self.mean_size - true.mean_size) / true.mean_size,
@@ -80,25 +72,25 @@ class Properties(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """What the adversary says of one victim, and what it would have said without the upload, by guess."""
+    """The adversary's inference about a victim, and what it would have said without the upload, by guess."""
 
     found: Properties
     guesses: Mapping[str, Properties]
 
 
-def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | str]:
-    """By victim what is inferred of it, or why nothing is."""
-    return {victim.name: _infer(view, victim, rng) for victim in view.victims}
+def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | NotAttacked]:
+    """Infer the properties of each victim's graphs."""
+    return claim_each(view.victims, lambda victim: _infer(view, victim, rng))
 
 
-def _infer(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> Inferred | str:
+def _infer(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> Inferred:
     graphs, broadcast, upload = victim.auxiliary, victim.broadcast, victim.upload
     if graphs is None:
-        return "no graphs of its data set are known"
+        raise NotAttacked("no graphs of its data set are known")
     if broadcast is None or upload is None or victim.num_graphs is None:
-        return "what it trained from, or on how many graphs, is not known"
+        raise NotAttacked("what it trained from, or on how many graphs, is not known")
     if view.round != 1:
-        return f"it had trained for {view.round - 1} rounds before, in states that are not known"
+        raise NotAttacked(f"it had trained for {view.round - 1} rounds before, in states that are not known")
     features, targets = [], []
     for own in itertools.islice(draws(graphs, victim.num_graphs, rng), NUM_CLIENTS):
         targets.append(Properties.of(own.classes, own.sizes, own.num_classes).vector())
@@ -124,7 +116,7 @@ def draws(graphs: GraphSet, count: int, rng: np.random.Generator) -> Iterator[Gr
 
 
 def play(settings: PublicSettings, graphs: GraphSet, broadcast: Tensors, *, seed: int) -> np.ndarray:
-    """What a client's first round on these graphs does to the shared parameters, see `change`."""
+    """Play a client's first round on these graphs, and return its `change` of the shared parameters."""
     trainer = own_client(settings, graphs, seed=seed)
     trainer.take(broadcast)
     trainer.train(1, lambda: None)
@@ -160,34 +152,35 @@ def ridge(features: np.ndarray, targets: np.ndarray, observed: np.ndarray) -> np
     return np.clip(best, low, high)
 
 
-def score(claims: Mapping[str, Inferred | str], truth: Truth) -> list[Figure]:
+def score(claims: Mapping[str, Inferred | NotAttacked], truth: Truth) -> list[Figure]:
     """The errors of each victim, and their mean."""
     figures: list[Figure] = []
     parts: dict[str, list[tuple[float, np.ndarray, float]]] = {metric: [] for metric in METRICS}
     for name, inferred in claims.items():
-        if isinstance(inferred, str):
+        if isinstance(inferred, NotAttacked):
             figures += truth.not_attacked(name, inferred)
             continue
         client = truth.client(name)
         classes, sizes = client.graphs.classes[client.train], client.graphs.sizes[client.train]
-        num_classes = client.graphs.num_classes
-        picked = truth.rng.integers(0, len(classes), size=(RESAMPLES, len(classes)))
-        resampled = [inferred.found.error(Properties.of(classes[one], sizes[one], num_classes)) for one in picked]
+        num_classes, num = client.graphs.num_classes, len(classes)
+        picked = truth.rng.integers(0, num, size=(RESAMPLES, num))
+        resampled = [inferred.found.error(Properties.of(classes[rows], sizes[rows], num_classes)) for rows in picked]
         true = Properties.of(classes, sizes, num_classes)
         for metric, error in inferred.found.error(true).items():
-            guesses = {guess: exact(one.error(true)[metric], len(classes)) for guess, one in inferred.guesses.items()}
-            least = min(guesses.values(), key=lambda one: one.value)
+            guesses = {guess: exact(found.error(true)[metric], num) for guess, found in inferred.guesses.items()}
+            least = min(guesses.values(), key=lambda guess: guess.value)
             errors = np.array([one[metric] for one in resampled])
-            estimate = _estimate(error, errors, len(classes))
+            estimate = _estimate(error, errors, num)
             figures.append(truth.figure(metric, name, estimate, baseline=least, attainable=0.0, guesses=guesses))
             parts[metric].append((error, errors, least.value))
     for metric, found in parts.items():
-        if not found:
-            continue
-        error, least = sum(one[0] for one in found) / len(found), sum(one[2] for one in found) / len(found)
-        estimate = _estimate(error, np.stack([one[1] for one in found]).mean(axis=0), len(found))
-        base = exact(least, len(found))
-        figures.append(truth.figure(metric, ALL, estimate, baseline=base, attainable=0.0, num_attacked=len(found)))
+        if found:
+            errors = np.stack([resampled for _, resampled, _ in found]).mean(axis=0)
+            error, least = (
+                float(np.mean(values)) for values in zip(*((one, low) for one, _, low in found), strict=True)
+            )
+            estimate, base = _estimate(error, errors, len(found)), exact(least, len(found))
+            figures.append(truth.figure(metric, ALL, estimate, baseline=base, attainable=0.0, num_attacked=len(found)))
     return figures
 
 
@@ -201,7 +194,7 @@ METRICS = {
     "mean_size": "relative error of the inferred mean size of a client's training graphs; a limit is the least that is allowed",
 }
 ATTACK = Attack(
-    NAME,
+    "property-inference",
     "infers class shares and mean size of a client's graphs from what its training changed",
     Needs(single_uploads=(PARAMETERS,), server=True, first_round=True),
     METRICS,

@@ -34,19 +34,14 @@ def cases(
     train: Callable[..., GnnResult],
 ) -> list[Case]:
     """Figures and scores of one attack for each threat model. Nothing leaks by shares, so that nothing is drawn again."""
-    attack = attack.configured(options) if attack.configured else attack
-    (who,), seed = options.colluders(result.graph.clients), options.seed
+    who, seed, needs = options.colluders(result.graph.clients), options.seed, attack.needs
     found = []
     for name in attack.fitting(options.threat, result.options.algorithm):
         view_of = partial(
-            graph_view,
-            threat_model=THREAT_MODELS[name],
-            colluder=who,
-            seed=seed,
-            candidates=attack.needs.candidates,
-            first=attack.needs.first_round,
-        )
-        figures, scores = attack_view(attack, view_of(result), Laboratory(result, train, seed, view_of), (who,))
+            graph_view, threat_model=THREAT_MODELS[name], colluder=who[0], seed=seed, candidates=needs.candidates,
+            first=needs.first_round,
+        )  # fmt: skip
+        figures, scores = attack_view(attack, view_of(result), Laboratory(result, train, options, who, view_of))
         found.append((figures, [items.assign(threat_model=name) for items in scores]))
     return found
 

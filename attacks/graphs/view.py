@@ -33,7 +33,7 @@ from fkgsec.exchange.tensors.truncated_svd import CORRECTION
 from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, Rows, client_party
 from fkgsec.gnn.layout import Layout
 from fkgsec.gnn.result import GnnResult
-from fkgsec.graphs.sets import ClientGraphs, GraphSet
+from fkgsec.graphs.sets import GraphSet
 from fkgsec.randomness import generator
 
 PARAMETERS = "parameters"
@@ -46,7 +46,7 @@ Tensors = Mapping[str, Tensor]
 
 @dataclass(frozen=True, eq=False)
 class GraphVictim(Victim):
-    """What the adversary holds of one client.
+    """The adversary's view of a client.
 
     Attributes:
         data_set: where its labels and classes come from. num_graphs: that it trains on; None where uploads were summed.
@@ -83,7 +83,7 @@ class GraphVictim(Victim):
 
 @dataclass(frozen=True, eq=False)
 class GraphColluder:
-    """What a client hands over: its graphs and its model.
+    """A colluder's graphs and model.
 
     Attributes:
         data_set: where its labels and classes come from. train: numbers of the graphs that it trains on.
@@ -100,7 +100,7 @@ class GraphColluder:
 
 @dataclass(frozen=True, eq=False)
 class GraphSum:
-    """What a server opened of uploads that crossed in a sum.
+    """A sum of uploads that a server opened.
 
     Attributes:
         mean: of the uploads, weighted by training graphs, by name. parties: whose uploads are in it.
@@ -147,25 +147,31 @@ def graph_view(
         first: attack the first round of uploads instead, in which the clients' optimisers are new.
     """
     settings, clients = PublicSettings.of(result.options), result.graph.clients
-    layout = _layout(result)
+    layout = Layout.of(result.trained[0], result.options.width)
     traffic = _Traffic(result, layout, first=first)
-    traitor = next(client for client in clients if client.name == colluder)
-
-    def of_colluder(client: ClientGraphs) -> GraphSet | None:
-        return traitor.graphs if threat_model.colluder and client.vocabulary == traitor.vocabulary else None
-
+    traitor: GraphColluder | None = None
+    if threat_model.colluder:
+        place, client = next((place, client) for place, client in enumerate(clients) if client.name == colluder)
+        model = result.models[place]
+        traitor = GraphColluder(
+            client.name, client.vocabulary, client.graphs, client.train, GraphModel(settings, model),
+            {name: model[name] for name in layout.shapes},
+        )  # fmt: skip
     victims = []
     for place, client in enumerate(clients):
-        if client.name == colluder and threat_model.colluder:
+        if traitor is not None and client.name == traitor.name:
             continue
         asked = draw_candidates(result.graph, place, seed) if candidates else None
+        auxiliary = traitor.graphs if traitor is not None and client.vocabulary == traitor.data_set else None
+        if threat_model.auxiliary:
+            auxiliary = _auxiliary(result, client.vocabulary, seed)
         victims.append(
             GraphVictim(
                 client.name,
                 client.vocabulary,
                 **(traffic.of(client.name) if threat_model.server else {}),
                 models=models_of(result, place, settings) if threat_model.models else {},
-                auxiliary=_auxiliary(result, place, seed) if threat_model.auxiliary else of_colluder(client),
+                auxiliary=auxiliary,
                 candidates=asked.graphs if asked else None,
             )
         )
@@ -175,13 +181,13 @@ def graph_view(
         victims=tuple(victims),
         layout=layout,
         settings=settings,
-        colluder=_colluder(result, traitor, settings, layout) if threat_model.colluder else None,
+        colluder=traitor,
         summed=traffic.summed if threat_model.server else None,
     )
 
 
 class _Traffic:
-    """What crossed in the last round of uploads up to the kept one, or in the first of all."""
+    """Messages of the last round of uploads up to the best one, or of the first of all."""
 
     def __init__(self, result: GnnResult, layout: Layout, *, first: bool) -> None:
         transcript, self._layout = result.transcript, layout
@@ -205,7 +211,13 @@ class _Traffic:
                 elif message.receiver == SERVER and number == self.round:
                     self._uploads[message.sender] = unpacked(message, self._names(message.sender))
         self.hidden = bool(result.inputs.get(PARAMETERS)) or bool(transcript.opened(self.round))
-        self.summed = self._sum(result) if self.hidden else None
+        notes = [one for one in transcript.opened(self.round) if one.table == PARAMETERS and one.total]
+        self.summed: GraphSum | None = None
+        if notes:
+            total, holders = notes[-1].sums()
+            mean = torch.from_numpy(total / np.maximum(holders, 1)[:, None]).float()
+            mean = _named(layout, self._server_names, mean)
+            self.summed = GraphSum(mean, tuple(notes[-1].survivors), int(holders.max()), notes[-1].error)
 
     def of(self, name: str) -> dict[str, Any]:
         """The fields of a victim that a server sees."""
@@ -221,22 +233,13 @@ class _Traffic:
         }
 
     def _names(self, party: str, *, sent: bool = False) -> list[str]:
-        """Of the rows that a party uploads, or of those that it is sent; its own among peers' without its name."""
+        """Names of the rows that a party uploads, or is sent; its own among peers' without its name."""
         aligned = self._alignments.get(party)
         if aligned is None:  # with a private union of names all are sent the server's rows
             return self._server_names
         own = f"{party.removeprefix(client_party(''))}:"
         names = [name.removeprefix(own) for name in aligned.names]
         return names[: len(names) - aligned.num_upwards] if sent else names
-
-    def _sum(self, result: GnnResult) -> GraphSum | None:
-        notes = [one for one in result.transcript.opened(self.round) if one.table == PARAMETERS and one.total]
-        if not notes:
-            return None
-        total, holders = notes[-1].sums()
-        mean = torch.from_numpy(total / np.maximum(holders, 1)[:, None]).float()
-        parties = tuple(notes[-1].survivors)
-        return GraphSum(_named(self._layout, self._server_names, mean), parties, int(holders.max()), notes[-1].error)
 
 
 def unpacked(message: Rows | QuantisedRows, names: Sequence[str]) -> Tensor:
@@ -254,11 +257,6 @@ def _named(layout: Layout, names: Sequence[str], rows: Tensor, prefix: str = "")
     return {name: one.clone() for name, one in layout.unpack(own).items()}
 
 
-def _layout(result: GnnResult) -> Layout:
-    """Of the rows that crossed, as the names in their alignment say; of the encoder where none cross."""
-    return Layout.of(result.trained[0], result.options.width)
-
-
 def models_of(result: GnnResult, place: int, settings: PublicSettings) -> dict[str, GraphModel]:
     """Those that a client is left with."""
     whole = result.models[place]
@@ -266,18 +264,17 @@ def models_of(result: GnnResult, place: int, settings: PublicSettings) -> dict[s
     return found if result.row_names.get(PARAMETERS) else {"local": found["local"]}
 
 
-def _auxiliary(result: GnnResult, place: int, seed: int) -> GraphSet | None:
+def _auxiliary(result: GnnResult, vocabulary: str, seed: int) -> GraphSet | None:
     """The validation graphs of all clients of a data set, in a random order; None where there are none."""
-    client = result.graph.clients[place]
     parts = [
-        one.graphs.subset(one.valid)
-        for one in result.graph.clients
-        if one.vocabulary == client.vocabulary and len(one.valid)
+        client.graphs.subset(client.valid)
+        for client in result.graph.clients
+        if client.vocabulary == vocabulary and len(client.valid)
     ]
     if not parts:
         return None
     joined = joined_sets(parts)
-    return joined.subset(generator(seed, "auxiliary graphs", client.vocabulary).permutation(len(joined)))
+    return joined.subset(generator(seed, "auxiliary graphs", vocabulary).permutation(len(joined)))
 
 
 def joined_sets(parts: Sequence[GraphSet]) -> GraphSet:
@@ -293,12 +290,4 @@ def joined_sets(parts: Sequence[GraphSet]) -> GraphSet:
         num_classes=parts[0].num_classes,
         num_labels=parts[0].num_labels,
         max_degree=parts[0].max_degree,
-    )
-
-
-def _colluder(result: GnnResult, client: ClientGraphs, settings: PublicSettings, layout: Layout) -> GraphColluder:
-    model = result.models[result.graph.clients.index(client)]
-    received = {name: model[name] for name in layout.shapes}
-    return GraphColluder(
-        client.name, client.vocabulary, client.graphs, client.train, GraphModel(settings, model), received
     )

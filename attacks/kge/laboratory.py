@@ -1,24 +1,31 @@
-"""A laboratory of knowledge-graph embedding, which also trains shadow federations for whoever tells triples apart.
+"""A laboratory of knowledge-graph embedding, which also draws what an attack is asked about and trains shadow federations.
 
-view = laboratory.with_candidates(view, ["hospital-1"])
+candidates = laboratory.candidates(view)
 shadow = laboratory.shadow(0, "same-graph")
-shadow.member["hospital-2"]                     # bool, which of view.victims[0].candidates this one trained on
+shadow.member["hospital-2"]                     # bool, which of candidates["hospital-2"] this one trained on
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
 
+from fkgsec.attacks.clients.asking import draw_dictionary
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.audits import contains, named_triples
-from fkgsec.attacks.membership.candidates import asked_candidates, draw_candidates
-from fkgsec.attacks.membership.shadows import shadow_federation, shadow_options
+from fkgsec.attacks.membership.candidates import (
+    asked_candidates,
+    draw_candidates,
+    shadow_federation,
+    shadow_options,
+)
 from fkgsec.attacks.options import ShadowKnowledge
+from fkgsec.attacks.view import NotAttacked
+from fkgsec.errors import FkgsecError, TrainingError
+from fkgsec.federation.adversary import Adversary
 
 
 class Shadow(NamedTuple):
@@ -37,31 +44,54 @@ class Shadow(NamedTuple):
 class KgeLaboratory(Laboratory[KgeView]):
     """Repeats a run of knowledge-graph embedding for the adversary of one view, see `Laboratory`."""
 
-    def with_candidates(self, view: KgeView, colluders: Sequence[str]) -> KgeView:
-        """The view with triples of each victim to tell apart; none for a victim that has too few."""
+    def check_sums(self, view: KgeView) -> None:
+        """Raise `NotAttacked` if there is no sum to take apart, or the run cannot be trained once more for its sums."""
+        if not view.secure:
+            raise NotAttacked("uploads cross one by one, or none does: there is no sum to take apart")
+        self.check_repeatable()
+
+    def train_first(self, view: KgeView, adversary: Adversary | None, last: int) -> KgeView:
+        """Train the first rounds of sums with the adversary in them. Raises `NotAttacked`, also where a client refuses."""
+        self.check_sums(view)
+        try:
+            return self.train(adversary, last=last)
+        except NotAttacked:
+            raise
+        except FkgsecError as error:
+            raise NotAttacked(f"the run ended with the attack in it: {error}") from error
+
+    def candidates(self, view: KgeView) -> dict[str, np.ndarray]:
+        """Draw triples of names to tell apart, object `[c, 3]` by victim, some trained on; of a victim that has enough."""
         graph, model = self.runs[0].graph, view.threat_model
-        self._audits = [one for one in draw_candidates(graph, self.seed) if one.reason is None]
+        self._audits = [audit for audit in draw_candidates(graph, self.seed) if audit.reason is None]
         alone = model.colluder and not model.server
         self._asked = {
-            one.name: asked_candidates(graph, one, colluders, self.seed, alone=alone) for one in self._audits
+            audit.name: asked_candidates(graph, audit, self.colluders, self.seed, alone=alone) for audit in self._audits
         }
-        triples = {
-            one.name: named_triples(graph, graph.clients[one.place], one.triples[self._asked[one.name]])
-            for one in self._audits
+        return {
+            audit.name: named_triples(graph, graph.clients[audit.place], audit.triples[self._asked[audit.name]])
+            for audit in self._audits
+            if any(victim.name == audit.name for victim in view.victims)
         }
-        victims = (replace(victim, candidates=triples.get(victim.name)) for victim in view.victims)
-        return replace(view, victims=tuple(victims))
+
+    def dictionary(self) -> Sequence[str]:
+        """Names that the adversary guesses to be held by others, of which some are."""
+        return draw_dictionary(self.runs[0].graph, self.colluders, self.options.guesses, self.seed).names
 
     def shadow(self, number: int, knowledge: ShadowKnowledge) -> Shadow:
-        """Train a federation on half of the candidates, see `fkgsec.attacks.membership.shadows`.
+        """Train a federation on half of the candidates, see `fkgsec.attacks.membership.candidates`.
 
         Raises:
-            TrainingError: it broke down.
+            NotAttacked: the run cannot be repeated, or the federation broke down.
         """
+        self.check_repeatable()
         graph = self.runs[0].graph
-        made, chosen = shadow_federation(graph, self._audits, number, seed=self.seed, knowledge=knowledge)
-        result = self.train_own(made, shadow_options(self.runs[0].options, number, seed=self.seed))
-        clients = [(one, made.clients[one.place]) for one in self._audits]
+        federation, chosen = shadow_federation(graph, self._audits, number, seed=self.seed, knowledge=knowledge)
+        try:
+            result = self.train_own(federation, shadow_options(self.runs[0].options, number, seed=self.seed))
+        except TrainingError as error:
+            raise NotAttacked(f"shadow federation {number + 1} broke down: {error}") from error
+        clients = [(audit, federation.clients[audit.place]) for audit in self._audits]
         return Shadow(
             self._view_of(result),
             {name: member[self._asked[name]] for name, member in chosen.items()},

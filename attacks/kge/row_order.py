@@ -11,18 +11,18 @@ model hides.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.kge.view import TABLES, KgeView, VictimView
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
-from fkgsec.federation.recipes import ENTITIES, RELATIONS, Table
+from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
-
-TABLES = ENTITIES + RELATIONS
 
 
 class RowOrder:
@@ -39,19 +39,18 @@ class RowOrder:
         """The view with each victim's rows in this order."""
         victims = []
         for victim in view.victims:
-            client = next(one for one in self._graph.clients if one.name == victim.name)
-            orders = {
-                table: None if table in victim.claims else self._order(victim.name, table, rows, count)
-                for table, rows, count in (
-                    ("entities", victim.entities, client.num_trained_entities),
-                    ("relations", victim.relations, client.num_trained_relations),
-                )
+            client = next(client for client in self._graph.clients if client.name == victim.name)
+            counts = {"entities": client.num_trained_entities, "relations": client.num_trained_relations}
+            orders: dict[Table, np.ndarray] = {
+                table: self._order(victim.name, table, rows, counts[table])
+                for table in TABLES
+                if table not in victim.claims and (rows := victim.rows(table)) is not None
             }
-            victims.append(_rearranged(victim, orders["entities"], orders["relations"]))
+            victims.append(_rearranged(victim, orders))
         return replace(view, victims=tuple(victims))
 
     def clients(self) -> dict[str, ClientGraph]:
-        """By name the clients that a view had rows of, with local ids that follow the order."""
+        """Clients by name that a view had rows of, with local ids that follow the order."""
         seen = {name for name, _ in self._orders}
         return {
             client.name: _renumbered(client, *(self._orders.get((client.name, table)) for table in TABLES))
@@ -59,37 +58,32 @@ class RowOrder:
             if client.name in seen
         }
 
-    def _order(self, victim: str, table: Table, rows: Tensor | None, num_trained: int) -> np.ndarray | None:
-        """Which row comes at each index, int64 `[n]`; None: all stay."""
-        if rows is None:
-            return None
+    def _order(self, victim: str, table: Table, rows: Tensor, num_trained: int) -> np.ndarray:
+        """Row at each index, int64 `[n]`."""
         if (victim, table) not in self._orders:
             count, rng = min(num_trained, len(rows)), generator(self._seed, "row order", victim, table)
             self._orders[victim, table] = np.concatenate([rng.permutation(count), np.arange(count, len(rows))])
         return self._orders[victim, table]
 
 
-def _rearranged(victim: VictimView, entities: np.ndarray | None, relations: np.ndarray | None) -> VictimView:
-    if entities is not None and victim.entities is not None:
-        names = victim.entity_names
-        victim = replace(
-            victim,
-            entities=victim.entities[torch.from_numpy(entities)],
-            entity_names=None if names is None else names[entities],
-            sent=None if victim.sent is None else victim.sent[:, entities],
-        )
-    if relations is not None and victim.relations is not None:
-        victim = replace(victim, relations=victim.relations[torch.from_numpy(relations)])
-    orders = {"entities": entities, "relations": relations}
+def _rearranged(victim: VictimView, orders: Mapping[Table, np.ndarray]) -> VictimView:
+    """The victim with the rows of these tables in these orders; the rows of others stay."""
+    changes: dict[str, Any] = {
+        table: rows[torch.from_numpy(order)]
+        for table, order in orders.items()
+        if (rows := victim.rows(table)) is not None
+    }
+    if (order := orders.get("entities")) is not None:
+        changes["entity_names"] = None if victim.entity_names is None else victim.entity_names[order]
+        changes["sent"] = None if victim.sent is None else victim.sent[:, order]
     received = {
-        table: rows if (order := orders[table]) is None else rows[torch.from_numpy(order)]
+        table: rows[torch.from_numpy(orders[table])] if table in orders else rows
         for table, rows in victim.received.items()
     }
     aligned = {
-        table: rows if (order := orders[table]) is None else rows[order[: len(rows)]]
-        for table, rows in victim.aligned.items()
+        table: rows[orders[table][: len(rows)]] if table in orders else rows for table, rows in victim.aligned.items()
     }
-    return replace(victim, received=received, aligned=aligned)
+    return replace(victim, received=received, aligned=aligned, **changes)
 
 
 def _renumbered(client: ClientGraph, entities: np.ndarray | None, relations: np.ndarray | None) -> ClientGraph:

@@ -11,31 +11,32 @@ threat model: where the adversary may use some rows of a table, it holds these a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec.attacks.membership.models import ClientModel, client_models
+from fkgsec.attacks.membership.audits import ClientModel, client_models, named_triples
 from fkgsec.attacks.options import ThreatModel
 from fkgsec.attacks.residual import Claims, Part, SecureTable, claim_rows
-from fkgsec.attacks.view import Victim, View, named
-from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.attacks.view import NotAttacked, Victim, View, named
+from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import ThreatModelError
-from fkgsec.federation.messages import SERVER, Alignment, Rows, SparseRows, client_party
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.messages import SERVER, Alignment, Opened, Rows, SparseRows, client_party
+from fkgsec.federation.recipes import ENTITIES, RECIPES, RELATIONS, Table
 from fkgsec.kge.models import KgeModel
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 AUXILIARY = 0.1  # share of a victim's triples
+TABLES = ENTITIES + RELATIONS
 
 
 @dataclass(frozen=True, eq=False)
 class ColluderKnowledge:
-    """What the traitor hands over: element-embedding pairs of its own model, and the triples among them.
+    """A colluder's knowledge: element-embedding pairs of its own model, and the triples among them.
 
     Attributes:
         entity_names `[n]`, entities `[n, W]`: the leaked entities as it holds them in the attacked round before the broadcast,
@@ -65,7 +66,7 @@ class ColluderKnowledge:
 
     @property
     def of_the_first(self) -> ColluderKnowledge:
-        """What a client that acts in a run knows by itself."""
+        """Knowledge of the client that acts in a run."""
         return self.first or self
 
     @property
@@ -82,7 +83,7 @@ class ColluderKnowledge:
 
 @dataclass(frozen=True, eq=False)
 class VictimView(Victim):
-    """What the adversary holds of one victim: its last upload up to the attacked round, in the order of the message.
+    """The adversary's view of a victim: its last upload up to the attacked round, in the order of the message.
 
     That order follows the vocabulary (`ClientGraph.from_global`), as that of the colluder's pairs does, and gives names away:
     on UMLS by relations, at leak 1, the place of a row alone names 60 % and 19 % of the two victims' entities (chance 1 %),
@@ -96,7 +97,7 @@ class VictimView(Victim):
         origin: how `entities` got there.
         claims: by table, where rows were summed securely: the rows that the adversary attributes to the victim.
             `entities` or `relations` are then its embeddings of these, in their order, and names come with them.
-        models: those that it is left with, where the threat model gives them (`fkgsec.attacks.membership.models.client_models`).
+        models: those that it is left with, where the threat model gives them (`fkgsec.attacks.membership.audits.client_models`).
         received: by table, of rows that crossed alone and whole: what the server had last sent the victim of them before,
             `[n, W]`, `[m, V]`. A table is missing where that broadcast was not kept, or had other rows.
         sent: of an algorithm whose clients send some rows of many rounds, which rows it sent in each such round up to the
@@ -106,7 +107,6 @@ class VictimView(Victim):
             no hint which entity that is.
         uploaded: the tables that it uploaded in the attacked round. assembled: whether single uploads hold some rows only.
         vocabulary: by table the names of the rows of `models`, which whoever holds them has.
-        candidates: triples of names, object `[c, 3]`, of which it trained on some; where an attack is to tell these.
     """
 
     entities: Tensor | None
@@ -122,11 +122,27 @@ class VictimView(Victim):
     uploaded: frozenset[Table] = frozenset()
     assembled: bool = False
     vocabulary: Mapping[Table, np.ndarray] = field(default_factory=dict)
-    candidates: np.ndarray | None = None
 
     def rows(self, table: Table) -> Tensor | None:
         """Its rows of a table."""
         return self.entities if table == "entities" else self.relations
+
+    def crossed(self) -> tuple[Tensor, np.ndarray]:
+        """Its entity rows, float32 `[n, W]`, and which of them ever crossed, bool `[n]`. Raises `NotAttacked` if none did."""
+        if self.entities is None:
+            raise NotAttacked("no entity embedding of it crossed")
+        return self.entities.float(), ~self.entities.isnan().any(dim=1).numpy()
+
+    def named_entities(self) -> tuple[Tensor, np.ndarray, np.ndarray]:
+        """The `s` entity rows that crossed, float32 `[s, W]`, their names `[s]`, and which of all rows they are, bool `[n]`.
+
+        Raises:
+            NotAttacked: none did, or the adversary does not know names.
+        """
+        rows, seen = self.crossed()
+        if self.entity_names is None:
+            raise NotAttacked("no entity embedding of it crossed")
+        return rows[torch.from_numpy(seen)], self.entity_names[seen], seen
 
     def why_none(self, part: str) -> str | None:
         return f"its {part} crossed in a sum only" if part in self.claims else super().why_none(part)
@@ -140,7 +156,6 @@ class KgeView(View):
         secure: tables that were summed securely; victims have no rows of these.
         alignments: by party the names of the rows that it is sent, in the order of messages, where the server uses these names.
         union: the names that every party received by a private union of names; None where there was none.
-        dictionary: names that the adversary guesses to be held by others, if an attack needs any.
     """
 
     victims: tuple[VictimView, ...]
@@ -150,7 +165,21 @@ class KgeView(View):
     secure: dict[Table, SecureTable] = field(default_factory=dict)
     alignments: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     union: frozenset[str] | None = None
-    dictionary: tuple[str, ...] = ()
+
+    @property
+    def accomplice(self) -> ColluderKnowledge:
+        """The colluder's knowledge, for an attack that needs one."""
+        assert self.colluder is not None
+        return self.colluder
+
+    def sums_of(self, table: Table) -> list[Opened]:
+        """The sums of a table that the server opened, in the order of the rounds."""
+        opened = self.secure[table].opened if table in self.secure else ()
+        return sorted((one for one in opened if one.total), key=lambda one: one.round)
+
+    def sum_of(self, table: Table, round: int) -> tuple[np.ndarray, np.ndarray] | None:
+        """The opened sum of a round, float64 `[N, W]`, and how many clients hold each row, `[N]`; None if none was opened."""
+        return next((one.sums() for one in self.sums_of(table) if one.round == round), None)
 
 
 def kge_view(
@@ -177,135 +206,92 @@ def kge_view(
     Raises:
         ThreatModelError: a leak out of range.
     """
-    clients = result.graph.clients
-    names = [client.name for client in clients]
-    colluding = named(colluder)
+    graph, transcript, best = result.graph, result.transcript, result.best_round
+    clients, colluding, shared = graph.clients, named(colluder), RECIPES[result.options.algorithm].shared
     if not 0 < leak <= 1:
         raise ThreatModelError(f"leak must lie in (0, 1]; got {leak}")
-    view = partial(KgeView, threat_model=threat_model, model=result.options.kge_model(), round=result.best_round)
+    view = partial(KgeView, threat_model=threat_model, model=result.options.kge_model(), round=best)
+    victims = tuple((index, client) for index, client in enumerate(clients) if client.name not in colluding)
     if threat_model.models:
-        held = [
+        entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
+        held = tuple(
             VictimView(
-                client.name,
-                None,
-                None,
-                None,
-                "not uploaded",
-                models=client_models(result, place),
-                vocabulary=_vocabulary(result.graph, client),
+                client.name, None, None, None, "not uploaded", models=client_models(result, index),
+                vocabulary={"entities": entities[client.entity_ids], "relations": relations[client.relation_ids]},
             )
-            for place, client in enumerate(clients)
-        ]
-        return view(leak=leak, victims=tuple(held))
+            for index, client in enumerate(clients)
+        )  # fmt: skip
+        return view(leak=leak, victims=held)
     if not threat_model.server:
-        others = tuple(VictimView(name, None, None, None, "not seen") for name in names if name not in colluding)
-        own = {client_party(name) for name in colluding}
-        lists = [one for one in result.transcript.entries if (one.kind, one.table) == ("psu-union-list", "entities")]
-        union = frozenset(result.row_names["entities"]) if any(one.receiver in own for one in lists) else None
-        knowledge = _pooled_knowledge(result, colluding, 1.0, seed)
-        return view(leak=1.0, colluder=knowledge, victims=others, union=union)
+        unseen = tuple(VictimView(client.name, None, None, None, "not seen") for _, client in victims)
+        parties = {client_party(name) for name in colluding}
+        lists = [one for one in transcript.entries if (one.kind, one.table) == ("psu-union-list", "entities")]
+        union = frozenset(result.row_names["entities"]) if any(one.receiver in parties for one in lists) else None
+        return view(leak=1.0, colluder=_pooled_knowledge(result, colluding, 1.0, seed), victims=unseen, union=union)
     uploads = {
         (message.sender, message.table): message
-        for number in sorted(result.transcript.latest_uploads(result.best_round))
-        for message in result.transcript.messages(number)
+        for number in sorted(transcript.latest_uploads(best))
+        for message in transcript.messages(number)
         if isinstance(message, Rows) and message.receiver == SERVER
     }
     alignments = {
         message.sender: message
-        for message in result.transcript.messages(0)
+        for message in transcript.messages(0)
         if isinstance(message, Alignment) and message.table == "entities"
     }
-    secure: dict[Table, SecureTable] = {
+    secure = {
         table: _secure_table(result, threat_model, table, colluding, leak, seed)
-        for table in RECIPES[result.options.algorithm].shared
+        for table in shared
         if result.inputs.get(table)
     }
-    claims: dict[Table, dict[str, Claims]] = {
-        table: claim_rows(known, generator(seed, "holders", table)) for table, known in secure.items()
-    }
-    victims = [
-        _victim_view(result, threat_model, place, uploads, alignments.get(client_party(client.name)), claims)
-        for place, client in enumerate(clients)
-        if client.name not in colluding
-    ]
+    claims = {table: claim_rows(known, generator(seed, "holders", table)) for table, known in secure.items()}
+    # A server that averages rows knows which rows of its clients belong together.
+    numbers = {table: generator(seed, "row numbers", table).permutation(len(getattr(graph, table))) for table in shared}
     sent = _sent(result)
-    numbers = {
-        table: generator(seed, "row numbers", table).permutation(len(getattr(result.graph, table)))
-        for table in RECIPES[result.options.algorithm].shared
-    }
-    entries = result.transcript.entries
-    now = {(one.sender, one.table) for one in entries if one.direction == "up" and one.round == result.best_round}
-    assembled = any(result.observed.values())
-    victims = [
-        replace(
-            victim,
-            sent=sent.get(client_party(victim.name)),
-            aligned=_aligned(result.graph, victim, numbers),
-            uploaded=frozenset(table for sender, table in now if sender == client_party(victim.name)),
-            assembled=assembled,
+    now = {(one.sender, one.table) for one in transcript.entries if one.direction == "up" and one.round == best}
+
+    def victim_view(index: int, client: ClientGraph) -> VictimView:
+        party = client_party(client.name)
+        own = {table: found[party] for table, found in claims.items() if party in found}
+        rows = {
+            table: own[table].embeddings if table in own else _uploaded(result, uploads, party, table)
+            for table in TABLES
+        }
+        origin = "summed" if "entities" in own else "not uploaded" if rows["entities"] is None else "uploaded"
+        if rows["entities"] is None and threat_model.victim_entities:
+            rows["entities"] = result.trained[index].entities[: client.num_trained_entities].clone()
+            origin = "assumed known"
+        names, aligned = None, alignments.get(party)
+        if aligned and threat_model.identifiers:
+            names = np.array(aligned.names[: aligned.num_uploaded], dtype=object)
+        ids = {"entities": client.entity_ids, "relations": client.relation_ids}
+        before = {table: sent_before(result, uploads[party, table]) for table in TABLES if (party, table) in uploads}
+        return VictimView(
+            client.name,
+            rows["entities"],
+            rows["relations"],
+            own["entities"].names if "entities" in own else names,
+            origin,
+            claims=own,
+            received={table: found for table, found in before.items() if found is not None},
+            auxiliary=_auxiliary(result, index, auxiliary, seed) if threat_model.auxiliary else None,
+            sent=sent.get(party),
+            aligned={
+                table: of_rows[ids[table][: len(found)]]
+                for table, of_rows in numbers.items()
+                if table not in own and (found := rows[table]) is not None
+            },
+            uploaded=frozenset(table for sender, table in now if sender == party),
+            assembled=any(result.observed.values()),
         )
-        for victim in victims
-    ]
-    if threat_model.auxiliary:
-        places = {name: place for place, name in enumerate(names)}
-        victims = [
-            replace(victim, auxiliary=_auxiliary(result.graph, places[victim.name], auxiliary, seed))
-            for victim in victims
-        ]
-    knowledge = _pooled_knowledge(result, colluding, leak, seed) if threat_model.colluder else None
-    names_of = {party: tuple(one.names) for party, one in alignments.items()} if threat_model.identifiers else {}
-    return view(leak=leak, colluder=knowledge, victims=tuple(victims), secure=secure, alignments=names_of)
 
-
-def _vocabulary(graph: FederatedGraph, client: ClientGraph) -> dict[Table, np.ndarray]:
-    """The names of a client's entities and relations, in the order of its ids."""
-    entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
-    return {"entities": entities[client.entity_ids], "relations": relations[client.relation_ids]}
-
-
-def _aligned(graph: FederatedGraph, victim: VictimView, numbers: Mapping[Table, np.ndarray]) -> dict[Table, np.ndarray]:
-    """See `VictimView.aligned`. A server that averages rows knows which rows of its clients belong together."""
-    client = next(one for one in graph.clients if one.name == victim.name)
-    ids = {"entities": client.entity_ids, "relations": client.relation_ids}
-    return {
-        table: of_rows[ids[table][: len(rows)]]
-        for table, of_rows in numbers.items()
-        if table not in victim.claims and (rows := victim.rows(table)) is not None
-    }
-
-
-def _victim_view(
-    result: KgeResult,
-    threat_model: ThreatModel,
-    place: int,
-    uploads: Mapping[tuple[str, str], Rows],
-    aligned: Alignment | None,
-    claims: Mapping[Table, Mapping[str, Claims]],
-) -> VictimView:
-    """What is seen of the client at a place."""
-    client = result.graph.clients[place]
-    party = client_party(client.name)
-    rows, relations = (_uploaded(result, uploads, party, table) for table in ("entities", "relations"))
-    origin = "uploaded" if rows is not None else "not uploaded"
-    if rows is None and threat_model.victim_entities:
-        rows, origin = result.trained[place].entities[: client.num_trained_entities].clone(), "assumed known"
-    told = aligned.names[: aligned.num_uploaded] if aligned and threat_model.identifiers else None
-    names = None if told is None else np.array(told, dtype=object)
-    sent = {
-        table: sent_before(result, upload)
-        for table in ("entities", "relations")
-        if (upload := uploads.get((party, table)))
-    }
-    received = {table: found for table, found in sent.items() if found is not None}
-    victim = VictimView(client.name, rows, relations, names, origin, received=received)
-    own = {table: found[party] for table, found in claims.items() if party in found}
-    if "entities" in own:
-        victim = replace(
-            victim, entities=own["entities"].embeddings, entity_names=own["entities"].names, origin="summed"
-        )
-    if "relations" in own:
-        victim = replace(victim, relations=own["relations"].embeddings)
-    return replace(victim, claims=own)
+    return view(
+        leak=leak,
+        colluder=_pooled_knowledge(result, colluding, leak, seed) if threat_model.colluder else None,
+        victims=tuple(victim_view(index, client) for index, client in victims),
+        secure=secure,
+        alignments={party: tuple(one.names) for party, one in alignments.items()} if threat_model.identifiers else {},
+    )
 
 
 def _uploaded(result: KgeResult, uploads: Mapping[tuple[str, str], Rows], party: str, table: Table) -> Tensor | None:
@@ -318,7 +304,7 @@ def _uploaded(result: KgeResult, uploads: Mapping[tuple[str, str], Rows], party:
 
 
 def _sent(result: KgeResult) -> dict[str, np.ndarray]:
-    """By party which of its entity rows it sent in each round of sparse uploads that was kept, up to the best one."""
+    """Entity rows that each party sent in each round of sparse uploads that was kept, up to the best one."""
     transcript, found = result.transcript, dict[str, list[np.ndarray]]()
     sparse = {one.round for one in transcript.entries if one.kind == "sparse-rows" and one.direction == "up"}
     for number in sorted(one for one in sparse if one <= result.best_round):
@@ -331,7 +317,7 @@ def _sent(result: KgeResult) -> dict[str, np.ndarray]:
 
 
 def sent_before(result: KgeResult, upload: Rows) -> Tensor | None:
-    """What the server had last sent of the rows of an upload, in their order; None where it was not kept or had other rows."""
+    """Rows of an upload as the server last sent them, in their order; None if they were not recorded or differ."""
     entries = result.transcript.entries
     sent = (one.round for one in entries if one.receiver == upload.sender and one.table == upload.table)
     number = max((round for round in sent if round < upload.round), default=-1)
@@ -349,7 +335,7 @@ def sent_before(result: KgeResult, upload: Rows) -> Tensor | None:
 def _secure_table(
     result: KgeResult, threat_model: ThreatModel, table: Table, colluding: Sequence[str], leak: float, seed: int
 ) -> SecureTable:
-    """What `threat_model` gives of a table that was summed securely.
+    """Take what `threat_model` gives of a table that was summed securely.
 
     Positions are known to whoever holds a row, so a colluder gives the names of the leaked rows away with its input; of
     relations it gives those of its triples that touch a leaked entity, as in clear.
@@ -385,31 +371,27 @@ def _secure_table(
         for message in transcript.messages(0)
         if isinstance(message, Alignment) and message.table == table
     }
-    first = parts[0] if parts else Part(None, np.empty(0, dtype=np.int64), None)
     return SecureTable(
         parties,
         tuple(party for party in parties if party not in {client_party(name) for name in colluding}),
-        first.party,
         names,
         tuple(opened),
-        first.leaked,
-        first.own_input,
+        tuple(parts),
         leak >= 1,
         holdings,
         result.known.get(table, {}),
-        tuple(parts[1:]),
     )
 
 
-def _auxiliary(graph: FederatedGraph, place: int, share: float, seed: int) -> np.ndarray:
+def _auxiliary(result: KgeResult, index: int, share: float, seed: int) -> np.ndarray:
     """Names of a random share of a client's distinct training triples, at least one, object `[a, 3]`."""
-    client = graph.clients[place]
-    train = np.unique(client.to_global(client.train), axis=0)
-    chosen = train[
-        generator(seed, "auxiliary", place).permutation(len(train))[: max(1, int(share * len(train) + 1e-9))]
-    ]
-    entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
-    return np.stack([entities[chosen[:, 0]], relations[chosen[:, 1]], entities[chosen[:, 2]]], axis=1)
+    client = result.graph.clients[index]
+    train = np.unique(client.train, axis=0)
+    train = train[np.lexsort(client.to_global(train).T[::-1])]
+    count = max(1, int(share * len(train) + 1e-9))
+    return named_triples(
+        result.graph, client, train[generator(seed, "auxiliary", index).permutation(len(train))[:count]]
+    )
 
 
 def _leaked_entities(graph: ClientGraph, place: int, leak: float, seed: int) -> np.ndarray:
@@ -420,13 +402,13 @@ def _leaked_entities(graph: ClientGraph, place: int, leak: float, seed: int) -> 
 
 
 def _pooled_knowledge(result: KgeResult, names: Sequence[str], leak: float, seed: int) -> ColluderKnowledge:
-    """What the clients of these names hand over, as one's."""
+    """Pool what the clients of these names hand over."""
     places = {client.name: place for place, client in enumerate(result.graph.clients)}
     return pool([_colluder_knowledge(result, places[name], leak, seed) for name in names])
 
 
 def pool(parts: Sequence[ColluderKnowledge]) -> ColluderKnowledge:
-    """What several colluders know together: their triples; each entity's row as the mean of theirs, each relation's as the one
+    """Pool the knowledge of several colluders: their triples; each entity's row as the mean of theirs, each relation's as the one
     with most triples of it has it, since relations that stay at home have no common mean.
 
     The first ones of entities and relations are those of the first colluder, in its order.

@@ -17,13 +17,21 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 from scipy.stats import rankdata
+from torch import Tensor
 
 from fkgsec.attacks.membership.controls import matched_controls
-from fkgsec.attacks.membership.models import ClientModel, client_models
-from fkgsec.attacks.membership.statistics import calibrated, likelihood_ratio, loss_threshold, triple_losses
+from fkgsec.attacks.membership.statistics import (
+    calibrated,
+    likelihood_ratio,
+    loss_threshold,
+    triple_losses,
+    triple_scores,
+)
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
 from fkgsec.federation.loop import run_federation
+from fkgsec.federation.recipes import RECIPES
+from fkgsec.kge.models import ClientTables, KgeModel
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import sides_of
@@ -32,6 +40,33 @@ from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 
 Attack = Literal["loss", "calibrated", "lira", "u-lira"]
+
+
+class ClientModel(NamedTuple):
+    """A model of a client: a scoring function and its rows."""
+
+    model: KgeModel
+    tables: ClientTables
+
+    @property
+    def rows(self) -> tuple[Tensor, Tensor]:
+        """Rows of entities and of relations."""
+        return self.tables.entities, self.tables.relations
+
+    def scores(self, triples: np.ndarray) -> np.ndarray:
+        """float64 `[n]`, see `fkgsec.attacks.membership.statistics.triple_scores`."""
+        return triple_scores(self.model, *self.rows, triples)
+
+
+def client_models(result: KgeResult, place: int) -> dict[str, ClientModel]:
+    """The models that a client is left with: "global", its rows of the federation's; "local", the one it keeps to itself or,
+    where the recipe has none, its rows as they were before the last broadcast."""
+    recipe = RECIPES[result.options.algorithm]
+    shared = ClientModel(*result.predictor("tables", place))
+    if not recipe.shared:
+        return {"local" if not recipe.pooled else "global": shared}
+    own = "private" if result.private else "trained"
+    return {"local": ClientModel(*result.predictor(own, place)), "global": shared}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,17 +98,17 @@ class Audited:
 
     @property
     def compared(self) -> int:
-        """How many of `triples` are members or controls: m + c, the first ones."""
+        """Number of members and controls, which come first in `triples`: m + c."""
         return len(self.members) + len(self.controls)
 
     @property
     def forgotten(self) -> np.ndarray:
-        """Which of the members and controls are forgotten ones, bool `[m + c]`."""
+        """Members and controls that are forgotten ones, bool `[m + c]`."""
         return np.arange(self.compared) < len(self.members)
 
     @property
     def all_forgotten(self) -> np.ndarray:
-        """Which of `triples` are forgotten ones, bool `[m + c + u]`."""
+        """Those of `triples` that are forgotten ones, bool `[m + c + u]`."""
         return np.concatenate([self.forgotten, np.ones(len(self.unmatched), dtype=bool)])
 
 
@@ -86,7 +121,7 @@ def audited_triples(
     pools: Mapping[str, np.ndarray] | None = None,
     unmatched: bool = False,
 ) -> list[Audited]:
-    """What each client is asked about.
+    """Choose the triples that each client is asked about.
 
     Args:
         graph: as the raw run was trained. retained: the same without the forgotten triples. forget: by client, local ids.
@@ -122,14 +157,18 @@ def audited_triples(
         if client.name in own:
             audits.append(own[client.name])
             continue
-        parts = [
-            [
-                to_local(graph, client, graph.clients[audit.place].to_global(getattr(audit, name)))
-                for audit in own.values()
-            ]
+        forgotten, members, controls, rest = (
+            np.unique(
+                np.concatenate(
+                    [
+                        to_local(graph, client, graph.clients[audit.place].to_global(getattr(audit, name)))
+                        for audit in own.values()
+                    ]
+                ),
+                axis=0,
+            )
             for name in ("forget", "members", "controls", "unmatched")
-        ]
-        forgotten, members, controls, rest = (np.unique(np.concatenate(part), axis=0) for part in parts)
+        )
         forgotten = forgotten[~contains(client.train, forgotten)]
         members, controls, rest = (part[~contains(client.triples, part)] for part in (members, controls, rest))
         audits.append(_enough(Audited(place, client.name, False, forgotten, members, controls, unmatched=rest)))
@@ -160,13 +199,13 @@ def named_triples(graph: FederatedGraph, client: ClientGraph, triples: np.ndarra
 
 
 def contains(triples: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Which rows of `asked` `[k, 3]` stand in `triples` `[n, 3]`, bool `[k]`."""
+    """Find the rows of `asked` `[k, 3]` that stand in `triples` `[n, 3]`, bool `[k]`."""
     codes = np.unique(np.concatenate([triples, asked]), axis=0, return_inverse=True)[1].reshape(-1)
     return np.isin(codes[len(triples) :], codes[: len(triples)])
 
 
 def known_triples(client: ClientGraph, options: KgeOptions) -> list[KnownTriples]:
-    """What a client's figures are filtered by: its train, valid and test triples."""
+    """Filter of a client's figures: its train, valid and test triples."""
     return [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
 
 
@@ -174,7 +213,7 @@ def known_triples(client: ClientGraph, options: KgeOptions) -> list[KnownTriples
 
 
 class Shadow(NamedTuple):
-    """One shadow federation.
+    """A shadow federation.
 
     Attributes:
         member: by client's place, bool `[m + c]`: which of its audited triples somebody trained on.
@@ -224,20 +263,22 @@ def train_shadow(
     inside = np.concatenate(asked)
     member = {audit.place: contains(inside, graph.clients[audit.place].to_global(audit.triples)) for audit in audits}
     after = unlearn(result, {name: part for name, part in chosen.items() if len(part)}) if unlearn else None
-    return Shadow(member, _shadow_scores(result, audits), _shadow_scores(after, audits) if after else {})
+    trained, unlearned = (
+        {
+            (audit.place, name): model.scores(audit.triples)
+            for audit in audits
+            for name, model in client_models(run, audit.place).items()
+        }
+        if run is not None
+        else {}
+        for run in (result, after)
+    )
+    return Shadow(member, trained, unlearned)
 
 
 def replace_train(client: ClientGraph, train: np.ndarray) -> ClientGraph:
     """The same client with another train split."""
     return ClientGraph(client.name, client.entity_ids, client.relation_ids, train, client.valid, client.test)
-
-
-def _shadow_scores(result: KgeResult, audits: Sequence[Audited]) -> dict[tuple[int, str], np.ndarray]:
-    return {
-        (audit.place, name): one.scores(audit.triples)
-        for audit in audits
-        for name, one in client_models(result, audit.place).items()
-    }
 
 
 # What attacks say.
@@ -249,26 +290,23 @@ Statistics = dict[Attack, dict[str, np.ndarray]]
 def attack_statistics(
     models: Mapping[str, ClientModel], audit: Audited, name: str, shadows: Sequence[Shadow], temperature: float
 ) -> Statistics:
-    """What each attack says of each member and control, float64 `[m + c]`, larger where it looks trained on."""
-    triples = audit.triples[: audit.compared]
+    """Score each member and control by each attack, float64 `[m + c]`, larger where it looks trained on."""
+    triples, key = audit.triples[: audit.compared], (audit.place, name)
     statistics: Statistics = {
         "loss": {
-            role: loss_threshold(
-                triple_losses(model, tables.entities, tables.relations, triples, temperature=temperature)
-            )
-            for role, (model, tables) in models.items()
+            role: loss_threshold(triple_losses(one.model, *one.rows, triples, temperature=temperature))
+            for role, one in models.items()
         }
     }
     if not shadows:
         return statistics
     scores = {role: one.scores(triples) for role, one in models.items()}
-    compared = slice(audit.compared)
-    member = np.stack([shadow.member[audit.place][compared] for shadow in shadows])
-    trained = np.stack([shadow.trained[audit.place, name][compared] for shadow in shadows])
+    member = np.stack([shadow.member[audit.place][: audit.compared] for shadow in shadows])
+    trained = np.stack([shadow.trained[key][: audit.compared] for shadow in shadows])
     statistics["calibrated"] = {role: calibrated(own, trained, member) for role, own in scores.items()}
     statistics["lira"] = {role: likelihood_ratio(own, trained, member) for role, own in scores.items()}
     if all(shadow.unlearned for shadow in shadows):
-        unlearned = np.stack([shadow.unlearned[audit.place, name][compared] for shadow in shadows])
+        unlearned = np.stack([shadow.unlearned[key][: audit.compared] for shadow in shadows])
         statistics["u-lira"] = {role: likelihood_ratio(own, unlearned, member) for role, own in scores.items()}
     return statistics
 

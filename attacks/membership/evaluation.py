@@ -13,18 +13,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 from scipy.stats import rankdata
 
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.membership.audits import distinct_triples, mean_by
-from fkgsec.attacks.membership.figures import MAX_FPR, MembershipResult, measure_membership, placements, tpr_at_fpr
+from fkgsec.attacks.membership.figures import MAX_FPR, measure_membership, placements, tpr_at_fpr
 from fkgsec.attacks.membership.intervals import dyadic_auc, dyadic_tpr
-from fkgsec.attacks.registry import Truth
-from fkgsec.attacks.uploads.ways import Measure, by_ways
+from fkgsec.attacks.registry import Measure, Truth
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, critical_value, exact
 from fkgsec.randomness import generator
@@ -40,12 +39,17 @@ METRICS = {
 OF_SHARED = {f"{name}{SHARED}": f"{METRICS[name]}, in the federation's model alone" for name in ("auc", *TPR.values())}
 
 
+Parts = tuple[np.ndarray, np.ndarray]
+"""Scores of members `[m]`, and of controls `[c]`."""
+
+
 class Group(NamedTuple):
     """Candidates of one victim, or of all.
 
     Attributes:
         triples: int64 `[n, 3]`, global ids. member: bool `[n]`.
         ways, guesses: by name, float64 `[n]`, larger for those that are taken for members. remark: on the controls.
+        num_attacked: victims in it.
     """
 
     victim: str
@@ -54,13 +58,9 @@ class Group(NamedTuple):
     ways: Mapping[str, np.ndarray]
     guesses: Mapping[str, np.ndarray]
     remark: str = ""
+    num_attacked: int = 1
 
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """How many members and controls."""
-        return int(self.member.sum()), int((~self.member).sum())
-
-    def parts(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def parts(self, values: np.ndarray) -> Parts:
         """Values `[n]` of members, then those of controls."""
         return values[self.member], values[~self.member]
 
@@ -72,77 +72,89 @@ class Group(NamedTuple):
 
 def together(groups: Sequence[Group]) -> Group:
     """Several victims as one, by the ways that all of them were asked in."""
-    first, which = distinct_triples(np.concatenate([one.triples for one in groups]))
+    first, which = distinct_triples(np.concatenate([group.triples for group in groups]))
 
     def pooled(name: str) -> dict[str, np.ndarray]:
-        names = [way for way in getattr(groups[0], name) if all(way in getattr(one, name) for one in groups)]
+        parts = [getattr(group, name) for group in groups]
         return {
-            way: mean_by(which, np.concatenate([rankdata(of := getattr(one, name)[way]) / len(of) for one in groups]))
-            for way in names
+            way: mean_by(which, np.concatenate([rankdata(part[way]) / len(part[way]) for part in parts]))
+            for way in parts[0]
+            if all(way in part for part in parts)
         }
 
-    triples, member = (np.concatenate([getattr(one, name) for one in groups])[first] for name in ("triples", "member"))
-    remark = "; ".join(f"{one.victim}: {one.remark}" for one in groups if one.remark)
-    return Group(ALL, triples, member, pooled("ways"), pooled("guesses"), remark)
+    triples, member = (
+        np.concatenate([getattr(group, name) for group in groups])[first] for name in ("triples", "member")
+    )
+    remark = "; ".join(f"{group.victim}: {group.remark}" for group in groups if group.remark)
+    return Group(ALL, triples, member, pooled("ways"), pooled("guesses"), remark, len(groups))
 
 
-def group_figures(truth: Truth, group: Group, num_attacked: int = 1) -> list[Figure]:
+def group_figures(truth: Truth, group: Group) -> list[Figure]:
     """Every metric by every way and by the strongest; where models are held, of the federation's model alone, too."""
-    figures = _figures(truth, group, METRICS, "", num_attacked)
+    figures = [figure for metric in METRICS for figure in _figures(truth, group, metric, metric)]
     if truth.threat_model.models:
         shared = {way: values for way, values in group.ways.items() if way.startswith(f"{GLOBAL}, ")}
-        figures += _figures(truth, group._replace(ways=shared), OF_SHARED, SHARED, num_attacked)
+        for metric in OF_SHARED:
+            figures += _figures(truth, group._replace(ways=shared), metric, metric.removesuffix(SHARED))
     return figures
 
 
-def _figures(truth: Truth, group: Group, metrics: Mapping[str, str], suffix: str, num_attacked: int) -> list[Figure]:
-    m, c = group.sizes
-    counts, remark = {"members": m, "controls": c}, group.remark or None
-    details = {"attainable": 1.0, "counts": counts, "num_attacked": num_attacked, "remark": remark}
-    figures: list[Figure] = []
-    for metric in metrics:
-        name = metric.removesuffix(suffix)
-        reason = None if group.ways else f"{truth.result.options.algorithm} has no model of the federation"
-        max_fpr = next((fpr for fpr, tpr in TPR.items() if tpr == name), None)
-        if max_fpr is not None and math.floor(max_fpr * c + 1e-9) < 1:
-            reason = f"{max_fpr:.1%} false alarms take {math.ceil(1 / max_fpr):,} never-seen triples; {c:,} match"
-        if reason:
-            figures.append(truth.figure(metric, group.victim, NOT_ATTACKED, reason=reason, **details))
-            continue
-        measures: dict[str, Measure] = {
-            way: partial(_measure, truth, group, name, max_fpr, way, values) for way, values in group.ways.items()
-        }
-        figures += by_ways(truth, metric, group.victim, measures, _baselines(group, name, max_fpr), **details)
-    return figures
+def _figures(truth: Truth, group: Group, metric: str, name: str) -> list[Figure]:
+    """Figures of a metric that is measured as `name` is."""
+    n, c = len(group.member), int((~group.member).sum())
+    details: dict[str, Any] = {
+        "attainable": 1.0, "counts": {"members": n - c, "controls": c}, "num_attacked": group.num_attacked,
+        "remark": group.remark or None,
+    }  # fmt: skip
+    reason = None if group.ways else f"{truth.result.options.algorithm} has no model of the federation"
+    max_fpr = next((fpr for fpr, tpr in TPR.items() if tpr == name), None)
+    if max_fpr is not None and math.floor(max_fpr * c + 1e-9) < 1:
+        reason = f"{max_fpr:.1%} false alarms take {math.ceil(1 / max_fpr):,} never-seen triples; {c:,} match"
+    if reason:
+        return [truth.figure(metric, group.victim, reason=reason, **details)]
+    scores = {way: group.parts(values) for way, values in group.ways.items()}
+    guessed = {key: group.parts(values) for key, values in group.guesses.items()}
+    if name != "advantage":
+        return score_figures(truth, metric, group.victim, scores, guessed, group.ends, max_fpr, n, **details)
+    ways: dict[str, Measure] = {way: partial(_advantage, truth.seed, group, way) for way in scores}
+    return truth.figures(metric, group.victim, ways, {"chance": exact(0.0, n)}, **details)
 
 
-def _measure(
-    truth: Truth, group: Group, name: str, max_fpr: float | None, way: str, values: np.ndarray, compared: int
-) -> Estimate:
-    if name == "auc":
-        return dyadic_auc(*group.parts(values), group.ends, compared=compared)
-    if max_fpr is not None:
-        found = dyadic_tpr(*group.parts(values), group.ends, max_fpr, compared=compared)
-        assert found is not None  # there are enough controls
-        return found
-    rng = generator(truth.seed, "advantage", group.victim, way)
-    found = measure_membership(values, group.member, attack=way, control="held_out", rng=rng).advantage
+def score_figures(
+    truth: Truth,
+    metric: str,
+    victim: str,
+    ways: Mapping[str, Parts],
+    guesses: Mapping[str, Parts],
+    ends: np.ndarray,
+    max_fpr: float | None,
+    n: int,
+    **details: Any,
+) -> list[Figure]:
+    """AUC by each way and by the strongest, or TPR where at most `max_fpr` of the controls are taken for members.
+
+    Args:
+        ways, guesses: scores by name. ends: int64 `[m + c, 2]`, heads and tails.
+        n: items that baselines rest on.
+    """
+    if max_fpr is None:
+        measures: dict[str, Measure] = {way: partial(dyadic_auc, *parts, ends) for way, parts in ways.items()}
+        values = {"chance": 0.5} | {key: float(placements(*parts).members.mean()) for key, parts in guesses.items()}
+    else:
+        measures = {way: partial(dyadic_tpr, *parts, ends, max_fpr) for way, parts in ways.items()}
+        shares = {key: tpr_at_fpr(*parts, max_fpr, "remembered").tpr for key, parts in guesses.items()}
+        values = {"chance": max_fpr} | {key: share.value for key, share in shares.items() if share is not None}
+    baselines = {key: exact(value, n) for key, value in values.items()}
+    return truth.figures(metric, victim, measures, baselines, **details)
+
+
+def _advantage(seed: int, group: Group, way: str, compared: int = 1) -> Estimate:
+    rng = generator(seed, "advantage", group.victim, way)
+    found = measure_membership(group.ways[way], group.member, attack=way, control="held_out", rng=rng).advantage
     wider = critical_value(compared) / critical_value()
     low, high = (found.value + wider * (end - found.value) for end in (found.low, found.high))
     method = found.method if compared == 1 else f"{found.method}, best of {compared}"
     return Estimate(found.value, max(-1.0, low), min(1.0, high), found.n, method)
-
-
-def _baselines(group: Group, name: str, max_fpr: float | None) -> dict[str, Estimate]:
-    """Chance, and what the adversary's own data tell; of an advantage chance alone."""
-    n = len(group.member)
-    if name == "auc":
-        guessed = {key: placements(*group.parts(values)).members.mean() for key, values in group.guesses.items()}
-        return {"chance": exact(0.5, n), **{key: exact(value, n) for key, value in guessed.items()}}
-    if max_fpr is None:
-        return {"chance": exact(0.0, n)}
-    found = {key: tpr_at_fpr(*group.parts(values), max_fpr, "remembered").tpr for key, values in group.guesses.items()}
-    return {"chance": exact(max_fpr, n), **{key: exact(one.value, n) for key, one in found.items() if one is not None}}
 
 
 def item_table(truth: Truth, group: Group, figures: Sequence[Figure]) -> pd.DataFrame:
@@ -152,8 +164,8 @@ def item_table(truth: Truth, group: Group, figures: Sequence[Figure]) -> pd.Data
     says; `false_alarms`, the share of controls that it takes for a member before, or with, this triple: the smallest
     false-alarm rate at which the triple is found.
     """
-    found = [one for one in figures if one.metric == "auc" and one.victim == group.victim and one.variant in group.ways]
-    by = max(found, key=lambda one: one.estimate.value).variant
+    aucs = [figure for figure in figures if figure.metric == "auc" and figure.variant in group.ways]
+    by = max(aucs, key=lambda figure: figure.estimate.value).variant
     values = group.ways[by]
     controls = np.sort(values[~group.member])
     alarms = 1 - np.searchsorted(controls, values, side="left") / len(controls)
@@ -166,23 +178,3 @@ def item_table(truth: Truth, group: Group, figures: Sequence[Figure]) -> pd.Data
             "tail": entities[tail], "trained": group.member, "by": by, "statistic": values, "false_alarms": alarms,
         }
     )  # fmt: skip
-
-
-def measures(
-    found: MembershipResult, items: str = "triples"
-) -> Sequence[tuple[str, Estimate | None, float, str | None]]:
-    """Metric (those of `METRICS`), estimate, what chance gives, and why there is none; `items` are called so in the reason."""
-    low = [
-        (
-            TPR[one.max_fpr],
-            one.tpr,
-            one.max_fpr,
-            None
-            if one.tpr
-            else f"{one.max_fpr:.1%} false alarms take {math.ceil(1 / one.max_fpr):,} never-seen {items}; "
-            f"{found.num_controls:,} match",
-        )
-        for one in found.low_fpr
-        if one.direction == "remembered"
-    ]
-    return [("auc", found.auc, 0.5, None), *low, ("advantage", found.advantage, 0.0, None)]

@@ -15,11 +15,10 @@ Legend: `n` audited triples, `m` forgotten ones, `c` controls.
 from __future__ import annotations
 
 import math
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import msgspec
 import numpy as np
-import pandas as pd
 from scipy.optimize import root_scalar
 from scipy.special import expit, logit
 
@@ -27,14 +26,10 @@ from fkgsec import estimate
 from fkgsec.attacks.arrays import finite, mask
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate
-from fkgsec.frames import INTERVAL, block, interval, tidy
 
 Direction = Literal["remembered", "over-forgotten"]
 MAX_FPR = (0.01, 0.001)
 _RESAMPLED_AT_ONCE = 2_000_000  # numbers held at once while resampling
-
-
-COLUMNS = ("attack", "control", "metric", "direction", *INTERVAL, "baseline", "reason")
 
 
 class TprAtFpr(msgspec.Struct, frozen=True):
@@ -55,10 +50,10 @@ class TprAtFpr(msgspec.Struct, frozen=True):
 
 
 class MembershipResult(msgspec.Struct, frozen=True):
-    """How well an attack tells forgotten triples from controls.
+    """Success of an attack at telling forgotten triples from controls.
 
     Attributes:
-        attack, control: what was computed, and which controls it was held against ("held_out", "corrupted").
+        attack, control: what was computed, and which controls it was held against ("held_out").
         num_forgotten, num_controls: how many of each.
         auc: chance that a forgotten triple is placed above a control, ties half. The interval is the wider one, at each end,
             of DeLong's on the logit scale (any shape of scores) and Newcombe's (honest near 0 and 1).
@@ -83,35 +78,6 @@ class MembershipResult(msgspec.Struct, frozen=True):
     distinguishability_baseline: float
     low_fpr: tuple[TprAtFpr, ...]
     advantage: Estimate
-
-    def to_frame(self) -> pd.DataFrame:
-        """A row for each figure, beside what chance gives: columns `COLUMNS`."""
-        return tidy(self.rows(), COLUMNS)
-
-    def rows(self) -> list[dict[str, Any]]:
-        """The rows of `to_frame`."""
-        told = {"attack": self.attack, "control": self.control}
-        whole = (
-            ("auc", self.auc, 0.5),
-            ("distinguishability", self.distinguishability, self.distinguishability_baseline),
-            ("advantage", self.advantage, 0.0),
-        )
-        rows = [
-            {**told, "metric": metric, "direction": self.direction, **interval(figure), "baseline": chance}
-            for metric, figure, chance in whole
-        ]
-        for one in self.low_fpr:
-            row = {**told, "metric": f"tpr@fpr={one.max_fpr:g}", "direction": one.direction, **interval(one.tpr)}
-            rows.append(row | {"baseline": one.fpr.value if one.fpr else None, "reason": one.reason})
-        return rows
-
-    def _repr_html_(self) -> str:
-        rows = [
-            (row["metric"], row["direction"], row["value"], row["low"], row["high"], row["baseline"])
-            for row in self.rows()
-        ]
-        lines = [f"{self.num_forgotten} members, {self.num_controls} controls ({self.control})"]
-        return block(self.attack, lines, heads=("metric", "direction", "value", "low", "high", "chance"), rows=rows)
 
 
 def measure_membership(
@@ -181,7 +147,7 @@ class Placements(NamedTuple):
 
 
 def placements(members: np.ndarray, controls: np.ndarray) -> Placements:
-    """Of scores of forgotten triples `[m]` and of controls `[c]`, at least one of each."""
+    """Place scores of forgotten triples `[m]` and of controls `[c]`, at least one of each."""
 
     def share_below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
         below, up_to = (np.searchsorted(np.sort(others), values, side=side) for side in ("left", "right"))
@@ -212,7 +178,7 @@ def estimate_auc(placed: Placements, variance: float, method: str, *, compared: 
 
 
 def _newcombe_interval(auc: float, m: int, c: int, z: float) -> tuple[float, float]:
-    """Where (auc - t)^2 = z^2 V(t), V being the variance at a true AUC t; a width is left where the groups separate."""
+    """Solve (auc - t)^2 = z^2 V(t), V being the variance at a true AUC t; a width is left where the groups separate."""
     others = (m + c) / 2 - 1
 
     def excess(t: float) -> float:
@@ -349,7 +315,7 @@ class RelearnTime(msgspec.Struct, frozen=True):
 
 
 def relearn_time(unlearned: np.ndarray, retrained: np.ndarray, level: float) -> RelearnTime:
-    """How fast the forgotten triples are learnt again, beside a model that never saw them.
+    """Compare how fast the forgotten triples are learnt again with a model that never saw them.
 
     Args:
         unlearned, retrained: MRR (or Hits@k) on the forgotten triples, `[steps + 1]`: place k is after k steps of the same

@@ -1,17 +1,12 @@
 """The membership attack: which training triples can be told from never-seen ones, and by whom?
 
-    options = AttackOptions(attack=("membership",), threat=("models",), shadows=4)
-    for one in headline(run_attacks(result, options).figures):
-        print(one.victim, one.metric, one.estimate, one.by)       # hospital-1  auc  0.98 [0.96, 0.99]  global, rmia, same graph
-
 Threat models: "models" (whoever holds the models that clients are left with), "client" (one that receives broadcasts),
-"server+triples" and "identifiers" (a server that receives uploads, or their sums); what each asks stands in
-`fkgsec.attacks.membership.adversaries`. Its ways, all of which are figures, the strongest with an interval that counts the
-choice:
+"server+triples" and "identifiers" (a server that receives uploads, or their sums); see `hold`. Its ways, all of which are
+figures, the strongest with an interval that counts the choice:
 
 - `score`, `loss`, `rank` take nothing but the rows.
 - `calibrated`, `lira`, `lira-linear`, `rmia` take shadow federations, too (`shadows`, an even number from 4 on), trained by the
-  same loop and under the same defense on what `shadow_knowledge` names (`fkgsec.attacks.membership.shadows`), of which the
+  same loop and under the same defense on what `shadow_knowledge` names (`fkgsec.attacks.membership.candidates`), of which the
   adversary keeps what it would have seen. The name of the knowledge stands behind the way.
 
 Members are random training triples of each client, at most half of them, beside triples of the same relation and of like degrees
@@ -30,18 +25,19 @@ Source: Yeom et al. 2018 (loss), Carlini et al. 2022 (lira), Watson et al. 2022 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from functools import partial
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from fkgsec.attacks.clients.asking import nothing_broadcast
+from fkgsec.attacks.clients.asking import check_broadcast
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView, VictimView
-from fkgsec.attacks.membership.adversaries import Signals, hold
 from fkgsec.attacks.membership.audits import Audited
 from fkgsec.attacks.membership.candidates import asked_candidates, data_scorers, draw_candidates
 from fkgsec.attacks.membership.evaluation import METRICS, OF_SHARED, Group, group_figures, item_table, together
@@ -53,19 +49,105 @@ from fkgsec.attacks.membership.statistics import (
     loss_threshold,
     rank_threshold,
     relative_probability,
+    triple_answers,
+    triple_losses,
+    triple_scores,
 )
-from fkgsec.attacks.options import MEMBERSHIP, MODELS, KgeAttackOptions, ShadowKnowledge
+from fkgsec.attacks.options import MEMBERSHIP, MODELS, ShadowKnowledge
 from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.uploads.auxiliary import fit_relations
 from fkgsec.attacks.uploads.questions import degrees_scorer, names_scorer
-from fkgsec.errors import TrainingError
+from fkgsec.attacks.view import NotAttacked, claim_each
+from fkgsec.kge.models import KgeModel
 
 TOO_FEW = "too few training triples with matched never-seen ones"
 UNFAIR = 4  # standard errors of an AUC of .5
 
+Signals: TypeAlias = Mapping[str, np.ndarray]
+"""What rows say of triples, float64 `[n]` each: "score", "log_probability", "log_rank" and, where asked for, "loss"; see
+`fkgsec.attacks.membership.statistics`."""
 
-@dataclass(frozen=True, eq=False)
-class Told:
-    """What an adversary says of a victim's candidates.
+
+@dataclass(frozen=True)
+class _Acting(KgeModel):
+    """A model whose relation rows are the vectors in which relations act."""
+
+    def relation_vectors(self, relations: Tensor) -> Tensor:
+        return relations
+
+
+class Held(NamedTuple):
+    """Rows with their names, entities `[., W]` and relations `[., V]`."""
+
+    model: KgeModel
+    entities: Tensor
+    relations: Tensor
+    entity_names: np.ndarray
+    relation_names: np.ndarray
+
+    def signals(self, triples: np.ndarray, temperature: float | None = None) -> Signals:
+        """Score triples of names, object `[n, 3]`, NaN where a row is missing. temperature: of the loss; None leaves it out."""
+        numbers = [
+            {name: row for row, name in enumerate(names) if name is not None}
+            for names in (self.entity_names, self.relation_names)
+        ]
+        rows = np.array(
+            [[numbers[column == 1].get(name, -1) for column, name in enumerate(triple)] for triple in triples],
+            dtype=np.int64,
+        ).reshape(-1, 3)
+        known = (rows >= 0).all(axis=1)
+        parts = (self.model, self.entities, self.relations, rows[known])
+        probability, rank = triple_answers(*parts)
+        signals = {"score": triple_scores(*parts), "log_probability": probability, "log_rank": rank}
+        if temperature is not None:
+            signals["loss"] = triple_losses(*parts, temperature=temperature)
+        whole = {name: np.full(len(triples), np.nan) for name in signals}
+        for name, values in signals.items():
+            whole[name][known] = values
+        return whole
+
+
+def hold(view: KgeView, victim: VictimView) -> dict[str, Held]:
+    """Scoring functions with rows, by name, that the adversary can ask about a victim's triples.
+
+    - "models": the models that a client is left with: its own ("local") and the federation's ("global").
+    - "client": the entity rows of the last broadcast and the client's own relation rows ("broadcast").
+    - "identifiers", "server+triples": a victim's uploaded entity rows by their names ("upload"), or those that the adversary
+      attributes to it of a sum ("sum"). Relations act as the colluder's do, or as vectors fitted to the triples that the server
+      has of the victim.
+
+    Raises:
+        NotAttacked: it has none.
+    """
+    if view.threat_model.models:
+        names = victim.vocabulary["entities"], victim.vocabulary["relations"]
+        return {
+            name: Held(model, tables.entities, tables.relations, *names)
+            for name, (model, tables) in victim.models.items()
+        }
+    own = view.colluder
+    if not view.threat_model.server:
+        own = view.accomplice
+        return {"broadcast": Held(view.model, own.shared_entities, own.relations, own.entity_names, own.relation_names)}
+    rows, names, _ = victim.named_entities()
+    name = "sum" if "entities" in victim.claims else "upload"
+    if own is not None:
+        return {name: Held(view.model, rows, own.relations, names, own.relation_names)}
+    row_of = {entity: row for row, entity in enumerate(names) if entity is not None}
+    known = [] if victim.auxiliary is None else victim.auxiliary
+    told = [triple for triple in known if triple[0] in row_of and triple[2] in row_of]
+    if not told:
+        raise NotAttacked(f"of {len(known)} auxiliary triples none has rows that were seen")
+    relations = sorted({triple[1] for triple in told})
+    kinds = np.array([relations.index(triple[1]) for triple in told])
+    heads, tails = (rows[torch.tensor([row_of[triple[end]] for triple in told])] for end in (0, 2))
+    vectors = fit_relations(view.model, heads, tails, kinds, len(relations))
+    acting = _Acting(**{part.name: getattr(view.model, part.name) for part in fields(view.model)})
+    return {name: Held(acting, rows, vectors, names, np.array(relations, dtype=object))}
+
+
+class Told(NamedTuple):
+    """An adversary's scores of a victim's candidates.
 
     Attributes:
         known: bool `[k]`, which candidates it can say anything of.
@@ -77,156 +159,116 @@ class Told:
     guesses: Mapping[str, np.ndarray]
 
 
-_Shadow: TypeAlias = tuple[Mapping[str, np.ndarray], Mapping[tuple[str, str], Signals]]
-"""Of one shadow federation by victim which of its candidates it trained on, bool `[k]`, and by victim and name of the rows their
-signals, NaN where it has no rows of a triple."""
+def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Told | NotAttacked]:
+    """Score each victim's candidates."""
+    options, candidates = laboratory.options, laboratory.candidates(view)
+    if not (view.threat_model.models or view.threat_model.server):
+        check_broadcast(laboratory)
+    if options.shadows:
+        laboratory.check_repeatable()
 
+    def signals_in(seen: KgeView, victim: VictimView, temperature: float | None = None) -> dict[str, Signals]:
+        held = hold(seen, victim)
+        if victim.name not in candidates:
+            raise NotAttacked(TOO_FEW)
+        return {name: rows.signals(candidates[victim.name], temperature) for name, rows in held.items()}
 
-def claim(
-    view: KgeView,
-    laboratory: KgeLaboratory,
-    rng: np.random.Generator,
-    *,
-    num_shadows: int = 0,
-    knowledge: ShadowKnowledge = "same-graph",
-) -> dict[str, Told | str]:
-    """By victim what the adversary says of its candidates, or why it can say nothing."""
-    silent = None if view.threat_model.models or view.threat_model.server else nothing_broadcast(laboratory)
-    asked = {victim.name: victim.candidates for victim in view.victims if victim.candidates is not None}
-    reason = silent or (laboratory.obstacle if num_shadows else None)
-    shadows: list[_Shadow] = []
-    data: Mapping[str, np.ndarray] = {}
-    for number in range(0 if reason or not asked else num_shadows):
-        try:
-            shadow = laboratory.shadow(number, knowledge)
-        except TrainingError as error:
-            reason = f"shadow federation {number + 1} broke down: {error}"
-            break
+    shadows, data = [], {}
+    for number in range(options.shadows if candidates else 0):
+        shadow = laboratory.shadow(number, options.shadow_knowledge)
         data = data or shadow.data
-        signals = {
-            (victim.name, name): rows.signals(asked[victim.name])
-            for victim in shadow.view.victims
-            if victim.name in asked and not isinstance(held := hold(shadow.view, victim), str)
-            for name, rows in held.items()
-        }
-        shadows.append((shadow.member, signals))
-    temperature, found = laboratory.settings.options(seed=0).sampling_temperature, {}
-    for victim in view.victims:
-        held = reason or hold(view, victim)
-        if isinstance(held, str) or victim.candidates is None:
-            found[victim.name] = held if isinstance(held, str) else TOO_FEW
-        else:
-            known = view.colluder.named_triples if view.colluder else victim.auxiliary
-            own = {name: rows.signals(victim.candidates, temperature) for name, rows in held.items()}
-            known = data.get(victim.name, known)
-            found[victim.name] = _tell(victim, own, shadows, knowledge, known)
-    return found
+        shadows.append((shadow.member, claim_each(shadow.view.victims, partial(signals_in, shadow.view))))
+    temperature = laboratory.settings.options(seed=0).sampling_temperature
 
+    def tell(victim: VictimView) -> Told:
+        own = signals_in(view, victim, temperature)
+        triples = candidates[victim.name]
+        told = set() if victim.auxiliary is None else {tuple(triple) for triple in victim.auxiliary}
+        known = np.array([tuple(triple) not in told for triple in triples], dtype=bool)
+        others: list[dict[str, Signals]] = []
+        for _, by_victim in shadows:
+            signals = by_victim[victim.name]
+            others.append({} if isinstance(signals, NotAttacked) else signals)
+        for name in own:
+            for signals in (own, *others):
+                known &= np.isfinite(signals[name]["score"]) if name in signals else False
+        if known.sum() < 4:  # two members and two controls
+            raise NotAttacked(f"{TOO_FEW} that the adversary can be asked about")
+        inside = np.array([member[victim.name][known] for member, _ in shadows], dtype=bool)
+        ways: dict[str, np.ndarray] = {}
+        for name in own:
+            here, *there = (
+                {kind: values[known] for kind, values in signals[name].items()} for signals in (own, *others)
+            )
+            for way, values in _ways(here, there, inside, options.shadow_knowledge).items():
+                ways[f"{name}, {way}"] = values
+        knowledge = data.get(victim.name, view.colluder.named_triples if view.colluder else victim.auxiliary)
+        guesses = {}
+        if knowledge is not None:
+            guesses["names"] = names_scorer(knowledge)(triples[known])
+            guesses["degrees"] = degrees_scorer(knowledge)(triples[known])
+        return Told(known, ways, guesses)
 
-def _tell(
-    victim: VictimView,
-    own: Mapping[str, Signals],
-    shadows: Sequence[_Shadow],
-    knowledge: ShadowKnowledge,
-    data: np.ndarray | None,
-) -> Told | str:
-    """What each way says of a victim's candidates; why there are too few.
-
-    Args:
-        own: by name of the rows. data: triples of names that the adversary knows whatever crossed, object `[t, 3]`.
-    """
-    assert victim.candidates is not None
-    told = set() if victim.auxiliary is None else {tuple(triple) for triple in victim.auxiliary}
-    known = np.array([tuple(triple) not in told for triple in victim.candidates], dtype=bool)
-    several = {name: [signals.get((victim.name, name)) for _, signals in shadows] for name in own}
-    for name, signals in own.items():
-        for one in (signals, *several[name]):
-            known &= np.zeros(len(known), dtype=bool) if one is None else np.isfinite(one.scores)
-    if known.sum() < 4:  # two members and two controls
-        return f"{TOO_FEW} that the adversary can be asked about"
-    inside = np.array([member[victim.name][known] for member, _ in shadows], dtype=bool)
-    ways: dict[str, np.ndarray] = {}
-    for name, signals in own.items():
-        others = [_only(one, known) for one in several[name] if one is not None]
-        for way, values in _ways(_only(signals, known), others, inside, knowledge).items():
-            ways[f"{name}, {way}"] = values
-    asked = victim.candidates[known]
-    scorers = {} if data is None else {"names": names_scorer(data), "degrees": degrees_scorer(data)}
-    return Told(known, ways, {name: scorer(asked) for name, scorer in scorers.items()})
-
-
-def score(claims: Mapping[str, Told | str], truth: Truth) -> list[Figure]:
-    """Figures of every victim and of all together; of some that cannot be asked about the reason."""
-    audits = {audit.name: audit for audit in draw_candidates(truth.graph, truth.seed) if audit.reason is None}
-    figures: list[Figure] = []
-    groups: list[Group] = []
-    for victim, told in claims.items():
-        group = told if isinstance(told, str) else _group(truth, audits[victim], told)
-        if isinstance(group, str):
-            figures += truth.not_attacked(victim, group)
-        else:
-            groups.append(group)
-    for group, num_attacked in [*((one, 1) for one in groups), *([(together(groups), len(groups))] if groups else [])]:
-        made = group_figures(truth, group, num_attacked)
-        figures += made
-        truth.scores.append(item_table(truth, group, made))
-    return figures
-
-
-def _group(truth: Truth, audit: Audited, told: Told) -> Group | str:
-    """What each way says of a victim's candidates, members first; why not, where either kind are fewer than two."""
-    model = truth.threat_model
-    alone = model.colluder and not model.server
-    asked = asked_candidates(truth.graph, audit, truth.colluders, truth.seed, alone=alone)[told.known]
-    order = np.argsort(asked)
-    member = asked[order] < len(audit.members)
-    if min(member.sum(), (~member).sum()) < 2:
-        return f"{TOO_FEW} that the adversary can be asked about"
-    client = truth.own(audit.name)
-    triples = audit.triples[asked[order]]
-    ways, guesses = ({name: values[order] for name, values in one.items()} for one in (told.ways, told.guesses))
-    unfair = _unfair(data_scorers(client, audit), triples, member)
-    return Group(audit.name, client.to_global(triples), member, ways, guesses, unfair)
-
-
-def _unfair(scorers: Mapping[str, Callable[[np.ndarray], np.ndarray]], triples: np.ndarray, member: np.ndarray) -> str:
-    """What tells members from controls although no adversary has it: by the victim's other triples; empty for fair controls."""
-    m, c = int(member.sum()), int((~member).sum())
-    found = []
-    for name, scorer in scorers.items():
-        values = scorer(triples)
-        auc = float(placements(values[member], values[~member]).members.mean())
-        if abs(auc - 0.5) > UNFAIR * np.sqrt((m + c + 1) / (12 * m * c)):
-            found.append(f"{name} {auc:.3f}")
-    return f"controls are not fair: AUC by the victim's other triples: {', '.join(found)}" if found else ""
-
-
-def _only(signals: Signals, chosen: np.ndarray) -> Signals:
-    return Signals(*(None if values is None else values[chosen] for values in signals))  # pyright: ignore[reportArgumentType]
+    return claim_each(view.victims, tell)
 
 
 def _ways(
     own: Signals, shadows: Sequence[Signals], inside: np.ndarray, knowledge: ShadowKnowledge
 ) -> dict[str, np.ndarray]:
-    """By way what it says of each triple, float64 `[n]`; `inside`: bool `[S, n]`."""
-    assert own.losses is not None
-    ways = {"score": own.scores, "loss": loss_threshold(own.losses), "rank": rank_threshold(own.log_rank)}
+    """Scores of each triple by way, float64 `[n]`; `inside`: bool `[S, n]`."""
+    ways = {"score": own["score"], "loss": loss_threshold(own["loss"]), "rank": rank_threshold(own["log_rank"])}
     if not shadows:
         return ways
-    scores = np.stack([one.scores for one in shadows])
-    probabilities = np.stack([one.log_probability for one in shadows])
+    scores, probabilities = (np.stack([shadow[kind] for shadow in shadows]) for kind in ("score", "log_probability"))
     known = knowledge.replace("-", " ")
     return ways | {
-        f"calibrated, {known}": calibrated(own.scores, scores, inside),
-        f"lira, {known}": likelihood_ratio(own.scores, scores, inside),
-        f"lira-linear, {known}": linear_likelihood_ratio(own.scores, scores, inside),
-        f"rmia, {known}": relative_probability(own.log_probability, probabilities, inside),
+        f"calibrated, {known}": calibrated(own["score"], scores, inside),
+        f"lira, {known}": likelihood_ratio(own["score"], scores, inside),
+        f"lira-linear, {known}": linear_likelihood_ratio(own["score"], scores, inside),
+        f"rmia, {known}": relative_probability(own["log_probability"], probabilities, inside),
     }
 
 
-def configured(options: KgeAttackOptions) -> Attack:
-    """The attack under these options."""
-    return replace(ATTACK, run=partial(claim, num_shadows=options.shadows, knowledge=options.shadow_knowledge))
+def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure]:
+    """Figures of every victim and of all together; of some that cannot be asked about the reason."""
+    audits = {audit.name: audit for audit in draw_candidates(truth.graph, truth.seed) if audit.reason is None}
+    figures: list[Figure] = []
+    groups: list[Group] = []
+    for victim, told in claims.items():
+        try:
+            if isinstance(told, NotAttacked):
+                raise told
+            groups.append(_group(truth, audits[victim], told))
+        except NotAttacked as reason:
+            figures += truth.not_attacked(victim, reason)
+    for group in [*groups, *([together(groups)] if groups else [])]:
+        made = group_figures(truth, group)
+        figures += made
+        truth.scores.append(item_table(truth, group, made))
+    return figures
+
+
+def _group(truth: Truth, audit: Audited, told: Told) -> Group:
+    """Join a victim's scores with the truth, members first. Raises `NotAttacked` for fewer than two of either kind."""
+    model = truth.threat_model
+    alone = model.colluder and not model.server
+    asked = asked_candidates(truth.graph, audit, truth.colluders, truth.seed, alone=alone)[told.known]
+    order = np.argsort(asked)
+    member = asked[order] < len(audit.members)
+    m, c = int(member.sum()), int((~member).sum())
+    if min(m, c) < 2:
+        raise NotAttacked(f"{TOO_FEW} that the adversary can be asked about")
+    client = truth.own(audit.name)
+    triples = audit.triples[asked[order]]
+    ways, guesses = ({name: values[order] for name, values in part.items()} for part in (told.ways, told.guesses))
+    unfair = []  # what tells members from controls although no adversary has it
+    for name, scorer in data_scorers(client, audit).items():
+        values = scorer(triples)
+        auc = float(placements(values[member], values[~member]).members.mean())
+        if abs(auc - 0.5) > UNFAIR * np.sqrt((m + c + 1) / (12 * m * c)):
+            unfair.append(f"{name} {auc:.3f}")
+    remark = f"controls are not fair: AUC by the victim's other triples: {', '.join(unfair)}" if unfair else ""
+    return Group(audit.name, client.to_global(triples), member, ways, guesses, remark)
 
 
 ATTACK = Attack(
@@ -238,8 +280,6 @@ ATTACK = Attack(
     score,
     threats=(MODELS, "client", "server+triples"),
     items=dict.fromkeys(METRICS | OF_SHARED, "matched triples"),
-    configured=configured,
-    asks=True,
     leads=("auc", "auc_shared"),
     also=(
         Needs(entities=True, alone=True),

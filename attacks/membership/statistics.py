@@ -85,7 +85,7 @@ def _scores_of_ends(
 def triple_answers(
     model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray, *, block_bytes: int = SCORE_BLOCK_BYTES
 ) -> tuple[np.ndarray, np.ndarray]:
-    """How probable the right end is and which rank it has, unfiltered: the adversary does not know which others are true.
+    """Probability and rank of the right end, unfiltered: the adversary does not know which others are true.
 
     Returns: the logarithms of its softmax probability over all entities and of its rank among them, ties at their mean; float64
     `[n]` each, means over the two ends.

@@ -1,9 +1,5 @@
 """A client plants false triples: it trains on its own data and on many copies of them, and may upload more than it learnt.
 
-    found = run_attacks(result, AttackOptions(attack=("client-poison",)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.baseline)      # hospital-2  hits@10  0.70 ...  0.00
-
 Threat model: "client", one that does not follow the protocol: it trains on what it likes, uploads what it likes, and does none
 of what a defense asks of clients (clipping, noise). It knows its own triples and what it was sent. The run is trained once more
 with it in it for each way, with the same seed and options. Ways: `plain`, what training on the false triples gave; `boosted`,
@@ -20,8 +16,6 @@ the malicious client's honest upload is in the mean as well.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -30,16 +24,21 @@ from torch import Tensor
 
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.options import KgeAttackOptions
-from fkgsec.attacks.poisoning.false_triples import draw_false
-from fkgsec.attacks.poisoning.planting import ITEMS, METRICS, Planted, first_round, score_planted, train_with
+from fkgsec.attacks.poisoning.planting import (
+    ITEMS,
+    METRICS,
+    Planted,
+    draw_false,
+    first_round,
+    score_planted,
+    train_with,
+)
 from fkgsec.attacks.registry import Attack, Needs
+from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.training import TrainingSubset
-
-CLIENT_POISON = "client-poison"
 
 
 class Poisoner(Adversary):
@@ -75,45 +74,36 @@ class Poisoner(Adversary):
         return trained
 
 
-def planted(options: KgeAttackOptions) -> Callable[..., Planted | str]:
-    """The adversary under these options: it draws false triples from what it knows, and trains on them in the run."""
-
-    def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted | str:
-        assert view.colluder is not None
-        own, victims = view.colluder.of_the_first, [victim.name for victim in view.victims]
-        changed = (own.entities != own.shared_entities).any(dim=1).numpy()
-        others = set(own.entity_names[changed]) or set(own.entity_names)
-        names, relations = own.entity_names, own.relation_names
-        known = np.stack([names[own.triples[:, 0]], relations[own.triples[:, 1]], names[own.triples[:, 2]]], axis=1)
-        triples = draw_false(known, options.poison_triples, rng, others)
-        if laboratory.obstacle:
-            return laboratory.obstacle
-        if not len(triples.planted):
-            return "no false triple of entities that others hold can be drawn from the client's own"
-        place, kind = ({name: row for row, name in enumerate(part)} for part in (names, relations))
-        rows = np.array([(place[head], kind[relation], place[tail]) for head, relation, tail in triples.planted])
-        begins = first_round(laboratory, options.attack_rounds)
-        make = {
-            way: partial(Poisoner, own.name, rows, options.poison_copies, boost, begins)
-            for way, boost in (("plain", 1.0), ("boosted", options.boost))
-        }
-        attacked = train_with(laboratory, make, begins)
-        return (
-            attacked if isinstance(attacked, str) else Planted(dict.fromkeys(victims, triples), attacked, (own.name,))
-        )
-
-    return plant
+def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted:
+    """Draw false triples from what the client knows, and train on them in the run."""
+    own, options = view.accomplice.of_the_first, laboratory.options
+    changed = (own.entities != own.shared_entities).any(dim=1).numpy()
+    others = set(own.entity_names[changed]) or set(own.entity_names)
+    names, relations = own.entity_names, own.relation_names
+    known = np.stack([names[own.triples[:, 0]], relations[own.triples[:, 1]], names[own.triples[:, 2]]], axis=1)
+    triples = draw_false(known, options.poison_triples, rng, others)
+    laboratory.check_repeatable()
+    if not len(triples.planted):
+        raise NotAttacked("no false triple of entities that others hold can be drawn from the client's own")
+    row_of, kind = ({name: row for row, name in enumerate(part)} for part in (names, relations))
+    rows = np.array([(row_of[head], kind[relation], row_of[tail]) for head, relation, tail in triples.planted])
+    begins = first_round(laboratory)
+    make = {
+        way: partial(Poisoner, own.name, rows, options.poison_copies, boost, begins)
+        for way, boost in (("plain", 1.0), ("boosted", options.boost))
+    }
+    attacked = train_with(laboratory, make, begins)
+    return Planted(dict.fromkeys((victim.name for victim in view.victims), triples), attacked, (own.name,))
 
 
 ATTACK = Attack(
-    CLIENT_POISON,
+    "client-poison",
     "a client plants false triples in what others predict; trains the run again for each way",
     Needs(alone=True),
     METRICS,
-    planted(KgeAttackOptions()),
+    plant,
     score_planted,
     threats=("client",),
     items=ITEMS,
-    configured=lambda options: replace(ATTACK, run=planted(options)),
     trains=True,
 )

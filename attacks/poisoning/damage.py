@@ -20,9 +20,8 @@ from functools import partial
 import numpy as np
 
 from fkgsec import estimate
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.registry import Truth
-from fkgsec.attacks.uploads.ways import by_ways
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, exact
 from fkgsec.federation.messages import client_party
@@ -48,25 +47,29 @@ def damage(
     """
     clean: KgeResult = truth.result
     remark = "; ".join(filter(None, (remark, _reaches_nobody(clean, adversaries)))) or None
-    places = [place for place, client in enumerate(clean.graph.clients) if client.name not in adversaries]
-    reciprocal = {way: [(1 / ranks).mean(axis=1) for ranks in one.test_ranks] for way, one in attacked.items()}
+    names = [client.name for client in clean.graph.clients]
+    places = [place for place, name in enumerate(names) if name not in adversaries]
+    reciprocal = {way: [(1 / ranks).mean(axis=1) for ranks in run.test_ranks] for way, run in attacked.items()}
     before = [(1 / ranks).mean(axis=1) for ranks in clean.test_ranks]
     figures = []
-    for name, chosen in (*((clean.graph.clients[place].name, [place]) for place in places), (ALL, places)):
+    for name, chosen in (*((names[place], [place]) for place in places), (ALL, places)):
         base = np.concatenate([before[place] for place in chosen])
         if not len(base):
-            figures.append(truth.figure(MRR_DROP, name, NOT_ATTACKED, reason="it has no test triple"))
+            figures.append(truth.figure(MRR_DROP, name, reason="it has no test triple"))
             continue
-        lost = {way: base - np.concatenate([own[place] for place in chosen]) for way, own in reciprocal.items()}
+        lost = {way: base - np.concatenate([after[place] for place in chosen]) for way, after in reciprocal.items()}
         measures = {
-            way: partial(mean_of, values=values, rng=generator(truth.seed, MRR_DROP, name, way))
-            for way, values in lost.items()
+            way: partial(_mean, values, generator(truth.seed, MRR_DROP, name, way)) for way, values in lost.items()
         }
-        figures += by_ways(
-            truth, MRR_DROP, name, measures, {"chance": exact(0.0, len(base))},
+        figures += truth.figures(
+            MRR_DROP, name, measures, {"chance": exact(0.0, len(base))},
             attainable=float(base.mean()), num_attacked=len(chosen), remark=remark,
         )  # fmt: skip
-    return figures + _rows_cut(truth, attacked, adversaries)
+    cut = _share_cut(clean, adversaries)
+    for way, run in attacked.items():
+        if (share := _share_cut(run, adversaries)) is not None:
+            figures.append(truth.figure(ROWS_CUT, ALL, share, baseline=cut, attainable=1.0, variant=way))
+    return figures
 
 
 def _reaches_nobody(clean: KgeResult, adversaries: Sequence[str]) -> str | None:
@@ -86,24 +89,12 @@ def _reaches_nobody(clean: KgeResult, adversaries: Sequence[str]) -> str | None:
     return f"no other client has a row of {whose}'s: what it uploads reaches nobody" if adversaries else None
 
 
-def mean_of(compared: int, values: np.ndarray, rng: np.random.Generator) -> Estimate:
-    """The mean with its bootstrap interval, as wide as the best of so many takes."""
+def _mean(values: np.ndarray, rng: np.random.Generator, compared: int = 1) -> Estimate:
     return estimate.at_level(estimate.mean(values, rng), compared)
 
 
-def _rows_cut(truth: Truth, attacked: Mapping[str, KgeResult], adversaries: Sequence[str]) -> list[Figure]:
-    """None where no screen counts rows."""
-    before = _share_cut(truth.result, adversaries)
-    shares = {way: _share_cut(one, adversaries) for way, one in attacked.items()}
-    return [
-        truth.figure(ROWS_CUT, ALL, share, baseline=before, attainable=1.0, variant=way)
-        for way, share in shares.items()
-        if share is not None
-    ]
-
-
 def _share_cut(result: KgeResult, adversaries: Sequence[str]) -> Estimate | None:
-    """Counted, not sampled."""
+    """The share of honest clients' rows that a screen cut, counted and not sampled; None where no screen counts rows."""
     left_out = {client_party(name) for name in adversaries}
     counts = [rows for entry in result.rounds for party, rows in entry.cut_rows.items() if party not in left_out]
     total = sum(of for _, of in counts)

@@ -1,7 +1,6 @@
 """Whether false triples that were planted are believed: ranks in each victim's model, beside false triples that nobody planted.
 
-    plans = {"hospital-2": FalseTriples(planted, control)}
-    figures = planted_figures(truth, plans, {"plain": attacked}, ["hospital-1"])
+    figures = score_planted(Planted({"hospital-2": FalseTriples(planted, control)}, attacked), truth)
 
 `hits@10`, `mrr`: of the planted triples that a victim can be asked about (it trains their entities and relation), the filtered
 rank of the tail in the model that it predicts with, after a run with the adversary in it. Two baselines, of which the larger is
@@ -15,7 +14,7 @@ candidates are without all heads and tails of the poison.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import NamedTuple
 
@@ -24,11 +23,8 @@ import numpy as np
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.poisoning import damage
-from fkgsec.attacks.poisoning.false_triples import FalseTriples, held_by, without_true
-from fkgsec.attacks.registry import Truth
-from fkgsec.attacks.uploads.ways import Measure, by_ways
-from fkgsec.attacks.view import ALL
-from fkgsec.errors import TrainingError
+from fkgsec.attacks.registry import Measure, Truth
+from fkgsec.attacks.view import ALL, NotAttacked
 from fkgsec.estimate import Estimate, exact, mean_of_shares, proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.kge.negatives import KnownTriples
@@ -37,6 +33,7 @@ from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 WITHIN = 10
+TRIALS = 50  # for each false triple that is wanted
 HITS = f"hits@{WITHIN}"
 METRICS = {
     HITS: f"planted false triples whose tail a victim ranks among the first {WITHIN}",
@@ -46,9 +43,82 @@ METRICS = {
 ITEMS = {HITS: "planted triples", "mrr": "planted triples", **damage.ITEMS}
 
 
-def first_round(laboratory: Laboratory, attack_rounds: int | None) -> int:
-    """The first of the run's last so many rounds, 0 where these are all."""
-    last = laboratory.last_round
+class FalseTriples(NamedTuple):
+    """False triples to plant, and as many drawn alike that nobody plants: names, object `[k, 3]` each; none stands twice."""
+
+    planted: np.ndarray
+    control: np.ndarray
+
+
+def draw_false(
+    known: np.ndarray, count: int, rng: np.random.Generator, entities: Collection[str] | None = None
+) -> FalseTriples:
+    """Draw so many false triples to plant and to compare with; fewer where there are not as many, half of them each.
+
+    A false triple has a head of the known triples, and a relation and a tail of theirs that the head has in none of them. What is
+    true at any client is none (`without_true`): the evaluator leaves it out, since no adversary knows it.
+
+    Source: Ma et al. 2024, "Poisoning Attack on Federated Knowledge Graph Embedding" (WWW), and its code (FKGEPoison), which draw
+    relation and tail among those of one victim's triples, unlike those of one of the head's. Differs: unlike those of all of its.
+
+    Args:
+        known: names of true triples, object `[n, 3]`. entities: among these heads and tails are drawn; None: any of theirs.
+    """
+    relations: dict[str, set[str]] = {}
+    tails: dict[str, set[str]] = {}
+    for head, relation, tail in known:
+        relations.setdefault(head, set()).add(relation)
+        tails.setdefault(head, {head}).add(tail)
+    heads = [head for head in known[:, 0] if entities is None or head in entities]
+    kinds = sorted(set(known[:, 1]))
+    ends = sorted(tail for tail in set(known[:, 2]) if entities is None or tail in entities)
+    drawn: dict[tuple[str, str, str], None] = {}
+    for _ in range(TRIALS * 2 * count if heads and ends else 0):
+        head, relation, tail = (pool[int(rng.integers(len(pool)))] for pool in (heads, kinds, ends))
+        if relation not in relations[head] and tail not in tails[head]:
+            drawn[head, relation, tail] = None
+        if len(drawn) == 2 * count:
+            break
+    listed = np.array(list(drawn), dtype=object).reshape(-1, 3)
+    half = len(listed) // 2
+    return FalseTriples(listed[:half], listed[half : 2 * half])
+
+
+def without_true(truth: Truth, plans: Mapping[str, FalseTriples]) -> dict[str, FalseTriples]:
+    """The plans of each victim without triples that stand in some split of some client."""
+    graph = truth.graph
+    true = {
+        (graph.entities[head], graph.relations[relation], graph.entities[tail])
+        for client in graph.clients
+        for head, relation, tail in client.to_global(client.triples).tolist()
+    }
+    return {
+        victim: FalseTriples(*(part[[tuple(triple) not in true for triple in part]] for part in plan))
+        for victim, plan in plans.items()
+    }
+
+
+def held_by(truth: Truth, client: str, triples: np.ndarray) -> np.ndarray:
+    """Triples of names whose entities and relation a client trains, in its local ids, int64 `[k, 3]`."""
+    own, graph = truth.own(client), truth.graph
+    entity, relation = (
+        {names[number]: local for local, number in enumerate(ids[:count].tolist())}
+        for names, ids, count in (
+            (graph.entities, own.entity_ids, own.num_trained_entities),
+            (graph.relations, own.relation_ids, own.num_trained_relations),
+        )
+    )
+    local = [
+        (entity[head], relation[kind], entity[tail])
+        for head, kind, tail in triples
+        if head in entity and tail in entity and kind in relation
+    ]
+    return np.array(local, dtype=np.int64).reshape(-1, 3)
+
+
+def first_round(laboratory: Laboratory) -> int:
+    """The first of the run's last `attack_rounds` rounds, 0 where these are all."""
+    last, attack_rounds = laboratory.last_round, laboratory.options.attack_rounds
     return max(0, last - attack_rounds + 1) if attack_rounds is not None and attack_rounds < last else 0
 
 
@@ -61,42 +131,39 @@ class Attacked(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """By victim the false triples that were planted, of names; the runs with the adversary; the clients that it controls."""
+    """False triples that were planted, of names by victim; the runs with the adversary; the clients that it controls."""
 
     triples: Mapping[str, FalseTriples]
     attacked: Attacked
     adversaries: tuple[str, ...] = ()
 
 
-def train_with(laboratory: Laboratory, make: Mapping[str, Callable[[], Adversary]], begins: int) -> Attacked | str:
-    """Train the run once more with each of these adversaries; why not, where training broke down."""
+def train_with(laboratory: Laboratory, make: Mapping[str, Callable[[], Adversary]], begins: int) -> Attacked:
+    """Train the run once more with each of these adversaries."""
     runs, acts = {}, {}
     for way, one in make.items():
         adversary = one()
-        try:
-            view = laboratory.train(adversary)
-        except TrainingError as error:
-            return f"the run broke down with the adversary in it ({way}): {error}"
+        view = laboratory.train(adversary)
         runs[way], acts[way] = view.run, adversary.acts
         if view.round < adversary.acts:
             break
     return Attacked(runs, acts, begins)
 
 
-def results_of(truth: Truth, attacked: Attacked) -> dict[str, KgeResult] | str:
-    """The runs by way; the reason where one ended before its adversary acted."""
-    found = {way: truth.runs[number] for way, number in attacked.runs.items()}
-    for way, one in found.items():
-        if one.best_round < attacked.acts[way]:
-            return (
-                f"the run ended in round {one.rounds[-1].round}, before round {attacked.acts[way]}, in which the adversary "
+def results_of(truth: Truth, attacked: Attacked) -> dict[str, KgeResult]:
+    """The runs by way. Raises `NotAttacked` if one ended before its adversary acted."""
+    results = {way: truth.runs[number] for way, number in attacked.runs.items()}
+    for way, result in results.items():
+        if result.best_round < attacked.acts[way]:
+            raise NotAttacked(
+                f"the run ended in round {result.rounds[-1].round}, before round {attacked.acts[way]}, in which the adversary "
                 f"begins ({way})"
             )
-    return found
+    return results
 
 
 def late(attacked: Mapping[str, KgeResult], begins: int) -> str | None:
-    """What is to be said of an adversary that begins in this round: since when it acts, and where validation would not keep that.
+    """Remark on an adversary that begins in this round: since when it acts, and where validation would not keep that.
 
     None for one that acts in all rounds.
     """
@@ -111,49 +178,29 @@ def late(attacked: Mapping[str, KgeResult], begins: int) -> str | None:
     return "; ".join([f"from round {begins} on", *([f"validation would keep {', '.join(foiled)}"] if foiled else [])])
 
 
-def score_planted(claims: Planted | str, truth: Truth) -> list[Figure]:
-    """Rank the planted triples that are false with each victim's model; a reason in place of claims is not attacked."""
-    results = claims if isinstance(claims, str) else results_of(truth, claims.attacked)
-    if isinstance(claims, str) or isinstance(results, str):
-        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, str(results))]
-    false = without_true(truth, claims.triples)
-    return planted_figures(truth, false, results, claims.adversaries, claims.attacked.begins)
-
-
-def planted_figures(
-    truth: Truth,
-    plans: Mapping[str, FalseTriples],
-    attacked: Mapping[str, KgeResult],
-    adversaries: Sequence[str] = (),
-    begins: int = 0,
-) -> list[Figure]:
-    """Figures of every victim and of all, and of the damage.
-
-    Args:
-        plans: by victim its false triples. attacked: by variant the run with the adversary. adversaries: the clients among them.
-        begins: the first of its rounds, see `first_round`.
-    """
-    remark = late(attacked, begins)
-    places = {client.name: place for place, client in enumerate(truth.graph.clients)}
+def score_planted(claims: Planted, truth: Truth) -> list[Figure]:
+    """Rank the planted triples that are false with each victim's model: figures of every victim and of all, and the damage."""
+    attacked = results_of(truth, claims.attacked)
+    remark = late(attacked, claims.attacked.begins)
     figures: list[Figure] = []
     ranks: list[dict[str, np.ndarray]] = []
-    for victim, plan in plans.items():
+    for victim, plan in without_true(truth, claims.triples).items():
         planted, control = (held_by(truth, victim, part) for part in plan)
         if not (len(planted) and len(control)):
             reason = "no planted triple is of entities and a relation that it trains"
-            figures += [one for one in truth.not_attacked(victim, reason) if one.metric in (HITS, "mrr")]
+            figures += truth.not_attacked(victim, reason, [HITS, "mrr"])
             continue
-        place = places[victim]
-        own = {way: tail_ranks(one, place, planted) for way, one in attacked.items()}
+        place = truth.index(victim)
+        own = {way: tail_ranks(run, place, planted) for way, run in attacked.items()}
         own["clean run"] = tail_ranks(truth.result, place, planted)
-        for way, one in attacked.items():
-            own[f"control, {way}"] = tail_ranks(one, place, control)
+        for way, run in attacked.items():
+            own[f"control, {way}"] = tail_ranks(run, place, control)
         ranks.append(own)
         figures += _figures(truth, victim, own, list(attacked), remark)
     if ranks:
         together = {name: np.concatenate([own[name] for own in ranks]) for name in ranks[0]}
         figures += _figures(truth, ALL, together, list(attacked), remark, num_attacked=len(ranks))
-    return figures + damage.damage(truth, attacked, adversaries, remark)
+    return figures + damage.damage(truth, attacked, claims.adversaries, remark)
 
 
 def tail_ranks(result: KgeResult, place: int, triples: np.ndarray) -> np.ndarray:
@@ -173,24 +220,18 @@ def _figures(
     remark: str | None,
     num_attacked: int = 1,
 ) -> list[Figure]:
-    """Of the two metrics; `ranks` by variant, of the clean run, and of controls by variant."""
+    """Figures of both metrics; `ranks` by variant, of the clean run, and of controls by variant."""
     guesses = {name: ranks[name] for name in ranks if name not in ways}
     hits: dict[str, Measure] = {way: partial(_within, ranks[way]) for way in ways}
     reciprocal: dict[str, Measure] = {
-        way: partial(_mean, values=1 / ranks[way], rng=generator(truth.seed, "planted", victim, way)) for way in ways
+        way: partial(mean_of_shares, 1 / ranks[way], generator(truth.seed, "planted", victim, way)) for way in ways
     }
     shared = {"attainable": 1.0, "num_attacked": num_attacked, "remark": remark}
+    means = {name: exact(float((1 / of_guess).mean()), len(of_guess)) for name, of_guess in guesses.items()}
     return [
-        *by_ways(truth, HITS, victim, hits, {name: _within(one) for name, one in guesses.items()}, **shared),
-        *by_ways(
-            truth, "mrr", victim, reciprocal,
-            {name: exact(float((1 / one).mean()), len(one)) for name, one in guesses.items()}, **shared,
-        ),
-    ]  # fmt: skip
-
-
-def _mean(compared: int, values: np.ndarray, rng: np.random.Generator) -> Estimate:
-    return mean_of_shares(values, rng, compared)
+        *truth.figures(HITS, victim, hits, {name: _within(of_guess) for name, of_guess in guesses.items()}, **shared),
+        *truth.figures("mrr", victim, reciprocal, means, **shared),
+    ]
 
 
 def _within(ranks: np.ndarray, compared: int = 1) -> Estimate:

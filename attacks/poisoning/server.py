@@ -1,9 +1,5 @@
 """A server plants false triples: a model of its own that believes them enters every mean as one more client.
 
-    found = run_attacks(result, AttackOptions(attack=("server-poison",)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.baseline)      # hospital-2  hits@10  0.42 ...  0.00
-
 Threat model: "server+triples", here a server that does not follow the protocol: it uses the names that it was told, has a share
 of each victim's triples (`auxiliary`), and sends rows that are not the mean of what clients sent. All clients are sent the same
 table, so that clients that compare what they were sent find nothing. From names and relations of each victim's known triples it
@@ -19,8 +15,7 @@ beside, is not here.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import partial
 
 import msgspec
@@ -30,10 +25,17 @@ from torch import Tensor
 
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
-from fkgsec.attacks.options import KgeAttackOptions
-from fkgsec.attacks.poisoning.false_triples import draw_false
-from fkgsec.attacks.poisoning.planting import ITEMS, METRICS, Planted, first_round, score_planted, train_with
+from fkgsec.attacks.poisoning.planting import (
+    ITEMS,
+    METRICS,
+    Planted,
+    draw_false,
+    first_round,
+    score_planted,
+    train_with,
+)
 from fkgsec.attacks.registry import Attack, Needs
+from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import ClientGraph
 from fkgsec.exchange import AGGREGATIONS, CODECS
 from fkgsec.federation.adversary import SERVER, Adversary
@@ -43,7 +45,6 @@ from fkgsec.kge.local.training import LocalTrainer, TrainingSubset
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
-SERVER_POISON = "server-poison"
 _SHADOW_KEY = -2  # what the shadow model's randomness derives from; clients have 0 and above
 
 
@@ -138,37 +139,36 @@ class ShadowHolder(Adversary):
         self.shadow.relations.copy_(tensors["relations"])
 
 
-def planted(options: KgeAttackOptions) -> Callable[..., Planted | str]:
-    """The adversary under these options: it draws false triples from each victim's, and enters a model of all into the mean."""
-
-    def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted | str:
-        known = {victim.name: victim.auxiliary for victim in view.victims if victim.auxiliary is not None}
-        triples = {victim: draw_false(some, options.poison_triples, rng) for victim, some in known.items()}
-        if reason := laboratory.obstacle or _no_mean(laboratory.settings):
-            return reason
-        if options.attack_rounds and laboratory.settings.participation < 1:
-            return "a server that begins late has not sent rows to the clients that sat out; it takes participation 1"
-        if not any(len(one.planted) for one in triples.values()):
-            return "no false triple can be drawn from the triples that the server has"
-        begins = first_round(laboratory, options.attack_rounds)
-        all_planted = np.concatenate([one.planted for one in triples.values()])
-        make = partial(
-            _adversary, view, laboratory, np.concatenate([*known.values()]), all_planted, options.poison_copies, begins
+def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted:
+    """Draw false triples from each victim's, and enter a model of all into the mean."""
+    options = laboratory.options
+    known = {victim.name: victim.auxiliary for victim in view.victims if victim.auxiliary is not None}
+    triples = {victim: draw_false(some, options.poison_triples, rng) for victim, some in known.items()}
+    laboratory.check_repeatable()
+    _check_mean(laboratory.settings)
+    if options.attack_rounds and laboratory.settings.participation < 1:
+        raise NotAttacked(
+            "a server that begins late has not sent rows to the clients that sat out; it takes participation 1"
         )
-        attacked = train_with(laboratory, {"shadow": make}, begins)
-        return attacked if isinstance(attacked, str) else Planted(triples, attacked)
+    if not any(len(drawn.planted) for drawn in triples.values()):
+        raise NotAttacked("no false triple can be drawn from the triples that the server has")
+    begins = first_round(laboratory)
+    planted = np.concatenate([drawn.planted for drawn in triples.values()])
+    make = partial(
+        _adversary, view, laboratory, np.concatenate([*known.values()]), planted, options.poison_copies, begins
+    )
+    return Planted(triples, train_with(laboratory, {"shadow": make}, begins))
 
-    return plant
 
-
-def _no_mean(settings: PublicSettings) -> str | None:
-    """Why there is no mean that the server could enter."""
-    recipe = settings.recipe
+def _check_mean(settings: PublicSettings) -> None:
+    """Raise `NotAttacked` if there is no mean that the server could enter."""
+    recipe, algorithm = settings.recipe, settings.algorithm
     if "entities" not in recipe.shared:
-        return f"no entity embedding crosses in {settings.algorithm}"
+        raise NotAttacked(f"no entity embedding crosses in {algorithm}")
     if not CODECS[recipe.codec].whole or AGGREGATIONS[recipe.aggregation].answers != "rows":
-        return f"{settings.algorithm} does not send all clients whole rows of one mean"
-    return f"a shadow of {settings.model} has an encoder to train" if settings.options(seed=0).has_encoder else None
+        raise NotAttacked(f"{algorithm} does not send all clients whole rows of one mean")
+    if settings.options(seed=0).has_encoder:
+        raise NotAttacked(f"a shadow of {settings.model} has an encoder to train")
 
 
 def _adversary(
@@ -203,14 +203,13 @@ def _adversary(
 
 
 ATTACK = Attack(
-    SERVER_POISON,
+    "server-poison",
     "a server that has some triples plants false ones by a model of its own in the mean; trains the run again",
     Needs(server=True, names=True, auxiliary=True),
     METRICS,
-    planted(KgeAttackOptions()),
+    plant,
     score_planted,
     threats=("server+triples",),
     items=ITEMS,
-    configured=lambda options: replace(ATTACK, run=planted(options)),
     trains=True,
 )

@@ -1,9 +1,5 @@
 """A client that spoils training for everybody, whatever is learnt instead.
 
-    found = run_attacks(result, AttackOptions(attack=("client-spoil",)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.by)            # all  mrr-drop  0.12 ...  sign flip
-
 Threat model: "client", one that uploads what it likes and does none of what a defense asks of clients. The run is trained once
 more with it in it for each way, with the same seed and options:
 
@@ -18,7 +14,6 @@ client is malicious here, there a fifth to two fifths of 5 or 10.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -37,20 +32,22 @@ from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.training import TrainingSubset
 from fkgsec.randomness import generator
 
-CLIENT_SPOIL = "client-spoil"
 
-
-class RandomRows(Adversary):
-    """Uploads rows drawn at random. `seed`: of what it draws. `begins`: its first round."""
+class Spoiler(Adversary):
+    """A client that spoils training from round `begins` on. `seed`: of what it draws."""
 
     guarded = False
 
-    def __init__(self, party: str, seed: int, begins: int = 0) -> None:
+    def __init__(self, party: str, seed: int = 0, begins: int = 0) -> None:
         super().__init__(party)
         self.seed, self.begins = seed, begins
 
     def identity(self) -> str:
         return f"{super().identity()} {self.seed}"
+
+
+class RandomRows(Spoiler):
+    """Uploads rows drawn at random."""
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
         rng = generator(self.seed, "random rows", table, round)
@@ -58,30 +55,15 @@ class RandomRows(Adversary):
         return torch.from_numpy(rng.uniform(low, high, tuple(trained.shape))).to(trained.dtype)
 
 
-class SignFlip(Adversary):
-    """Uploads its trained rows times -1. `begins`: its first round."""
-
-    guarded = False
-
-    def __init__(self, party: str, begins: int = 0) -> None:
-        super().__init__(party)
-        self.begins = begins
+class SignFlip(Spoiler):
+    """Uploads its trained rows times -1."""
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
         return -trained
 
 
-class ShuffledIdentities(Adversary):
-    """Trains on its triples with other entities in the place of each. `seed`: of the permutation. `begins`: its first round."""
-
-    guarded = False
-
-    def __init__(self, party: str, seed: int, begins: int = 0) -> None:
-        super().__init__(party)
-        self.seed, self.begins = seed, begins
-
-    def identity(self) -> str:
-        return f"{super().identity()} {self.seed}"
+class ShuffledIdentities(Spoiler):
+    """Trains on its triples with other entities in the place of each."""
 
     def training_subset(self, triples: ClientGraph) -> TrainingSubset:
         other = generator(self.seed, "shuffled identities").permutation(triples.num_trained_entities)
@@ -89,34 +71,25 @@ class ShuffledIdentities(Adversary):
         return TrainingSubset.all(np.stack([other[heads], relations, other[tails]], axis=1))
 
 
-def spoil(
-    view: KgeView, laboratory: Laboratory, rng: np.random.Generator, *, attack_rounds: int | None = None
-) -> Attacked | str:
-    """Train with the client in it, by each way; or the reason why it cannot be."""
-    assert view.colluder is not None
-    who, seed, begins = (
-        view.colluder.of_the_first.name,
-        int(rng.integers(2**31)),
-        first_round(laboratory, attack_rounds),
-    )
+def spoil(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Attacked:
+    """Train with the client in it, by each way."""
+    who, seed, begins = view.accomplice.of_the_first.name, int(rng.integers(2**31)), first_round(laboratory)
     make = {
         "random": partial(RandomRows, who, seed, begins),
-        "sign flip": partial(SignFlip, who, begins),
+        "sign flip": partial(SignFlip, who, seed, begins),
         "shuffled identities": partial(ShuffledIdentities, who, seed, begins),
     }
-    return laboratory.obstacle or train_with(laboratory, make, begins)
+    return train_with(laboratory, make, begins)
 
 
-def score(claims: Attacked | str, truth: Truth) -> list[Figure]:
-    """What training with the client cost the others."""
-    attacked = claims if isinstance(claims, str) else results_of(truth, claims)
-    if isinstance(claims, str) or isinstance(attacked, str):
-        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, str(attacked))]
+def score(claims: Attacked, truth: Truth) -> list[Figure]:
+    """Measure what training with the client cost the others."""
+    attacked = results_of(truth, claims)
     return damage(truth, attacked, truth.colluders, late(attacked, claims.begins))
 
 
 ATTACK = Attack(
-    CLIENT_SPOIL,
+    "client-spoil",
     "a client spoils training for everybody: random rows, flipped signs, shuffled identities; trains the run again for each",
     Needs(alone=True),
     METRICS,
@@ -124,6 +97,5 @@ ATTACK = Attack(
     score,
     threats=("client",),
     items=ITEMS,
-    configured=lambda options: replace(ATTACK, run=partial(spoil, attack_rounds=options.attack_rounds)),
     trains=True,
 )

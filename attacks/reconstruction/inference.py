@@ -15,21 +15,41 @@ import torch
 from torch import Tensor
 
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
-from fkgsec.attacks.neighbours import nearest
 from fkgsec.kge.models import KgeModel
 
 ByVector = Literal["cosine", "score"]
 PAIRS_AT_ONCE = 4096
+BLOCK_BYTES = 64 * 2**20
+TIE = 1e-6  # rounding of a cosine in float32: equal keys differ by the column in which a matrix product puts them
+
+
+def nearest(queries: Tensor, keys: Tensor, block_bytes: int = BLOCK_BYTES) -> tuple[Tensor, Tensor]:
+    """For each query `[n, d]` the place of the most similar key `[m, d]` and their cosine: int64 `[n]`, float `[n]`.
+
+    Similarities are held for `block_bytes` at a time, never as one n x m matrix. Zero rows have cosine 0 to everything.
+    Ties (up to `TIE`) go to the first key.
+    """
+    if not len(keys):
+        raise ValueError("no keys to compare with")
+    unit_keys = torch.nn.functional.normalize(keys, dim=1)
+    step = max(1, block_bytes // (len(keys) * keys.element_size()))
+    places, cosines = [], []
+    for part in queries.split(step):  # an empty tensor splits into one empty part
+        similar = torch.nn.functional.normalize(part, dim=1) @ unit_keys.T
+        best = similar.amax(dim=1)
+        places.append((similar >= best[:, None] - TIE).to(torch.uint8).argmax(dim=1))
+        cosines.append(best)
+    return torch.cat(places), torch.cat(cosines)
 
 
 class Known(Protocol):
-    """What naming and linking rows takes: a scoring function, and what a colluder handed over. Views have both."""
+    """Knowledge to name and link rows: a scoring function, and what a colluder handed over."""
 
     @property
     def model(self) -> KgeModel: ...
 
     @property
-    def colluder(self) -> ColluderKnowledge | None: ...
+    def colluder(self) -> ColluderKnowledge: ...
 
 
 class EntityGuesses(NamedTuple):
@@ -60,7 +80,6 @@ def infer_entities(view: Known, victim: VictimView) -> EntityGuesses:
     if victim.entity_names is not None:
         claims = victim.claims.get("entities")
         return EntityGuesses(victim.entity_names, claims.certainty if claims else np.ones(len(victim.entity_names)))
-    assert view.colluder is not None
     assert victim.entities is not None
     places, cosines = nearest(victim.entities, view.colluder.entities)
     return EntityGuesses(view.colluder.entity_names[places.numpy()], cosines.numpy())
@@ -75,7 +94,6 @@ def infer_entities_nearest(view: Known, victim: VictimView) -> EntityGuesses:
     own = infer_entities(view, victim)
     if victim.entity_names is not None:
         return own
-    assert view.colluder is not None
     assert victim.entities is not None
     places, cosines = nearest(victim.entities, view.colluder.shared_entities)
     if not float(cosines.nanmean()) > float(np.nanmean(own.cosines)):
@@ -92,7 +110,6 @@ def infer_relations(view: Known, victim: VictimView, pairs: np.ndarray, by: ByVe
 
     Returns: names `[P]`.
     """
-    assert view.colluder is not None
     assert victim.entities is not None
     heads, tails = (victim.entities[torch.from_numpy(pairs[:, column])] for column in (0, 1))
     return view.colluder.relation_names[best_relations(view.model, view.colluder.relations, heads, tails, by)]
@@ -111,7 +128,6 @@ def infer_relation_rows(view: Known, victim: VictimView) -> np.ndarray:
 
     Rows of a secure sum stand where the colluder's do, so those it holds are named by their place.
     """
-    assert view.colluder is not None
     assert victim.relations is not None
     if "relations" in victim.claims:
         return victim.claims["relations"].names
@@ -134,7 +150,6 @@ def rank_pairs(view: Known, victim: VictimView, heads: np.ndarray) -> PairRankin
     Args:
         heads: int64 `[H]` rows of the victim to take as heads (a sample, since all pairs are n squared times R scores).
     """
-    assert view.colluder is not None
     assert victim.entities is not None
     rows, relations = victim.entities, view.colluder.relations
     best_score = torch.full((len(heads), len(rows)), -torch.inf)
@@ -150,5 +165,5 @@ def rank_pairs(view: Known, victim: VictimView, heads: np.ndarray) -> PairRankin
 
 
 def expected_pairs(colluder: ColluderKnowledge, num_candidates: int) -> int:
-    """How many of the candidate pairs the adversary claims to be linked: as many as the colluder's own density suggests."""
+    """Number of candidate pairs that the adversary claims to be linked: as many as the colluder's own density suggests."""
     return min(num_candidates, max(1, round(colluder.pair_density * num_candidates)))

@@ -21,14 +21,14 @@ NO_NAME = ""  # where the adversary makes no guess
 
 
 def among(names: np.ndarray, known: Iterable[str]) -> np.ndarray:
-    """Whether each name is one of the known ones, bool `[n]`; by hashing, since sorting 90,000 strings takes seconds."""
+    """True for each name that is known, bool `[n]`; by hashing, since sorting 90,000 strings takes seconds."""
     known = set(known)
     return np.fromiter((name in known for name in names), dtype=bool, count=len(names))
 
 
 @dataclass(frozen=True, eq=False)
 class Knowledge:
-    """What an adversary knows of one victim's names and relations whatever was trained.
+    """An adversary's knowledge of a victim's names and relations whatever was trained.
 
     Attributes:
         drawn: names among which an adversary without embeddings draws; None: it knows each entity's name. chance: of one of these
@@ -74,11 +74,11 @@ class Knowledge:
         return np.ones(len(names)) if self.drawn is None else among(names, self.drawn) * self.chance
 
     def attainable_names(self, names: np.ndarray) -> np.ndarray:
-        """Whether each name `[n]` of a victim's entities is among those that the adversary can output."""
+        """True for each name `[n]` of a victim's entities that the adversary can output."""
         return np.ones(len(names), dtype=bool) if self.namable is None else among(names, self.namable)
 
     def attainable(self, names: np.ndarray, pairs: np.ndarray, relations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Whether each entity's name, and each triple's names and relation, are among those that the adversary can output.
+        """True for each entity's name, and for each triple's names and relation, that the adversary can output.
 
         Args:
             names: true names of the victim's entities `[n]`. pairs: int64 `[P, 2]`, its triples' ends; relations: their names.

@@ -17,6 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import log_softmax
 
 from fkgsec.attacks.kge.view import ColluderKnowledge
 
@@ -45,16 +46,15 @@ class NamePosterior:
 
     def log_posterior(self, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
         """Log-probability of each relation for each pair of names: float32 `[P, R]`, each row's exponentials sum to 1."""
-        return log_softmax(self._scores(heads, tails))
+        return log_softmax(self._scores(heads, tails), axis=1)
 
     def predict(self, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
         """The most probable relation's name for each pair of names `[P]`."""
-        starts = range(0, len(heads), TRIPLES_AT_ONCE)
-        blocks = [
-            self._scores(heads[at : at + TRIPLES_AT_ONCE], tails[at : at + TRIPLES_AT_ONCE]).argmax(axis=1)
-            for at in starts
-        ]
-        return self.relation_names[np.concatenate([*blocks, np.empty(0, dtype=np.int64)])]
+        best = np.zeros(len(heads), dtype=np.int64)
+        for start in range(0, len(heads), TRIPLES_AT_ONCE):
+            block = slice(start, start + TRIPLES_AT_ONCE)
+            best[block] = self._scores(heads[block], tails[block]).argmax(axis=1)
+        return self.relation_names[best]
 
     def _scores(self, heads: np.ndarray, tails: np.ndarray) -> np.ndarray:
         scores = np.tile(self.log_frequency, (len(heads), 1))
@@ -76,7 +76,7 @@ def fit_names(colluder: ColluderKnowledge) -> NamePosterior:
 
 
 class _Counts:
-    """How often each relation occurs `[R]`, and how often with each head and each tail `[n, R]`."""
+    """Counts of each relation `[R]`, and of each with each head and each tail `[n, R]`."""
 
     def __init__(self, colluder: ColluderKnowledge) -> None:
         self.triples = colluder.triples
@@ -113,11 +113,5 @@ class _Counts:
                     (counts[names, true] - 1 + smoothing) / (total[end][true] - 1 + smoothing * len(counts))
                 )
             scores[rows, relations] = own
-            found += float(log_softmax(scores)[rows, relations].sum())
+            found += float(log_softmax(scores, axis=1)[rows, relations].sum())
         return found / max(1, len(triples))
-
-
-def log_softmax(scores: np.ndarray) -> np.ndarray:
-    """Scores `[P, R]` less the logarithm of the sum of their exponentials, by row."""
-    shifted = scores - scores.max(axis=1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True))

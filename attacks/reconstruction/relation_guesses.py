@@ -33,7 +33,7 @@ BY_VECTOR: tuple[ByVector, ...] = ("cosine", "score")
 
 
 class RelationGuesser:
-    """What is learnt from what one colluder handed over, and what it says of pairs of rows.
+    """Relations of pairs of rows, learnt from what one colluder handed over.
 
     Threat models of one draw of leaked entities differ in names only, so what compares rows alone is computed once for all.
     """
@@ -75,15 +75,19 @@ class RelationGuesser:
                     self._by_vector[key] = infer_relations(self, victim, pairs, by)
                 found[by] = self._by_vector[key]
         probable: list[Inference] = [by for by in inferences if by not in BY_VECTOR]
-        if probable:
-            starts = range(0, max(1, len(pairs)), PAIRS_AT_ONCE)
-            blocks = [slice(start, start + PAIRS_AT_ONCE) for start in starts]
-            parts = [self._most_probable(victim, pairs[one], heads[one], tails[one], probable) for one in blocks]
+        best: dict[Inference, np.ndarray] = {by: np.zeros(len(pairs), dtype=np.int64) for by in probable}
+        for start in range(0, len(pairs) if probable else 0, PAIRS_AT_ONCE):
+            block = slice(start, start + PAIRS_AT_ONCE)
+            posteriors = self._posteriors(victim, pairs[block], heads[block], tails[block], probable)
             for by in probable:
-                found[by] = self.colluder.relation_names[np.concatenate([part[by] for part in parts])]
+                best[by][block] = posteriors[by].argmax(axis=1)
+        if "learned" in probable and self.learner.classifier is None:
+            best["learned"][:] = self.learner.constant
+        for by, places in best.items():
+            found[by] = self.colluder.relation_names[places]
         return found
 
-    def _most_probable(
+    def _posteriors(
         self,
         victim: VictimView,
         pairs: np.ndarray,
@@ -91,18 +95,12 @@ class RelationGuesser:
         tails: np.ndarray,
         inferences: Sequence[Inference],
     ) -> dict[Inference, np.ndarray]:
-        """The place of the most probable relation of each pair `[P]`, by names, by rows and by both."""
+        """Log-probability of each relation of each pair, float32 `[P, R]`, by names, by rows and by both."""
         assert victim.entities is not None
-        found: dict[Inference, np.ndarray] = {}
         by_names = by_rows = np.zeros((len(pairs), 1), dtype=np.float32)
         if "names" in inferences or "combined" in inferences:
             by_names = self.names.log_posterior(heads, tails)
-            found["names"] = by_names.argmax(axis=1)
         if "learned" in inferences or "combined" in inferences:
             rows = (victim.entities[torch.from_numpy(pairs[:, end].copy())] for end in (0, 1))
             by_rows = self.learner.log_posterior(*rows)
-            found["learned"] = by_rows.argmax(axis=1)
-            if self.learner.classifier is None:
-                found["learned"] = np.full(len(pairs), self.learner.constant)
-        found["combined"] = (by_rows + NAMES_WEIGHT * by_names).argmax(axis=1)
-        return found
+        return {"names": by_names, "learned": by_rows, "combined": by_rows + NAMES_WEIGHT * by_names}

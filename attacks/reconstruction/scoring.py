@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -28,9 +29,8 @@ from fkgsec.attacks.figure import STRONGEST, Figure
 from fkgsec.attacks.options import Inference
 from fkgsec.attacks.reconstruction.leakage import PUBLISHED, UNLINKED
 from fkgsec.attacks.reconstruction.unlinked import Unlinked
-from fkgsec.attacks.registry import Truth
+from fkgsec.attacks.registry import Measure, Truth
 from fkgsec.attacks.residual import count_sources
-from fkgsec.attacks.uploads.ways import Measure, by_ways
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, at_level
 
@@ -67,29 +67,20 @@ def figures_of(
             one inference.
     """
     groups = [(count.victim, [count]) for count in counts] + ([(ALL, counts)] if len(counts) > 1 else [])
-    made = [[_err_and_trr(truth, by, *group, published=published) for group in groups] for by in inferences]
-    figures = []
-    for err, trr in (pair for pairs in made for pair in pairs):
-        if note and trr.variant == "learned" and not trr.reason:
-            trr = msgspec.structs.replace(trr, remark="; ".join(filter(None, (trr.remark, f"learned: {note}"))))
-        figures += [err, trr]
+    made = [[_err_and_trr(truth, by, *group, note, published=published) for group in groups] for by in inferences]
+    figures = [figure for pairs in made for pair in pairs for figure in pair]
     if published:
         return figures
     for (victim, group), pairs in zip(groups, zip(*made, strict=True), strict=True):
         figures += [strongest(variants) for variants in zip(*pairs, strict=True)]
-        if len(group) == 1 and group[0].unlinked:
-            figures += _without_links(truth, victim, group[0].unlinked)
-    return figures
-
-
-def _without_links(truth: Truth, victim: str, found: Sequence[Unlinked]) -> list[Figure]:
-    """Each metric by each ranking of pairs, and by the strongest."""
-    counts = {"heads": found[0].num_heads, "pairs": found[0].num_pairs}
-    figures = []
-    for name in UNLINKED:
-        ways: dict[str, Measure] = {one.inference: partial(at_level, getattr(one, name), least=0.0) for one in found}
-        chance = {"chance": getattr(found[0], f"{name}_baseline")}
-        figures += by_ways(truth, name, victim, ways, chance, counts=counts)
+        unlinked = group[0].unlinked if len(group) == 1 else []
+        for metric in UNLINKED if unlinked else ():
+            ways: dict[str, Measure] = {
+                found.inference: partial(at_level, getattr(found, metric), least=0.0) for found in unlinked
+            }
+            chance = {"chance": getattr(unlinked[0], f"{metric}_baseline")}
+            pairs_of = {"heads": unlinked[0].num_heads, "pairs": unlinked[0].num_pairs}
+            figures += truth.figures(metric, victim, ways, chance, counts=pairs_of)
     return figures
 
 
@@ -125,59 +116,64 @@ def _share(value: float, figure: Figure, compared: int) -> Estimate:
 
 
 def _err_and_trr(
-    truth: Truth, inference: Inference, victim: str, counts: Sequence[Counts], *, published: bool
+    truth: Truth,
+    inference: Inference,
+    victim: str,
+    counts: Sequence[Counts],
+    note: str | None,
+    *,
+    published: bool,
 ) -> tuple[Figure, Figure]:
-    def share(name: str, num: int) -> Estimate:
-        return estimate.exact(sum(getattr(count, name) for count in counts) / num, num)
-
+    """ERR and TRR by one inference, of one victim or of several together; arguments as for `figures_of`."""
     entities, triples = (sum(getattr(count, name) for count in counts) for name in ("num_entities", "num_triples"))
     attacked = [count for count in counts if not count.reason]
-    reasons = [] if attacked else _distinct(count.reason for count in counts)
+    reason = None if attacked else _joined(count.reason for count in counts)
     counts = attacked or counts
-    known = not reasons and not published
-    named, rebuilt = (
-        share(f"{kind}_attainable", num).value if known else None
-        for kind, num in (("entities", entities), ("triples", triples))
-    )
-    guesses = {"majority": share("triples_baseline", triples), "prior": share("triples_prior", triples)}
+
+    def share(kind: str, name: str) -> Estimate:
+        num = entities if kind == "entities" else triples
+        return estimate.exact(sum(getattr(count, f"{kind}_{name}") for count in counts) / num, num)
+
+    def measured(kind: str) -> dict[str, Any]:
+        """The share with its interval, and what is attainable; a figure that was not measured is 0 without any certainty."""
+        num = entities if kind == "entities" else triples
+        if reason:
+            return {"estimate": Estimate(0.0, 0.0, 1.0, num, "not attacked")}
+        right = sum(getattr(count, kind).get(inference, 0.0) for count in counts)
+        if published:  # FedR's notebooks divide a number of entities by one of triples: the ratio can pass 1
+            found = estimate.exact(right / num, num) if right > num else estimate.proportion(right, num)
+            return {"estimate": found}
+        most = share(kind, "attainable").value
+        found = estimate.exact(right / num, num) if right > num else estimate.proportion(right, num, attainable=most)
+        return {"estimate": found, "attainable": most, "exposed": share(kind, "exposed")}
+
+    guesses = {"majority": share("triples", "baseline"), "prior": share("triples", "prior")}
     both = {
-        "variant": PUBLISHED if published else inference,
-        "num_attacked": len(attacked),
-        "reason": "; ".join(reasons) if reasons else None,
-    }
+        "variant": PUBLISHED if published else inference, "num_attacked": len(attacked), "reason": reason,
+    }  # fmt: skip
     err = truth.figure(
         "err",
         victim,
-        _measured(sum(count.entities.get(inference, 0.0) for count in counts), entities, reasons, named),
-        baseline=share("entities_baseline", entities),
-        attainable=named,
-        exposed=share("entities_exposed", entities) if known else None,
+        **measured("entities"),
+        baseline=share("entities", "baseline"),
         counts=count_sources([count.sources for count in counts]),
         **both,
     )
+    rebuilt = measured("triples")
+    remarks = [_joined(count.remark for count in counts) if rebuilt.get("attainable") == 0 else None]
+    if note and inference == "learned" and not reason:
+        remarks.append(f"learned: {note}")
     trr = truth.figure(
         "trr",
         victim,
-        _measured(sum(count.triples.get(inference, 0.0) for count in counts), triples, reasons, rebuilt),
-        baseline=max(guesses.values(), key=lambda one: one.value),
-        attainable=rebuilt,
-        exposed=share("triples_exposed", triples) if known else None,
+        **rebuilt,
+        baseline=max(guesses.values(), key=lambda guess: guess.value),
         guesses=guesses,
-        remark="; ".join(_distinct(count.remark for count in counts)) if rebuilt == 0 else None,
+        remark="; ".join(filter(None, remarks)) if any(remarks) or rebuilt.get("attainable") == 0 else None,
         **both,
     )
     return err, trr
 
 
-def _measured(right: float, n: int, reasons: list[str], attainable: float | None) -> Estimate:
-    """The share with its interval. A figure that was not measured is zero with no certainty at all."""
-    if reasons:
-        return Estimate(0.0, 0.0, 1.0, n, "not attacked")
-    # FedR's notebooks divide a number of entities by a number of triples: a ratio that can pass 1, without an interval.
-    if right > n:
-        return estimate.exact(right / n, n)
-    return estimate.proportion(right, n, attainable=1.0 if attainable is None else attainable)
-
-
-def _distinct(reasons: Iterable[str | None]) -> list[str]:
-    return sorted({reason for reason in reasons if reason})
+def _joined(reasons: Iterable[str | None]) -> str:
+    return "; ".join(sorted({reason for reason in reasons if reason}))

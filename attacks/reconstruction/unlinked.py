@@ -70,7 +70,13 @@ def measure_unlinked(
     place[heads] = np.arange(len(heads))
     asked = np.unique(train[place[train[:, 0]] >= 0], axis=0)
     total = len(asked)
-    right = _right_pairs(ranking, relations, asked, place, entity_right)
+    rows, columns = place[asked[:, 0]], asked[:, 2]
+    matches = ranking.relations[rows, columns] == relations[asked[:, 1]]
+    right = np.zeros(
+        ranking.scores.shape, dtype=bool
+    )  # whether a pair, with its guessed relation and names, is a triple
+    right[rows[matches], columns[matches]] = True
+    right &= entity_right[heads][:, None] & entity_right[None, :]
     finite = np.isfinite(ranking.scores)
     order = np.argsort(-ranking.scores[finite], kind="stable")
     hits = right[finite][order]
@@ -96,7 +102,7 @@ def measure_unlinked(
 
 
 def random_order(pairs: np.ndarray, chance: np.ndarray, num_candidates: int) -> tuple[float, float]:
-    """Of `num_candidates` pairs in random order, of which `pairs` `[k, 2]` are right when both their names are.
+    """Rank `num_candidates` pairs in random order, of which `pairs` `[k, 2]` are right when both their names are.
 
     Returns: the expected number that is right, and the expected sum over these of the precision down to their rank.
 
@@ -117,17 +123,6 @@ def random_order(pairs: np.ndarray, chance: np.ndarray, num_candidates: int) -> 
     harmonic = float((1 / np.arange(1, num_candidates + 1)).sum())
     others = both_right * (num_candidates - harmonic) / max(1, num_candidates - 1)
     return right, (right * harmonic + others) / num_candidates
-
-
-def _right_pairs(
-    ranking: PairRanking, relations: np.ndarray, asked: np.ndarray, place: np.ndarray, entity_right: np.ndarray
-) -> np.ndarray:
-    """Whether each candidate pair, with its guessed relation and names, is a training triple: bool `[H, n]`."""
-    right = np.zeros(ranking.scores.shape, dtype=bool)
-    rows, columns = place[asked[:, 0]], asked[:, 2]
-    matches = ranking.relations[rows, columns] == relations[asked[:, 1]]
-    right[rows[matches], columns[matches]] = True
-    return right & entity_right[ranking.heads][:, None] & entity_right[None, :]
 
 
 def average_precision(

@@ -1,40 +1,34 @@
 """What one client holds, read off the difference of two secure sums, or off sums of rows that should have been suppressed.
 
-    found = run_attacks(result, AttackOptions(attack=("dropout-difference", "count-lies")), train=train)
-
-Threat model of both: "server", active. Both change the run: its first two rounds are trained once more for each victim with the
-same seed and options.
+Threat model of both: "server", active. The first two rounds are trained once more for each victim with the same seed and options.
 
 `dropout-difference`: the server drops the victim from the sum of round 1, as if it had fallen silent, sends the table of round 0
-again, and sums all clients in round 2. The counts of holders differ by the victim's rows. The sums differ by the victim's upload
-and by how the others' trainings differ. `holders`: share of the table's rows of which the server tells whether the victim holds
-them; baseline: the more frequent answer. `cosine`: mean cosine similarity between the inferred and the true update of the
-victim's rows; baseline: no change, which a server claims without any message.
+again, and sums all clients in round 2. The counts of holders differ by the victim's rows, the sums by the victim's upload and by
+how the others' trainings differ. `holders`: share of the table's rows of which the server tells whether the victim holds them;
+baseline: the more frequent answer. `cosine`: mean cosine similarity between inferred and true updates; baseline: no change.
 
 `count-lies`: under `suppress:t=...` the server tells all clients that every row has enough holders. `rare_rows`: share of the
 victim's rows with too few holders, which an honest server's sum leaves out, whose sum this server opens; baseline: none.
 
-What stops them: under `secagg:complete=true` clients confirm no sum that lacks a participant. Nothing stops a lie about counts,
-since only the server sees them; noise in the ring bounds what such a sum tells.
+Under `secagg:complete=true` clients confirm no sum that lacks a participant. Nothing stops a lie about counts, since only the
+server sees them; noise in the ring bounds what such a sum tells.
 
 Source: ours, after Lam et al. 2021, "Gradient disaggregation", for differences of sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from fkgsec.attacks import update_recovery
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
-from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.sums.plan import obstacle, sum_of
-from fkgsec.errors import FkgsecError
+from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import mean, proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import SERVER, client_party
@@ -80,83 +74,45 @@ class LyingServer(Adversary):
         return np.ones_like(enough)
 
 
-Dropped: TypeAlias = tuple[int, tuple[np.ndarray, np.ndarray] | None]
+Dropped = tuple[int, tuple[np.ndarray, np.ndarray] | None]
 """A run without the victim in one sum, and which rows of the table the server says the victim holds, bool `[N]`, with its uploads
 of them, float64 `[N, W]`; None where a sum was not opened."""
 
 
-class Lied(NamedTuple):
-    """The runs without and with the lie, and which rows the latter's sum opens, bool `[N]`; None where none was opened."""
-
-    honest: int
-    lying: int
-    opened: np.ndarray | None
+Lied = tuple[int, int, np.ndarray | None]
+"""The runs without and with the lie, and which rows the latter's sum opens, bool `[N]`; None where none was opened."""
 
 
-def run_dropout(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Mapping[str, Dropped | str]:
-    """By victim what the server reads off two sums, or why it cannot."""
-    return {victim.name: _dropped(view, laboratory, victim.name) for victim in view.victims}
+def run_dropout(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Dropped | NotAttacked]:
+    """Read each victim's rows off two sums."""
+
+    def drop(victim: Any) -> Dropped:
+        attacked = laboratory.train_first(view, DroppingServer(client_party(victim.name)), LAST)
+        table = laboratory.settings.recipe.shared[0]
+        without, whole = (attacked.sum_of(table, round) for round in (1, LAST))
+        if without is None or whole is None:
+            return attacked.run, None
+        return attacked.run, (whole[1] - without[1] > 0, whole[0] - without[0])
+
+    return claim_each(view.victims, drop)
 
 
-def _dropped(view: KgeView, laboratory: Laboratory, victim: str) -> Dropped | str:
-    attacked = _train(view, laboratory, DroppingServer(client_party(victim)))
-    if isinstance(attacked, str):
-        return attacked
-    without, whole = (sum_of(attacked, laboratory.settings.recipe.shared[0], round) for round in (1, LAST))
-    if without is None or whole is None:
-        return attacked.run, None
-    return attacked.run, (whole[1] - without[1] > 0, whole[0] - without[0])
-
-
-def run_lies(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Lied | str:
-    """What the server opens by its lie, or why there is nothing to lie about."""
+def run_lies(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> Lied:
+    """Open sums by the lie."""
     if not laboratory.suppresses:
-        return "no rows are suppressed, so there is no count to lie about"
-    honest, lying = (_train(view, laboratory, adversary) for adversary in (None, LyingServer()))
-    if isinstance(honest, str):
-        return honest
-    if isinstance(lying, str):
-        return lying
-    opened = sum_of(lying, laboratory.settings.recipe.shared[0], LAST)
-    return Lied(honest.run, lying.run, None if opened is None else opened[1] > 0)
+        raise NotAttacked("no rows are suppressed, so there is no count to lie about")
+    honest, lying = (laboratory.train_first(view, adversary, LAST) for adversary in (None, LyingServer()))
+    opened = lying.sum_of(laboratory.settings.recipe.shared[0], LAST)
+    return honest.run, lying.run, None if opened is None else opened[1] > 0
 
 
-def _train(view: KgeView, laboratory: Laboratory, adversary: Adversary | None) -> KgeView | str:
-    """The first rounds with the adversary in them, or the reason why there is nothing to attack."""
-    if reason := obstacle(view, laboratory):
-        return reason
-    try:
-        return laboratory.train(adversary, last=LAST)
-    except FkgsecError as error:
-        return f"the run ended with the attack in it: {error}"
-
-
-def score_dropout(claims: Mapping[str, Dropped | str], truth: Truth) -> list[Figure]:
-    """Figures of `dropout-difference` for each victim."""
-    figures = []
-    for victim, claim in claims.items():
-        figures += (
-            truth.not_attacked(victim, claim) if isinstance(claim, str) else _dropout_figures(truth, victim, claim)
-        )
-    return figures
-
-
-def score_lies(claims: Lied | str, truth: Truth) -> list[Figure]:
-    """Figures of `count-lies` for each victim."""
-    figures = []
-    for victim in truth.victims:
-        figures += (
-            truth.not_attacked(victim, claims) if isinstance(claims, str) else [_lie_figure(truth, victim, claims)]
-        )
-    return figures
-
-
-def _dropout_figures(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
+@score_each
+def score_dropout(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
+    """Figures of `dropout-difference` for a victim."""
     number, difference = claim
     run: KgeResult = truth.runs[number]
     table = RECIPES[run.options.algorithm].shared[0]
-    holds = _holds(run, victim, table)
-    guess = proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
+    holds, guess = update_recovery.holds_rows(run, victim, table)
     true, start, rows = update_recovery.moved_rows(run, victim, table)
     inferred, told, remark = np.zeros_like(true), guess, ""
     if difference is None:
@@ -173,54 +129,50 @@ def _dropout_figures(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
     ]
 
 
-def _lie_figure(truth: Truth, victim: str, claim: Lied) -> Figure:
-    honest: KgeResult = truth.runs[claim.honest]
+def score_lies(claims: Lied, truth: Truth) -> list[Figure]:
+    """Figures of `count-lies` for each victim."""
+    number, _, opened = claims
+    honest: KgeResult = truth.runs[number]
     table = RECIPES[honest.options.algorithm].shared[0]
     sums = [one for one in honest.transcript.opened(LAST) if one.table == table and one.total]
-    if not sums:
-        return truth.figure("rare_rows", victim, NOT_ATTACKED, reason="no sum was opened")
-    rare = _holds(honest, victim, table) & (sums[0].sums()[1] == 0)
-    num = int(rare.sum())
-    if not num:
-        return truth.figure("rare_rows", victim, NOT_ATTACKED, reason="enough clients hold each of its rows")
-    opened = 0 if claim.opened is None else int(claim.opened[rare].sum())
-    return truth.figure("rare_rows", victim, proportion(opened, num), baseline=proportion(0, num), attainable=1.0)
+    figures = []
+    for victim in truth.victims:
+        holds, _ = update_recovery.holds_rows(honest, victim, table)
+        rare = holds & (sums[0].sums()[1] == 0) if sums else holds
+        if not (sums and rare.any()):
+            reason = "enough clients hold each of its rows" if sums else "no sum was opened"
+            figures += truth.not_attacked(victim, reason)
+            continue
+        num, num_opened = int(rare.sum()), 0 if opened is None else int(opened[rare].sum())
+        baseline = proportion(0, num)
+        figures.append(
+            truth.figure("rare_rows", victim, proportion(num_opened, num), baseline=baseline, attainable=1.0)
+        )
+    return figures
 
 
-def _holds(run: KgeResult, victim: str, table: Table) -> np.ndarray:
-    """Which rows of the table a victim holds, bool `[N]`."""
-    names = update_recovery.client_rows(run, update_recovery.client_index(run, victim), table)[0]
-    return np.isin(run.row_names[table], names)
-
-
-def _attack(
-    name: str,
-    about: str,
-    metrics: Mapping[str, str],
-    run: Callable[[KgeView, Laboratory, np.random.Generator], Any],
-    score: Callable[[Any, Truth], list[Figure]],
-    items: Mapping[str, str],
-) -> Attack:
-    needs = Needs(server=True)
-    return Attack(name, about, needs, metrics, run, score, threats=("server",), items=items, trains=True)
-
-
-DROPOUT = _attack(
+DROPOUT = Attack(
     DROPOUT_DIFFERENCE,
     "reads what one client holds off two secure sums, one of them without the client; trains two rounds for each victim",
+    Needs(server=True),
     {
         "holders": "share of rows of which the server tells whether the victim holds them",
         "cosine": "mean cosine similarity between inferred and true updates",
     },
     run_dropout,
     score_dropout,
-    {"holders": "rows of the table", "cosine": "rows that changed"},
+    threats=("server",),
+    items={"holders": "rows of the table", "cosine": "rows that changed"},
+    trains=True,
 )
-LIES = _attack(
+LIES = Attack(
     COUNT_LIES,
     "opens sums of rows with few holders by telling clients that enough hold them; trains two rounds for each victim",
+    Needs(server=True),
     {"rare_rows": "share of the victim's rows with too few holders whose sum is opened"},
     run_lies,
     score_lies,
-    {"rare_rows": "rows of the victim with too few holders"},
+    threats=("server",),
+    items={"rare_rows": "rows of the victim with too few holders"},
+    trains=True,
 )

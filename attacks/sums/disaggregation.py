@@ -1,24 +1,17 @@
 """What each client's training changed, from the sums of many rounds in which different clients took part (disaggregation).
 
-    found = run_attacks(result, AttackOptions(attack=("disaggregation",)), train=train)
-    for one in found.figures:
-        print(one.victim, one.metric, one.estimate, one.baseline)      # hospital-2  cosine  0.60 ...  0.31 ...
-
 Threat model: "server", one that follows the protocol, alone. Of each sum it knows who is in it and how many of these hold each
-row. A sum less what its holders had been sent is the sum of their changes; as a client changes a row alike in neighbouring
-rounds, the changes of all clients are the least squares solution of the last sums, row by row. Who holds a row it tells in the
-same way, from the counts. Where the same clients are in every sum, there is nothing to compare.
+row. A sum less what its holders had been sent is the sum of their changes; as a client changes a row alike in neighboring rounds,
+the changes of all clients are the least squares solution of the last sums, row by row. The counts tell who holds a row in the
+same way. Where the same clients are in every sum, there is nothing to compare. The transcript keeps few sums, so the run is
+trained once more with the same seed and options, which gives the same sums.
 
-The transcript of a run keeps few sums, the server all: so the run is trained once more with the same seed and options, which
-gives the same sums (under a defense from a script, by `run_attacks(..., train=...)` with its transport).
-
-`cosine`, `relative_error`: of a victim's change in the best round, as in `fkgsec.attacks.update_recovery`, with the same
-baseline: no change. Ways: `rounds`, by the sums of many rounds; `aggregate`, by the last sum alone, which the protocol exposes.
+`cosine`, `relative_error`: of a victim's change in the best round, as in `fkgsec.attacks.update_recovery`. Ways: `rounds`, by the
+sums of many rounds; `aggregate`, by the last sum alone, which the protocol exposes.
 
 Source: Lam et al. 2021, "Gradient disaggregation: breaking privacy in federated learning by reconstructing the user participant
 matrix"; here the participants are known. Differs: row by row, since not every client holds every row; with a ridge penalty and
-weights that fall with age, since changes do vary; and such that they add up to the last sum. Without these three the estimate
-is worse than the mean change of the last sum alone where training is young.
+weights that fall with age, since changes do vary; and such that they add up to the last sum.
 
 Legend: `R` sums, `C` clients, `N` rows, `W` width.
 """
@@ -32,15 +25,14 @@ import numpy as np
 
 from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
-from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.sums.plan import obstacle, sums_of
+from fkgsec.attacks.view import NotAttacked
 from fkgsec.federation.messages import Opened, client_party
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
-DISAGGREGATION = "disaggregation"
 METRICS = {name: update_recovery.METRICS[name] for name in ("cosine", "relative_error")}
 ROUNDS = "rounds"
 SUMS_PER_CLIENT = 2
@@ -50,7 +42,7 @@ RIDGE, HALF_LIFE = 1.0, 3.0
 def disaggregate(
     sums: Sequence[Opened], parties: Sequence[str], *, ridge: float = RIDGE, half_life: float = HALF_LIFE
 ) -> np.ndarray:
-    """Each client's change of each row in the last of these sums, float64 `[C, N, W]`; 0 where it holds none.
+    """Infer each client's change of each row in the last of these sums, float64 `[C, N, W]`; 0 where it holds none.
 
     Args:
         sums: of one table in the order of the rounds, from the first one on.
@@ -93,7 +85,7 @@ def _changes(sums: Sequence[Opened]) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Claims(NamedTuple):
-    """What the server takes for each victim's training: changes of the table's rows float64 `[N, W]`, and rows by the last sum.
+    """The server's estimate of each victim's training: changes of the table's rows float64 `[N, W]`, and rows by the last sum.
 
     `run`: of which these are, see `View.run`.
     """
@@ -104,48 +96,41 @@ class Claims(NamedTuple):
     by_last_sum: Mapping[str, update_recovery.Recovered]
 
 
-def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claims | str:
-    """Train the run once more for its sums, and take these apart; or the reason why they cannot be."""
-    if reason := obstacle(view, laboratory):
-        return reason
+def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> Claims:
+    """Train the run once more for its sums, and take these apart."""
+    laboratory.check_sums(view)
     table = laboratory.settings.recipe.shared[0]
     again: KgeView = laboratory.train(rounds=range(1, view.round + 1))
-    sums = sums_of(again, table)
+    sums = again.sums_of(table)
     if not sums or sums[-1].round != again.round:
-        return f"no sum of round {again.round} was opened"
+        raise NotAttacked(f"no sum of round {again.round} was opened")
     if len({frozenset(one.survivors) for one in sums}) < 2:
-        return "the same clients are in every sum"
+        raise NotAttacked("the same clients are in every sum")
     parties = again.secure[table].parties
     changes = dict(zip(parties, disaggregate(sums, parties), strict=True))
     of_victims = {victim.name: changes[client_party(victim.name)] for victim in again.victims}
     return Claims(again.run, table, of_victims, update_recovery.recover(again, table))
 
 
-def score(claims: Claims | str, truth: Truth) -> list[Figure]:
+def score(claims: Claims, truth: Truth) -> list[Figure]:
     """Figures of every victim."""
-    figures = []
+    figures, again, table = [], truth.runs[claims.run], claims.table
     for victim in truth.victims:
-        changes = claims if isinstance(claims, str) else _changes_of(truth, victim, claims)
-        if isinstance(changes, str):
-            figures += truth.not_attacked(victim, changes)
-        else:
-            rng = generator(truth.seed, "disaggregation", victim)
-            figures += update_recovery.figures_of(truth, victim, changes, rng)
+        try:
+            last = update_recovery.changes_of(truth, claims.run, victim, table, claims.by_last_sum.get(victim))
+        except NotAttacked as reason:
+            figures += truth.not_attacked(victim, reason)
+            continue
+        names, start, end = update_recovery.client_rows(again, truth.index(victim), table)
+        rows = update_recovery.table_rows(again, names, table)[update_recovery.changed_rows(start, end)]
+        changes = last._replace(inferred={ROUNDS: claims.changes[victim][rows], **last.inferred})
+        rng = generator(truth.seed, "disaggregation", victim)
+        figures += update_recovery.figures_of(truth, victim, changes, rng)
     return figures
 
 
-def _changes_of(truth: Truth, victim: str, claims: Claims) -> update_recovery.Changes | str:
-    again, table = truth.runs[claims.run], claims.table
-    by_last_sum = update_recovery.changes_of(truth, claims.run, victim, table, claims.by_last_sum.get(victim))
-    if isinstance(by_last_sum, str):
-        return by_last_sum
-    names, start, end = update_recovery.client_rows(again, update_recovery.client_index(again, victim), table)
-    rows = update_recovery.table_rows(again, names, table)[update_recovery.changed_rows(start, end)]
-    return by_last_sum._replace(inferred={ROUNDS: claims.changes[victim][rows], **by_last_sum.inferred})
-
-
 ATTACK = Attack(
-    DISAGGREGATION,
+    "disaggregation",
     "takes secure sums of many rounds apart, where participants change; trains the run once more for its sums",
     Needs(server=True),
     METRICS,

@@ -1,30 +1,21 @@
-"""What one client uploaded, taken out of a secure sum by a server that sends the others nonsense (inconsistent broadcast).
-
-    found = run_attacks(result, AttackOptions(attack=("server-active",)), train=train)
-    for one in found.figures:
-        print(one.victim, one.metric, one.estimate, one.baseline, one.remark)     # hospital-2  cosine  0.4 ...  refused: ...
+"""One client's upload, taken out of a secure sum by a server that sends the others nonsense (inconsistent broadcast).
 
 Threat model: "server", one that sends what it likes. After one round it sends all clients but the victim rows of `FAR`, far
 beyond what a sum can hold: they upload the largest value in each number, whatever they train. In the next sum, rows that the
-victim does not hold are that value as many times as they have holders, and in all others what is left is the victim's upload.
+victim does not hold are that value times their holders, and in all others what is left is the victim's upload. The first two
+rounds are trained once more for each victim, and once without the attack. Where clients refuse the broadcast or the sum, the
+server has what it has without the attack, and a remark says who refused.
 
-An active attack changes the run: so its first two rounds are trained once more for each victim with the same seed and options
-(under a defense from a script by `run_attacks(..., train=...)` with its transport), and once without the attack. Where clients
-refuse the broadcast or the sum, the server has what it has without the attack, and a remark says who refused.
-
-`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`, with the same baseline:
-no change. Ways: `subtraction`, from the sum of the attacked run; `aggregate`, where the attack is refused, from the sum of the
-run without it, which the protocol exposes. `holders`: the share of the table's rows of which the server tells whether the
-victim holds them;
-baseline: the commoner answer.
+`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`. Ways: `subtraction`, from
+the sum of the attacked run; `aggregate`, where the attack is refused. `holders`: the share of the table's rows of which the
+server tells whether the victim holds them; baseline: the commoner answer.
 
 Source: Pasquini, Francati and Ateniese 2022, "Eluding secure aggregation in federated learning via model inconsistency".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,17 +23,16 @@ from torch import Tensor
 
 from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
-from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.sums.plan import obstacle, sums_of
+from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.update_recovery import Changes
-from fkgsec.errors import FkgsecError, TrainingError
+from fkgsec.attacks.view import NotAttacked, claim_each
+from fkgsec.errors import FkgsecError
 from fkgsec.estimate import proportion
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import SERVER, Opened, client_party
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 SERVER_ACTIVE, SUBTRACTION = "server-active", "subtraction"
@@ -74,7 +64,7 @@ class InconsistentServer(Adversary):
 
 
 class Taken(NamedTuple):
-    """What is left of a sum: bool `[N]`, rows that the victim holds; float64 `[N, W]`, its upload of these, NaN elsewhere."""
+    """Rest of a sum: bool `[N]`, rows that the victim holds; float64 `[N, W]`, its upload of these, NaN elsewhere."""
 
     held: np.ndarray
     rows: np.ndarray
@@ -98,83 +88,64 @@ def left_of_sum(opened: Opened) -> Taken:
 
 
 class Attacked(NamedTuple):
-    """What the server has of one victim: of the run without the attack, and, unless clients refuse, of one with it.
+    """The server's view of a victim: of the run without the attack, and, unless clients refuse, of one with it.
 
-    `told`: the run with the attack and what is left of its sum, or why clients refuse. `reason`: why there is nothing to measure.
+    `honest`: the run without the attack, see `View.run`, and `by_sum` what its sum tells. `run`: the run with the attack, and
+    `taken` what is left of its sum; `refusal`: why clients refuse.
     """
 
-    by_sum: update_recovery.Recovered | None
-    told: tuple[int, Taken] | str
-    reason: str | None = None
-
-
-class Claims(NamedTuple):
-    """By victim what the server has; `honest`: the run without the attack, see `View.run`."""
-
-    honest: int
     table: Table
-    victims: Mapping[str, Attacked]
+    honest: int
+    by_sum: update_recovery.Recovered | None
+    run: int = 0
+    taken: Taken | None = None
+    refusal: str | None = None
 
 
-def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claims | str:
+def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Attacked | NotAttacked]:
     """Train the first rounds without and with the attack."""
-    if reason := obstacle(view, laboratory):
-        return reason
+    laboratory.check_sums(view)
     table = laboratory.settings.recipe.shared[0]
     honest: KgeView = laboratory.train(last=LAST)
     by_sum = update_recovery.recover(honest, table)
-    victims = {one.name: _attack(laboratory, one.name, table, by_sum.get(one.name)) for one in view.victims}
-    return Claims(honest.run, table, victims)
+
+    def attack(victim: Any) -> Attacked:
+        known = Attacked(table, honest.run, by_sum.get(victim.name))
+        try:
+            attacked: KgeView = laboratory.train(InconsistentServer(client_party(victim.name)), last=LAST)
+        except NotAttacked:
+            raise
+        except FkgsecError as refusal:
+            return known._replace(refusal=f"refused, which ends the run: {refusal}")
+        sums = [one for one in attacked.sums_of(table) if one.round == LAST]
+        if not sums:
+            raise NotAttacked(f"too many fell silent: no sum of round {LAST} was opened")
+        return known._replace(run=attacked.run, taken=left_of_sum(sums[0]))
+
+    return claim_each(view.victims, attack)
 
 
-def _attack(laboratory: Laboratory, victim: str, table: Table, by_sum: update_recovery.Recovered | None) -> Attacked:
-    try:
-        attacked: KgeView = laboratory.train(InconsistentServer(client_party(victim)), last=LAST)
-    except TrainingError as error:
-        return Attacked(by_sum, "", f"the run broke down with the attack in it: {error}")
-    except FkgsecError as refusal:
-        return Attacked(by_sum, f"refused, which ends the run: {refusal}")
-    sums = [one for one in sums_of(attacked, table) if one.round == LAST]
-    if not sums:
-        return Attacked(by_sum, "", f"too many fell silent: no sum of round {LAST} was opened")
-    return Attacked(by_sum, (attacked.run, left_of_sum(sums[0])))
-
-
-def score(claims: Claims | str, truth: Truth) -> list[Figure]:
-    """Figures of every victim: of a run in which the server attacks it, or of the honest one where that is refused."""
-    if isinstance(claims, str):
-        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, claims)]
-    return [figure for victim, claim in claims.victims.items() for figure in _figures(truth, claims, victim, claim)]
-
-
-def _figures(truth: Truth, claims: Claims, victim: str, claim: Attacked) -> list[Figure]:
-    table, honest = claims.table, truth.runs[claims.honest]
-    changes = update_recovery.changes_of(truth, claims.honest, victim, table, claim.by_sum)
-    if isinstance(changes, str) or claim.reason:
-        return truth.not_attacked(victim, changes if isinstance(changes, str) else claim.reason or "")
-    names = update_recovery.client_rows(honest, update_recovery.client_index(honest, victim), table)[0]
-    holds = np.isin(honest.row_names[table], names)
-    told = guess = proportion(int(max(holds.sum(), (~holds).sum())), len(holds))
-    remark = claim.told if isinstance(claim.told, str) else None
-    if not isinstance(claim.told, str):
-        number, taken = claim.told
-        changes = _changes(truth.runs[number], victim, table, taken)
+@score_each
+def score(truth: Truth, victim: str, claim: Attacked) -> list[Figure]:
+    """Figures of a victim: of a run in which the server attacks it, or of the honest one where that is refused."""
+    table, taken = claim.table, claim.taken
+    changes = update_recovery.changes_of(truth, claim.honest, victim, table, claim.by_sum)
+    holds, guess = update_recovery.holds_rows(truth.runs[claim.honest], victim, table)
+    told = guess
+    if taken is not None:
+        result = truth.runs[claim.run]
+        names, start, end = update_recovery.client_rows(result, truth.index(victim), table)
+        claimed = taken.rows[update_recovery.table_rows(result, names, table)]
+        known = np.asarray(~np.isnan(claimed).any(axis=1))
+        moved = update_recovery.changed_rows(start, end)
+        inferred = np.where(known[:, None], claimed - start, 0.0)  # no claim is no change
+        changes = Changes((end - start)[moved], {SUBTRACTION: inferred[moved]}, None, int(known[moved].sum()))
         told = proportion(int((taken.held == holds).sum()), len(holds))
     rng = generator(truth.seed, "inconsistent broadcast", victim)
     return [
-        *update_recovery.figures_of(truth, victim, changes, rng, remark=remark),
-        truth.figure("holders", victim, told, baseline=guess, attainable=1.0, remark=remark),
+        *update_recovery.figures_of(truth, victim, changes, rng, remark=claim.refusal),
+        truth.figure("holders", victim, told, baseline=guess, attainable=1.0, remark=claim.refusal),
     ]
-
-
-def _changes(result: KgeResult, victim: str, table: Table, taken: Taken) -> Changes:
-    """True and inferred changes of the client's rows that training changed; no claim is no change."""
-    names, start, end = update_recovery.client_rows(result, update_recovery.client_index(result, victim), table)
-    claimed = taken.rows[update_recovery.table_rows(result, names, table)]
-    known = np.asarray(~np.isnan(claimed).any(axis=1))
-    moved = update_recovery.changed_rows(start, end)
-    inferred = np.where(known[:, None], claimed - start, 0.0)
-    return Changes((end - start)[moved], {SUBTRACTION: inferred[moved]}, None, int(known[moved].sum()))
 
 
 ATTACK = Attack(

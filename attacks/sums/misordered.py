@@ -1,18 +1,12 @@
 """One client's upload, read off a secure sum by a server that does not ask the other clients to train.
 
-    found = run_attacks(result, AttackOptions(attack=("server-order",)), train=train)
-    for one in found.figures:
-        print(one.victim, one.metric, one.estimate, one.baseline, one.remark)
-
 Threat model: "server", active. In round 2 the server asks only the victim to train, and then asks all clients to upload. A client
 that does not check the order of requests uploads the server's own broadcast, so that the sum minus (holders - 1) times the
 broadcast is the victim's upload, exactly. Clients that check it (`fkgsec.federation.order`) refuse, and no sum is opened.
 
-The attack changes the run, so its first two rounds are trained once more for each victim with the same seed and options: once
-with clients as they are, and once with clients that check no order. The second shows what the design costs without the check.
-
-`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`. They end in `_unchecked`
-for clients that check no order. Baseline: no change, which a server claims without any message.
+The first two rounds are trained once more for each victim: once with clients as they are, and once with clients that check no
+order, which shows what the design costs without the check. `cosine`, `relative_error`: of the victim's change in round 2, as in
+`fkgsec.attacks.update_recovery`; they end in `_unchecked` for clients that check no order. Baseline: no change.
 
 Source: ours, after Pasquini et al. 2022, "Eluding secure aggregation in federated learning via model inconsistency".
 """
@@ -20,18 +14,16 @@ Source: ours, after Pasquini et al. 2022, "Eluding secure aggregation in federat
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
 
 from fkgsec.attacks import update_recovery
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
-from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.sums.plan import obstacle, sum_of
-from fkgsec.errors import FkgsecError
+from fkgsec.attacks.view import NotAttacked
 from fkgsec.estimate import mean
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import SERVER, client_party
@@ -39,7 +31,6 @@ from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
-SERVER_ORDER = "server-order"
 ROUND = 2
 METRICS = {
     "cosine": "mean cosine similarity between inferred and true updates",
@@ -83,92 +74,68 @@ class MisorderingServer(Adversary):
         return round != ROUND or party == self.victim
 
 
-class Claim(NamedTuple):
-    """Of one run: the victim's upload float64 `[N, W]` in the rows of the table, NaN where the server has none; None: no sum."""
-
-    run: int
-    upload: np.ndarray | None
-
-
-Claims = Mapping[tuple[str, bool], Claim | str]
+Claim = tuple[int, np.ndarray | None]
+"""A run, and the victim's upload float64 `[N, W]` in the rows of the table, NaN where the server has none; None: no sum."""
+Claims = Mapping[tuple[str, bool], Claim | NotAttacked]
 """By victim, and by whether clients check the order of requests, what the server reads off; or why the run ended."""
 
 
-def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Claims | str:
+def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> Claims:
     """Train the first rounds with the attack, with clients that check the order and with clients that do not."""
-    if reason := obstacle(view, laboratory):
-        return reason
-    return {
-        (victim.name, checks_order): _attack(laboratory, victim.name, checks_order=checks_order)
-        for victim in view.victims
-        for checks_order in (True, False)
-    }
+    laboratory.check_sums(view)
+    table, claims = laboratory.settings.recipe.shared[0], {}
+    for victim in view.victims:
+        for checks_order in (True, False):
+            server = MisorderingServer(client_party(victim.name), checks_order=checks_order)
+            try:
+                attacked = laboratory.train_first(view, server, ROUND)
+            except NotAttacked as reason:
+                claims[victim.name, checks_order] = reason
+                continue
+            upload = None
+            if (opened := attacked.sum_of(table, ROUND)) is not None:
+                total, holders = opened
+                upload = total - np.maximum(holders - 1, 0)[:, None] * server.sent[table].double().numpy()
+                upload = np.where(holders[:, None] > 0, upload, np.nan)
+            claims[victim.name, checks_order] = attacked.run, upload
+    return claims
 
 
-def _attack(laboratory: Laboratory, victim: str, *, checks_order: bool) -> Claim | str:
-    server = MisorderingServer(client_party(victim), checks_order=checks_order)
-    table = laboratory.settings.recipe.shared[0]
-    try:
-        attacked: KgeView = laboratory.train(server, last=ROUND)
-    except FkgsecError as error:
-        return f"the run ended with the attack in it: {error}"
-    opened = sum_of(attacked, table, ROUND)
-    if opened is None:
-        return Claim(attacked.run, None)
-    total, holders = opened
-    upload = total - np.maximum(holders - 1, 0)[:, None] * server.sent[table].double().numpy()
-    return Claim(attacked.run, np.where(holders[:, None] > 0, upload, np.nan))
-
-
-def score(claims: Claims | str, truth: Truth) -> list[Figure]:
+def score(claims: Claims, truth: Truth) -> list[Figure]:
     """Figures of every victim."""
-    if isinstance(claims, str):
-        return [figure for victim in truth.victims for figure in truth.not_attacked(victim, claims)]
     figures = []
     for (victim, checks_order), claim in claims.items():
         suffix = "" if checks_order else "_unchecked"
-        if isinstance(claim, str):
-            metrics = (f"cosine{suffix}", f"relative_error{suffix}")
-            figures += [truth.figure(metric, victim, NOT_ATTACKED, reason=claim) for metric in metrics]
+        if isinstance(claim, NotAttacked):
+            figures += truth.not_attacked(victim, claim, [f"cosine{suffix}", f"relative_error{suffix}"])
         else:
             figures += _figures(claim, truth, victim, suffix)
     return figures
 
 
 def _figures(claim: Claim, truth: Truth, victim: str, suffix: str) -> list[Figure]:
-    attacked: KgeResult = truth.runs[claim.run]
+    run, upload = claim
+    attacked: KgeResult = truth.runs[run]
     table = RECIPES[attacked.options.algorithm].shared[0]
     true, start, rows = update_recovery.moved_rows(attacked, victim, table)
-    inferred, remark = np.zeros_like(true), ""
-    if claim.upload is None:
+    inferred = nothing = np.zeros_like(true)
+    remark = ""
+    if upload is None:
         excluded = attacked.rounds[ROUND].excluded
         remark = f"{len(excluded)} clients refused: {next(iter(excluded.values()), 'no sum was opened')}"
     else:
-        inferred = np.nan_to_num(update_recovery.at_rows(claim.upload, rows) - start)
+        inferred = np.nan_to_num(update_recovery.at_rows(upload, rows) - start)
     rng = generator(truth.seed, "misordered requests", victim, suffix)
-    nothing = np.zeros_like(true)
+    cosine, no_cosine = (mean(update_recovery.cosines(true, guess), rng) for guess in (inferred, nothing))
+    error, no_error = (update_recovery.relative_error(true, guess, rng) for guess in (inferred, nothing))
     return [
-        truth.figure(
-            f"cosine{suffix}",
-            victim,
-            mean(update_recovery.cosines(true, inferred), rng),
-            baseline=mean(update_recovery.cosines(true, nothing), rng),
-            attainable=1.0,
-            remark=remark,
-        ),
-        truth.figure(
-            f"relative_error{suffix}",
-            victim,
-            update_recovery.relative_error(true, inferred, rng),
-            baseline=update_recovery.relative_error(true, nothing, rng),
-            attainable=0.0,
-            remark=remark,
-        ),
+        truth.figure(f"cosine{suffix}", victim, cosine, baseline=no_cosine, attainable=1.0, remark=remark),
+        truth.figure(f"relative_error{suffix}", victim, error, baseline=no_error, attainable=0.0, remark=remark),
     ]
 
 
 ATTACK = Attack(
-    SERVER_ORDER,
+    "server-order",
     "reads one client's upload off a secure sum by not asking the other clients to train; trains four rounds for each victim",
     Needs(server=True),
     METRICS,

@@ -1,9 +1,5 @@
 """What does a sensitive relation say of a victim's entity? Ranked by a server with a colluder's relation rows.
 
-    found = run_attacks(result, AttackOptions(attack=("attributes",), leak=(1.0,)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.baseline)        # hospital-2  hits@10  0.61 ...
-
 Threat model: "identifiers", a server that reads the names of the victims' rows and has a colluder's relation rows and triples.
 For each entity of a victim it orders the answers to a sensitive relation (`FederatedGraph.sensitive`, such as a patient's
 diagnosis): the tails that the relation has in the colluder's triples and that the victim has a row of.
@@ -26,20 +22,18 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fkgsec.attacks.arrays import in_deviations
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.intervals import dyadic_mean
-from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.uploads.ways import Measure, by_ways
-from fkgsec.estimate import Estimate, exact
+from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.view import NotAttacked, claim_each
+from fkgsec.estimate import exact
 from fkgsec.kge.models import KgeModel
 
-ATTRIBUTES = "attributes"
 WITHIN = 10
 METRICS = {
     "mrr": "mean reciprocal rank of a victim's answer to a sensitive relation, of triples that it did not train on",
@@ -62,40 +56,35 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Inferred:
-    """What the adversary can say of one victim: answers by relation, and the names that it has a row of."""
+    """An adversary's inferences about a victim: answers by relation, and the names that it has a row of."""
 
     answers: Mapping[str, Answers]
     rows: frozenset[str] = field(default_factory=frozenset)
 
 
-def infer(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | str]:
-    """By victim how it would answer any relation that the colluder knows, or why it cannot."""
-    return {victim.name: _infer(view.model, view.colluder, victim) for victim in view.victims}
+def infer(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | NotAttacked]:
+    """Prepare the answers of each victim to any relation that the colluder knows."""
+    return claim_each(view.victims, lambda victim: _infer(view.model, view.accomplice, victim))
 
 
-def _infer(model: KgeModel, colluder: ColluderKnowledge | None, victim: VictimView) -> Inferred | str:
-    if victim.entities is None or victim.entity_names is None:
-        return "no entity embedding of it crossed"
-    assert colluder is not None
-    seen = ~victim.entities.isnan().any(dim=1).numpy()
-    place = {name: row for row, name in enumerate(victim.entity_names) if seen[row] and name is not None}
-    rows, answers = victim.entities.float(), {}
+def _infer(model: KgeModel, colluder: ColluderKnowledge, victim: VictimView) -> Inferred:
+    rows, entities, _ = victim.named_entities()
+    row_of, answers = {name: row for row, name in enumerate(entities) if name is not None}, {}
     for number, relation in enumerate(colluder.relation_names):
         ends = colluder.triples[colluder.triples[:, 1] == number][:, 2]
-        names, counts = np.unique(ends[ends >= 0], return_counts=True)
-        kept = [(colluder.entity_names[end], count) for end, count in zip(names, counts, strict=True)]
-        kept = [(name, count) for name, count in kept if name in place]
-        if kept:
-            candidates = np.array([name for name, _ in kept], dtype=object)
-            prior = np.log(np.array([count for _, count in kept], dtype=np.float64))
-            answers[str(relation)] = _answers(model, rows, place, candidates, colluder.relations[number], prior)
-    return Inferred(answers, frozenset(place))
+        numbers, counts = np.unique(ends[ends >= 0], return_counts=True)
+        has_row = np.array([name in row_of for name in colluder.entity_names[numbers]], dtype=bool)
+        if has_row.any():
+            candidates = colluder.entity_names[numbers[has_row]]
+            prior = np.log(counts[has_row].astype(np.float64))
+            answers[str(relation)] = _answers(model, rows, row_of, candidates, colluder.relations[number], prior)
+    return Inferred(answers, frozenset(row_of))
 
 
 def _answers(
     model: KgeModel, rows: Tensor, place: Mapping[str, int], candidates: np.ndarray, relation: Tensor, prior: np.ndarray
 ) -> Answers:
-    tails = rows[torch.tensor([place[name] for name in candidates])]
+    tails = rows[[place[name] for name in candidates]]
 
     def score(entity: str) -> np.ndarray:
         query = model.query(rows[place[entity]][None], relation[None], "tail")
@@ -107,66 +96,50 @@ def _answers(
     return Answers(candidates, {"score": score, "with prior": with_prior}, prior)
 
 
-def score(claims: Mapping[str, Inferred | str], truth: Truth) -> list[Figure]:
-    """MRR and hits of every victim, of the triples of sensitive relations, not trained on and trained on."""
-    figures = []
-    for victim, claim in claims.items():
-        if isinstance(claim, str):
-            figures += truth.not_attacked(victim, claim)
-        elif not truth.graph.sensitive:
-            figures += truth.not_attacked(victim, f"{truth.graph.name} marks no relation as sensitive")
-        else:
-            for suffix in ("", "_trained"):
-                figures += _figures(truth, victim, claim, suffix)
-    return figures
-
-
-def _asked(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[tuple[str, str, str]]:
-    """Triples of names: of sensitive relations, with a head that the adversary has a row of; trained on, or by nobody."""
-    graph, client = truth.graph, truth.client(victim)
-    trained = {tuple(triple) for one in graph.clients for triple in one.to_global(one.train).tolist()}
-    own = np.unique(client.to_global(client.train if suffix else client.test), axis=0).tolist()
-    named = [
-        (graph.entities[head], graph.relations[relation], graph.entities[tail])
-        for head, relation, tail in own
-        if suffix or (head, relation, tail) not in trained
-    ]
-    return [triple for triple in named if triple[1] in graph.sensitive and triple[0] in claim.rows]
+@score_each
+def score(truth: Truth, victim: str, claim: Inferred) -> list[Figure]:
+    """MRR and hits of a victim, of the triples of sensitive relations, not trained on and trained on."""
+    if not truth.graph.sensitive:
+        raise NotAttacked(f"{truth.graph.name} marks no relation as sensitive")
+    return [*_figures(truth, victim, claim, ""), *_figures(truth, victim, claim, "_trained")]
 
 
 def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Figure]:
-    asked = _asked(truth, victim, claim, suffix)
-    names = [f"mrr{suffix}", f"hits@{WITHIN}{suffix}"]
+    """Figures of triples with a head that the adversary has a row of: that the victim, or with no suffix nobody, trained on."""
+    client, graph = truth.client(victim), truth.graph
+    trained = {tuple(triple) for one in graph.clients for triple in one.to_global(one.train).tolist()}
+    asked = [
+        (graph.entities[head], graph.relations[relation], graph.entities[tail])
+        for head, relation, tail in np.unique(client.to_global(client.train if suffix else client.test), axis=0)
+        if suffix or (head, relation, tail) not in trained
+    ]
+    asked = [triple for triple in asked if triple[1] in graph.sensitive and triple[0] in claim.rows]
+    metrics = [f"mrr{suffix}", f"hits@{WITHIN}{suffix}"]
     if not asked:
         what = "trained on" if suffix else "that nobody trained on"
         reason = f"it has no triple of a sensitive relation {what} whose head was seen"
-        return [truth.figure(metric, victim, NOT_ATTACKED, reason=reason) for metric in names]
-    client, graph = truth.client(victim), truth.graph
+        return truth.not_attacked(victim, reason, metrics)
     true: dict[tuple[str, str], set[str]] = {}
     for head, relation, tail in client.to_global(client.triples):
         true.setdefault((graph.entities[head], graph.relations[relation]), set()).add(graph.entities[tail])
     ranks = _ranks(claim, asked, true)
-    reciprocal = {way: np.where(np.isfinite(one), 1 / one, 0.0) for way, one in ranks.items()}
     reachable = float(np.isfinite(ranks["prior"]).mean())
     ends = np.unique([[head, tail] for head, _, tail in asked], return_inverse=True)[1].reshape(-1, 2)
-    ways = [way for way in ranks if way != "prior"]
-    measured: tuple[dict[str, Measure], dict[str, Measure]] = (
-        {way: partial(_mean, reciprocal[way], ends) for way in ways},
-        {way: partial(_mean, (ranks[way] <= WITHIN).astype(np.float64), ends) for way in ways},
-    )
-    prior = (float(reciprocal["prior"].mean()), float((ranks["prior"] <= WITHIN).mean()))
-    shared = {"attainable": reachable, "counts": {"triples": len(asked)}}
-    return [
-        figure
-        for metric, measures, base in zip(names, measured, prior, strict=True)
-        for figure in by_ways(truth, metric, victim, measures, {"prior": exact(base, len(asked))}, **shared)
-    ]
+    figures = []
+    for metric, values in (
+        (metrics[0], {way: np.where(np.isfinite(of_way), 1 / of_way, 0.0) for way, of_way in ranks.items()}),
+        (metrics[1], {way: (of_way <= WITHIN).astype(np.float64) for way, of_way in ranks.items()}),
+    ):
+        prior = {"prior": exact(float(values.pop("prior").mean()), len(asked))}
+        ways = {way: partial(dyadic_mean, of_way, ends) for way, of_way in values.items()}
+        figures += truth.figures(metric, victim, ways, prior, attainable=reachable, counts={"triples": len(asked)})
+    return figures
 
 
 def _ranks(
     claim: Inferred, asked: list[tuple[str, str, str]], true: Mapping[tuple[str, str], set[str]]
 ) -> dict[str, np.ndarray]:
-    """By way, and by the prior, the rank of each answer among the candidates, ties at their mean, infinite where it is none."""
+    """Rank each answer among the candidates by each way and by the prior, ties at their mean, infinite where it is none."""
     ranks = {way: np.full(len(asked), np.inf) for way in ("score", "with prior", "prior")}
     for number, (head, relation, tail) in enumerate(asked):
         answers = claim.answers.get(relation)
@@ -182,12 +155,8 @@ def _ranks(
     return ranks
 
 
-def _mean(values: np.ndarray, ends: np.ndarray, compared: int) -> Estimate:
-    return dyadic_mean(values, ends, compared=compared)
-
-
 ATTACK = Attack(
-    ATTRIBUTES,
+    "attributes",
     "ranks the answers to sensitive relations for a victim's entities",
     Needs(colluder=True, names=True, entities=True, server=True),
     METRICS,

@@ -1,9 +1,5 @@
 """Which triples did a victim train on? Asked of a server that was told some of them.
 
-    found = run_attacks(result, AttackOptions(attack=("server-aux",)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.baseline)      # hospital-2  auc  0.92 ...
-
 Threat model: "server+triples", a server that reads the names of rows and has labelled triples of each victim (`auxiliary`, by
 default a tenth of those that the victim trained on). From their rows it fits a vector for each relation, `fit_relations`, and
 scores any other triple by it. Nothing that stays at home is used: not the victim's relation rows.
@@ -33,7 +29,7 @@ from fkgsec.attacks.arrays import in_deviations
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.uploads.questions import (
     ITEMS,
     METRICS,
@@ -43,17 +39,17 @@ from fkgsec.attacks.uploads.questions import (
     names_scorer,
     question_figures,
 )
+from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.kge import kinds
 from fkgsec.kge.models import KgeModel
 
-SERVER_AUX = "server-aux"
 FILLED_UP = 10.0  # triples of any relation that count beside those of a relation
 UNSEEN = 0.5  # added to every count of a name in any relation
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """How one adversary scores triples of names, by way; `guesses`: without rows.
+    """An adversary's scorers of triples of names, by way; `guesses`: without rows.
 
     `rows`: names of the rows that it has. `told`: the triples that it was told.
     """
@@ -87,22 +83,20 @@ def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.n
     return found
 
 
-def fit(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Fitted | str]:
-    """By victim how the adversary scores triples, or why it cannot."""
-    return {victim.name: fit_relations_of(view.model, victim) for victim in view.victims}
+def fit(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Fitted | NotAttacked]:
+    """Make the scorers of each victim's triples."""
+    return claim_each(view.victims, lambda victim: fit_relations_of(view.model, victim))
 
 
-def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted | str:
-    """How the adversary scores triples of one victim, or why it cannot."""
-    if victim.entities is None or victim.entity_names is None:
-        return "no entity embedding of it crossed"
+def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted:
+    """Make the scorers of a victim's triples."""
+    entities, names, seen = victim.named_entities()
     if victim.auxiliary is None:
-        return "no triple of it is known"
-    seen = ~victim.entities.isnan().any(dim=1).numpy()
-    place = {name: row for row, name in enumerate(victim.entity_names) if seen[row] and name is not None}
+        raise NotAttacked("no triple of it is known")
+    place = {name: row for row, name in enumerate(names) if name is not None}
     told = [triple for triple in victim.auxiliary if triple[0] in place and triple[2] in place]
     if not told:
-        return f"of {len(victim.auxiliary)} auxiliary triples none has rows that were seen"
+        raise NotAttacked(f"of {len(victim.auxiliary)} auxiliary triples none has rows that were seen")
     kinds_of = {name: number for number, name in enumerate(sorted({triple[1] for triple in victim.auxiliary}))}
     heads, tails = (torch.tensor([place[triple[end]] for triple in told]) for end in (0, 2))
     relations = np.array([kinds_of[triple[1]] for triple in told])
@@ -118,9 +112,9 @@ def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted | str:
 
         return score
 
-    ways: dict[str, Scorer] = {"fit": scorer(victim.entities.float())}
+    ways: dict[str, Scorer] = {"fit": scorer(entities)}
     if (received := victim.received.get("entities")) is not None:
-        before, after = scorer(received.float()), ways["fit"]
+        before, after = scorer(received[torch.from_numpy(seen)].float()), ways["fit"]
         ways["change"] = lambda triples: after(triples) - before(triples)
         ways["both"] = lambda triples: in_deviations(after(triples)) + in_deviations(ways["change"](triples))
     guesses = {"names": names_scorer(victim.auxiliary), "any relation": _any_relation_scorer(victim.auxiliary)}
@@ -128,7 +122,7 @@ def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted | str:
 
 
 def _any_relation_scorer(auxiliary: np.ndarray) -> Scorer:
-    """By log-likelihoods of the head and the tail given the relation, each mixed with that of any relation."""
+    """Score by log-likelihoods of the head and the tail given the relation, each mixed with that of any relation."""
     relations, names = Counter(auxiliary[:, 1]), len(np.unique(auxiliary[:, [0, 2]]))
     at_end = {end: Counter(auxiliary[:, end]) for end in (0, 2)}
     together = {end: Counter(zip(auxiliary[:, end], auxiliary[:, 1], strict=True)) for end in (0, 2)}
@@ -143,28 +137,21 @@ def _any_relation_scorer(auxiliary: np.ndarray) -> Scorer:
     return score
 
 
-def score(claims: Mapping[str, Fitted | str], truth: Truth) -> list[Figure]:
-    """Figures of every victim: of triples that the adversary was not told, with both ends among the rows that it has."""
-    figures = []
-    for victim, claim in claims.items():
-        if isinstance(claim, str):
-            figures += truth.not_attacked(victim, claim)
-            continue
-        client, rows = truth.own(victim), claim.rows
-        names = np.array(truth.graph.entities, dtype=object)[client.entity_ids]
-        has_row = np.fromiter((name in rows for name in names), dtype=bool, count=len(names))
-        excluded = client.train[[tuple(triple) in claim.told for triple in named(truth, victim, client.train)]]
-
-        def known(triples: np.ndarray, has_row: np.ndarray = has_row) -> np.ndarray:
-            return has_row[triples[:, 0]] & has_row[triples[:, 2]]
-
-        asked = draw_questions(truth, victim, known, truth.rng, excluded)
-        figures += question_figures(truth, victim, asked, claim.ways, claim.guesses)
-    return figures
+@score_each
+def score(truth: Truth, victim: str, claim: Fitted) -> list[Figure]:
+    """Figures of a victim: of triples that the adversary was not told, with both ends among the rows that it has."""
+    client = truth.own(victim)
+    names = np.array(truth.graph.entities, dtype=object)[client.entity_ids]
+    has_row = np.fromiter((name in claim.rows for name in names), dtype=bool, count=len(names))
+    excluded = client.train[[tuple(triple) in claim.told for triple in named(truth, victim, client.train)]]
+    asked = draw_questions(
+        truth, victim, lambda triples: has_row[triples[:, 0]] & has_row[triples[:, 2]], truth.rng, excluded
+    )
+    return question_figures(truth, victim, asked, claim.ways, claim.guesses)
 
 
 ATTACK = Attack(
-    SERVER_AUX,
+    "server-aux",
     "tells triples that a victim trained on, by rows that it uploaded and some of its triples",
     Needs(names=True, entities=True, auxiliary=True, server=True),
     METRICS,

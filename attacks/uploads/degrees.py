@@ -1,9 +1,5 @@
 """How many triples does an entity, or a relation, of a victim stand in? Told by a server alone from the victim's rows.
 
-    found = run_attacks(result, AttackOptions(attack=("degrees",)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate)          # hospital-2  degree  0.72 [0.70, 0.75]
-
 Threat model: "server". `degree`, of entities: Spearman's correlation of the number of the victim's training triples at each with
 what the row's `norm` suggests (rows of hubs are short where scores are distances, long where they are products), and how near its
 ten nearest `neighbours` lie (`fkgsec.attacks.uploads.pairs.closeness`). `volume`, where relations are shared: the same of the
@@ -22,17 +18,16 @@ from typing import TypeAlias
 import numpy as np
 from torch import Tensor
 
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.membership.intervals import LEAST, spearman
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.uploads.pairs import HeldRows, closeness, local_ids
-from fkgsec.attacks.uploads.rank_correlation import LEAST, correlation
-from fkgsec.attacks.uploads.ways import by_ways
+from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
 from fkgsec.kge.models import KgeModel
 
-DEGREES = "degrees"
 METRICS = {
     "degree": "rank correlation of an entity's number of triples with what its row suggests",
     "volume": "rank correlation of a relation's number of triples with how far its row moved",
@@ -44,26 +39,22 @@ Ways: TypeAlias = tuple[Mapping[str, np.ndarray], HeldRows]
 """Scores of a victim's rows by way, `[n]` each, NaN where a row never crossed, and which rows these are."""
 
 
-def claim(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[str, Ways | str]]:
-    """By victim and metric the scores `[n]` of its rows by each way, NaN where a row never crossed; or why there are none."""
+def claim(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[str, Ways | NotAttacked]]:
+    """Score each victim's rows `[n]` for each metric by each way, NaN where a row never crossed."""
     shared = laboratory.settings.recipe.shared
+    ways = {"degree": lambda victim: _degrees(view.model, victim), "volume": _volumes}
     return {
-        victim.name: {
-            metric: _degrees(view.model, victim) if metric == "degree" else _volumes(victim)
-            for metric, table in TABLES.items()
-            if table in shared or not shared
-        }
-        for victim in view.victims
+        metric: claim_each(view.victims, ways[metric])
+        for metric, table in TABLES.items()
+        if table in shared or not shared
     }
 
 
-def _degrees(model: KgeModel, victim: VictimView) -> Ways | str:
-    if victim.entities is None:
-        return "no entity embedding of it crossed"
-    rows, seen = victim.entities.float(), ~victim.entities.isnan().any(dim=1)
-    sign = -1.0 if model.margin else 1.0
+def _degrees(model: KgeModel, victim: VictimView) -> Ways:
+    rows, seen = victim.crossed()
     near = np.full(len(rows), np.nan)
-    near[seen.numpy()] = nearness(model, rows[seen])
+    near[seen] = nearness(model, rows[seen])
+    sign = -1.0 if model.margin else 1.0
     return {"norm": sign * rows.norm(dim=1).double().numpy(), "neighbours": near}, HeldRows.of(victim)
 
 
@@ -78,30 +69,29 @@ def nearness(model: KgeModel, rows: Tensor) -> np.ndarray:
     return np.concatenate([np.empty(0), *found]).astype(np.float64)
 
 
-def _volumes(victim: VictimView) -> Ways | str:
+def _volumes(victim: VictimView) -> Ways:
     if victim.relations is None:
-        return "no relation embedding of it crossed"
+        raise NotAttacked("no relation embedding of it crossed")
     if "relations" not in victim.received:
-        return (
-            "its relations crossed in a sum only" if "relations" in victim.claims else "what it was sent was not kept"
-        )
+        summed = "relations" in victim.claims
+        raise NotAttacked("its relations crossed in a sum only" if summed else "what it was sent was not kept")
     moved = (victim.relations - victim.received["relations"]).norm(dim=1).double().numpy()
     return {"movement": moved, "stillness": -moved}, HeldRows.of(victim, "relations")
 
 
-def score(claims: Mapping[str, Mapping[str, Ways | str]], truth: Truth) -> list[Figure]:
+def score(claims: Mapping[str, Mapping[str, Ways | NotAttacked]], truth: Truth) -> list[Figure]:
     """Correlations of every victim, of the tables that the algorithm shares."""
     return [
         figure
-        for victim, by_metric in claims.items()
-        for metric, ways in by_metric.items()
-        for figure in _figures(truth, victim, metric, ways)
+        for victim in truth.victims
+        for metric, ways in claims.items()
+        for figure in _figures(truth, victim, metric, ways[victim])
     ]
 
 
-def _figures(truth: Truth, victim: str, metric: str, ways: Ways | str) -> list[Figure]:
-    if isinstance(ways, str):
-        return [truth.figure(metric, victim, NOT_ATTACKED, reason=ways)]
+def _figures(truth: Truth, victim: str, metric: str, ways: Ways | NotAttacked) -> list[Figure]:
+    if isinstance(ways, NotAttacked):
+        return truth.not_attacked(victim, ways, [metric])
     scored, rows = ways
     columns = [0, 2] if metric == "degree" else [1]
     degree = np.bincount(truth.client(victim).train[:, columns].ravel())
@@ -109,15 +99,13 @@ def _figures(truth: Truth, victim: str, metric: str, ways: Ways | str) -> list[F
     held = (ids >= 0) & np.isfinite(np.stack(list(scored.values()))).all(axis=0)
     if held.sum() < LEAST:
         reason = f"{held.sum()} rows of it were seen; a correlation takes {LEAST}"
-        return [truth.figure(metric, victim, NOT_ATTACKED, reason=reason)]
-    measures = {
-        way: partial(correlation, scores=scores[held], values=degree[ids[held]]) for way, scores in scored.items()
-    }
-    return by_ways(truth, metric, victim, measures, {"chance": exact(0.0, int(held.sum()))}, attainable=1.0)
+        return truth.not_attacked(victim, reason, [metric])
+    measures = {way: partial(spearman, scores[held], degree[ids[held]]) for way, scores in scored.items()}
+    return truth.figures(metric, victim, measures, {"chance": exact(0.0, int(held.sum()))}, attainable=1.0)
 
 
 ATTACK = Attack(
-    DEGREES,
+    "degrees",
     "orders a victim's entities, or relations, by how many triples they stand in",
     Needs(server=True),
     METRICS,

@@ -1,9 +1,5 @@
 """Which of a victim's rows are linked? Ranked by a server alone, which knows no name and no triple.
 
-    found = run_attacks(result, AttackOptions(attack=("edges",)))
-    for one in headline(found.figures):
-        print(one.threat_model, one.victim, one.metric, one.estimate, one.baseline)     # server  hospital-2  auc  0.92 ...
-
 Threat model: "server" alone; where asked for "identifiers", too, where it reads the names of rows and has a colluder's triples.
 It ranks all pairs of a victim's rows (`fkgsec.attacks.uploads.pairs`), however these reached it: uploaded, or, under secure
 sums, as it attributes the sum's rows to the victim. A pair is right if a training triple of the victim links it, whichever way
@@ -23,34 +19,33 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 
 from fkgsec.attacks.arrays import in_deviations
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import placements
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.uploads.pairs import (
-    FirstPairs,
     HeldRows,
     Pairs,
-    RankingAuc,
     attraction,
     candidate_pairs,
     closeness,
     linked_pairs,
     local_ids,
+    ranking_auc,
     right_of_first,
+    share_of_first,
     standardised,
 )
-from fkgsec.attacks.uploads.ways import Measure, by_ways
+from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
-from fkgsec.kge.models import KgeModel
 
-EDGES = "edges"
 FIRST = 100
 METRICS = {
     "auc": "AUC of linked pairs among all pairs of a victim's rows",
@@ -69,22 +64,25 @@ class Ranked:
     names: np.ndarray | None
 
 
-def rank(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Ranked | str]:
-    """By victim its pairs ranked, or why there is none."""
-    return {victim.name: rank_pairs(view, victim, rng) for victim in view.victims}
+def rank(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Ranked | NotAttacked]:
+    """Rank each victim's pairs."""
+    return claim_each(view.victims, lambda victim: rank_pairs(view, victim, rng))
 
 
-def rank_pairs(view: KgeView, victim: VictimView, rng: np.random.Generator) -> Ranked | str:
-    """A victim's pairs ranked, or why there is none."""
-    if victim.entities is None:
-        return "no entity embedding of it crossed"
-    seen = np.flatnonzero(~victim.entities.isnan().any(dim=1).numpy())
+def rank_pairs(view: KgeView, victim: VictimView, rng: np.random.Generator) -> Ranked:
+    """Rank a victim's pairs."""
+    rows, crossed = victim.crossed()
+    seen = np.flatnonzero(crossed)
     if len(seen) < 2:
-        return f"{len(seen)} entity rows of it were seen; a pair takes 2"
-    within = candidate_pairs(len(seen), rng)
-    rows = victim.entities[torch.from_numpy(seen)].float()
-    received = victim.received.get("entities")
-    ways = _ways(view.model, rows, within, None if received is None else received[torch.from_numpy(seen)])
+        raise NotAttacked(f"{len(seen)} entity rows of it were seen; a pair takes 2")
+    within, rows = candidate_pairs(len(seen), rng), rows[torch.from_numpy(seen)]
+    chosen = rows[torch.from_numpy(within.rows)]
+    near = closeness(view.model, chosen, rows)
+    nearer = standardised(near, within.rows)
+    ways = {"distance": near[within.mask], "standardised": nearer[within.mask]}
+    if (received := victim.received.get("entities")) is not None:
+        towards = attraction(chosen, rows, within.rows, received[torch.from_numpy(seen)])
+        ways["movement"] = (nearer + standardised(towards, within.rows))[within.mask]
     pairs = Pairs(seen[within.rows], within.mask, seen[within.first], seen[within.second])
     if view.colluder is None or victim.entity_names is None:
         return Ranked(HeldRows.of(victim), pairs, ways, None)
@@ -93,19 +91,8 @@ def rank_pairs(view: KgeView, victim: VictimView, rng: np.random.Generator) -> R
     return Ranked(HeldRows.of(victim), pairs, ways, names)
 
 
-def _ways(model: KgeModel, rows: torch.Tensor, pairs: Pairs, received: torch.Tensor | None) -> dict[str, np.ndarray]:
-    chosen = rows[torch.from_numpy(pairs.rows)]
-    near = closeness(model, chosen, rows)
-    nearer = standardised(near, pairs.rows)
-    found = {"distance": near[pairs.mask], "standardised": nearer[pairs.mask]}
-    if received is not None:
-        towards = standardised(attraction(chosen, rows, pairs.rows, received), pairs.rows)
-        found["movement"] = (nearer + towards)[pairs.mask]
-    return found
-
-
 def by_names(colluder: ColluderKnowledge, names: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """What a reader of names `[n]` with the colluder's triples expects of each pair, float64 `[P]`."""
+    """Score pairs as a reader of names `[n]` with the colluder's triples would, float64 `[P]`."""
     place = {name: number for number, name in enumerate(colluder.entity_names)}
     known = np.array([place.get(name, -1) for name in names], dtype=np.int64)
     ends = colluder.triples[:, [0, 2]]
@@ -116,55 +103,36 @@ def by_names(colluder: ColluderKnowledge, names: np.ndarray, pairs: Pairs) -> np
     return popularity[pairs.first] + popularity[pairs.second] + LINKED_BY_COLLUDER * linked
 
 
-def score(claims: Mapping[str, Ranked | str], truth: Truth) -> list[Figure]:
-    """AUC and precision of every victim, by each way and by the strongest."""
-    figures = []
-    for victim, ranked in claims.items():
-        if isinstance(ranked, Ranked):
-            figures += pair_figures(truth, victim, ranked)
-        else:
-            figures += truth.not_attacked(victim, ranked)
-    return figures
-
-
 def pair_figures(truth: Truth, victim: str, ranked: Ranked) -> list[Figure]:
     """AUC and precision of one victim, by each way and by the strongest."""
     pairs = ranked.pairs
     linked = linked_pairs(truth.client(victim).train, pairs, local_ids(truth, victim, ranked.held))
     num_linked, num_pairs = int(linked.sum()), len(linked)
     if min(num_linked, num_pairs - num_linked) < 2:
-        reason = f"{num_linked} of {num_pairs} pairs are linked; it takes 2 linked ones and 2 others"
-        return truth.not_attacked(victim, reason)
-    counts = {"pairs": num_pairs, "linked": num_linked}
-    chance = {"auc": 0.5, "precision": num_linked / num_pairs}
-    most = {"auc": 1.0, "precision": min(1.0, num_linked / FIRST)}
-    ways: dict[str, dict[str, Measure]] = {
-        "auc": {way: RankingAuc(scores, linked, pairs).estimate for way, scores in ranked.ways.items()}
-    }
-    if num_pairs > FIRST:
-        ways["precision"] = {
-            way: FirstPairs(scores, linked, pairs, FIRST).estimate for way, scores in ranked.ways.items()
-        }
-    figures = []
-    for metric, measures in ways.items():
-        guesses = {"chance": exact(chance[metric], num_pairs)}
-        if ranked.names is not None:
-            guesses["names"] = exact(_of_names(metric, ranked.names, linked), num_pairs)
-        figures += by_ways(truth, metric, victim, measures, guesses, attainable=most[metric], counts=counts)
+        raise NotAttacked(f"{num_linked} of {num_pairs} pairs are linked; it takes 2 linked ones and 2 others")
+    counts, names = {"pairs": num_pairs, "linked": num_linked}, ranked.names
+    guesses = {"chance": 0.5}
+    if names is not None:
+        guesses["names"] = float(placements(names[linked], names[~linked]).members.mean())
+    aucs = {way: partial(ranking_auc, scores, linked, pairs) for way, scores in ranked.ways.items()}
+    baselines = {name: exact(value, num_pairs) for name, value in guesses.items()}
+    figures = truth.figures("auc", victim, aucs, baselines, attainable=1.0, counts=counts)
     if num_pairs <= FIRST:
         reason = f"there are {num_pairs} pairs, of which all would be among the first {FIRST}"
-        figures.append(truth.figure("precision", victim, NOT_ATTACKED, reason=reason, counts=counts))
-    return figures
+        return [*figures, truth.figure("precision", victim, reason=reason, counts=counts)]
+    guesses = {"chance": num_linked / num_pairs}
+    if names is not None:
+        guesses["names"] = right_of_first(names, linked, FIRST) / FIRST
+    shares = {way: partial(share_of_first, scores, linked, pairs, FIRST) for way, scores in ranked.ways.items()}
+    baselines = {name: exact(value, num_pairs) for name, value in guesses.items()}
+    most = min(1.0, num_linked / FIRST)
+    return figures + truth.figures("precision", victim, shares, baselines, attainable=most, counts=counts)
 
 
-def _of_names(metric: str, names: np.ndarray, linked: np.ndarray) -> float:
-    if metric == "precision":
-        return right_of_first(names, linked, FIRST) / FIRST
-    return float(placements(names[linked], names[~linked]).members.mean())
-
+score = score_each(pair_figures)
 
 ATTACK = Attack(
-    EDGES,
+    "edges",
     "ranks pairs of a victim's rows by how likely a triple links them, without knowing any triple of it",
     Needs(entities=True, server=True),
     METRICS,

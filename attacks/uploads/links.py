@@ -78,7 +78,7 @@ class LinkLearner:
     def _score(
         self, rows: Tensor, first: np.ndarray, second: np.ndarray, near: np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Of pairs of these rows the score `[P]`, and the place of the most probable relation `[P]`."""
+        """Score `[P]` of pairs of these rows, and the index of the most probable relation `[P]`."""
         heads, tails = rows[torch.from_numpy(first)], rows[torch.from_numpy(second)]
         posterior = self.relations.log_posterior(heads, tails)
         features = link_features(self.model, self.colluder.relations, heads, tails, near, posterior)
@@ -90,7 +90,7 @@ class LinkLearner:
 def link_features(
     model: KgeModel, relations: Tensor, heads: Tensor, tails: Tensor, near: np.ndarray, posterior: np.ndarray
 ) -> np.ndarray:
-    """What is known of pairs of rows `[P, W]`: float32 `[P, 4 W + R + 5]`.
+    """Features of pairs of rows `[P, W]`: float32 `[P, 4 W + R + 5]`.
 
     Args:
         relations: those that the adversary knows `[R, V]`. near: standardised closeness `[P]`.

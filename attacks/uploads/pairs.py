@@ -2,7 +2,7 @@
 
     pairs = candidate_pairs(len(rows), rng)
     scores = closeness(model, rows[pairs.rows], rows)          # float32 [h, n], larger for pairs that a short relation links
-    RankingAuc(standardised(scores, pairs.rows)[pairs.mask], linked, pairs).estimate()
+    ranking_auc(standardised(scores, pairs.rows)[pairs.mask], linked, pairs)
 
 Pairs are unordered: nothing here tells head from tail. Pairs that share a row are not independent; intervals count with that.
 
@@ -58,7 +58,7 @@ def candidate_pairs(count: int, rng: np.random.Generator, max_pairs: int = MAX_P
 
 
 def closeness(model: KgeModel, some: Tensor, rows: Tensor) -> np.ndarray:
-    """How near rows `[h, W]` lie to rows `[n, W]` whatever relation links them, float32 `[h, n]`, larger is nearer.
+    """Closeness of rows `[h, W]` to rows `[n, W]` whatever relation links them, float32 `[h, n]`, larger is nearer.
 
     TransE and other distances: minus the L1 distance, since relation rows are short. RotatE: minus the L1 distance of the moduli,
     which no relation changes. DistMult and ComplEx: the length of the relation vector that fits the pair best, |conj(h) t|,
@@ -74,7 +74,7 @@ def closeness(model: KgeModel, some: Tensor, rows: Tensor) -> np.ndarray:
 
 
 def attraction(some: Tensor, rows: Tensor, chosen: np.ndarray, received: Tensor) -> np.ndarray:
-    """How straight the training of a round moved two rows towards each other, float32 `[h, n]`.
+    """Straightness of two rows' moves towards each other in the training of a round, float32 `[h, n]`.
 
     The cosine of each one's change to the way to the other, both summed: the gradient of a linked pair's loss has that direction.
 
@@ -108,7 +108,7 @@ def standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def dyadic_variance(influence: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
-    """Of a mean over pairs of rows, of which those that share a row vary together.
+    """Variance of a mean over pairs of rows, of which those that share a row vary together.
 
     With e the influence of a pair on the mean, it is the sum over rows of the squared sum of their pairs' e, less the sum of e
     squared, which that counts twice; at least that sum, which it is where no pairs share a row.
@@ -123,33 +123,27 @@ def dyadic_variance(influence: np.ndarray, first: np.ndarray, second: np.ndarray
     return max(single, float((by_row**2).sum()) - single)
 
 
-class RankingAuc:
+def ranking_auc(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, *, compared: int = 1) -> Estimate:
     """Chance that a linked pair lies above another one, ties half.
 
     Args:
-        scores `[P]`, linked: bool `[P]`, at least two of either.
+        scores `[P]`, linked: bool `[P]`, at least two of either. compared: among how many figures this one was chosen.
 
     Source: DeLong et al. 1988 for the influence; the variance is `dyadic_variance`.
     """
-
-    def __init__(self, scores: np.ndarray, linked: np.ndarray, pairs: Pairs) -> None:
-        self.placed = placements(scores[linked], scores[~linked])
-        auc = self.placed.members.mean()
-        influence = np.empty(len(scores))
-        influence[linked] = (self.placed.members - auc) / len(self.placed.members)
-        influence[~linked] = (self.placed.controls - auc) / len(self.placed.controls)
-        self.variance = dyadic_variance(influence, pairs.first, pairs.second)
-
-    def estimate(self, compared: int = 1) -> Estimate:
-        """With its interval, at the level of one among so many that are compared."""
-        return estimate_auc(self.placed, self.variance, "dyadic+newcombe", compared=compared)
+    placed = placements(scores[linked], scores[~linked])
+    auc, influence = placed.members.mean(), np.empty(len(scores))
+    influence[linked] = (placed.members - auc) / len(placed.members)
+    influence[~linked] = (placed.controls - auc) / len(placed.controls)
+    variance = dyadic_variance(influence, pairs.first, pairs.second)
+    return estimate_auc(placed, variance, "dyadic+newcombe", compared=compared)
 
 
-class FirstPairs:
+def share_of_first(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, count: int, *, compared: int = 1) -> Estimate:
     """Share of linked pairs among the first `count`.
 
     Args:
-        scores `[P]`, linked: bool `[P]`, of more than `count` pairs.
+        scores `[P]`, linked: bool `[P]`, of more than `count` pairs. compared: among how many figures this one was chosen.
 
     Which pairs come first is drawn, too: by the row, since a hub brings many at once. The influence of a pair is that of a share
     above a threshold that a fixed share of all pairs exceeds: one among the first adds what it is beyond those at the threshold.
@@ -157,31 +151,25 @@ class FirstPairs:
 
     Source: ours, after the delta method.
     """
-
-    def __init__(self, scores: np.ndarray, linked: np.ndarray, pairs: Pairs, count: int) -> None:
-        self.count = count
-        self.share = right_of_first(scores, linked, count) / count
-        around = max(1, count // 2), min(len(scores), count + count // 2)
-        fewer, more = (right_of_first(scores, linked, number) for number in around)
-        at_threshold = (more - fewer) / (around[1] - around[0])
-        least = np.partition(scores, len(scores) - count)[len(scores) - count]
-        above, tied = scores > least, scores == least
-        first = above + tied * ((count - above.sum()) / tied.sum())
-        influence = first * (linked - at_threshold) / count
-        influence -= influence.mean()
-        alone = self.share * (1 - self.share) / count
-        variance = dyadic_variance(influence, pairs.first, pairs.second)
-        self.independent = max(1, round(count / max(1.0, variance / alone))) if alone else count
-
-    def estimate(self, compared: int = 1) -> Estimate:
-        """With its interval, at the level of one among so many that are compared."""
-        wide = proportion(self.share * self.independent, self.independent, compared=compared)
-        method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
-        return Estimate(self.share, min(wide.low, self.share), max(wide.high, self.share), self.count, method)
+    share = right_of_first(scores, linked, count) / count
+    around = max(1, count // 2), min(len(scores), count + count // 2)
+    fewer, more = (right_of_first(scores, linked, number) for number in around)
+    at_threshold = (more - fewer) / (around[1] - around[0])
+    least = np.partition(scores, len(scores) - count)[len(scores) - count]
+    above, tied = scores > least, scores == least
+    first = above + tied * ((count - above.sum()) / tied.sum())
+    influence = first * (linked - at_threshold) / count
+    influence -= influence.mean()
+    alone = share * (1 - share) / count
+    variance = dyadic_variance(influence, pairs.first, pairs.second)
+    independent = max(1, round(count / max(1.0, variance / alone))) if alone else count
+    wide = proportion(share * independent, independent, compared=compared)
+    method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
+    return Estimate(share, min(wide.low, share), max(wide.high, share), count, method)
 
 
 def right_of_first(scores: np.ndarray, linked: np.ndarray, count: int) -> float:
-    """How many of the first `count` of the pairs `[P]` are linked; of those that tie at the end as many as are expected."""
+    """Count the linked ones among the first `count` of the pairs `[P]`; of those that tie at the end as many as are expected."""
     least = np.partition(scores, len(scores) - count)[len(scores) - count]
     above, tied = scores > least, scores == least
     return float(linked[above].sum() + (count - above.sum()) * linked[tied].mean())
@@ -201,7 +189,7 @@ class HeldRows(NamedTuple):
 
 
 def local_ids(truth: Truth, victim: str, held: HeldRows, table: Table = "entities") -> np.ndarray:
-    """Which local id of `truth.client` each row that the adversary has of a victim is of, int64 `[n]`; -1: of none.
+    """Local id in `truth.client` of each row that the adversary has of a victim, int64 `[n]`; -1: of none.
 
     Rows that crossed alone are in that order; rows that the adversary attributes to the victim go by their names.
     """
@@ -220,7 +208,7 @@ def local_ids(truth: Truth, victim: str, held: HeldRows, table: Table = "entitie
 
 
 def linked_pairs(triples: np.ndarray, pairs: Pairs, ids: np.ndarray) -> np.ndarray:
-    """Which pairs some of these triples `[k, 3]` link, either way round, bool `[P]`; `ids` as `local_ids` has them."""
+    """Find the pairs that some of these triples `[k, 3]` link, either way round, bool `[P]`; `ids` as `local_ids` has them."""
     ends = np.sort(triples[:, [0, 2]], axis=1)
     span = int(max(ends.max(initial=0), ids.max(initial=0))) + 1
     first, second = (ids[rows] for rows in (pairs.first, pairs.second))

@@ -1,9 +1,5 @@
 """What does it tell which rows a victim sends? Of FedS, whose clients send in most rounds the rows that changed most.
 
-    found = run_attacks(result, AttackOptions(attack=("patterns",)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.counts)          # hospital-2  degree  0.15 ...
-
 Threat model: "server"; it sees which rows cross, as one bit each, whatever noise their values have. `degree`: Spearman's
 correlation of how often a row was sent in sparse rounds with the number of the victim's training triples at its entity; or of how
 seldom (`rarity`), since rows of many triples settle first where models learn fast. `linked`:
@@ -15,37 +11,37 @@ Only rows that another client holds, too, are ever sent; pairs of others are no 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
 
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import placements
-from fkgsec.attacks.registry import Attack, Needs, Truth
-from fkgsec.attacks.uploads.pairs import Pairs, RankingAuc, candidate_pairs, linked_pairs
-from fkgsec.attacks.uploads.rank_correlation import LEAST, correlation
-from fkgsec.attacks.uploads.ways import by_ways
+from fkgsec.attacks.membership.intervals import LEAST, spearman
+from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.uploads.pairs import Pairs, candidate_pairs, linked_pairs, ranking_auc
+from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
 
-PATTERNS = "patterns"
 METRICS = {
     "degree": "rank correlation of an entity's number of triples with how often its row was sent",
     "linked": "AUC of linked pairs by how often both rows were sent in one round",
 }
 
 
-def claim(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, tuple[np.ndarray, Pairs] | str]:
-    """By victim which of its rows it sent in each sparse round, bool `[rounds, n]`, and the pairs to rank; or why not."""
-    return {victim.name: _claim(victim, rng) for victim in view.victims}
+def claim(
+    view: KgeView, laboratory: Laboratory, rng: np.random.Generator
+) -> dict[str, tuple[np.ndarray, Pairs] | NotAttacked]:
+    """Read the rows that each victim sent in each sparse round, bool `[rounds, n]`, and draw the pairs to rank."""
 
+    def sent(victim: VictimView) -> tuple[np.ndarray, Pairs]:
+        if victim.sent is None:
+            raise NotAttacked("no upload of it said which of its rows it has")
+        return victim.sent, candidate_pairs(victim.sent.shape[1], rng)
 
-def _claim(victim: VictimView, rng: np.random.Generator) -> tuple[np.ndarray, Pairs] | str:
-    if victim.sent is None:
-        return "no upload of it said which of its rows it has"
-    return victim.sent, candidate_pairs(victim.sent.shape[1], rng)
+    return claim_each(view.victims, sent)
 
 
 def together(sent: np.ndarray, pairs: Pairs) -> np.ndarray:
@@ -55,59 +51,45 @@ def together(sent: np.ndarray, pairs: Pairs) -> np.ndarray:
     return (counts - expected)[pairs.mask]
 
 
-def score(claims: Mapping[str, tuple[np.ndarray, Pairs] | str], truth: Truth) -> list[Figure]:
-    """Both figures of every victim; of rows that were sent at least once, and of pairs of these."""
-    figures = []
-    for victim, found in claims.items():
-        if isinstance(found, str):
-            figures += truth.not_attacked(victim, found)
-            continue
-        (sent, pairs), client = found, truth.client(victim)
-        degree = np.bincount(client.train[:, [0, 2]].ravel(), minlength=sent.shape[1])[: sent.shape[1]]
-        ever = np.asarray(sent.any(axis=0))
-        counts = {"rounds": len(sent), "rows": int(ever.sum())}
-        if ever.sum() < LEAST:
-            figures += truth.not_attacked(victim, f"{ever.sum()} rows of it were sent; a correlation takes {LEAST}")
-            continue
-        often = sent.sum(axis=0)[ever]
-        ways = {
-            "frequency": partial(correlation, scores=often, values=degree[ever]),
-            "rarity": partial(correlation, scores=-often, values=degree[ever]),
-        }
-        chance = {"chance": exact(0.0, int(ever.sum()))}
-        figures += by_ways(truth, "degree", victim, ways, chance, attainable=1.0, counts=counts)
-        figures += _linked(truth, victim, sent, pairs, ever, degree, counts)
-    return figures
-
-
-def _linked(
-    truth: Truth,
-    victim: str,
-    sent: np.ndarray,
-    pairs: Pairs,
-    ever: np.ndarray,
-    degree: np.ndarray,
-    counts: dict[str, int],
-) -> list[Figure]:
-    linked = linked_pairs(truth.client(victim).train, pairs, np.arange(sent.shape[1]))
-    kept = ever[pairs.first] & ever[pairs.second]
-    scores, linked = together(sent, pairs)[kept], linked[kept]
+@score_each
+def score(truth: Truth, victim: str, claim: tuple[np.ndarray, Pairs]) -> list[Figure]:
+    """Both figures of a victim; of rows that were sent at least once, and of pairs of these."""
+    sent, pairs = claim
+    train = truth.client(victim).train
+    degree = np.bincount(train[:, [0, 2]].ravel(), minlength=sent.shape[1])[: sent.shape[1]]
+    ever = np.asarray(sent.any(axis=0))
+    counts = {"rounds": len(sent), "rows": int(ever.sum())}
+    if ever.sum() < LEAST:
+        raise NotAttacked(f"{ever.sum()} rows of it were sent; a correlation takes {LEAST}")
+    often = sent.sum(axis=0)[ever]
+    correlations = {
+        "frequency": partial(spearman, often, degree[ever]),
+        "rarity": partial(spearman, -often, degree[ever]),
+    }
+    chance = {"chance": exact(0.0, int(ever.sum()))}
+    figures = truth.figures("degree", victim, correlations, chance, attainable=1.0, counts=counts)
+    linked = linked_pairs(train, pairs, np.arange(sent.shape[1]))
+    both = ever[pairs.first] & ever[pairs.second]
+    scores, linked = together(sent, pairs)[both], linked[both]
     if min(linked.sum(), (~linked).sum()) < 2:
         reason = f"{linked.sum()} of {len(linked)} pairs are linked; it takes 2 linked ones and 2 others"
-        return [truth.figure("linked", victim, NOT_ATTACKED, reason=reason)]
-    some = Pairs(pairs.rows, pairs.mask, pairs.first[kept], pairs.second[kept])
+        return figures + truth.not_attacked(victim, reason, ["linked"])
+    some = Pairs(pairs.rows, pairs.mask, pairs.first[both], pairs.second[both])
     popular = np.log1p(degree[some.first]) + np.log1p(degree[some.second])
-    remark = (
-        f"by true degrees, which it does not know: {placements(popular[linked], popular[~linked]).members.mean():.3f}"
+    auc = placements(popular[linked], popular[~linked]).members.mean()
+    return figures + truth.figures(
+        "linked",
+        victim,
+        {"together": partial(ranking_auc, scores, linked, some)},
+        {"chance": exact(0.5, len(linked))},
+        attainable=1.0,
+        counts=counts | {"pairs": len(linked), "linked": int(linked.sum())},
+        remark=f"by true degrees, which it does not know: {auc:.3f}",
     )
-    ways = {"together": RankingAuc(scores, linked, some).estimate}
-    counts = counts | {"pairs": len(linked), "linked": int(linked.sum())}
-    chance = {"chance": exact(0.5, len(linked))}
-    return by_ways(truth, "linked", victim, ways, chance, attainable=1.0, counts=counts, remark=remark)
 
 
 ATTACK = Attack(
-    PATTERNS,
+    "patterns",
     "reads degrees and links from which rows a victim sends",
     Needs(server=True),
     METRICS,

@@ -19,26 +19,21 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
 
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.membership.audits import contains, named_triples, to_local
 from fkgsec.attacks.membership.controls import matched_controls
-from fkgsec.attacks.membership.figures import MAX_FPR, placements
-from fkgsec.attacks.membership.intervals import dyadic_auc, dyadic_tpr
+from fkgsec.attacks.membership.evaluation import TPR, score_figures
 from fkgsec.attacks.registry import Truth
-from fkgsec.attacks.uploads.ways import Measure, by_ways
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
-from fkgsec.estimate import Estimate, exact
 
 Scorer = Callable[[np.ndarray], np.ndarray]
 MOST_ASKED = 5000  # of trained triples, and of random pairs
 SMOOTHING = 0.1  # added to every count of a name in a relation
-TPR = {max_fpr: f"tpr@{max_fpr:g}" for max_fpr in MAX_FPR}
 METRICS = {
     "auc": "AUC of trained triples among true ones that nobody trained on",
     **{
@@ -51,8 +46,6 @@ METRICS = {
         for fpr, name in TPR.items()
     },
 }
-_Scores: TypeAlias = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Of trained triples `[m]` and of others `[c]`; heads and tails of both, int64 `[m + c, 2]`."""
 ITEMS = {metric: "triples and random pairs" if metric.endswith("_pairs") else "matched triples" for metric in METRICS}
 
 
@@ -78,7 +71,7 @@ def draw_questions(
     rng: np.random.Generator,
     excluded: np.ndarray | None = None,
 ) -> Questions:
-    """What is asked of a victim.
+    """Draw what is asked of a victim.
 
     Args:
         known: of local triples `[k, 3]`, bool `[k]`: of which the adversary has the names and rows to be asked at all.
@@ -100,8 +93,7 @@ def _matched(
     graph: FederatedGraph, client: ClientGraph, train: np.ndarray, test: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, str | None]:
     """Members, controls, and why there are none."""
-    none = train[:0]
-    chosen = train[rng.permutation(len(train))[: min(2 * len(test), len(train) // 2)]]
+    none, chosen = train[:0], train[rng.permutation(len(train))[: min(2 * len(test), len(train) // 2)]]
     if not len(chosen):
         return none, none, f"{len(train)} trained triples and {len(test)} others can be asked about; it takes 2 of each"
     others = [other.to_global(other.train) for other in graph.clients if other.name != client.name]
@@ -109,11 +101,8 @@ def _matched(
     try:
         found = matched_controls(client, chosen, rng, seen_elsewhere=elsewhere, pool=test)
     except DataError:  # none of them is like another
-        return (
-            none,
-            none,
-            f"of {len(test)} triples that nobody trained on none is like one of {len(chosen)} trained ones",
-        )
+        reason = f"of {len(test)} triples that nobody trained on none is like one of {len(chosen)} trained ones"
+        return none, none, reason
     if len(found.rows) < 2:
         return none, none, f"{len(found.rows)} trained triples with a control that nobody trained on; it takes 2"
     return chosen[found.rows], found.triples, None
@@ -166,51 +155,28 @@ def question_figures(
     figures = []
     parts = (("", asked.members, asked.unseen, asked.reason), ("_pairs", asked.trained, asked.random, None))
     for suffix, trained, others, reason in parts:
-        if reason is None and min(len(trained), len(others)) < 2:
-            reason = f"{len(trained)} trained triples and {len(others)} others can be asked about; it takes 2 of each"
+        m, c = len(trained), len(others)
+        if reason is None and min(m, c) < 2:
+            reason = f"{m} trained triples and {c} others can be asked about; it takes 2 of each"
         if reason is not None:
-            metrics = [f"{metric}{suffix}" for metric in ("auc", *TPR.values())]
-            figures += [truth.figure(metric, victim, NOT_ATTACKED, reason=reason) for metric in metrics]
+            figures += truth.not_attacked(victim, reason, [f"{metric}{suffix}" for metric in ("auc", *TPR.values())])
             continue
-        scores = {way: _scores(truth, victim, scorer, trained, others) for way, scorer in ways.items()}
-        guessed = {name: _scores(truth, victim, scorer, trained, others) for name, scorer in guesses.items()}
-        figures += _figures(truth, victim, suffix, scores, guessed)
+        triples, counts = np.concatenate([trained, others]), {"trained": m, "others": c}
+        names, ends = named(truth, victim, triples), triples[:, [0, 2]]
+        scores, guessed = (
+            {name: (values[:m], values[m:]) for name, scorer in scorers.items() for values in (scorer(names),)}
+            for scorers in (ways, guesses)
+        )
+        figures += score_figures(
+            truth, f"auc{suffix}", victim, scores, guessed, ends, None, m + c, attainable=1.0, counts=counts
+        )
+        for max_fpr, name in TPR.items():
+            metric = f"{name}{suffix}"
+            if math.floor(max_fpr * c + 1e-9) < 1:
+                reason = f"{max_fpr:.1%} false alarms take {math.ceil(1 / max_fpr):,} others; {c:,} can be asked about"
+                figures.append(truth.figure(metric, victim, reason=reason, counts=counts))
+            else:
+                figures += score_figures(
+                    truth, metric, victim, scores, guessed, ends, max_fpr, m, attainable=1.0, counts=counts
+                )
     return figures
-
-
-def _scores(truth: Truth, victim: str, scorer: Scorer, trained: np.ndarray, others: np.ndarray) -> _Scores:
-    asked = np.concatenate([trained, others])
-    found = scorer(named(truth, victim, asked))
-    return found[: len(trained)], found[len(trained) :], asked[:, [0, 2]]
-
-
-def _figures(
-    truth: Truth, victim: str, suffix: str, ways: Mapping[str, _Scores], guesses: Mapping[str, _Scores]
-) -> list[Figure]:
-    m, c = (len(one) for one in next(iter(ways.values()))[:2])
-    counts = {"trained": m, "others": c}
-    base = {"chance": exact(0.5, m + c)}
-    base |= {name: exact(float(placements(*one[:2]).members.mean()), m + c) for name, one in guesses.items()}
-    measures: dict[str, Measure] = {way: partial(_auc, one) for way, one in ways.items()}
-    figures = by_ways(truth, f"auc{suffix}", victim, measures, base, attainable=1.0, counts=counts)
-    for max_fpr, name in TPR.items():
-        if math.floor(max_fpr * c + 1e-9) < 1:
-            reason = f"{max_fpr:.1%} false alarms take {math.ceil(1 / max_fpr):,} others; {c:,} can be asked about"
-            figures.append(truth.figure(f"{name}{suffix}", victim, NOT_ATTACKED, reason=reason, counts=counts))
-            continue
-        base = {"chance": exact(max_fpr, m)} | {
-            guess: exact(_tpr(one, max_fpr, 1).value, m) for guess, one in guesses.items()
-        }
-        measures = {way: partial(_tpr, one, max_fpr) for way, one in ways.items()}
-        figures += by_ways(truth, f"{name}{suffix}", victim, measures, base, attainable=1.0, counts=counts)
-    return figures
-
-
-def _auc(scores: _Scores, compared: int) -> Estimate:
-    return dyadic_auc(*scores, compared=compared)
-
-
-def _tpr(scores: _Scores, max_fpr: float, compared: int) -> Estimate:
-    found = dyadic_tpr(*scores, max_fpr, compared=compared)
-    assert found is not None  # there are enough others
-    return found

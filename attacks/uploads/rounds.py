@@ -1,24 +1,16 @@
 """What a server learns from the uploads of many rounds, where one upload says less (trajectories).
 
-    found = run_attacks(result, AttackOptions(attack=("edges-rounds", "server-aux-rounds")))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.by)                # hospital-2  precision  0.86 ...  both
-
 Threat models and figures are those of `edges` (a server alone: which pairs of rows are linked) and of `server-aux` (one that was
-told some triples: which others were trained on). Their ways on the last upload are among those that are compared here; the
-others add up what each round says:
+told some triples: which others were trained on). Their ways on the last upload are compared with ways that add up all rounds:
 
 - `distances`: how near two rows lie, standardised in each round. `movements`: how straight a round's training moved them towards
   each other. `distances and movements`: both, in deviations.
 - `fits`: the score by relations that were fitted to each round's rows. `changes`: by how much training raised it in each round.
   `fits and changes`: both, in deviations.
 
-A pair that is trained on is drawn together in every round, others by chance in some; and early rounds, in which a row still
-moves far, are not undone by later ones, in which it hardly does.
-
-The transcript of a run keeps few uploads, the server all: so the run is trained once more with the same seed and options, which
-gives the same uploads (under a defense from a script, by `run_attacks(..., train=...)` with its transport). Of long runs
-`MOST_ROUNDS` uploads are taken, evenly spread. Of sums, a round's change is that of the mean.
+A pair that is trained on is drawn together in every round, others by chance in some. The transcript of a run keeps few uploads,
+so the run is trained once more with the same seed and options, which gives the same uploads. Of long runs `MOST_ROUNDS` uploads
+are taken, evenly spread. Of sums, a round's change is that of the mean.
 
 Source: ours. Membership by the course of training: Zari et al. 2021 (passive server), Liu et al. 2022 (trajectories of loss).
 
@@ -27,9 +19,11 @@ Legend: `n` rows of a victim, `W` width.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -38,81 +32,64 @@ from fkgsec.attacks.arrays import in_deviations
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.registry import Attack, Needs
-from fkgsec.attacks.sums.plan import sums_of
 from fkgsec.attacks.uploads import auxiliary, edges
 from fkgsec.attacks.uploads.pairs import attraction, closeness, standardised
 from fkgsec.attacks.uploads.questions import Scorer
+from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.federation.messages import Opened
 from fkgsec.kge.models import KgeModel
 
 EDGES_ROUNDS, SERVER_AUX_ROUNDS = "edges-rounds", "server-aux-rounds"
 MOST_ROUNDS = 20
+T = TypeVar("T")
 
 
-def watch(view: KgeView, laboratory: Laboratory, attack_rounds: int | None = None) -> dict[str, list[VictimView] | str]:
-    """Train the run once more; of each victim what the server has in each of the chosen rounds, at least two, or why there is
-    nothing.
-
-    All of a victim's views have the same rows in the same order. `received`: what training began from, of sums the means before.
-    Nothing is trained where no victim's rows crossed.
+def watch(
+    view: KgeView, laboratory: Laboratory, claim: Callable[[Sequence[VictimView]], T]
+) -> dict[str, T | NotAttacked]:
+    """Train the run once more, and claim something of each victim from what the server has of it in the chosen rounds.
 
     Args:
-        attack_rounds: how many of the last rounds to choose from; None: all.
+        claim: from a victim's views, at least two, which have the same rows in the same order. `received`: what training began
+            from, of sums the means before.
+
+    Nothing is trained where no victim's rows crossed. Rounds are chosen from the last `attack_rounds`.
     """
-    told = {victim.name: victim.auxiliary for victim in view.victims if victim.entities is not None}
-    none = {victim.name: "no entity embedding of it crossed" for victim in view.victims if victim.entities is None}
-    if not told:
-        return dict(none)
-    if reason := laboratory.obstacle or _assembled(view, laboratory):
-        return {**none, **dict.fromkeys(told, reason)}
-    last = view.round
+    if all(victim.entities is None for victim in view.victims):
+        raise NotAttacked("no entity embedding of it crossed")
+    if any(victim.assembled for victim in view.victims):
+        algorithm = laboratory.settings.algorithm
+        raise NotAttacked(
+            f"{algorithm} sends some rows of each round, which the server puts together over rounds anyway"
+        )
+    last, attack_rounds = view.round, laboratory.options.attack_rounds
     first = max(1, last - attack_rounds + 1) if attack_rounds is not None else 1
     chosen = np.unique(np.linspace(first, last, min(MOST_ROUNDS, last - first + 1)).round().astype(int)).tolist()
     needed = sorted({near for number in chosen for near in (number - 1, number)})
     again: KgeView = laboratory.train(rounds=needed)
     assert again.at is not None
-    found: dict[str, list[VictimView]] = {name: [] for name in told}
-    for number in chosen:
-        for victim in again.at(number).victims:
-            if victim.name in told and victim.entities is not None:
-                found[victim.name].append(replace(victim, auxiliary=told[victim.name]))
-    sums = {one.round: one for one in reversed(sums_of(again, "entities"))}
-    seen = {name: _comparable(sums, views, needed, chosen) for name, views in found.items()}
-    return {**none, **{name: views if len(views) > 1 else _too_few(len(views)) for name, views in seen.items()}}
+    rounds = [again.at(number) for number in chosen]
+    sums = {one.round: one for one in reversed(again.sums_of("entities"))}
 
+    def comparable(victim: VictimView) -> list[VictimView]:
+        """Views that have the rows of the last one, and say something that the one before did not."""
+        victim.crossed()
+        views = [one for seen in rounds for one in seen.victims if one.name == victim.name and one.entities is not None]
+        views = [replace(one, auxiliary=victim.auxiliary) for one in views]
+        if views and "entities" in views[-1].claims:
+            views = _of_sums(sums, views[-1], needed, chosen)
+        else:  # without rounds that the victim sat out, in which its last upload is that of the round before
+            views = [
+                one
+                for before, one in zip([None, *views], views, strict=False)
+                if before is None or not torch.equal(_rows(one), _rows(before))
+            ]
+        if len(views) < 2:
+            words = "upload of it has" if len(views) == 1 else "uploads of it have"
+            raise NotAttacked(f"in the rounds looked at {len(views)} {words} the rows of the last one; it takes 2")
+        return views
 
-def _assembled(view: KgeView, laboratory: Laboratory) -> str | None:
-    """Why a round's upload is no whole one; None where it is."""
-    if not any(victim.assembled for victim in view.victims):
-        return None
-    algorithm = laboratory.settings.algorithm
-    return f"{algorithm} sends some rows of each round, which the server puts together over rounds anyway"
-
-
-def _comparable(
-    sums: Mapping[int, Opened], views: list[VictimView], needed: Sequence[int], chosen: Sequence[int]
-) -> list[VictimView]:
-    """Those of a victim's views that have the rows of the last one, and say something that the one before did not.
-
-    Args:
-        sums: of the table, by round.
-    """
-    summed = bool(views) and "entities" in views[-1].claims
-    return _of_sums(sums, views[-1], needed, chosen) if summed else _changed(views)
-
-
-def _too_few(count: int) -> str:
-    words = "upload of it has" if count == 1 else "uploads of it have"
-    return f"in the rounds looked at {count} {words} the rows of the last one; it takes 2"
-
-
-def _changed(views: Sequence[VictimView]) -> list[VictimView]:
-    """Without those of rounds that the victim sat out, in which its last upload is that of the round before."""
-    kept: list[VictimView] = []
-    for view in views:
-        if not (kept and torch.equal(_rows(view), _rows(kept[-1]))):
-            kept.append(view)
-    return kept
+    return claim_each(view.victims, lambda victim: claim(comparable(victim)))
 
 
 def _of_sums(
@@ -140,21 +117,15 @@ def _rows(view: VictimView) -> torch.Tensor:
 
 
 def rank_over_rounds(
-    view: KgeView, laboratory: Laboratory, rng: np.random.Generator, *, attack_rounds: int | None = None
-) -> dict[str, edges.Ranked | str]:
-    """By victim its pairs ranked by ways of one upload and of many, or why there is none."""
-    found: dict[str, edges.Ranked | str] = {}
-    views = watch(view, laboratory, attack_rounds)
-    for victim in view.victims:
-        seen = views[victim.name]
-        if isinstance(seen, str):
-            found[victim.name] = seen
-            continue
+    view: KgeView, laboratory: Laboratory, rng: np.random.Generator
+) -> dict[str, edges.Ranked | NotAttacked]:
+    """Rank each victim's pairs by ways of one upload and of many."""
+
+    def rank(seen: Sequence[VictimView]) -> edges.Ranked:
         ranked = edges.rank_pairs(view, seen[-1], rng)
-        if not isinstance(ranked, str):
-            ranked = replace(ranked, ways={**ranked.ways, **pairs_over_rounds(view.model, seen, ranked)})
-        found[victim.name] = ranked
-    return found
+        return replace(ranked, ways={**ranked.ways, **pairs_over_rounds(view.model, seen, ranked)})
+
+    return watch(view, laboratory, rank)
 
 
 def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edges.Ranked) -> dict[str, np.ndarray]:
@@ -176,35 +147,29 @@ def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edge
 
 
 def fit_over_rounds(
-    view: KgeView, laboratory: Laboratory, rng: np.random.Generator, *, attack_rounds: int | None = None
-) -> dict[str, auxiliary.Fitted | str]:
-    """By victim how triples are scored by ways of one upload and of many, or why they cannot be."""
-    views = watch(view, laboratory, attack_rounds)
-    return {
-        victim.name: seen if isinstance(seen := views[victim.name], str) else triples_over_rounds(view.model, seen)
-        for victim in view.victims
-    }
+    view: KgeView, laboratory: Laboratory, rng: np.random.Generator
+) -> dict[str, auxiliary.Fitted | NotAttacked]:
+    """Score each victim's triples by ways of one upload and of many."""
+    return watch(view, laboratory, partial(triples_over_rounds, view.model))
 
 
-def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxiliary.Fitted | str:
-    """How triples are scored by the last of these uploads and by all, or why they cannot be."""
-    fitted = [auxiliary.fit_relations_of(model, view) for view in views]
-    last = fitted[-1]
-    if isinstance(last, str):
-        return last
+def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxiliary.Fitted:
+    """Make the scorers of triples by the last of these uploads and by all."""
+    last, fitted = auxiliary.fit_relations_of(model, views[-1]), []
+    for view in views:
+        with contextlib.suppress(NotAttacked):
+            fitted.append(auxiliary.fit_relations_of(model, view))
     ways = dict(last.ways)
-    for name, way in (("fits", "fit"), ("changes", "change")):
-        rounds = [one.ways[way] for one in fitted if isinstance(one, auxiliary.Fitted) and way in one.ways]
-        if rounds:
-            ways[name] = _summed(rounds)
-    if {"fits", "changes"} <= set(ways):
-        fits, changes = ways["fits"], ways["changes"]
+
+    def summed(way: str) -> Scorer:
+        rounds = [one.ways[way] for one in fitted if way in one.ways]
+        return lambda triples: np.sum([score(triples) for score in rounds], axis=0)
+
+    fits = ways["fits"] = summed("fit")
+    if any("change" in one.ways for one in fitted):
+        changes = ways["changes"] = summed("change")
         ways["fits and changes"] = lambda triples: in_deviations(fits(triples)) + in_deviations(changes(triples))
     return replace(last, ways=ways)
-
-
-def _summed(rounds: Sequence[Scorer]) -> Scorer:
-    return lambda triples: np.sum([score(triples) for score in rounds], axis=0)
 
 
 EDGES = Attack(
@@ -216,7 +181,6 @@ EDGES = Attack(
     edges.score,
     threats=("server",),
     items=edges.ATTACK.items,
-    configured=lambda options: replace(EDGES, run=partial(rank_over_rounds, attack_rounds=options.attack_rounds)),
     trains=True,
 )
 TRIPLES = Attack(
@@ -228,6 +192,5 @@ TRIPLES = Attack(
     auxiliary.score,
     threats=("server+triples",),
     items=auxiliary.ATTACK.items,
-    configured=lambda options: replace(TRIPLES, run=partial(fit_over_rounds, attack_rounds=options.attack_rounds)),
     trains=True,
 )

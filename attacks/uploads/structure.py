@@ -1,20 +1,14 @@
 """Which entity is which row, where names are hidden and no row of another client lies in the same space (structure matching).
 
-    found = run_attacks(result, AttackOptions(algorithm="fedr", attack=("structure",), leak=(1.0,)))
-    for one in headline(found.figures):
-        print(one.victim, one.metric, one.estimate, one.by)            # hospital-2  err  0.09 ...  profiles
-
 Threat model: "collusion+entities", a server with a colluder, and the victim's entity rows without names, which reached it by
 another way. Where relations alone are shared, each client's entities lie in a space of its own, so that cosines of rows say
 little. But one relation table acts in all of them: how well the best tails and heads of each relation fit a row says in which
-relations its entity stands, and how many rows are near it how often. Such a profile of a victim's row is compared with those of
-the colluder's rows, each made within its own client.
+relations its entity stands. Such a profile of a victim's row is compared with those of the colluder's rows, each made within its
+own client.
 
 `rows`: the cosine of rows, as `reconstruction` names them. `profiles`: the cosine of profiles. `both`: their sum, each in its
-deviations over the colluder's rows.
-
-`err`: entities of the victim that are named right, over all of them. Baseline: a name drawn from the
-colluder's.
+deviations over the colluder's rows. `err`: entities of the victim that are named right, over all of them. Baseline: a name drawn
+from the colluder's.
 
 Source: ours, after structural profiles in graph alignment: Heimann et al. 2018 (REGAL).
 
@@ -36,13 +30,12 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.reconstruction.knowledge import Knowledge
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.uploads.pairs import HeldRows, local_ids
-from fkgsec.attacks.uploads.ways import Measure, by_ways
-from fkgsec.estimate import Estimate, exact, proportion
+from fkgsec.attacks.view import NotAttacked, claim_each
+from fkgsec.estimate import exact, proportion
 from fkgsec.kge.models import KgeModel, Side
 
-STRUCTURE = "structure"
 NEAREST = 5  # best candidates of each query, whose mean score is a column
 SIDES: tuple[Side, ...] = ("tail", "head")
 
@@ -57,7 +50,7 @@ class Named:
 
 
 def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
-    """What place each row `[n, W]` has among the others, float32 `[n, 4 R + 3]`, each column in deviations.
+    """Profile each row `[n, W]` among the others, float32 `[n, 4 R + 3]`, each column in deviations.
 
     Of each relation `[R, V]` and side: the best score of another row as its tail (its head), and the mean of the best `NEAREST`.
     Then its norm, and the same two of its similarity to others whatever the relation.
@@ -76,65 +69,53 @@ def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
     return (found - found.mean(dim=0)) / found.std(dim=0).clamp_min(1e-9)
 
 
-def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Named | str]:
-    """By victim and way the name of each row, or why there is none."""
-    own = view.colluder
-    assert own is not None
+def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Named | NotAttacked]:
+    """Name each row of each victim, by each way."""
+    own = view.accomplice
     if len(own.entity_names) < 3:
-        return {victim.name: f"{len(own.entity_names)} entities leaked; it takes 3" for victim in view.victims}
-    known = profiles(view.model, own.entities.float(), own.relations.float())
-    return {victim.name: _named(view, victim, known) for victim in view.victims}
+        raise NotAttacked(f"{len(own.entity_names)} entities leaked; it takes 3")
+    entities, relations = own.entities.float(), own.relations.float()
+    known = profiles(view.model, entities, relations)
 
+    def name(victim: VictimView) -> Named:
+        if victim.entities is None:
+            raise NotAttacked("no entity embedding of it is known")
+        rows = victim.entities.float()
+        if len(rows) < 3 or rows.isnan().any():
+            raise NotAttacked(f"of its {len(rows)} entity rows some were not seen, or they are fewer than 3")
+        near = normalize(rows, dim=1) @ normalize(entities, dim=1).T
+        alike = normalize(profiles(view.model, rows, relations), dim=1) @ normalize(known, dim=1).T
+        scores = {"rows": near, "profiles": alike, "both": _in_deviations(near) + _in_deviations(alike)}
+        ways = {way: own.entity_names[of_way.argmax(dim=1).numpy()] for way, of_way in scores.items()}
+        return Named(ways, HeldRows.of(victim), Knowledge.of(view, victim))
 
-def _named(view: KgeView, victim: VictimView, known: Tensor) -> Named | str:
-    own, rows = view.colluder, victim.entities
-    assert own is not None
-    if rows is None:
-        return "no entity embedding of it is known"
-    if len(rows) < 3 or rows.isnan().any():
-        return f"of its {len(rows)} entity rows some were not seen, or they are fewer than 3"
-    rows = rows.float()
-    near = normalize(rows, dim=1) @ normalize(own.entities.float(), dim=1).T
-    alike = normalize(profiles(view.model, rows, own.relations.float()), dim=1) @ normalize(known, dim=1).T
-    found = {"rows": near, "profiles": alike, "both": _in_deviations(near) + _in_deviations(alike)}
-    ways = {way: own.entity_names[scores.argmax(dim=1).numpy()] for way, scores in found.items()}
-    return Named(ways, HeldRows.of(victim), Knowledge.of(view, victim))
+    return claim_each(view.victims, name)
 
 
 def _in_deviations(scores: Tensor) -> Tensor:
-    """Each row less its mean, over its deviation."""
+    """Subtract from each row its mean, and divide by its deviation."""
     return (scores - scores.mean(dim=1, keepdim=True)) / scores.std(dim=1, keepdim=True).clamp_min(1e-9)
 
 
-def score(claims: Mapping[str, Named | str], truth: Truth) -> list[Figure]:
-    """ERR of every victim, by each way and by the strongest."""
-    figures = []
-    entities = np.array(truth.graph.entities, dtype=object)
-    for victim, claim in claims.items():
-        if isinstance(claim, str):
-            figures += truth.not_attacked(victim, claim)
-            continue
-        client, knowledge = truth.client(victim), claim.knowledge
-        names = entities[client.entity_ids[: client.num_trained_entities]]
-        ids = local_ids(truth, victim, claim.held)
-        held = ids >= 0  # of a sum the adversary takes more rows for the victim's, or fewer
-        most = float(knowledge.attainable_names(names).mean())
-        ways: dict[str, Measure] = {
-            way: partial(_share, int((named[held] == names[ids[held]]).sum()), len(names), most)
-            for way, named in claim.ways.items()
-        }
-        chance = exact(float(knowledge.chance_of_name(names).mean()), len(names))
-        shown = exact(float((knowledge.exposed_names(names) == names).mean()), len(names))
-        figures += by_ways(truth, "err", victim, ways, {"chance": chance}, attainable=most, exposed=shown)
-    return figures
-
-
-def _share(right: int, count: int, attainable: float, compared: int) -> Estimate:
-    return proportion(right, count, compared=compared, attainable=attainable)
+@score_each
+def score(truth: Truth, victim: str, claim: Named) -> list[Figure]:
+    """ERR of a victim, by each way and by the strongest."""
+    client, knowledge = truth.client(victim), claim.knowledge
+    names = np.array(truth.graph.entities, dtype=object)[client.entity_ids[: client.num_trained_entities]]
+    ids = local_ids(truth, victim, claim.held)
+    held = ids >= 0  # of a sum the adversary takes more rows for the victim's, or fewer
+    most = float(knowledge.attainable_names(names).mean())
+    ways = {
+        way: partial(proportion, int((named[held] == names[ids[held]]).sum()), len(names), attainable=most)
+        for way, named in claim.ways.items()
+    }
+    chance = exact(float(knowledge.chance_of_name(names).mean()), len(names))
+    shown = exact(float((knowledge.exposed_names(names) == names).mean()), len(names))
+    return truth.figures("err", victim, ways, {"chance": chance}, attainable=most, exposed=shown)
 
 
 ATTACK = Attack(
-    STRUCTURE,
+    "structure",
     "names a victim's rows by the place that each has among the others, where no row of another client is comparable",
     Needs(colluder=True, entities=True),
     {"err": "entities of the victims that the adversary names"},

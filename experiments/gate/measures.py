@@ -17,8 +17,8 @@ import pandas as pd
 
 from fkgsec import estimate
 from fkgsec.attacks.figure import Figure, headline, over_victims
-from fkgsec.attacks.forgetting.figures import METRICS as UNLEARNING_METRICS
-from fkgsec.attacks.forgetting.figures import UNLEARNING
+from fkgsec.attacks.forgetting.evaluation import METRICS as UNLEARNING_METRICS
+from fkgsec.attacks.forgetting.evaluation import UNLEARNING
 from fkgsec.attacks.membership.evaluation import METRICS, OF_SHARED
 from fkgsec.attacks.options import MEMBERSHIP, THREAT_MODELS
 from fkgsec.attacks.reconstruction.leakage import items_behind

@@ -17,8 +17,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from fkgsec.attacks.membership.audits import known_triples
-from fkgsec.attacks.membership.models import client_models
+from fkgsec.attacks.membership.audits import client_models, known_triples
 from fkgsec.data.catalogue import locate
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import make_transport

@@ -26,7 +26,6 @@ import torch
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.forgetting.evaluation import Forgetting, Results, measure_forgetting
 from fkgsec.attacks.forgetting.evidence import Evidence, Power, measure_power, weigh_evidence
-from fkgsec.attacks.forgetting.figures import forgetting_figures
 from fkgsec.attacks.forgetting.readings import AuditRun, read_run
 from fkgsec.attacks.membership.audits import Audited, Shadow, audited_triples, replace_train, train_shadow
 from fkgsec.data.escrow import read_escrow
@@ -218,7 +217,7 @@ class Verification(msgspec.Struct, frozen=True):
     @property
     def figures(self) -> list[Figure]:
         """What was measured, as the figures of every attack are given."""
-        return forgetting_figures(self.forgetting)
+        return self.forgetting.attack_figures()
 
     def to_frame(self) -> pd.DataFrame:
         """A row for each figure of each role, see `Forgetting.to_frame`; the outcome is `verdict.outcome`."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fkgsec.attacks.neighbours import nearest
+from fkgsec.attacks.reconstruction.inference import nearest
 
 
 def naive_cosine(a: np.ndarray, b: np.ndarray) -> float:

@@ -17,6 +17,7 @@ from fkgsec.attacks import residual
 from fkgsec.attacks.residual import (
     SOURCES,
     UNKNOWN,
+    Part,
     SecureTable,
     attribute_holders,
     claim_rows,
@@ -62,11 +63,11 @@ def make_table(
     table = SecureTable(
         parties=parties,
         victims=tuple(party for place, party in enumerate(parties) if place != (colluder or 0)),
-        colluder=None if colluder is None else parties[colluder],
         names=np.array([f"row {row}" for row in range(holds.shape[1])], dtype=object),
         opened=opened,
-        leaked=given_away,
-        own_input=None if colluder is None else torch.from_numpy(inputs[colluder][given_away]),
+        parts=()
+        if colluder is None
+        else (Part(parties[colluder], given_away, torch.from_numpy(inputs[colluder][given_away])),),
         all_leaked=colluder is not None and leaked is None,
         holdings={parties[place]: np.nonzero(holds[place])[0] for place in told},
     )
@@ -76,11 +77,11 @@ def make_table(
 def known_beforehand(table: SecureTable) -> np.ndarray:
     """What the adversary knows without any count, `[parties, n]`."""
     known = np.full((len(table.parties), len(table.names)), UNKNOWN)
-    if table.colluder is not None:
-        place = table.parties.index(table.colluder)
+    for party, leaked, _ in table.parts:
+        place = table.parties.index(party)
         if table.all_leaked:
             known[place] = 0
-        known[place, table.leaked] = 1
+        known[place, leaked] = 1
     for party, rows in table.holdings.items():
         known[table.parties.index(party)] = 0
         known[table.parties.index(party), rows] = 1
@@ -325,7 +326,7 @@ class TestClaims:
     def test_rows_that_were_not_leaked_keep_the_colluders_part(self) -> None:
         leaked = np.array([True, False, False, False, False, False])
         table, inputs = make_table(self.HOLDS, self.EVERYBODY, leaked=leaked)
-        assert table.leaked.tolist() == [0]
+        assert table.parts[0].leaked.tolist() == [0]
         claims = claim_rows(table, np.random.default_rng(0))
         rows = {int(row): e for own in claims.values() for row, e in zip(own.rows, own.embeddings, strict=True)}
         np.testing.assert_allclose(rows[0], inputs[1:, 0].mean(axis=0), atol=1e-6)

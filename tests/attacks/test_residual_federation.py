@@ -292,7 +292,7 @@ class TestOnlyWhatItHas:
     def test_the_colluders_other_rows_do_not_matter(self, defense: str) -> None:
         result = federate(3, defense, rounds=4)
         view = view_of(result, leak=0.5)
-        leaked = view.secure["entities"].leaked
+        leaked = view.secure["entities"].parts[0].leaked
         party = client_party(COLLUDER)
         for rows, same in ((np.setdiff1d(np.arange(len(result.row_names["entities"])), leaked), True), (leaked, False)):
             changed = result.inputs["entities"][party].clone()
@@ -320,7 +320,7 @@ class TestOnlyWhatItHas:
         total, holders = table.opened[0].sums()
         unseen = 0
         for claims in entity_claims(view).values():
-            outside = ~np.isin(claims.rows, table.leaked)
+            outside = ~np.isin(claims.rows, table.parts[0].leaked)
             rows = claims.rows[outside]
             np.testing.assert_allclose(
                 claims.embeddings[outside], total[rows] / holders[rows, None], rtol=1e-6, atol=1e-9
@@ -336,13 +336,15 @@ class TestOnlyWhatItHas:
             table = view.secure["entities"]
             known = {name for name in table.names if name is not None}
             assert known == set(view.colluder.entity_names)
-            assert table.leaked.tolist() == [row for row, name in enumerate(table.names) if name is not None]
-            assert [result.row_names["entities"][row] for row in table.leaked] == table.names[table.leaked].tolist()
+            assert table.parts[0].leaked.tolist() == [row for row, name in enumerate(table.names) if name is not None]
+            assert [result.row_names["entities"][row] for row in table.parts[0].leaked] == table.names[
+                table.parts[0].leaked
+            ].tolist()
 
     def test_a_server_alone_has_nothing_to_compare_with(self) -> None:
         result = federate(3)
         table = view_of(result, "server").secure["entities"]
-        assert (table.colluder, len(table.leaked), table.own_input) == (None, 0, None)
+        assert table.parts == ()
         assert all(name is None for name in table.names)
         rows, _ = attack(result, "server")
         for row in rows.values():
@@ -387,7 +389,7 @@ class TestShuffled:
     def test_permuted_holders_bring_it_down_to_its_baseline(self) -> None:
         """Counts moved to other rows that the colluder knows: as many claims, none of them better than a draw."""
         result = federate(3)
-        leaked = view_of(result).secure["entities"].leaked
+        leaked = view_of(result).secure["entities"].parts[0].leaked
         honest, _ = attack(result)
         assert honest[ALL].err.advantage > 0.1
         found, drawn, wrong, certain = [], [], 0, 0

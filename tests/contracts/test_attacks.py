@@ -102,12 +102,6 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def configured(name: str) -> Attack:
-    """An attack under the options of these trials."""
-    attack = ATTACKS[name]
-    return replace(attack.configured(OPTIONS[attack.task]) if attack.configured else attack, configured=None)
-
-
 class Watched:
     """An attack that is watched: views and laboratory are sealed once it has run, and truth cannot be made before.
 
@@ -129,9 +123,10 @@ class Watched:
         view_of, self._running = laboratory._view_of, True
         laboratory._view_of = lambda result: self._sealed(view_of(result))
         _change_class(laboratory, self._guarded(type(laboratory)))
-        claims = self._real.run(self._sealed(view), laboratory, rng)
-        self._running = False
-        return claims
+        try:
+            return self._real.run(self._sealed(view), laboratory, rng)
+        finally:
+            self._running = False
 
     def _score(self, claims: Any, truth: Truth) -> list[Figure]:
         return self._real.score(claims, truth)
@@ -173,7 +168,7 @@ def _change_class(thing: Any, kind: type) -> None:
 def test_run_reaches_no_truth_score_reaches_no_view_and_a_signal_is_found(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    figures = attacked(Watched(configured(name), monkeypatch).attack)
+    figures = attacked(Watched(ATTACKS[name], monkeypatch).attack)
     assert any(not one.reason for one in figures), {one.reason for one in figures}
     assert name in QUIET or any(one.beyond for one in figures)
 
@@ -201,7 +196,7 @@ def assert_no_message(attack: Attack) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_no_baseline_takes_a_message_or_a_row(name: str) -> None:
-    assert_no_message(configured(name))
+    assert_no_message(ATTACKS[name])
 
 
 def test_a_baseline_that_averages_true_rows_is_found() -> None:
@@ -223,11 +218,11 @@ def test_a_baseline_that_averages_true_rows_is_found() -> None:
         return figures
 
     with pytest.raises(AssertionError):
-        assert_no_message(replace(configured("update-recovery"), score=score))
+        assert_no_message(replace(ATTACKS["update-recovery"], score=score))
 
 
 def cheat(run: Callable[..., Any], score: Callable[..., Any], patch: pytest.MonkeyPatch) -> None:
-    attack = replace(configured("update-recovery"), run=run, score=score)
+    attack = replace(ATTACKS["update-recovery"], run=run, score=score)
     attacked(Watched(attack, patch).attack)
 
 

@@ -1,7 +1,7 @@
 """From building blocks to graphs: how often each block occurs, then which wiring of so many nodes shows each its surroundings.
 
     for counts in block_counts(columns, classes, balance, observed, noise, rng):     # by class, int64 [c]
-        for wiring in Wirings(kinds, counts, rings, rng).found(20): ...          # Wiring(labels, edges)
+        for wiring in Wirings(kinds, counts, rings, rng).found(20): ...          # LabelledGraph
 
 A network of L convolutions gives equal gradients for graphs whose nodes have equal surroundings to depth L: where more than one
 wiring remains, nothing in a gradient tells them apart, and the rings of public graphs say which is likely.
@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.optimize import linprog, nnls
 
+from fkgsec.attacks.graphs.inversion.similarity import LabelledGraph
+
 CORNERS = 12
 STEPS = 3_000  # of one search for a wiring
 
@@ -29,7 +31,7 @@ def block_counts(
     noise: np.ndarray,
     rng: np.random.Generator,
 ) -> Iterator[np.ndarray]:
-    """How often blocks of each class occur, int64 `[c]`: whole numbers whose sum of columns is what was observed.
+    """Count the blocks of each class, int64 `[c]`: whole numbers whose sum of columns is what was observed.
 
     First those of least squares. Where classes differ by less than noise several sums agree: then the corners of all nonnegative
     solutions that give every edge two ends, in random directions, which are whole for the most part.
@@ -79,13 +81,6 @@ class Kind(NamedTuple):
     needs: tuple[int, ...]
 
 
-class Wiring(NamedTuple):
-    """A graph: the label of each node, and its edges (lower, higher)."""
-
-    labels: tuple[int, ...]
-    edges: tuple[tuple[int, int], ...]
-
-
 @dataclass(eq=False)
 class _Node:
     kind: Kind
@@ -115,7 +110,7 @@ class Wirings:
         self.steps = 0
         self.nodes: list[_Node] = []
 
-    def found(self, searches: int) -> Iterator[Wiring]:
+    def found(self, searches: int) -> Iterator[LabelledGraph]:
         """The first wiring of each of so many searches that finds one; graphs may come more than once."""
         for _ in range(searches):
             self.steps, counts = STEPS, dict(self.counts)
@@ -124,7 +119,7 @@ class Wirings:
             if wiring is not None:
                 yield wiring
 
-    def _completed(self) -> Iterator[Wiring]:
+    def _completed(self) -> Iterator[LabelledGraph]:
         self.steps -= 1
         if self.steps < 0:
             return
@@ -134,20 +129,23 @@ class Wirings:
         elif any(self.counts.values()):
             # All that was begun is whole: another component, which some node of the rarest class left is in.
             number = min((number for number, count in self.counts.items() if count), key=lambda one: self.counts[one])
-            for kind in self._shuffled(self.kinds[number]):
-                yield from self._added(number, kind, None)
+            kinds = self.kinds[number]
+            for place in self.rng.permutation(len(kinds)):
+                yield from self._added(number, kinds[place], None)
         else:
             edges = [(one, other) for one, node in enumerate(self.nodes) for other in node.joined if one < other]
-            yield Wiring(tuple(node.kind.label for node in self.nodes), tuple(edges))
+            yield LabelledGraph(tuple(node.kind.label for node in self.nodes), tuple(edges))
 
-    def _shuffled(self, items: Sequence[Kind]) -> list[Kind]:
-        return [items[place] for place in self.rng.permutation(len(items))]
-
-    def _with_neighbour(self, place: int) -> Iterator[Wiring]:
+    def _with_neighbour(self, place: int) -> Iterator[LabelledGraph]:
         """Give a node the first neighbour that it is missing: one that is there already, or another."""
         node = self.nodes[place]
         wanted, own = node.missing[0], node.kind.own
-        distances = self._distances(place)
+        distances, frontier = {place: 0}, [place]  # of the nodes that can be reached, in edges
+        for near in frontier:
+            for other in self.nodes[near].joined:
+                if other not in distances:
+                    distances[other] = distances[near] + 1
+                    frontier.append(other)
         closing = [
             other
             for other in range(place + 1, len(self.nodes))
@@ -173,17 +171,7 @@ class Wirings:
                 number, kind = chosen
                 yield from self._added(number, kind, place)
 
-    def _distances(self, start: int) -> dict[int, int]:
-        """Of the nodes that can be reached, in edges."""
-        known, frontier = {start: 0}, [start]
-        for one in frontier:
-            for other in self.nodes[one].joined:
-                if other not in known:
-                    known[other] = known[one] + 1
-                    frontier.append(other)
-        return known
-
-    def _joined(self, place: int, other: int) -> Iterator[Wiring]:
+    def _joined(self, place: int, other: int) -> Iterator[LabelledGraph]:
         one, there = self.nodes[place], self.nodes[other]
         before = list(one.missing), list(there.missing)
         one.missing.remove(there.kind.own)
@@ -195,7 +183,7 @@ class Wirings:
         there.joined.pop()
         one.missing, there.missing = before
 
-    def _added(self, number: int, kind: Kind, place: int | None) -> Iterator[Wiring]:
+    def _added(self, number: int, kind: Kind, place: int | None) -> Iterator[LabelledGraph]:
         self.counts[number] -= 1
         self.nodes.append(_Node(kind, list(kind.needs)))
         yield from self._completed() if place is None else self._joined(place, len(self.nodes) - 1)

@@ -61,7 +61,7 @@ class Linear:
         return x @ self.weight.T + self.bias
 
     def rank(self) -> int:
-        """How many dimensions the rows of the gradient span, beyond noise."""
+        """Dimensions that the rows of the gradient span, beyond noise."""
         return len(self._span()[0])
 
     def _span(self) -> tuple[Tensor, Tensor, float]:
@@ -72,7 +72,7 @@ class Linear:
         return basis[kept], sizes[kept], length
 
     def reads(self, values: Tensor) -> Tensor:
-        """Which values `[k, in]` the layer may have read: bool `[k]`, those in the span of the gradient's rows.
+        """Select the values `[k, in]` that the layer may have read: bool `[k]`, those in the span of the gradient's rows.
 
         A direction of the span is known the worse the smaller its singular value, by which the distance is measured.
         """
@@ -90,7 +90,7 @@ class Layer:
     last: Linear
 
     def readings(self, level: Level, candidates: Sequence[Candidate]) -> Tensor:
-        """What `last` reads at the centre of each candidate, float64 `[k, width]`."""
+        """Inputs of `last` at the centre of each candidate, float64 `[k, width]`."""
         summed = level.outputs[torch.tensor([centre for centre, _ in candidates], dtype=torch.int64)]
         row = np.repeat(np.arange(len(candidates)), [len(neighbours) for _, neighbours in candidates])
         around = [place for _, neighbours in candidates for place in neighbours]

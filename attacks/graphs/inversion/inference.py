@@ -3,7 +3,7 @@
     step = Step.between(broadcast, upload, settings.learning_rate, settings.weight_decay)
     found = invert(step, layers=2, known=auxiliary, rng=rng)
     found.neighbourhoods                             # labels of a node and its neighbours, for each that occurs
-    found.graph                                      # Wiring(labels, edges); None where no graph explains the gradient
+    found.graph                                      # labels and edges; None where no graph explains the gradient
 
 Of a single graph more is known than the span of its blocks: the gradient of the layer behind the readout is an outer product with
 the sum over nodes, and its bias' gradient is the other factor. So the gradient of the last convolution is a sum with known terms,
@@ -17,7 +17,7 @@ and compares whole gradients.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import networkx as nx
@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec.attacks.graphs.inversion.assembly import Kind, Wiring, Wirings, block_counts
+from fkgsec.attacks.graphs.inversion.assembly import Kind, Wirings, block_counts
 from fkgsec.attacks.graphs.inversion.blocks import (
     FLOAT32_ERROR,
     Layer,
@@ -37,6 +37,7 @@ from fkgsec.attacks.graphs.inversion.blocks import (
     labels_of,
     rounding,
 )
+from fkgsec.attacks.graphs.inversion.similarity import LabelledGraph
 from fkgsec.graphs.sets import GraphSet
 
 SEARCHES = 40  # for wirings of one graph
@@ -50,7 +51,7 @@ Neighbourhood = tuple[int, ...]
 
 @dataclass(frozen=True, eq=False)
 class Step:
-    """One step of plain gradient descent: parameters before it and gradients, by name, float64."""
+    """A step of plain gradient descent: parameters before it and gradients, by name, float64."""
 
     parameters: Mapping[str, Tensor]
     gradients: Mapping[str, Tensor]
@@ -87,7 +88,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Inverted:
-    """What a gradient told.
+    """Neighbourhoods and graph recovered from a gradient.
 
     Attributes:
         neighbourhoods: ascending labels of a node and its neighbours, of all nodes of all graphs in the step.
@@ -95,7 +96,7 @@ class Inverted:
     """
 
     neighbourhoods: frozenset[Neighbourhood]
-    graph: Wiring | None = None
+    graph: LabelledGraph | None = None
 
 
 def invert(step: Step, layers: int, known: GraphSet, rng: np.random.Generator, *, whole: bool = True) -> Inverted:
@@ -140,13 +141,19 @@ def _admitted(layer: Layer, level: Level, max_degree: int) -> Level:
     return deeper(layer, level, [candidates[place] for place in kept.tolist()], readings[kept])
 
 
-def _assembled(step: Step, layer: Layer, level: Level, known: GraphSet, rng: np.random.Generator) -> Wiring | None:
+def _assembled(
+    step: Step, layer: Layer, level: Level, known: GraphSet, rng: np.random.Generator
+) -> LabelledGraph | None:
     """The likeliest graph of the deepest blocks, None if none is found."""
     candidates = grown(level, int(known.degrees.max()))
     system = _System.of(step, layer, level, candidates)
     if system is None:
         return None
-    rings = _rings(known)
+    known_rings: Counter[int] = Counter()
+    for number in range(min(len(known), RINGS_OF)):
+        edges = [(one, other) for one, other in known.edges(number).tolist() if one < other]
+        known_rings.update(_ring_lengths(_network(edges)))
+    rings = {length: count / known_rings.total() for length, count in known_rings.items()}  # shares of each length
     for counts in block_counts(system.columns, system.classes, system.balance, system.observed, system.noise, rng):
         kinds: dict[int, list[Kind]] = {}
         for (centre, neighbours), number in zip(system.candidates, system.classes.tolist(), strict=True):
@@ -154,11 +161,18 @@ def _assembled(step: Step, layer: Layer, level: Level, known: GraphSet, rng: np.
                 kinds.setdefault(number, []).append(Kind(level.labels[centre], centre, neighbours))
         left = {number: int(count) for number, count in enumerate(counts) if count}
         made = Wirings(kinds, left, lambda size: rings.get(size, RARE_RING), rng).found(SEARCHES)
-        distinct = {}
+        distinct: dict[str, tuple[tuple[int, float], LabelledGraph]] = {}
         for wiring in made:
-            distinct.setdefault(_fingerprint(wiring), wiring)
+            graph = _network(wiring.edges, wiring.labels)
+            lengths = sorted(_ring_lengths(graph))
+            shape = nx.weisfeiler_lehman_graph_hash(
+                graph, node_attr="label", iterations=6
+            )  # equal for isomorphic graphs
+            likelihood = float(sum(np.log(rings.get(length, RARE_RING)) for length in lengths))
+            rank = -nx.number_connected_components(graph), likelihood  # fewer components first, then frequent rings
+            distinct.setdefault(f"{shape}:{'-'.join(map(str, lengths))}", (rank, wiring))
         if distinct:
-            return max(distinct.values(), key=lambda wiring: _likelihood(wiring, rings))
+            return max(distinct.values(), key=lambda found: found[0])[1]
     return None
 
 
@@ -175,7 +189,7 @@ class _System:
 
     @classmethod
     def of(cls, step: Step, layer: Layer, level: Level, candidates: list) -> _System | None:
-        """Of the candidates whose units are among those that some node had active; None where the gradient is too small."""
+        """Take the candidates whose units are among those that some node had active; None where the gradient is too small."""
         post, last = step.linear("post"), layer.last
         behind = post.bias_gradient
         if not candidates or float(behind.norm()) < CERTAIN * post.noise * len(behind) ** 0.5:
@@ -225,34 +239,13 @@ def _balance(candidates: list) -> np.ndarray:
     return np.array(list(rows.values())).reshape(len(rows), len(candidates))
 
 
-def _rings(known: GraphSet) -> dict[int, float]:
-    """Share of each length among the shortest independent cycles of known graphs."""
-    counts: Counter[int] = Counter()
-    for number in range(min(len(known), RINGS_OF)):
-        edges = [(one, other) for one, other in known.edges(number).tolist() if one < other]
-        counts.update(_ring_lengths(edges))
-    return {length: count / counts.total() for length, count in counts.items()}
-
-
-def _ring_lengths(edges: list[tuple[int, int]] | tuple[tuple[int, int], ...]) -> list[int]:
+def _network(edges: Sequence[tuple[int, int]], labels: Sequence[int] = ()) -> nx.Graph:
     graph = nx.Graph()
+    graph.add_nodes_from((node, {"label": str(label)}) for node, label in enumerate(labels))
     graph.add_edges_from(edges)
+    return graph
+
+
+def _ring_lengths(graph: nx.Graph) -> list[int]:
+    """Lengths of the shortest independent cycles."""
     return [len(ring) for ring in nx.minimum_cycle_basis(graph)]
-
-
-def _likelihood(wiring: Wiring, rings: Mapping[int, float]) -> tuple[int, float]:
-    """Fewer components first, then frequent rings."""
-    graph = nx.Graph()
-    graph.add_nodes_from(range(len(wiring.labels)))
-    graph.add_edges_from(wiring.edges)
-    weights = [np.log(rings.get(length, RARE_RING)) for length in _ring_lengths(wiring.edges)]
-    return -nx.number_connected_components(graph), float(sum(weights))
-
-
-def _fingerprint(wiring: Wiring) -> str:
-    """Equal for isomorphic graphs, and for few others."""
-    graph = nx.Graph()
-    graph.add_nodes_from((node, {"label": str(label)}) for node, label in enumerate(wiring.labels))
-    graph.add_edges_from(wiring.edges)
-    rings = "-".join(map(str, sorted(_ring_lengths(wiring.edges))))
-    return f"{nx.weisfeiler_lehman_graph_hash(graph, node_attr='label', iterations=6)}:{rings}"

@@ -36,8 +36,7 @@ def probe(run: Trained, **changes: Any) -> tuple[float, int]:
     """The AUC, and the round of the probe."""
     laboratory, truth, plan = run
     found = ask(replace(plan, **changes), laboratory)
-    assert not isinstance(found, str), found
-    return float(np.mean([auc(found.answers, rows_of(truth, plan, victim)) for victim in truth.victims])), found.round
+    return float(np.mean([auc(found, rows_of(truth, plan, victim)) for victim in truth.victims])), found.round
 
 
 def watched(record: Record) -> tuple[Trained, list[float]]:

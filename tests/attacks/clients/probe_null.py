@@ -17,14 +17,14 @@ import numpy as np
 import torch
 
 from fkgsec import run_federation
-from fkgsec.attacks.clients.active import ATTACK, Answers, Plan, ask, draw_plan
+from fkgsec.attacks.clients.active import ATTACK, Answers, Plan, ask, asked_of, draw_plan
 from fkgsec.attacks.clients.asking import askable, numbers, places
 from fkgsec.attacks.kge.view import KgeView, kge_view
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import placements
 from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.attacks.registry import Truth
-from fkgsec.attacks.uploads.questions import Questions, draw_questions, named
+from fkgsec.attacks.uploads.questions import draw_questions, named
 from fkgsec.defenses import make_transport
 from fkgsec.experiments.runs.record import Record
 from fkgsec.randomness import generator
@@ -39,33 +39,17 @@ def trained(record: Record) -> tuple[Laboratory[KgeView], Truth, Plan]:
     result, options = train(spec.load_graph(), spec.federation_options()), spec.attack_options()
     who, seed = options.colluders(result.graph.clients), options.seed
     view_of = partial(kge_view, threat_model=THREAT_MODELS["client"], colluder=who, leak=options.leak[0], seed=seed)
-    view, laboratory = view_of(result), Laboratory(result, train, seed, view_of)
+    view, laboratory = view_of(result), Laboratory(result, train, options, who, view_of)
     victims, rng = [one.name for one in view.victims], generator(seed, "score", ATTACK.name, "client")
-    truth = Truth(ATTACK, view.threat_model, view.round, None, laboratory.runs, victims, who[0], seed, rng)
+    truth = Truth(ATTACK, view.threat_model, view.round, None, laboratory.runs, victims, who, options, rng)
     return laboratory, truth, draw_plan(view, options, generator(seed, "attack", ATTACK.name, "client"))
-
-
-def asked_of(truth: Truth, plan: Plan, victim: str) -> Questions:
-    """The probe's questions of a victim: of triples of which an end was to be moved."""
-    names, kinds = (np.array(one, dtype=object) for one in (truth.graph.entities, truth.graph.relations))
-    client, known = truth.own(victim), askable(truth.graph, truth.colluders, victim)
-    moved, has = (
-        np.isin(names[client.entity_ids].astype(str), one.astype(str))
-        for one in (plan.own.entity_names[plan.moved], plan.own.entity_names)
-    )
-    has_kind = np.isin(kinds[client.relation_ids].astype(str), plan.own.relation_names.astype(str))
-
-    def asks(triples: np.ndarray) -> np.ndarray:
-        ends = triples[:, [0, 2]]
-        return known(triples) & moved[ends].any(axis=1) & has[ends].all(axis=1) & has_kind[triples[:, 1]]
-
-    return draw_questions(truth, victim, asks, truth.rng)
 
 
 def rows_of(truth: Truth, plan: Plan, victim: str) -> tuple[np.ndarray, np.ndarray]:
     """The trained triples and the random pairs that are asked, in the client's rows, int64 `[q, 3]` each."""
     place, kind = numbers(plan.own.entity_names), numbers(plan.own.relation_names)
-    asked = asked_of(truth, plan, victim)
+    known = askable(truth.graph, truth.colluders, victim)
+    asked = draw_questions(truth, victim, partial(asked_of, truth, plan, victim, known), truth.rng)
     trained, others = (places(named(truth, victim, part), place, kind) for part in (asked.trained, asked.random))
     return trained, others
 
@@ -100,8 +84,7 @@ def main() -> None:
             made = {}
             for name, moves in (("moved", plan.moves), ("still", torch.zeros_like(plan.moves))):
                 probed = ask(replace(plan, moves=moves), laboratory)
-                assert not isinstance(probed, str), probed
-                made[name] = probed.answers._replace(plan=plan)
+                made[name] = probed._replace(plan=plan)
             probe = np.mean([auc(made["moved"], one) for one in asked])
             still, others = (nulls(made[name], asked) for name in ("still", "moved"))
             rows.append((probe, still, others))

@@ -89,7 +89,11 @@ def test_the_client_alone_claims_them(federate) -> None:
         return federate()
 
     laboratory = Laboratory(
-        federate(), train, 0, lambda _: View(threat_model=THREAT_MODELS["client"], round=1, victims=())
+        federate(),
+        train,
+        AttackOptions(),
+        ["hospital-1"],
+        lambda _: View(threat_model=THREAT_MODELS["client"], round=1, victims=()),
     )
     triples = np.array([(*known, foreign), (*known, "nobody")], dtype=object)
     laboratory.train_with_triples(client.name, triples, lambda rows: seen.append(rows) or Guesser(client.name, rows))

@@ -15,6 +15,7 @@ from fkgsec.attacks.forgetting.evaluation import OTHERS, Forgetting, measure_for
 from fkgsec.attacks.forgetting.relearning import relearn_curve
 from fkgsec.attacks.forgetting.update_difference import degree_matched, moved_rows
 from fkgsec.attacks.membership.audits import ClientModel, Shadow, audited_triples, client_models, to_local, train_shadow
+from fkgsec.attacks.view import NotAttacked
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.negatives import KnownTriples
@@ -262,9 +263,13 @@ def test_relearning_climbs_repeats_and_leaves_the_model_as_it_was(name: str) -> 
 
     def curve() -> np.ndarray:
         return relearn_curve(
-            ClientModel(model, tables), forget, known, steps=30, learning_rate=0.05, batch_size=8, num_negatives=8,
-            rng=np.random.default_rng(1),
-        )  # fmt: skip
+            ClientModel(model, tables),
+            forget,
+            known,
+            KgeOptions(learning_rate=0.05, batch_size=8, num_negatives=8),
+            30,
+            np.random.default_rng(1),
+        )
 
     first = curve()
     assert len(first) == 31
@@ -309,8 +314,9 @@ def test_a_server_without_single_uploads_sees_nothing(fabricate: MakeResult, cas
         ClientTables(torch.zeros(c.num_entities, 16), torch.zeros(c.num_relations, 16)) for c in case.graph.clients
     ]
     fedr = fabricate(case.graph, tables, tables, algorithm="fedr")
-    reason = moved_rows(fedr, fedr, case.graph.clients[0].name)
-    assert reason == f"the server saw no entity rows of {case.graph.clients[0].name} alone before the request"
+    name = case.graph.clients[0].name
+    with pytest.raises(NotAttacked, match=f"the server saw no entity rows of {name} alone before the request"):
+        moved_rows(fedr, fedr, name)
 
 
 def test_degree_matched_takes_near_degrees_once_and_only_usable_entities() -> None:

@@ -13,9 +13,8 @@ from fkgsec.attacks import Figure, GraphAttackOptions, run_attacks
 from fkgsec.attacks.graphs import membership as module
 from fkgsec.attacks.graphs import models
 from fkgsec.attacks.graphs.candidates import draw_candidates
-from fkgsec.attacks.graphs.membership import claim
+from fkgsec.attacks.graphs.membership import claim, train_shadows
 from fkgsec.attacks.graphs.models import GraphModel, own_client, parameter_names, train_layers
-from fkgsec.attacks.graphs.shadows import train_shadows
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
 from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.attacks.registry import build_view
@@ -137,7 +136,7 @@ class TestFound:
     def test_a_shadow_knows_the_candidates_that_it_trained_on(self, overfitted: GnnResult) -> None:
         colluder = overfitted.graph.clients[0].name
         view = build_view(overfitted, THREAT_MODELS["models+graphs"], colluder=colluder, seed=0, candidates=True)
-        laboratory = Laboratory(overfitted, run_federation, 0, lambda _: view)
+        laboratory = Laboratory(overfitted, run_federation, GraphAttackOptions(), [colluder], lambda _: view)
         shadows = train_shadows(view, laboratory, 4, np.random.default_rng(0))
         for name, inside in shadows.inside.items():
             logits = shadows.logits[name]["local"]
@@ -216,7 +215,8 @@ def test_shadows_train_on_halves_of_the_candidates_and_on_no_other_graph_of_a_vi
         trained.append((graphs, options))
         return run_federation(graphs, options)
 
-    claim(view, Laboratory(result, train, 0, lambda _: view), np.random.default_rng(0), num_shadows=4)
+    laboratory = Laboratory(result, train, GraphAttackOptions(shadows=4), ["molecules-1"], lambda _: view)
+    claim(view, laboratory, np.random.default_rng(0))
     seeds = {options.seed for _, options in trained}
     assert len(trained) == len(seeds) == 4
     assert result.options.seed not in seeds

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from fkgsec.attacks.kge.leak_draws import LEAK_DRAWS, other_seeds
+from fkgsec.attacks.kge.task import other_seeds
 from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.registry import LEAK_DRAWS
 from fkgsec.attacks.view import ALL
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.estimate import Estimate

@@ -15,12 +15,11 @@ from fkgsec.attacks.figure import STRONGEST, Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.membership import inference
-from fkgsec.attacks.membership.adversaries import Signals
 from fkgsec.attacks.membership.audits import contains, to_local
 from fkgsec.attacks.membership.evaluation import Group, group_figures
 from fkgsec.attacks.membership.figures import placements
 from fkgsec.attacks.membership.intervals import dyadic_auc, dyadic_tpr
-from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
 from fkgsec.attacks.registry import Truth
 from fkgsec.estimate import critical_value
 
@@ -29,7 +28,8 @@ def truth_of(graph: FederatedGraph | None = None) -> Truth:
     """Of a run that needs no training: a model's holder attacks every client."""
     result = SimpleNamespace(options=KgeOptions(), graph=graph)
     victims = [client.name for client in graph.clients] if graph else []
-    return Truth(inference.ATTACK, THREAT_MODELS["models"], 0, 0.0, [result], victims, "", 0, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    return Truth(inference.ATTACK, THREAT_MODELS["models"], 0, 0.0, [result], victims, ("",), AttackOptions(), rng)
 
 
 def group_of(seed: int, m: int = 160, c: int = 200, entities: int = 30) -> Group:
@@ -89,10 +89,8 @@ def test_tpr_counts_shared_entities_of_members_and_of_controls() -> None:
     of_controls[300 + np.argsort(controls), 1] = np.arange(400) // 40
     for max_fpr in (0.01, 0.1):
         alone = dyadic_tpr(members, controls, apart, max_fpr)
-        assert alone is not None
         for shared in (of_members, of_controls):
             found = dyadic_tpr(members, controls, shared, max_fpr)
-            assert found is not None
             assert found.high - found.low > 1.1 * (alone.high - alone.low)
     made = next(one for one in group_figures(truth_of(), group) if one.metric == "tpr@0.01")
     assert made.estimate == dyadic_tpr(members, controls, group.ends, 0.01)
@@ -106,7 +104,7 @@ class Planted:
     victim: str
     seed: int
 
-    def signals(self, named: np.ndarray, temperature: float | None = None) -> Signals:
+    def signals(self, named: np.ndarray, temperature: float | None = None) -> dict[str, np.ndarray]:
         client = next(one for one in self.graph.clients if one.name == self.victim)
         ids = [{name: number for number, name in enumerate(one)} for one in (self.graph.entities, self.graph.relations)]
         numbers = [[ids[column == 1][name] for column, name in enumerate(triple)] for triple in named]
@@ -114,8 +112,9 @@ class Planted:
         rng = np.random.default_rng(self.seed)
         difficulty = np.sin(12.9898 * triples @ [1.0, 2.0, 3.0])  # the same in every model
         scores = 3 * difficulty + 4 * contains(client.train, triples) + rng.normal(0, 0.3, len(triples))
-        losses = None if temperature is None else np.logaddexp(0, -scores)
-        return Signals(scores, -np.logaddexp(0, -scores), np.log1p(np.exp(3 - scores)), losses)
+        losses = np.logaddexp(0, -scores)
+        found = {"score": scores, "log_probability": -losses, "log_rank": np.log1p(np.exp(3 - scores))}
+        return found if temperature is None else found | {"loss": losses}
 
 
 @pytest.fixture(scope="module")
@@ -138,8 +137,7 @@ def whole() -> list[Figure]:
         protection=SimpleNamespace(guarantees={}),
         transcript=SimpleNamespace(entries=[]),
     )
-    laboratory = KgeLaboratory(result, train, 0, lambda _: replace(view))
-    view = laboratory.with_candidates(view, [])
+    laboratory = KgeLaboratory(result, train, AttackOptions(shadows=4), [], lambda _: replace(view))
     with pytest.MonkeyPatch.context() as patch:
         # What is held of a shadow comes of the graph that was trained on last.
         patch.setattr(
@@ -151,7 +149,7 @@ def whole() -> list[Figure]:
                 else Planted(made[-1], victim.name, len(made))
             },
         )
-        claims = inference.claim(view, laboratory, np.random.default_rng(0), num_shadows=4)
+        claims = inference.claim(view, laboratory, np.random.default_rng(0))
     return inference.score(claims, truth)
 
 
@@ -180,6 +178,7 @@ def test_calibration_leaves_out_shadows_that_saw_the_triple() -> None:
     """A triple that shadows score 4 when in and 0 when out, and the model 1, lies 1 above, whichever shadows it was in."""
     inside = np.array([[True, False], [False, True], [True, False], [False, True]])
     scores = np.where(inside, 4.0, 0.0) + np.array([[0.1], [0.1], [-0.1], [-0.1]])
-    own = Signals(np.ones(2), np.zeros(2), np.zeros(2), np.zeros(2))
-    ways = inference._ways(own, [Signals(one, one, one, None) for one in scores], inside, "same-graph")
+    own = {"score": np.ones(2), **dict.fromkeys(("log_probability", "log_rank", "loss"), np.zeros(2))}
+    shadows = [dict.fromkeys(("score", "log_probability", "log_rank"), values) for values in scores]
+    ways = inference._ways(own, shadows, inside, "same-graph")
     assert ways["calibrated, same graph"] == pytest.approx([1.0, 1.0])

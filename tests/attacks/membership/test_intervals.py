@@ -28,9 +28,9 @@ def test_values_are_those_of_scikit_learn(seed: int) -> None:
     fpr, tpr, _ = roc_curve(truth, scores, drop_intermediate=False)
     for most in (0.01, 0.1):
         found = dyadic_tpr(members, controls, ends, most)
-        assert found is not None
         assert found.value == pytest.approx(tpr[fpr <= most].max())
-    assert dyadic_tpr(members, controls[:50], ends[: len(members) + 50], 0.01) is None
+    with pytest.raises(ValueError, match="more than 50 controls"):
+        dyadic_tpr(members, controls[:50], ends[: len(members) + 50], 0.01)
 
 
 def test_by_hand() -> None:
@@ -39,7 +39,6 @@ def test_by_hand() -> None:
     ends = np.arange(28).reshape(14, 2)  # no two share an entity
     assert dyadic_auc(members, controls, ends).value == pytest.approx((9 + 9 + 9 + 0) / 40)
     found = dyadic_tpr(members, controls, ends, 0.1)
-    assert found is not None
     assert (found.value, found.n) == (0.75, 4)
     alone = tpr_at_fpr(members, controls, 0.1, "remembered").tpr
     assert alone is not None
@@ -76,7 +75,6 @@ def test_intervals_hold_where_hubs_dominate() -> None:
         wide, low = dyadic_auc(members, controls, ends), dyadic_tpr(members, controls, ends, 0.01)
         usual = auc_of(members, controls), tpr_at_fpr(members, controls, 0.01, "remembered").tpr
         for place, (one, true) in enumerate(((wide, auc), (low, tpr), (usual[0], auc), (usual[1], tpr))):
-            assert one is not None
             covered[place] += one.low <= true <= one.high
     dyadic, counted = covered[:2] / repeats, covered[2:] / repeats
     assert (dyadic >= (0.88, 0.92)).all(), dyadic

@@ -9,8 +9,7 @@ import pytest
 
 from fkgsec import FederatedGraph, KgeOptions, generate_consortium
 from fkgsec.attacks.membership.audits import contains
-from fkgsec.attacks.membership.candidates import draw_candidates
-from fkgsec.attacks.membership.shadows import shadow_federation, shadow_options, similar
+from fkgsec.attacks.membership.candidates import draw_candidates, shadow_federation, shadow_options, similar
 from fkgsec.attacks.options import ShadowKnowledge
 
 

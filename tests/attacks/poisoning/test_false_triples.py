@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from fkgsec import ClientGraph, FederatedGraph
-from fkgsec.attacks.poisoning.false_triples import FalseTriples, draw_false, held_by, without_true
+from fkgsec.attacks.poisoning.planting import FalseTriples, draw_false, held_by, without_true
 
 NONE = np.zeros((0, 3), dtype=np.int64)
 

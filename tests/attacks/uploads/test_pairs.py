@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,20 +11,21 @@ import numpy as np
 import pytest
 import torch
 
-from fkgsec import KgeModel
+from fkgsec import KgeModel, Truth
+from fkgsec.attacks.membership.figures import estimate_auc, placements
+from fkgsec.attacks.membership.intervals import spearman
+from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
 from fkgsec.attacks.uploads.pairs import (
-    FirstPairs,
     Pairs,
-    RankingAuc,
     attraction,
     candidate_pairs,
     closeness,
     linked_pairs,
+    ranking_auc,
     right_of_first,
+    share_of_first,
     standardised,
 )
-from fkgsec.attacks.uploads.rank_correlation import spearman
-from fkgsec.attacks.uploads.ways import by_ways
 from fkgsec.estimate import exact, proportion
 
 RNG = np.random.default_rng(0)
@@ -97,9 +99,9 @@ def test_auc_and_its_dyadic_variance_by_a_naive_loop() -> None:
     pairs = candidate_pairs(9, RNG)
     linked = RNG.random(len(pairs.first)) < 0.3
     scores = np.round(RNG.normal(size=len(linked)) + linked, 1)  # with ties
-    found = RankingAuc(scores, linked, pairs)
+    found = ranking_auc(scores, linked, pairs)
     wins = (scores[linked][:, None] > scores[~linked]) + 0.5 * (scores[linked][:, None] == scores[~linked])
-    assert found.estimate().value == pytest.approx(wins.mean())
+    assert found.value == pytest.approx(wins.mean())
     influence = np.empty(len(linked))
     influence[linked] = (wins.mean(axis=1) - wins.mean()) / linked.sum()
     influence[~linked] = (wins.mean(axis=0) - wins.mean()) / (~linked).sum()
@@ -107,8 +109,10 @@ def test_auc_and_its_dyadic_variance_by_a_naive_loop() -> None:
     variance = sum(
         influence[p] * influence[q] for p, q in itertools.product(range(len(ends)), repeat=2) if ends[p] & ends[q]
     )
-    assert found.variance == pytest.approx(max(variance, (influence**2).sum()))
-    assert found.estimate(4).low < found.estimate().low < wins.mean() < found.estimate().high
+    variance = max(variance, float((influence**2).sum()))
+    expected = estimate_auc(placements(scores[linked], scores[~linked]), variance, found.method)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+    assert ranking_auc(scores, linked, pairs, compared=4).low < found.low < wins.mean() < found.high
 
 
 def test_rows_may_be_numbered_with_gaps() -> None:
@@ -117,8 +121,8 @@ def test_rows_may_be_numbered_with_gaps() -> None:
     apart = Pairs(3 * pairs.rows + 5, pairs.mask, 3 * pairs.first + 5, 3 * pairs.second + 5)
     linked = np.arange(len(pairs.first)) % 3 == 0
     scores = RNG.normal(size=len(linked))
-    assert RankingAuc(scores, linked, apart).estimate() == RankingAuc(scores, linked, pairs).estimate()
-    assert FirstPairs(scores, linked, apart, 10).estimate() == FirstPairs(scores, linked, pairs, 10).estimate()
+    assert ranking_auc(scores, linked, apart) == ranking_auc(scores, linked, pairs)
+    assert share_of_first(scores, linked, apart, 10) == share_of_first(scores, linked, pairs, 10)
 
 
 def test_the_interval_covers_where_pairs_share_rows() -> None:
@@ -130,7 +134,7 @@ def test_the_interval_covers_where_pairs_share_rows() -> None:
         effect = rng.normal(size=40)
         linked = rng.random(len(pairs.first)) < 0.1
         scores = effect[pairs.first] + effect[pairs.second] + rng.normal(size=len(linked))
-        found = RankingAuc(scores, linked, pairs).estimate()
+        found = ranking_auc(scores, linked, pairs)
         covered += found.low <= 0.5 <= found.high
         widths.append(found.high - found.low)
     assert covered >= 53
@@ -154,19 +158,11 @@ def test_spearman_is_scipys_and_its_interval_covers() -> None:
 
 
 def test_the_strongest_of_ways_and_guesses_is_corrected_for_the_choice() -> None:
-    class Plain:
-        attack = SimpleNamespace(errors=())
-
-        def figure(self, metric, victim, estimate, **details):
-            from fkgsec.attacks import Figure
-
-            return Figure("x", metric, "server", victim, estimate, **details)
-
-    from fkgsec.estimate import proportion
-
-    ways = {"a": lambda m: proportion(30, 100, compared=m), "b": lambda m: proportion(50, 100, compared=m)}
-    truth: Any = Plain()
-    *_, best = by_ways(truth, "m", "v", ways, {"chance": exact(0.1, 100), "names": exact(0.4, 100)})
+    attack: Any = SimpleNamespace(name="x", errors=())
+    rng = np.random.default_rng(0)
+    truth = Truth(attack, THREAT_MODELS["server"], 1, None, [], ["v"], ("c",), AttackOptions(), rng)
+    ways = {"a": partial(proportion, 30, 100), "b": partial(proportion, 50, 100)}
+    *_, best = truth.figures("m", "v", ways, {"chance": exact(0.1, 100), "names": exact(0.4, 100)})
     assert (best.by, best.compared, best.variant, best.estimate) == (
         "b",
         3,
@@ -174,7 +170,7 @@ def test_the_strongest_of_ways_and_guesses_is_corrected_for_the_choice() -> None
         proportion(50, 100, compared=3),
     )
     assert best.baseline == exact(0.4, 100)
-    *_, best = by_ways(truth, "m", "v", ways, {"chance": exact(0.6, 100)})
+    *_, best = truth.figures("m", "v", ways, {"chance": exact(0.6, 100)})
     assert (best.by, best.compared, best.estimate.value) == ("chance", 2, 0.6)
     assert best.estimate.low <= 0.6 <= best.estimate.high
 
@@ -183,14 +179,12 @@ def test_the_share_of_first_pairs_and_its_influence_by_hand() -> None:
     """Of six pairs the first two: one is linked. At the threshold one of two is (the second and the third)."""
     pairs = candidate_pairs(4, RNG)  # 01 02 03 12 13 23
     scores, linked = np.array([6.0, 5, 4, 3, 2, 1]), np.array([True, False, True, False, False, False])
-    found = FirstPairs(scores, linked, pairs, 2)
+    found = share_of_first(scores, linked, pairs, 2)
     influence = np.array([0.25, -0.25, 0, 0, 0, 0])
     by_row = np.array([0, 0.25, -0.25, 0])  # rows 0 and 3 see both or none
     assert (by_row**2).sum() - influence @ influence == 0  # less than as many independent pairs would give
-    assert (found.share, found.independent) == (0.5, 2)
-    one = found.estimate()
-    assert (one.value, one.n, one.method) == (0.5, 2, "dyadic wilson")
-    assert (one.low, one.high) == (proportion(1, 2).low, proportion(1, 2).high)
+    assert (found.value, found.n, found.method) == (0.5, 2, "dyadic wilson")
+    assert (found.low, found.high) == (proportion(1, 2).low, proportion(1, 2).high)
 
 
 def test_intervals_of_the_share_of_first_pairs_cover_where_hubs_bring_many_at_once() -> None:
@@ -202,7 +196,7 @@ def test_intervals_of_the_share_of_first_pairs_cover_where_hubs_bring_many_at_on
         linked = rng.random(len(hub)) < 1 / (1 + 9 * np.exp(-0.8 * hub))
         scores = linked + 0.4 * seen + 0.24 * hub + rng.normal(size=len(hub))
         values.append(right_of_first(scores, linked, 100) / 100)
-        kinds[0].append(FirstPairs(scores, linked, pairs, 100).estimate())
+        kinds[0].append(share_of_first(scores, linked, pairs, 100))
         kinds[1].append(proportion(100 * values[-1], 100))
     dyadic, plain = (np.mean([one.low <= np.mean(values) <= one.high for one in kind]) for kind in kinds)
     assert dyadic > 0.89

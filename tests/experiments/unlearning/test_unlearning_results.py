@@ -7,8 +7,7 @@ import pytest
 
 from benchmarks.certificates import Certificates, table
 from benchmarks.fakes import FAKES
-from fkgsec.attacks.forgetting.evaluation import Membership, Role
-from fkgsec.attacks.forgetting.figures import METRICS, forgetting_figures
+from fkgsec.attacks.forgetting.evaluation import METRICS, Membership, Role
 from fkgsec.experiments.reporting import summary
 from fkgsec.experiments.runs.stored import decode_stored
 from fkgsec.experiments.unlearning.certificate import mean_of
@@ -85,7 +84,7 @@ def test_figures_are_those_of_the_rows_and_name_the_client_that_was_attacked() -
     assert loss.advantage > 0.25
     # A client that asked and has too few triples is a figure with its reason, which no limit takes for a pass.
     none = Membership("0", True, "local", "loss", {}, None, "1 forgotten triples with 0 controls; it takes 2 of each")
-    (alone,) = forgetting_figures(msgspec.structs.replace(made.forgetting, membership=[none], distances=[], quality=[]))
+    (alone,) = msgspec.structs.replace(made.forgetting, membership=[none], distances=[], quality=[]).attack_figures()
     assert (alone.reason, alone.estimate.low, alone.estimate.high) == (none.reason, 0.0, 1.0)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from fkgsec.attacks.membership.models import client_models
+from fkgsec.attacks.membership.audits import client_models
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
