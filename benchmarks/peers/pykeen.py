@@ -78,7 +78,7 @@ def make_theirs(graph: KnowledgeGraph, name: Name) -> tuple[Any, list[Any]]:
     from pykeen.models import RotatE, TransE
     from pykeen.triples import CoreTriplesFactory
 
-    sizes = {"num_entities": len(graph.entities), "num_relations": len(graph.relations)}
+    sizes: dict[str, Any] = {"num_entities": len(graph.entities), "num_relations": len(graph.relations)}
     splits = [
         CoreTriplesFactory(torch.from_numpy(np.array(triples)), **sizes)
         for triples in (graph.train, graph.valid, graph.test)
