@@ -30,8 +30,7 @@ from fkgsec.defenses.broadcasts import BroadcastError
 from fkgsec.defenses.transport import DefendedTransport, make_transport
 from fkgsec.exchange import MakeTransport, Received, Uploaded
 from fkgsec.experiments.cli.progress import unobserved
-from fkgsec.experiments.runs.compare import compare
-from fkgsec.experiments.runs.recovery import Unlearning
+from fkgsec.experiments.runs.compare import Unlearning, compare
 from fkgsec.experiments.runs.spec import Spec
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import Table

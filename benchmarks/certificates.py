@@ -25,7 +25,7 @@ from fkgsec.attacks.forgetting.paired import Sensitivity
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.estimate import Estimate
-from fkgsec.experiments.runs.record import Environment, describe_environment
+from fkgsec.experiments.runs.record import Environment, environment_of
 from fkgsec.experiments.runs.run import execute, load_run
 from fkgsec.experiments.runs.spec import Spec, make_spec
 from fkgsec.experiments.runs.stored import decode_stored, encode_stored
@@ -120,7 +120,7 @@ def run(
         at_random, hiding = ([getattr(one, how) or NOTHING_TOLD for one in models] for how in ("at_random", "hiding"))
         return Certificates(
             SCHEMA, spec, num_forgotten, thresholds.share, _largest([one.rejected_from for one in at_random]), audit, rows,
-            describe_environment(honest.result), fresh, _largest([one.rejected_from for one in hiding]),
+            environment_of(honest.result.options), fresh, _largest([one.rejected_from for one in hiding]),
             _largest([one.told_apart_from for one in at_random]), _largest([one.honest_passes_from for one in at_random]),
         )  # fmt: skip
 

@@ -23,13 +23,13 @@ from pathlib import Path
 import torch
 
 from fkgsec.experiments.deploy.consortium import Plan, make_consortium
-from fkgsec.experiments.deploy.flower.attendant import attend
+from fkgsec.experiments.deploy.flower.local import attend
 from fkgsec.experiments.deploy.flower.link import FlowerLink
 from fkgsec.experiments.deploy.flower.local import Door
-from fkgsec.experiments.deploy.flower.processes import Kept, Registry, entrance, superlink, supernode
+from fkgsec.experiments.deploy.flower.processes import Supervised, Registry, entrance, superlink, supernode
 from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder
-from fkgsec.experiments.deploy.ray.spread import spread_over
-from fkgsec.experiments.deploy.ray.workers import RayWorkers
+from fkgsec.experiments.deploy.ray import spread_over
+from fkgsec.experiments.deploy.ray import RayWorkers
 from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.experiments.tasks.kge import Spec
 from fkgsec.federation.loop import run_federation
@@ -58,7 +58,7 @@ def echoing(place: Path) -> Iterator[FlowerLink]:
     make_consortium(place, Spec(), plan)
     with contextlib.ExitStack() as stack:
         for program in (superlink(server), entrance(server)):
-            stack.enter_context(Kept(program._replace(log=place / "log"), print))
+            stack.enter_context(Supervised(program._replace(log=place / "log"), print))
         registry = Registry(server, print)
         while not registry.complete:
             registry.look()
@@ -67,7 +67,7 @@ def echoing(place: Path) -> Iterator[FlowerLink]:
             folder = PartyFolder(place / "parties" / name)
             door = stack.enter_context(Door(folder.address))
             threading.Thread(target=echo, args=(door,), daemon=True).start()
-            stack.enter_context(Kept(supernode(folder)._replace(log=place / "log"), print))
+            stack.enter_context(Supervised(supernode(folder)._replace(log=place / "log"), print))
         link = stack.enter_context(FlowerLink(server.path, timeout_s=_LIMIT_S, say=print))
         link.wait_for([f"client/{name}" for name in PARTIES])
         yield link

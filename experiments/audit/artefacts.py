@@ -24,7 +24,7 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange import Observed
 from fkgsec.experiments.audit.table_files import SCHEMA, TABLES, UPLOADED, Manifest, NamedRows, Tables, hash_tables
-from fkgsec.experiments.runs.record import DataRecord, Environment, describe_data, describe_environment
+from fkgsec.experiments.runs.record import DataRecord, Environment, describe_data, environment_of
 from fkgsec.experiments.runs.spec import Spec
 from fkgsec.experiments.tasks.kge import TASK
 from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_party
@@ -156,7 +156,7 @@ def audit_tables(
         options.kge_model(),
         attack,
         describe_data(TASK, graph),
-        describe_environment(result),
+        environment_of(result.options),
         figures,
         result.best_round,
         None if manifest is None else manifest.spec,

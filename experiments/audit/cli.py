@@ -13,7 +13,7 @@ import typer
 from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.console import make_console
 from fkgsec.experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
-from fkgsec.experiments.runs.spec import Spec, make_spec, of_triples
+from fkgsec.experiments.runs.spec import Spec, make_spec, require_triples
 from fkgsec.experiments.runs.writing import Overwrite, write_new
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def export(
     from fkgsec.experiments.audit.table_files import write_tables
     from fkgsec.experiments.runs.run import load_run, read_spec
 
-    of_triples(read_spec(run), "export", "its parameters stand in checkpoint.safetensors")
+    require_triples(read_spec(run), "export", "its parameters stand in checkpoint.safetensors")
     manifest, tables = collect_tables(*load_run(run))
     written = write_tables(manifest, tables, out, overwrite=overwrite)
     typer.echo(
@@ -51,7 +51,7 @@ def export(
 @spec_options(AUDIT_FIELDS)
 def audit(
     *,
-    given: dict[str, Any],
+    options: dict[str, Any],
     tables: Annotated[
         Path, typer.Option("--tables", help="folder with one folder for each client, or a .safetensors file")
     ],
@@ -70,12 +70,12 @@ def audit(
 
     manifest = read_manifest(tables)
     if manifest is None:
-        spec, read = _read_foreign(tables, given)
+        spec, read = _read_foreign(tables, options)
     else:
-        if wrong := sorted(set(given) - {*ATTACK_FIELDS, "data"}):
+        if wrong := sorted(set(options) - {*ATTACK_FIELDS, "data"}):
             raise SpecError(f"{tables}: its manifest says {', '.join(wrong)}; give attack options and --data only")
-        options = of_triples(make_spec(None, given), "audit")  # the values are checked before anything is read
-        spec = msgspec.structs.replace(manifest.spec, **{name: getattr(options, name) for name in given})
+        requested = require_triples(make_spec(None, options), "audit")  # the values are checked before anything is read
+        spec = msgspec.structs.replace(manifest.spec, **{name: getattr(requested, name) for name in options})
         read = read_tables(tables, manifest.spec.model)
     made, items = audit_tables(read, spec.load_graph(), spec.federation_options(), spec.attack_options(), manifest)
     if not quiet:
@@ -97,15 +97,15 @@ def audit(
             write_new(Path(json), encoded, overwrite=overwrite)
 
 
-def _read_foreign(path: Path, given: dict[str, Any]) -> tuple[Spec, Tables]:
+def _read_foreign(path: Path, options: dict[str, Any]) -> tuple[Spec, Tables]:
     from fkgsec.experiments.audit.artefacts import has_scaled_phases, infer_dim
     from fkgsec.experiments.audit.table_files import read_tables
 
-    if "model" not in given:
+    if "model" not in options:
         raise SpecError(f"{path}: no manifest says which model trained these tables; give --model")
-    spec: Spec = of_triples(make_spec(None, given), "audit")
+    spec: Spec = require_triples(make_spec(None, options), "audit")
     tables = read_tables(path, spec.model)
-    if has_scaled_phases(tables, spec.model) and "gamma" not in given:
+    if has_scaled_phases(tables, spec.model) and "gamma" not in options:
         raise SpecError(
             f"{path}: relations are phases times (gamma + init_epsilon) / (pi dim); give --gamma, and --init-epsilon if not 2"
         )

@@ -1,4 +1,4 @@
-"""What every command shares: a console, tables one below the other, and errors as one line.
+"""Console, warnings and one-line errors that all commands share.
 
 Usage errors read `fkgsec: No such option: --round; did you mean --rounds? See fkgsec train --help`, exit status 2.
 """
@@ -38,10 +38,10 @@ _NO_MEMORY = re.compile("can't allocate memory|out of memory|not enough memory")
 
 
 class _PlainConsole(Console):
-    """Escapes control characters in what it is given: names come from somebody's data, and would command the terminal."""
+    """A console that escapes control characters: names come from users' data and could command the terminal."""
 
     def render_str(self, text: str, **kwargs: Any) -> Text:
-        """All strings pass here, those in tables too."""
+        """Escape a string; those in tables pass here, too."""
         return super().render_str(printable(text, lines=True), **kwargs)
 
 
@@ -51,12 +51,18 @@ def make_console(*, stderr: bool = False) -> Console:
 
 
 def say(line: str) -> None:
-    """A line on standard error, without control characters and not at length: it quotes what somebody gave."""
+    """Print a line to standard error, shortened and without control characters: it may quote users' data."""
     typer.echo(printable(line, MOST_LETTERS), err=True)
 
 
+def print_lines(console: Console, lines: Iterable[str], style: str | None = None) -> None:
+    """Print lines as they are, without wrapping or highlighting."""
+    for line in lines:
+        console.print(line, style=style, soft_wrap=True, highlight=False)
+
+
 def print_tables(console: Console, shown: Iterable[Table]) -> None:
-    """Tables with an empty line after each."""
+    """Print tables with an empty line after each."""
     for table in shown:
         console.print(table)
         console.print()
@@ -67,16 +73,14 @@ def expected_errors(command: Callable[..., None]) -> Callable[..., None]:
 
     @functools.wraps(command)
     def wrapper(*args: Any, **kwargs: Any) -> None:
-        """The command, with expected errors caught."""
         try:
             command(*args, **kwargs)
         except (FkgsecError, ProtocolError) as error:
             say(f"fkgsec: {error}")
             raise typer.Exit(getattr(error, "exit_status", FkgsecError.exit_status)) from error
         except BrokenPipeError:
-            os.dup2(
-                os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno()
-            )  # or the interpreter flushes once more at its end
+            # Otherwise the interpreter flushes once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             raise typer.Exit(FkgsecError.exit_status) from None
         except (OSError, MemoryError, RuntimeError) as error:
             line = _refusal(error)
@@ -85,30 +89,26 @@ def expected_errors(command: Callable[..., None]) -> Callable[..., None]:
             say(f"fkgsec: {line}")
             raise typer.Exit(FkgsecError.exit_status) from error
         except KeyboardInterrupt:
-            typer.echo(
-                "fkgsec: interrupted; a run goes on from its last checkpoint when the same command is given again",
-                err=True,
-            )
+            say("fkgsec: interrupted; a run goes on from its last checkpoint when the same command is given again")
             raise typer.Exit(INTERRUPTED) from None
 
     return wrapper
 
 
 def _refusal(error: Exception) -> str | None:
-    """What the operating system refused, in a line: a file, or memory; None for errors that are of another kind."""
+    """Describe in a line the file or memory that the operating system refused; None for errors of another kind."""
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     if isinstance(error, MemoryError) or _NO_MEMORY.search(str(error)):  # torch raises RuntimeError
-        said = next(iter(str(error).splitlines()), "no more can be had")
-        return f"out of memory ({said}); take a smaller --dim or fewer data"
+        reason = next(iter(str(error).splitlines()), "no more can be had")
+        return f"out of memory ({reason}); take a smaller --dim or fewer data"
     return None
 
 
 def complete_from(words: Callable[[], Any], *, several: bool = False) -> Callable[[str], list[str]]:
-    """Offer the words that go on from what was typed; of `several` with commas between them, the last one's."""
+    """Offer the words that continue what was typed; with `several`, complete the last word of a comma-separated list."""
 
     def complete(incomplete: str) -> list[str]:
-        """The whole values."""
         before, comma, last = incomplete.rpartition(",") if several else ("", "", incomplete)
         return [f"{before}{comma}{word}" for word in words() if word.startswith(last)]
 
@@ -132,7 +132,7 @@ class OneLineErrors(TyperGroup):
             if type(error).__name__ == "NoArgsIsHelpError":
                 error.show()  # type: ignore[attr-defined]
             else:
-                typer.echo(printable(f"fkgsec: {usage_line(error)}", 2000), err=True)
+                say(f"fkgsec: {usage_line(error)}")
             sys.exit(error.exit_code)  # type: ignore[attr-defined]
         except typer.Abort:
             typer.echo("fkgsec: aborted", err=True)
@@ -141,8 +141,8 @@ class OneLineErrors(TyperGroup):
 
 
 def _warn_in_one_line(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    """As the program's own warnings stand: without the file and the line of code that gave it."""
-    typer.echo(printable(f"warning: {' '.join(str(message).split())}", 2000), err=True)
+    """Print a warning without the file and line of code that raised it."""
+    say(f"warning: {' '.join(str(message).split())}")
 
 
 def _check_streams() -> None:
@@ -159,20 +159,20 @@ def _check_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _no_number(found: re.Match[str]) -> str:
-    """The words that files and Python have for it, see `fkgsec.arguments`."""
-    got = f"; got {found['given']}" if found["given"] else ""
-    return f"{found['name']} must be {'a whole' if found['whole'] else 'a'} number{got}"
+def _number_error(match: re.Match[str]) -> str:
+    """Word a number's error as `fkgsec.arguments` does for files and Python."""
+    got = f"; got {match['given']}" if match["given"] else ""
+    return f"{match['name']} must be {'a whole' if match['whole'] else 'a'} number{got}"
 
 
 def usage_line(error: Any) -> str:
-    """What is wrong with a command line, in one line: the message, the nearest name, and where the help is."""
+    """Describe a usage error in one line: the message, the nearest name, and where the help is."""
     near: list[str] = []
     if possible := getattr(error, "possibilities", None):
         near = difflib.get_close_matches(error.option_name, possible, n=1)
     message = " ".join(error.message.split() if near else error.format_message().split()).rstrip(".")
     message = f"{message}; did you mean {near[0]}?" if near else message
     message = re.sub(r"\. Did you mean '([^']*)'.*\?$", r"; did you mean \1?", message)
-    message = _NO_NUMBER.sub(_no_number, message)
+    message = _NO_NUMBER.sub(_number_error, message)
     path = error.ctx.command_path if error.ctx is not None else "fkgsec"
     return f"{message}{'' if message.endswith('?') else '.'} See {path} --help"

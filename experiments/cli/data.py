@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
 
 from fkgsec.data.catalogue import datasets
-from fkgsec.experiments.cli.console import expected_errors, make_console, say
+from fkgsec.experiments.cli.console import expected_errors, make_console, print_lines
 from fkgsec.experiments.cli.options import DATA_FIELDS, spec_options
 from fkgsec.experiments.reporting.sheets import Column, Sheet, print_sheets
-from fkgsec.experiments.runs.spec import make_spec, of_triples
+from fkgsec.experiments.runs.spec import make_spec, require_triples
 from fkgsec.experiments.runs.writing import Overwrite, refused, write_atomically, write_new
 from fkgsec.experiments.tasks.kge import TASK
-from fkgsec.experiments.tasks.task import Statistics, task_of
+from fkgsec.experiments.tasks.task import task_of
 from fkgsec.graphs.collection import GROUPS, KNOWN
+
+if TYPE_CHECKING:
+    from fkgsec.data.graph import FederatedGraph
 
 data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
 
@@ -29,8 +32,15 @@ Json = Annotated[str | None, typer.Option("--json", help="also write the record 
 @expected_errors
 def data_list() -> None:
     """The datasets that fkgsec knows: looked up under FKGSEC_DATA, else downloaded."""
-
-    print_sheets(make_console(), [_catalogue_sheet(), _collection_sheet()])
+    catalogue = tuple((dataset.name, dataset.layout, dataset.licence) for dataset in datasets())
+    heads = tuple(map(Column, ("name", "layout", "licence")))
+    groups = tuple((name, ", ".join(group for group, sets in GROUPS.items() if name in sets)) for name in KNOWN)
+    graphs = (Column("set"), Column("in the groups"))
+    sheets = [
+        Sheet("Knowledge graphs, beside the embedded default 'consortium'", heads, catalogue),
+        Sheet("Graphs to classify, beside the generated default 'motifs'", graphs, groups),
+    ]
+    print_sheets(make_console(), sheets)
 
 
 @data_app.command(
@@ -39,15 +49,14 @@ def data_list() -> None:
 @expected_errors
 @spec_options(DATA_FIELDS)
 def data_stats(
-    *, given: dict[str, Any], config: Config = None, json: Json = None, overwrite: Overwrite = False
+    *, options: dict[str, Any], config: Config = None, json: Json = None, overwrite: Overwrite = False
 ) -> None:
     """Sizes of each client's data, what models read of them, and which test triples or graphs leak into train."""
-
-    spec = make_spec(config, given)
+    spec = make_spec(config, options)
     graph = spec.load_graph()
-    statistics = task_of(spec).statistics(graph)
+    sheets, values = task_of(spec).statistics(graph)
     if json is not None:
-        document = {"name": graph.name, "hash": graph.hash, "warnings": list(graph.warnings), **statistics.document}
+        document = {"name": graph.name, "hash": graph.hash, "warnings": list(graph.warnings), **values}
         content = msgspec.json.encode(document, enc_hook=lambda value: value.item())
         if json == "-":
             sys.stdout.write(content.decode() + "\n")
@@ -55,9 +64,8 @@ def data_stats(
             write_new(Path(json), content, overwrite=overwrite)
         return
     console = make_console()
-    print_sheets(console, _statistics_sheets(statistics))
-    for warning in task_of(spec).warnings(graph):
-        console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    print_sheets(console, sheets)
+    print_lines(console, [f"warning: {warning}" for warning in task_of(spec).warnings(graph)], style="yellow")
 
 
 @data_app.command(
@@ -68,23 +76,16 @@ def data_stats(
 @spec_options(DATA_FIELDS)
 def data_partition(
     *,
-    given: dict[str, Any],
+    options: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", help="folder to write")],
     config: Config = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Divide a graph among clients and write one folder of train/valid/test.txt for each."""
-    from fkgsec.experiments.runs.federation_files import write_federation
-
-    graph = of_triples(
-        make_spec(config, given), "data partition", "a set of these is divided by --clients where it is trained"
-    ).load_graph()
-    written = write_federation(graph, out, overwrite=overwrite)
-    console = make_console()
-    print_sheets(console, _statistics_sheets(TASK.statistics(graph)))
-    for warning in graph.warnings:
-        console.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
-    console.print(f"{'Written to' if written else 'The same is already in'} {out}", highlight=False)
+    instead = "a set of these is divided by --clients where it is trained"
+    _write_and_print(
+        require_triples(make_spec(config, options), "data partition", instead).load_graph(), out, overwrite
+    )
 
 
 @data_app.command("generate", epilog="Example:\n\n  fkgsec data generate --clients 5 --size 50000 --out consortium-5")
@@ -98,14 +99,17 @@ def data_generate(
 ) -> None:
     """Generate the embedded consortium of hospitals and write it as client folders."""
     from fkgsec.data.consortium import generate_consortium
+
+    _write_and_print(generate_consortium(clients=clients, size=size, seed=seed), out, overwrite)
+
+
+def _write_and_print(graph: FederatedGraph, out: Path, overwrite: bool) -> None:
     from fkgsec.experiments.runs.federation_files import write_federation
 
-    graph = generate_consortium(clients=clients, size=size, seed=seed)
-    written = write_federation(graph, out, overwrite=overwrite)
-    print_sheets(make_console(), _statistics_sheets(TASK.statistics(graph)))
-    for warning in graph.warnings:
-        say(f"warning: {warning}")
-    typer.echo(f"{'Written to' if written else 'The same is already in'} {out}")
+    written, console = write_federation(graph, out, overwrite=overwrite), make_console()
+    print_sheets(console, TASK.statistics(graph)[0])
+    print_lines(console, [f"warning: {warning}" for warning in graph.warnings], style="yellow")
+    print_lines(console, [f"{'Written to' if written else 'The same is already in'} {out}"])
 
 
 @data_app.command(
@@ -117,7 +121,7 @@ def data_generate(
 @spec_options(DATA_FIELDS)
 def data_escrow(
     *,
-    given: dict[str, Any],
+    options: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", help="folder to write: the data to hand over, without the escrow")],
     escrow: Annotated[Path, typer.Option("--escrow", help="file to write: the triples to keep back, for the auditor")],
     share: Annotated[float, typer.Option("--share", help="of each client's training triples")] = 0.05,
@@ -133,29 +137,10 @@ def data_escrow(
 
     if escrow.exists() and not overwrite:
         raise refused(escrow, "is there already, and another draw would differ")
-    kept, escrowed = split_escrow(
-        of_triples(make_spec(config, given), "data escrow").load_graph(), share, np.random.default_rng()
-    )
-    write_federation(kept, out, overwrite=overwrite)
+    graph = require_triples(make_spec(config, options), "data escrow").load_graph()
+    remaining, escrowed = split_escrow(graph, share, np.random.default_rng())
+    write_federation(remaining, out, overwrite=overwrite)
     sealed = Escrow.seal(read_client_folders(out), escrowed)
     write_atomically(escrow, msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
     counts = ", ".join(f"{name} {len(triples):,}" for name, triples in escrowed.items())
     typer.echo(f"Escrowed: {counts} triples. Written to {out} and {escrow}\nCommitment {sealed.commitment}")
-
-
-def _statistics_sheets(statistics: Statistics) -> list[Sheet]:
-    return [Sheet(part.title, tuple(map(Column, part.heads)), part.rows) for part in statistics.tables]
-
-
-def _catalogue_sheet() -> Sheet:
-    """The known knowledge graphs."""
-    rows = tuple((dataset.name, dataset.layout, dataset.licence) for dataset in datasets())
-    heads = tuple(map(Column, ("name", "layout", "licence")))
-    return Sheet("Knowledge graphs, beside the embedded default 'consortium'", heads, rows)
-
-
-def _collection_sheet() -> Sheet:
-    """The known sets of graphs to classify, and the groups of each."""
-    rows = tuple((name, ", ".join(group for group, sets in GROUPS.items() if name in sets)) for name in KNOWN)
-    title = "Graphs to classify, beside the generated default 'motifs'"
-    return Sheet(title, (Column("set"), Column("in the groups")), rows)

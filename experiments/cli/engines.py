@@ -1,11 +1,11 @@
-"""Where `fkgsec train` and `fkgsec attack` train: in this process, in worker processes of Ray, or apart, over Flower."""
+"""The `--engine` options of `fkgsec train` and `fkgsec attack`: this process, worker processes of Ray, or parties over Flower."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -13,8 +13,9 @@ from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.console import complete_from
 from fkgsec.experiments.deploy import TIMEOUT_S
 from fkgsec.experiments.deploy.cli import OWN_DATA, run_server
+from fkgsec.experiments.deploy.layout import ServerFolder
 from fkgsec.experiments.runs.choices import spelled
-from fkgsec.experiments.runs.spec import make_spec, of_triples
+from fkgsec.experiments.runs.spec import make_spec, require_triples
 from fkgsec.experiments.tasks.spec import RunSpec
 
 if TYPE_CHECKING:
@@ -48,68 +49,47 @@ Superlink = Annotated[
 ]
 
 
-class EngineChoice(NamedTuple):
-    """What the three options say together."""
+def check_engine(engine: str, workers: int | None, superlink: Path | None) -> str:
+    """Return the engine's name. Raises `SpecError` for an option that is missing or belongs to another engine."""
+    name = spelled("engine", engine, ENGINES)
+    for option, value, its in (("workers", workers, "ray"), ("superlink", superlink, "flower")):
+        if value is not None and name != its:
+            raise SpecError(f"--{option} is of --engine {its}; got --engine {name}")
+        if value is None and name == its:
+            raise SpecError(f"--engine {its} needs --{option}")
+    return name
 
-    engine: str
-    workers: int | None
-    superlink: Path | None
 
-    @classmethod
-    def of(cls, engine: str, workers: int | None, superlink: Path | None) -> EngineChoice:
-        """Raises `SpecError` for an option of another engine, or one that is missing."""
-        name = spelled("engine", engine, ENGINES)
-        for option, value, its in (("workers", workers, "ray"), ("superlink", superlink, "flower")):
-            if value is not None and name != its:
-                raise SpecError(f"--{option} is of --engine {its}; got --engine {name}")
-            if value is None and name == its:
-                raise SpecError(f"--engine {its} needs --{option}")
-        return cls(name, workers, superlink)
+@contextlib.contextmanager
+def task_maker(workers: int | None, spec: RunSpec) -> Iterator[MakeTask | None]:
+    """Run Ray's workers meanwhile and yield `execute`'s `make_task`; None without workers. Raises `SpecError`, `RunError`."""
+    if workers is None:
+        yield None
+        return
+    from fkgsec.experiments.deploy.ray import RayWorkers, check_spread, spread_over
 
-    @contextlib.contextmanager
-    def training(self, spec: RunSpec) -> Iterator[MakeTask | None]:
-        """What `execute` takes as `make_task`; worker processes live as long. Raises `SpecError`, `RunError`."""
-        from fkgsec.experiments.deploy.ray.spread import check_spread, spread_over
-        from fkgsec.experiments.deploy.ray.workers import RayWorkers
-
-        if self.workers is None:
-            yield None
-            return
-        check_spread(spec.federation_options())
-        with RayWorkers(self.workers) as workers:
-            yield spread_over(workers)
+    check_spread(spec.federation_options())
+    with RayWorkers(workers) as started:
+        yield spread_over(started)
 
 
 def train_apart(
-    folder: Path,
-    config: Path | None,
-    given: dict[str, Any],
-    unused: dict[str, Any],
-    json: str | None,
-    *,
-    attack: bool,
-    quiet: bool,
+    folder: Path, config: Path | None, options: dict[str, Any], json: str | None, *, attack: bool, quiet: bool
 ) -> None:
-    """Run the federation of a consortium, as `fkgsec deploy server` does, for a spec that is the one its parties agreed on.
+    """Run the federation of a consortium, as `fkgsec deploy server` does.
 
     Args:
-        folder: the server's. config, given: the spec, as for `make_spec`; without a file what is not given is as agreed.
-        unused: by name options of a command that have no meaning here, with their values; those that are set are refused.
+        folder: the server's. config, options: a spec, as for `make_spec`; without a file the rest is as agreed.
 
-    Raises `SpecError` where the spec says something else than the agreement: parties train what they agreed on alone.
+    Raises `SpecError` where the spec differs from the agreement: parties train only what they agreed on.
     """
     from fkgsec.experiments.deploy.data import DIVIDED
-    from fkgsec.experiments.deploy.layout import ServerFolder
     from fkgsec.experiments.runs.run import read_spec
 
-    if wrong := [f"--{name}" for name, value in unused.items() if value]:
-        raise SpecError(
-            f"{', '.join(wrong)}: not with --engine flower, whose record lies in the server's folder; leave it out"
-        )
-    agreed = of_triples(read_spec(folder), "--engine flower")
-    asked = make_spec(None, agreed.document() | given) if config is None else make_spec(config, given)
+    agreed = require_triples(read_spec(folder), "--engine flower")
+    requested = make_spec(None, agreed.document() | options) if config is None else make_spec(config, options)
     apart = {"device", *(DIVIDED if agreed.data == OWN_DATA else ())}
-    ours, theirs = asked.document(), agreed.document()
+    ours, theirs = requested.document(), agreed.document()
     for name in sorted((ours.keys() | theirs.keys()) - apart):
         if ours.get(name) != theirs.get(name):
             raise SpecError(

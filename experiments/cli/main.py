@@ -18,20 +18,41 @@ from rich.console import Console
 from fkgsec.defenses.options import KINDS
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.audit import cli as audit_cli
-from fkgsec.experiments.cli.console import OneLineErrors, complete_from, expected_errors, make_console, say
+from fkgsec.experiments.cli.console import (
+    OneLineErrors,
+    complete_from,
+    expected_errors,
+    make_console,
+    print_lines,
+    say,
+)
 from fkgsec.experiments.cli.data import Config, Json, data_app
-from fkgsec.experiments.cli.engines import ENGINES, Engine, EngineChoice, NumWorkers, Superlink, train_apart
+from fkgsec.experiments.cli.engines import (
+    ENGINES,
+    Engine,
+    NumWorkers,
+    Superlink,
+    check_engine,
+    task_maker,
+    train_apart,
+)
 from fkgsec.experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
-from fkgsec.experiments.cli.training.dry_run import DryRun, Planned, print_plan
-from fkgsec.experiments.cli.training.presets import Preset, choose, longer
-from fkgsec.experiments.cli.training.printed import Output, print_comparison, print_finished, print_several
+from fkgsec.experiments.cli.presets import Preset, choose, longer
+from fkgsec.experiments.cli.printed import (
+    DryRun,
+    Output,
+    print_comparison,
+    print_finished,
+    print_plan,
+    print_several,
+)
 from fkgsec.experiments.deploy.cli import deploy_app
 from fkgsec.experiments.gate import cli as check_cli
 from fkgsec.experiments.integrity import cli as integrity_cli
 from fkgsec.experiments.papers.cli import experiment_app
 from fkgsec.experiments.reporting import cli as reporting_cli
 from fkgsec.experiments.runs.choices import spelled, spelled_case
-from fkgsec.experiments.runs.spec import make_spec, of_triples
+from fkgsec.experiments.runs.spec import make_spec, require_triples
 from fkgsec.experiments.runs.writing import Force, Overwrite
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import all_tasks, task_of
@@ -43,7 +64,7 @@ from fkgsec.unlearning.options import UnlearnOptions
 from fkgsec.version import __version__
 
 if TYPE_CHECKING:
-    from fkgsec.experiments.runs.recovery import Unlearning
+    from fkgsec.experiments.runs.compare import Unlearning
 
 app = typer.Typer(
     name="fkgsec",
@@ -58,8 +79,8 @@ app.add_typer(experiment_app, name="experiment")
 app.add_typer(deploy_app, name="deploy")
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(show: bool) -> None:
+    if show:
         typer.echo(f"fkgsec {__version__}")
         raise typer.Exit
 
@@ -90,20 +111,25 @@ Track = Annotated[
     ),
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
-ForgetAfter = Annotated[
-    Path | None,
-    typer.Option(
-        "--forget", help="let every case unlearn these triples afterwards, and show what of that round is known"
-    ),
-]
-MethodAfter = Annotated[
-    str | None,
-    typer.Option(
-        "--method",
-        help=f"of unlearning, with --forget: {', '.join(unlearn_cli.METHODS)} (default: finetune)",
-        autocompletion=complete_from(lambda: unlearn_cli.METHODS),
-    ),
-]
+
+
+class Training(NamedTuple):
+    """Options of `train` and `attack` beside those of the run, in the order of `--help`."""
+
+    config: Config = None
+    preset: Preset = None
+    out: Out = None
+    json: Json = None
+    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S
+    seeds: Seeds = None
+    overwrite: Overwrite = False
+    force: Force = False
+    quiet: Quiet = False
+    track: Track = None
+    engine: Engine = ENGINES[0]
+    workers: NumWorkers = None
+    superlink: Superlink = None
+    dry_run: DryRun = False
 
 
 @app.command(
@@ -116,31 +142,9 @@ MethodAfter = Annotated[
 )
 @expected_errors
 @spec_options(TRAIN_FIELDS)
-def train(
-    *,
-    given: dict[str, Any],
-    config: Config = None,
-    preset: Preset = None,
-    out: Out = None,
-    json: Json = None,
-    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
-    seeds: Seeds = None,
-    overwrite: Overwrite = False,
-    force: Force = False,
-    quiet: Quiet = False,
-    track: Track = None,
-    engine: Engine = ENGINES[0],
-    workers: NumWorkers = None,
-    superlink: Superlink = None,
-    dry_run: DryRun = False,
-) -> None:
+def train(*, options: dict[str, Any], training: Training) -> None:
     """Train a federation; a killed run goes on when the same command is given again."""
-    chosen = EngineChoice.of(engine, workers, superlink)
-    wanted = Wanted(
-        preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, dry_run, chosen, tuple(track or ()),
-        attack=False,
-    )  # fmt: skip
-    _train_and_report(config, given, wanted)
+    _train_and_report(options, training, attack=False)
 
 
 @app.command(
@@ -155,56 +159,44 @@ def train(
 @spec_options((*TRAIN_FIELDS, *ATTACK_FIELDS))
 def attack(
     *,
-    given: dict[str, Any],
+    options: dict[str, Any],
     run: Annotated[Path | None, typer.Option("--run", help="attack this finished run instead of training one")] = None,
-    config: Config = None,
-    preset: Preset = None,
-    out: Out = None,
-    json: Json = None,
-    checkpoint_every: CheckpointEvery = CHECKPOINT_EVERY_S,
-    seeds: Seeds = None,
-    overwrite: Overwrite = False,
-    force: Force = False,
-    quiet: Quiet = False,
-    track: Track = None,
-    engine: Engine = ENGINES[0],
-    workers: NumWorkers = None,
-    superlink: Superlink = None,
-    dry_run: DryRun = False,
+    training: Training,
 ) -> None:
     """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
-    if given.get("attack") == ["list"]:
-        from fkgsec.experiments.reporting import words
+    if options.get("attack") == ["list"]:
+        _list_attacks()
+    elif run is None:
+        _train_and_report(options, training, attack=True)
+    else:
+        _attack_again(run, options, training)
 
-        typer.echo("\n".join(words.attack_lines()))
-        return
-    chosen = EngineChoice.of(engine, workers, superlink)
-    if run is None:
-        wanted = Wanted(
-            preset, out, json, checkpoint_every, seeds, overwrite, quiet, force, dry_run, chosen, tuple(track or ()),
-            attack=True,
-        )  # fmt: skip
-        _train_and_report(config, given, wanted)
-        return
-    if chosen.engine != ENGINES[0]:
-        raise SpecError(
-            f"--engine {chosen.engine} is of training, and --run takes a finished run; leave one of them out"
-        )
-    wrong = sorted(set(given) - set(ATTACK_FIELDS))
-    others = (("--config", config), ("--preset", preset), ("--seeds", seeds), ("--track", track or None))
-    wrong += [name for name, value in others if value is not None] + ["--dry-run"] * dry_run
-    if wrong:
-        raise SpecError(f"--run takes attack options only; leave out {', '.join(wrong)}")
+
+def _list_attacks() -> None:
+    from fkgsec.experiments.reporting import words
+
+    typer.echo("\n".join(words.attack_lines()))
+
+
+def _attack_again(run: Path, options: dict[str, Any], training: Training) -> None:
+    """Attack a finished run. Raises `SpecError` for options of training."""
     from fkgsec.experiments.cli.progress import RunProgress
     from fkgsec.experiments.runs.run import read_spec, reuse, warnings_of
 
-    asked = make_spec(
-        None, given | {"algorithm": read_spec(run).algorithm}
-    )  # the values are checked before any data are read
-    changes = {name: getattr(asked, name) for name in given}
-    with RunProgress(asked, make_console(stderr=True), enabled=not quiet and bool(asked.shadows)) as progress:
-        finished, graph = reuse(run, changes, out, progress, overwrite=overwrite)
-    print_finished(finished, Output(json, quiet, overwrite), warnings=warnings_of(finished.record.spec, graph))
+    engine = check_engine(training.engine, training.workers, training.superlink)
+    if engine != ENGINES[0]:
+        raise SpecError(f"--engine {engine} is of training, and --run takes a finished run; leave one of them out")
+    foreign = sorted(set(options) - set(ATTACK_FIELDS))
+    foreign += [f"--{name}" for name in ("config", "preset", "seeds", "track") if getattr(training, name)]
+    if foreign := foreign + ["--dry-run"] * training.dry_run:
+        raise SpecError(f"--run takes attack options only; leave out {', '.join(foreign)}")
+    # The values are checked before any data are read.
+    spec = make_spec(None, options | {"algorithm": read_spec(run).algorithm})
+    changes, enabled = {name: getattr(spec, name) for name in options}, not training.quiet and bool(spec.shadows)
+    with RunProgress(spec, make_console(stderr=True), enabled=enabled) as progress:
+        finished, graph = reuse(run, changes, training.out, progress, overwrite=training.overwrite)
+    output = Output(training.json, training.quiet, training.overwrite)
+    print_finished(finished, output, warnings=warnings_of(finished.record.spec, graph))
 
 
 @app.command(
@@ -216,7 +208,7 @@ def attack(
 @spec_options((*(name for name in TRAIN_FIELDS if name != "defense"), *ATTACK_FIELDS))
 def compare_cases(
     *,
-    given: dict[str, Any],
+    options: dict[str, Any],
     case: Annotated[
         list[str] | None,
         typer.Option(
@@ -227,8 +219,20 @@ def compare_cases(
             autocompletion=complete_from(lambda: ("none", *RECIPES, *KINDS)),
         ),
     ] = None,
-    forget: ForgetAfter = None,
-    method: MethodAfter = None,
+    forget: Annotated[
+        Path | None,
+        typer.Option(
+            "--forget", help="let every case unlearn these triples afterwards, and show what of that round is known"
+        ),
+    ] = None,
+    method: Annotated[
+        str | None,
+        typer.Option(
+            "--method",
+            help=f"of unlearning, with --forget: {', '.join(unlearn_cli.METHODS)} (default: finetune)",
+            autocompletion=complete_from(lambda: unlearn_cli.METHODS),
+        ),
+    ] = None,
     config: Config = None,
     preset: Preset = None,
     out: Annotated[
@@ -243,32 +247,30 @@ def compare_cases(
 ) -> None:
     """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
     from fkgsec.experiments.cli.progress import observe_on
-    from fkgsec.experiments.reporting import words
     from fkgsec.experiments.runs.compare import base_algorithm, case_spec, compare, folder_name
     from fkgsec.experiments.runs.compare import default_folder as default_comparison
     from fkgsec.experiments.tracking import check_trackers, observe_tracked
 
-    if given.get("attack") == ["list"]:
-        typer.echo("\n".join(words.attack_lines()))
+    if options.get("attack") == ["list"]:
+        _list_attacks()
         return
     check_trackers(track or ())
-    named = [spelled_case(one) for one in case or ()]
-    if config is None and not {"algorithm", "data"} & set(given) and (base := base_algorithm(named)):
-        given = given | {"algorithm": base}
-    chosen = choose(config, given, preset, rows=False)
+    names = [spelled_case(name) for name in case or ()]
+    if config is None and not {"algorithm", "data"} & set(options) and (base := base_algorithm(names)):
+        options = options | {"algorithm": base}
+    chosen = choose(config, options, preset, rows=False)
     spec = chosen.spec
     errors = make_console(stderr=True)
     graph = _load(spec, errors)
-    unlearning = _asked_to_forget(spec, graph, forget, method)
+    unlearning = _unlearning(spec, graph, forget, method)
     folder = out or default_comparison(spec, graph)
-    cases = named or task_of(spec).cases
+    cases = names or task_of(spec).cases
     if dry_run:
-        planned = {name: Planned(case_spec(spec, name), folder / folder_name(name)) for name in cases}
+        planned = {name: (case_spec(spec, name), folder / folder_name(name)) for name in cases}
         print_plan(make_console(), chosen, graph, planned, attack=True)
         return
-    observe = observe_tracked(
-        observe_on(errors, enabled=not quiet, what="case"), track or (), lambda name: folder / folder_name(name), say
-    )
+    progress = observe_on(errors, enabled=not quiet, what="case")
+    observe = observe_tracked(progress, track or (), lambda name: folder / folder_name(name), say)
     how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1, "whose": chosen.whose}
     comparison = compare(spec, graph, folder, cases, unlearning=unlearning, **how)
     if not quiet:
@@ -276,125 +278,86 @@ def compare_cases(
 
 
 def _load(spec: RunSpec, errors: Console) -> Any:
-    """The clients' data, after what a user must know of them."""
+    """Load the clients' data and print the warnings about them."""
     from fkgsec.experiments.runs.run import warnings_of
 
     graph = spec.load_graph()
-    for warning in warnings_of(spec, graph):
-        errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
+    print_lines(errors, [f"warning: {warning}" for warning in warnings_of(spec, graph)], style="yellow")
     return graph
 
 
-def _asked_to_forget(spec: RunSpec, graph: Any, forget: Path | None, method: str | None) -> Unlearning | None:
-    """What every case of a comparison is to unlearn; None where nothing is."""
-    from fkgsec.experiments.runs.recovery import Unlearning
+def _unlearning(spec: RunSpec, graph: Any, forget: Path | None, method: str | None) -> Unlearning | None:
+    """Read the forget set that every case of a comparison unlearns; None without one."""
+    from fkgsec.experiments.runs.compare import Unlearning
     from fkgsec.unlearning.forget_sets import read_forget
 
     if method and not forget:
         raise SpecError(f"--method {method} is of unlearning; give --forget FILE too, or leave it out")
     if not forget:
         return None
-    of_triples(spec, "compare --forget")
+    require_triples(spec, "compare --forget")
     named: dict[str, Any] = {"method": spelled("method", method or "finetune", unlearn_cli.METHODS)}
     return Unlearning(read_forget(forget, graph, None), UnlearnOptions(**named))
 
 
-class Wanted(NamedTuple):
-    """What a training command is to write, and how: its options beside those of the run."""
-
-    preset: str | None
-    out: Path | None
-    json: str | None
-    checkpoint_every_s: float
-    seeds: int | None
-    overwrite: bool
-    quiet: bool
-    force: bool
-    dry_run: bool
-    engine: EngineChoice
-    track: tuple[str, ...]
-    attack: bool
-
-    @property
-    def output(self) -> Output:
-        """What is printed, and where the record goes beside its folder."""
-        return Output(self.json, self.quiet, self.overwrite)
-
-    def runs(self, spec: RunSpec, folder: Path) -> dict[str, Planned]:
-        """What is trained: the run, or one for each seed."""
-        if self.seeds is None:
-            return {spec.algorithm: Planned(spec, folder)}
-        place = self.out or folder.with_name(f"{folder.name}-seeds")
-        seeds = range(spec.seed, spec.seed + self.seeds)
-        return {f"seed {seed}": Planned(spec.replace(seed=seed), place / f"seed-{seed}") for seed in seeds}
-
-    def elsewhere(self) -> dict[str, Any]:
-        """By name what has no meaning where a consortium's server writes the record."""
-        every = None if self.checkpoint_every_s == CHECKPOINT_EVERY_S else self.checkpoint_every_s
-        named = {
-            "preset": self.preset,
-            "out": self.out,
-            "seeds": self.seeds,
-            "overwrite": self.overwrite,
-            "force": self.force,
-            "dry-run": self.dry_run,
-            "track": bool(self.track),
-        }
-        return named | {"checkpoint-every": every is not None}
-
-
-def _train_and_report(config: Path | None, given: dict[str, Any], wanted: Wanted) -> None:
-    if wanted.engine.superlink is not None:
-        apart = wanted.engine.superlink, config, given, wanted.elsewhere(), wanted.json
-        train_apart(*apart, attack=wanted.attack, quiet=wanted.quiet)
+def _train_and_report(options: dict[str, Any], training: Training, *, attack: bool) -> None:
+    engine = check_engine(training.engine, training.workers, training.superlink)
+    if training.superlink is not None:
+        unused = ("preset", "out", "seeds", "overwrite", "force", "dry_run", "track")
+        wrong = [f"--{name.replace('_', '-')}" for name in unused if getattr(training, name)]
+        wrong += ["--checkpoint-every"] * (training.checkpoint_every != CHECKPOINT_EVERY_S)
+        if wrong:
+            raise SpecError(
+                f"{', '.join(wrong)}: not with --engine {engine}, whose record lies in the server's folder; leave it out"
+            )
+        spec_source = training.superlink, training.config, options
+        train_apart(*spec_source, training.json, attack=attack, quiet=training.quiet)
         return
-    chosen = choose(config, given, wanted.preset)  # a wrong option is refused before anything is loaded
-    spec = chosen.spec
+    chosen = choose(training.config, options, training.preset)  # a wrong option is refused before anything is loaded
+    spec, track = chosen.spec, tuple(training.track or ())
     from fkgsec.experiments.cli.progress import RunProgress, observe_on
     from fkgsec.experiments.runs.run import check_run, default_folder, execute
     from fkgsec.experiments.runs.seeds import train_seeds
     from fkgsec.experiments.tracking import Tracked, check_trackers, observe_tracked
     from fkgsec.experiments.tracking import track as start_tracking
 
-    check_trackers(wanted.track)
-    if wanted.json not in (None, "-") and not Path(wanted.json).parent.is_dir():
-        raise RunError(f"{wanted.json}: its folder does not exist")
+    check_trackers(track)
+    if training.json not in (None, "-") and not Path(training.json).parent.is_dir():
+        raise RunError(f"{training.json}: its folder does not exist")
     errors = make_console(stderr=True)
     graph = _load(spec, errors)
-    folder = wanted.out or default_folder(spec, graph)
-    if wanted.dry_run:
-        check_run(spec, graph, attack=wanted.attack)
-        print_plan(make_console(), chosen, graph, wanted.runs(spec, folder), attack=wanted.attack)
+    folder = training.out or default_folder(spec, graph)
+    if training.seeds is not None and training.out is None:
+        folder = folder.with_name(f"{folder.name}-seeds")
+    if training.dry_run:
+        check_run(spec, graph, attack=attack)
+        planned = {spec.algorithm: (spec, folder)}
+        if training.seeds is not None:
+            seeds = range(spec.seed, spec.seed + training.seeds)
+            planned = {f"seed {seed}": (spec.replace(seed=seed), folder / f"seed-{seed}") for seed in seeds}
+        print_plan(make_console(), chosen, graph, planned, attack=attack)
         return
     how = {
-        "attack": wanted.attack,
-        "checkpoint_every_s": wanted.checkpoint_every_s,
-        "overwrite": wanted.overwrite,
-        "at_once": 0 if wanted.force else 1,
+        "attack": attack,
+        "checkpoint_every_s": training.checkpoint_every,
+        "overwrite": training.overwrite,
+        "at_once": 0 if training.force else 1,
         "whose": chosen.whose,
     }
-    if wanted.seeds is not None:
-        folder = wanted.out or folder.with_name(f"{folder.name}-seeds")
-        observe = observe_tracked(
-            observe_on(errors, enabled=not wanted.quiet),
-            wanted.track,
-            lambda name: folder / name.replace(" ", "-"),
-            say,
-        )
-        with wanted.engine.training(spec) as make_task:
+    output = Output(training.json, training.quiet, training.overwrite)
+    with task_maker(training.workers, spec) as make_task:
+        if training.seeds is not None:
+            progress = observe_on(errors, enabled=not training.quiet)
+            observe = observe_tracked(progress, track, lambda name: folder / name.replace(" ", "-"), say)
             several, records = train_seeds(
-                spec, graph, folder, wanted.seeds, observe=observe, make_task=make_task, **how
+                spec, graph, folder, training.seeds, observe=observe, make_task=make_task, **how
             )
-        print_several(several, records, folder, wanted.output, longer(chosen))
-        return
-    with (
-        wanted.engine.training(spec) as make_task,
-        Tracked(
-            RunProgress(spec, errors, enabled=not wanted.quiet), start_tracking(wanted.track, spec, folder, say)
-        ) as progress,
-    ):
-        finished = execute(spec, graph, folder, observer=progress, make_task=make_task, **how)
-    print_finished(finished, wanted.output, remarks=longer(chosen))
+            print_several(several, records, folder, output, longer(chosen))
+            return
+        progress = RunProgress(spec, errors, enabled=not training.quiet)
+        with Tracked(progress, start_tracking(track, spec, folder, say)) as observer:
+            finished = execute(spec, graph, folder, observer=observer, make_task=make_task, **how)
+    print_finished(finished, output, remarks=longer(chosen))
 
 
 app.command("tune", epilog=tune_cli.EXAMPLES)(expected_errors(tune_cli.tune_options))

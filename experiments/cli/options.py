@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, NamedTuple, get_args, get_origin
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
@@ -21,7 +21,7 @@ from fkgsec.federation.recipes import all_settings
 
 
 class Flag(NamedTuple):
-    """How a field of a spec appears on the command line."""
+    """A field of a spec as an option of the command line."""
 
     names: tuple[str, ...]
     help: str
@@ -136,13 +136,17 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def spec_options(fields: Iterable[str]) -> Decorator:
-    """Give a command one option for each of these fields of specs; the command receives those given as the dict `given`."""
+    """Give a command one option for each of these fields of specs.
+
+    The command receives the options that the user gave as the dict `options`. A parameter whose type is a NamedTuple becomes
+    one option for each of its fields.
+    """
     return _with_options([_parameter(name) for name in fields])
 
 
 def struct_options(*structs: type[msgspec.Struct]) -> Decorator:
     """Give a command one option for each field of these structs that has a description; see `spec_options`."""
-    options = []
+    flags = []
     for struct in structs:
         for field in msgspec.structs.fields(struct):
             if about := _description(field.type):
@@ -151,27 +155,36 @@ def struct_options(*structs: type[msgspec.Struct]) -> Decorator:
                 about += "" if field.default is None else f" (default: {_plain(field.default)})"
                 flag = f"--{name}/--no-{name}" if field.default is True else f"--{name}"
                 offer = complete_from(lambda words=words: words) if words else None
-                shown = typer.Option(None, flag, help=about, autocompletion=offer, show_default=False)
-                how = inspect.Parameter.KEYWORD_ONLY
-                options.append(inspect.Parameter(field.name, how, annotation=_kind(field.type), default=shown))
-    return _with_options(options)
+                option = typer.Option(None, flag, help=about, autocompletion=offer, show_default=False)
+                flags.append(_keyword(field.name, _kind(field.type), option))
+    return _with_options(flags)
 
 
 def _plain(default: Any) -> str:
     return f"{default:.3g}" if isinstance(default, float) else str(default)
 
 
-def _with_options(options: Sequence[inspect.Parameter]) -> Decorator:
+def _with_options(flags: Sequence[inspect.Parameter]) -> Decorator:
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        """The command with these options in its signature, which is what typer reads."""
-        own = [p for p in inspect.signature(command, eval_str=True).parameters.values() if p.name != "given"]
+        parameters: list[inspect.Parameter] = []
+        groups: dict[str, Any] = {}
+        for parameter in inspect.signature(command, eval_str=True).parameters.values():
+            kind = parameter.annotation
+            if hasattr(kind, "_fields"):
+                groups[parameter.name] = kind
+                hints = get_type_hints(kind, include_extras=True)
+                parameters += [_keyword(name, hints[name], default) for name, default in kind._field_defaults.items()]
+            elif parameter.name != "options":
+                parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
 
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:
-            given = {option.name: values.pop(option.name) for option in options}
-            command(given={name: value for name, value in given.items() if value not in (None, [])}, **values)
+            options = {option.name: values.pop(option.name) for option in flags}
+            for name, kind in groups.items():
+                values[name] = kind(**{field: values.pop(field) for field in kind._fields})
+            command(options={name: value for name, value in options.items() if value not in (None, [])}, **values)
 
-        signature = inspect.Signature([*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *options])
+        signature = inspect.Signature([*parameters, *flags])
         wrapper.__signature__ = signature  # type: ignore[attr-defined]
         wrapper.__annotations__ = {p.name: p.annotation for p in signature.parameters.values()}
         return wrapper
@@ -179,11 +192,15 @@ def _with_options(options: Sequence[inspect.Parameter]) -> Decorator:
     return decorate
 
 
+def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, annotation=kind, default=default)
+
+
 @functools.cache
 def _parameter(name: str) -> inspect.Parameter:
     """The option of a field."""
     flag = FLAGS[name]
-    shown = typer.Option(
+    option = typer.Option(
         None,
         *flag.names,
         help=flag.help,
@@ -191,14 +208,9 @@ def _parameter(name: str) -> inspect.Parameter:
         rich_help_panel=flag.panel,
         show_default=False,
     )
-    setting = next(iter(all_settings().get(name, {}).values()), None)
-    kind = (
-        setting.kind | None
-        if setting
-        else _kind(next(_FIELDS[task][name].type for task in _FIELDS if name in _FIELDS[task]))
-    )
-    how = inspect.Parameter.KEYWORD_ONLY
-    return inspect.Parameter(name, how, annotation=kind, default=shown)
+    for setting in all_settings().get(name, {}).values():
+        return _keyword(name, setting.kind | None, option)
+    return _keyword(name, _kind(next(fields[name].type for fields in _FIELDS.values() if name in fields)), option)
 
 
 def _kind(kind: Any) -> Any:
@@ -216,12 +228,11 @@ def _kind(kind: Any) -> Any:
 
 
 def completion(name: str) -> Callable[[str], list[str]] | None:
-    """What the shell offers for an option's value; None where that is a number, a name or a path."""
-    words = {"data": _dataset_names, "defense": lambda: tuple(KINDS), "device": lambda: ("auto", "cpu", "cuda")}.get(
-        name, functools.partial(allowed_words, name)
-    )
+    """Shell completion of an option's value; None for a number, a name or a path."""
+    special = {
+        "data": lambda: (CONSORTIUM, MOTIFS, *(dataset.name for dataset in datasets())),
+        "defense": lambda: tuple(KINDS),
+        "device": lambda: ("auto", "cpu", "cuda"),
+    }
+    words = special.get(name, functools.partial(allowed_words, name))
     return complete_from(words, several=name == "defense") if words() else None
-
-
-def _dataset_names() -> tuple[str, ...]:
-    return (CONSORTIUM, MOTIFS, *(dataset.name for dataset in datasets()))

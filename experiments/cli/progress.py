@@ -25,10 +25,10 @@ LINE_EVERY_S = 15.0
 
 
 def observe_on(console: Console, *, enabled: bool, what: str = "", together: bool = False) -> Observe:
-    """Gives each run that a command makes its progress, after a line with what it is and its name.
+    """Return a function that observes each run of a command, after a line with its kind and name.
 
     Args:
-        together: several runs go on at a time, each of which prints a line now and then.
+        together: runs go on at the same time; each prints a line now and then.
     """
 
     def observe(options: Trained, name: str) -> RunProgress | RunLines:
@@ -42,7 +42,7 @@ def observe_on(console: Console, *, enabled: bool, what: str = "", together: boo
 
 
 def unobserved(options: Trained, name: str) -> AbstractContextManager[Observer]:
-    """Tells nobody."""
+    """Observe a run without output."""
     return nullcontext(Observer())
 
 
@@ -52,7 +52,7 @@ def _label(options: Trained) -> str:
 
 
 class RunLines(Observer):
-    """A line of a run at its end, and at most every `LINE_EVERY_S` seconds, with its name."""
+    """Prints a line of a run at its end, and at most every `LINE_EVERY_S` seconds, with its name."""
 
     def __init__(self, options: Trained, name: str, console: Console | None) -> None:
         self._rounds, self._name, self._console, self._metric = options.rounds, name, console, _label(options)

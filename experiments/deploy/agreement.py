@@ -1,11 +1,11 @@
-"""What the parties of a deployed federation agree on before anything runs: one file, the same for the server and every client.
+"""The terms of a deployed federation, agreed on before it runs: one file, the same for the server and every client.
 
-    keys = {name: new_identity(folder / name) for name in ("north", "south")}       # each where that client is
+    keys = {name: new_identity(folder / name, run) for name in ("north", "south")}       # each on that client's machine
     terms = Agreement(run=new_run(), options=KgeOptions(defense="secagg"), parties=("north", "south"), identities=keys)
     terms.write(Path("agreement.json"))
-    Agreement.read(Path("agreement.json")).digest                                   # what every message is bound to
+    Agreement.read(Path("agreement.json")).digest                                   # bound into every message
 
-All of it is public. Whoever compares digests over another channel knows that nobody was given other terms or other keys.
+All terms are public. Parties that compare digests over another channel know that all have the same terms and keys.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fkgsec.exchange import CODECS
 from fkgsec.experiments.deploy import FEWEST_TRIPLES
 from fkgsec.experiments.deploy.core.audit import AUDITS, OF_MODELS
 from fkgsec.experiments.deploy.core.messages import LARGEST
-from fkgsec.experiments.runs.writing import write_atomically
+from fkgsec.experiments.runs.writing import read_bytes, write_atomically
 from fkgsec.federation.messages import client_party
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.options import KgeOptions
@@ -33,21 +33,10 @@ from fkgsec.protocols.core.prg import SEED_BYTES, digest
 from fkgsec.text import printable
 
 ALGORITHMS = (
-    "fede",
-    "fedep",
-    "fedepl",
-    "fedr",
-    "feds",
-    "fedlu",
-    "fedprox",
-    "fedec",
-    "pfedeg",
-    "fede-svd",
-    "fede-svd+",
-    "fede-kd",
-)
+    "fede", "fedep", "fedepl", "fedr", "feds", "fedlu", "fedprox", "fedec", "pfedeg", "fede-svd", "fede-svd+", "fede-kd",
+)  # fmt: skip
 DEFENSES = ("psu", "secagg", "suppress", "dp", "robust")
-"""What is supported with parties apart; anything else is refused by name."""
+"""Supported algorithms and defenses; others are refused by name."""
 
 SECRET = "identity.key"
 MOST_FEWEST = 1_000_000
@@ -58,20 +47,19 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """The terms of one run.
 
     Attributes:
-        run: 32 hexadecimal digits, drawn anew for each run (`new_run`); names its sessions.
-        options: what is trained and how it is defended.
-        parties: the clients' names, in the order in which sums are taken.
-        identities: by name the public key that a client signs with, in hexadecimal (`new_identity`); needed under `secagg`.
-        randomness: what training draws from. "operating system": every party draws a seed of its own, which it keeps.
-            "laboratory": `options.seed`, as in one process; for comparisons alone, since whoever has the data as well can train
-            the federation again. Keys, shares, masks and noise come from the operating system in either case.
-        audit: attacks that every party scores against its own truth after the run, of `core.audit.AUDITS`; their figures cross.
-        fewest_triples: of a smaller group of its validation or test triples a party tells nothing, nor figures of attacks on
-            fewer than twice as many: single ranks would follow.
-        largest_bytes: of a message; a larger one is refused before it is read.
+        run: 32 hexadecimal digits, drawn for each run (`new_run`); names its sessions.
+        options: training and defense. parties: the clients' names, in the order of sums.
+        identities: each client's public signing key in hexadecimal (`new_identity`); required under `secagg`.
+        randomness: source of training's draws. "operating system": each party draws a secret seed. "laboratory":
+            `options.seed`, as in one process; only for comparisons, since anyone with the data can repeat the training. Keys,
+            shares, masks and noise always come from the operating system.
+        audit: attacks of `core.audit.AUDITS` that every party scores against its truth after the run; it sends the figures.
+        fewest_triples: smallest group of validation or test triples whose figures a party reveals; attacks need twice as many.
+            Smaller groups would reveal single ranks.
+        largest_bytes: of a message; larger ones are refused unread.
 
     Raises:
-        SpecError: names the field, its value and what is allowed.
+        SpecError: names the field, its value and the allowed values.
     """
 
     run: str
@@ -93,15 +81,12 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if not 1 <= self.fewest_triples <= MOST_FEWEST:
             raise SpecError(f"fewest_triples must lie in 1..{MOST_FEWEST:,}; got {self.fewest_triples}")
         check_apart(self.options)
-        if not self.tells(self.options.eval_sample or 0):
+        if not self.reveals(self.options.eval_sample or 0):
             raise SpecError(
                 f"eval_sample must be at least fewest_triples, {self.fewest_triples}; got {self.options.eval_sample}: the sum of "
                 "so few ranks tells single ones"
             )
         check_audit(self.audit, self.options)
-        self._check_identities()
-
-    def _check_identities(self) -> None:
         needed = self.parties if parse_defense(self.options.defense).secagg else ()
         if missing := [name for name in needed if name not in self.identities]:
             raise SpecError(f"identities: {', '.join(missing)} must have a public key under secagg")
@@ -111,38 +96,36 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
             if not _is_hex(key, 32):
                 raise SpecError(f"identities: the key of {name} must be 64 hexadecimal digits; got {key!r}")
 
-    def tells(self, count: int) -> bool:
-        """Whether a party tells figures of so many triples. In the laboratory single ranks cross anyway."""
+    def reveals(self, count: int) -> bool:
+        """Return True if a party reveals figures of this many triples; in the laboratory it always does."""
         return self.randomness == "laboratory" or count == 0 or count >= self.fewest_triples
 
     @property
     def digest(self) -> bytes:
-        """sha256 of all of it but the device, which is each party's own."""
+        """SHA-256 of all terms but the device, which each party chooses."""
         plain = msgspec.structs.replace(self, options=msgspec.structs.replace(self.options, device="auto"))
         return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).digest()
 
     @property
     def fingerprint(self) -> str:
-        """The first 160 bits of the digest, as ten groups of four hexadecimal digits that people can read to each other."""
+        """First 160 bits of the digest, as ten groups of four hexadecimal digits to read aloud."""
         digits = self.digest.hex()[:40]
         return "-".join(digits[start : start + 4] for start in range(0, 40, 4))
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The parties as messages name them."""
+        """The parties' names in messages."""
         return tuple(client_party(name) for name in self.parties)
 
     def write(self, path: Path) -> None:
-        """Write it as JSON. Raises `RunError`."""
+        """Write the terms as JSON. Raises `RunError`."""
         write_atomically(path, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read what `write` wrote. Raises `RunError` for a file that cannot be read, `SpecError` for what is not allowed."""
+        """Read a file of `write`. Raises `RunError` if it cannot be read, `SpecError` for terms that are not allowed."""
         try:
-            return msgspec.json.decode(path.read_bytes(), type=cls)
-        except OSError as error:
-            raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+            return msgspec.json.decode(read_bytes(path), type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
             raise RunError(f"{path}: no agreement ({printable(str(error), 300)})") from error
         except SpecError as error:
@@ -150,7 +133,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def check_apart(options: KgeOptions) -> None:
-    """Raises `SpecError` for options that are not supported with parties apart, and for a defense that does not fit."""
+    """Check that options and defense are supported with parties apart. Raises `SpecError`."""
     if not isinstance(options, KgeOptions):
         raise SpecError(f"options: parties apart embed knowledge graphs; got {type(options).__name__}")
     if options.algorithm not in ALGORITHMS:
@@ -166,7 +149,7 @@ def check_apart(options: KgeOptions) -> None:
     if options.keeps_by_client:
         raise SpecError("best_round must be federation with parties apart; got 'client'")
     if options.protocol_seed is not None:
-        raise SpecError("protocol_seed opens every upload to whoever has it: leave it out with parties apart")
+        raise SpecError("protocol_seed opens every upload to anyone who has it: leave it out with parties apart")
     check_defense(options)
     defense = parse_defense(options.defense)
     for name in defense.names:
@@ -177,21 +160,22 @@ def check_apart(options: KgeOptions) -> None:
 
 
 def check_audit(names: tuple[str, ...], options: KgeOptions) -> None:
-    """Raises `SpecError` for attacks that a party cannot score by itself."""
+    """Check that a party can score attacks by itself. Raises `SpecError`."""
     recipe, summed = RECIPES[options.algorithm], parse_defense(options.defense).secagg is not None
+    allowed = ", ".join(OF_MODELS)
     for name in names:
         if name not in AUDITS:
             raise SpecError(f"audit: {name!r} cannot be scored by one party alone; allowed: {', '.join(AUDITS)}")
         if name not in OF_MODELS and summed:
-            raise SpecError(f"audit: {name} is of single uploads, which secagg sums; allowed: {', '.join(OF_MODELS)}")
+            raise SpecError(f"audit: {name} is of single uploads, which secagg sums; allowed: {allowed}")
         if name not in OF_MODELS and recipe.codec != "dense":
             raise SpecError(
-                f"audit: {name} is of whole uploads, and {options.algorithm} sends parts; allowed: {', '.join(OF_MODELS)}"
+                f"audit: {name} is of whole uploads, and {options.algorithm} sends parts; allowed: {allowed}"
             )
 
 
 def agreed_terms(agreement: Agreement) -> Terms:
-    """What a defended exchange builds on, from the public agreement alone."""
+    """Derive the terms of a defended exchange from the agreement."""
     recipe = RECIPES[agreement.options.algorithm]
     terms = Terms(agreement.options, agreement.addresses, recipe.shared, CODECS[recipe.codec])
     keys = {client_party(name): bytes.fromhex(key) for name, key in agreement.identities.items()}
@@ -205,17 +189,14 @@ def agreed_terms(agreement: Agreement) -> Terms:
 
 
 def new_run() -> str:
-    """The name of a run, from the operating system."""
+    """Draw the name of a run."""
     return secrets.token_hex(16)
 
 
 def new_identity(folder: Path, run: str) -> str:
-    """Draw a party's lasting secret for one run into its folder, where only its user may read it; returns the public key. A
-    folder that is made here is for its user alone, since the party's models will lie in it.
+    """Draw a party's lasting secret for a run, unless its folder has one, and return the public key. Raises `RunError`.
 
-    Keys and noise derive from the secret. A secret that is there is kept, so that the same key comes back.
-
-    Raises `RunError` where it cannot be written.
+    Keys and noise derive from the secret. Only the user may read it, nor a folder that is made here: it gets the party's models.
     """
     path = folder / SECRET
     try:
@@ -231,16 +212,14 @@ def new_identity(folder: Path, run: str) -> str:
 
 
 def read_secret(folder: Path) -> bytes:
-    """The lasting secret of a client. Raises `RunError` where it is missing or damaged."""
+    """Read the lasting secret of a client. Raises `RunError` if it is missing or damaged."""
     path = folder / SECRET
     try:
         secret = path.read_bytes()
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror}); new_identity makes it") from error
     if len(secret) != SEED_BYTES:
-        raise RunError(
-            f"{path}: has {len(secret)} bytes where a secret has {SEED_BYTES}; make a new one and agree on it"
-        )
+        raise RunError(f"{path}: a secret has {SEED_BYTES} bytes; got {len(secret)}. Make a new one and agree on it")
     return secret
 
 

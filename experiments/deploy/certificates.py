@@ -4,8 +4,7 @@
     certificate, key = authority.server_certificate(["federation.example.org", "10.0.0.5"])      # PEM
     private, public = node_key("berlin")                                                        # OpenSSH
 
-The authority signs servers' certificates alone. A SuperNode is known by its public key, which the server's operator registers; it
-has no certificate.
+The authority signs only servers' certificates. A SuperNode has a public key, which the server's operator registers.
 """
 
 from __future__ import annotations
@@ -32,53 +31,54 @@ _SLACK = datetime.timedelta(minutes=5)  # clocks differ
 
 
 class Authority(NamedTuple):
-    """A certificate authority of a consortium's own."""
+    """A consortium's certificate authority."""
 
     key: ec.EllipticCurvePrivateKey
     certificate: x509.Certificate
 
     @classmethod
     def new(cls, name: str) -> Self:
-        """One that nobody knows yet."""
+        """Make a new authority."""
         key = ec.generate_private_key(_CURVE)
         subject = _name(f"{name} authority")
-        made = _builder(subject, subject, key.public_key(), AUTHORITY_DAYS, key.public_key())
-        made = made.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        made = made.add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
-        return cls(key, made.sign(key, hashes.SHA384()))
+        builder = _builder(subject, subject, key.public_key(), AUTHORITY_DAYS, key.public_key())
+        builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        builder = builder.add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
+        return cls(key, builder.sign(key, hashes.SHA384()))
 
     @classmethod
     def read(cls, key: bytes, certificate: bytes) -> Self:
-        """From PEM. Raises `DataError` for what is none, or for two that do not belong together."""
+        """Read PEM. Raises `DataError` for invalid bytes, or a key and a certificate that do not belong together."""
         try:
-            found = serialization.load_pem_private_key(key, None)
-            read = x509.load_pem_x509_certificate(certificate)
-            certified = read.public_key()
+            private_key = serialization.load_pem_private_key(key, None)
+            parsed = x509.load_pem_x509_certificate(certificate)
+            certified = parsed.public_key()
         except (ValueError, TypeError, UnsupportedAlgorithm, NotImplementedError) as error:
-            raise DataError(
-                f"the authority's key or certificate cannot be read ({printable(str(error), 200)})"
-            ) from error
-        if not isinstance(found, ec.EllipticCurvePrivateKey) or found.public_key() != certified:
+            reason = printable(str(error), 200)
+            raise DataError(f"the authority's key or certificate cannot be read ({reason})") from error
+        if not isinstance(private_key, ec.EllipticCurvePrivateKey) or private_key.public_key() != certified:
             raise DataError("the authority's key and certificate do not belong together")
-        return cls(found, read)
+        return cls(private_key, parsed)
 
     def server_certificate(self, hosts: Sequence[str]) -> tuple[bytes, bytes]:
-        """Certificate and private key of a server that is reached under these names and addresses."""
-        key, named = ec.generate_private_key(_CURVE), [_host(host) for host in hosts]
-        made = _builder(_name(hosts[0]), self.certificate.subject, key.public_key(), SERVER_DAYS, self.key.public_key())
-        made = made.add_extension(x509.SubjectAlternativeName(named), critical=False)
-        made = made.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        made = made.add_extension(_usage(digital_signature=True), critical=True)
-        made = made.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        return _certificate(made.sign(self.key, hashes.SHA384())), _private(key)
+        """Return certificate and private key of a server with these names and addresses."""
+        key, names = ec.generate_private_key(_CURVE), [_host(host) for host in hosts]
+        builder = _builder(
+            _name(hosts[0]), self.certificate.subject, key.public_key(), SERVER_DAYS, self.key.public_key()
+        )
+        builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        builder = builder.add_extension(_usage("digital_signature"), critical=True)
+        builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        return _certificate(builder.sign(self.key, hashes.SHA384())), _private(key)
 
     def encoded(self) -> tuple[bytes, bytes]:
-        """Certificate and private key, PEM."""
+        """Return certificate and private key, PEM."""
         return _certificate(self.certificate), _private(self.key)
 
 
 def node_key(name: str) -> tuple[bytes, bytes]:
-    """A SuperNode's key on P-384: private and public, in OpenSSH's formats, the only ones that Flower takes."""
+    """Draw a SuperNode's key on P-384; return the private and public half in OpenSSH's formats, as Flower requires."""
     key = ec.generate_private_key(_CURVE)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -88,7 +88,7 @@ def node_key(name: str) -> tuple[bytes, bytes]:
 
 
 def public_pem(line: bytes) -> str:
-    """A public key in OpenSSH's format as Flower names its SuperNode: PEM. Raises `DataError` for anything but a key on P-384."""
+    """Convert a public key from OpenSSH's format to PEM, Flower's name of a SuperNode. Raises `DataError` for invalid keys."""
     try:
         key = serialization.load_ssh_public_key(line)
     except (ValueError, UnsupportedAlgorithm, NotImplementedError) as error:
@@ -119,18 +119,12 @@ def _builder(
     )
 
 
-def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False, crl_sign: bool = False) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=digital_signature,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=key_cert_sign,
-        crl_sign=crl_sign,
-        encipher_only=False,
-        decipher_only=False,
-    )
+def _usage(*allowed: str) -> x509.KeyUsage:
+    names = (
+        "digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement",
+        "key_cert_sign", "crl_sign", "encipher_only", "decipher_only",
+    )  # fmt: skip
+    return x509.KeyUsage(**{name: name in allowed for name in names})
 
 
 def _name(text: str) -> x509.Name:
@@ -138,7 +132,7 @@ def _name(text: str) -> x509.Name:
 
 
 def _host(host: str) -> x509.GeneralName:
-    """Raises `SpecError` for what is neither an address nor the name of a host."""
+    """Parse an address or a host's name. Raises `SpecError`."""
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.console import expected_errors, make_console, say
 from fkgsec.experiments.cli.data import Config, Json
 from fkgsec.experiments.cli.options import TRAIN_FIELDS, spec_options
 from fkgsec.experiments.deploy import FEWEST_TRIPLES, TIMEOUT_S
-from fkgsec.experiments.deploy.flower.attendant import attend
-from fkgsec.experiments.deploy.flower.local import Door
-from fkgsec.experiments.runs.spec import make_spec, of_triples
-from fkgsec.experiments.runs.writing import locked, write_new
+from fkgsec.experiments.deploy.flower.local import Door, attend
+from fkgsec.experiments.deploy.flower.processes import (
+    on_one_machine,
+    run_superlink,
+    run_supernode,
+    stopped_by_signal,
+)
+from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder, read_settings
+from fkgsec.experiments.runs.spec import make_spec, require_triples
+from fkgsec.experiments.runs.writing import locked, read_bytes
 from fkgsec.text import printable
-
-if TYPE_CHECKING:
-    from fkgsec.experiments.deploy.layout import ServerFolder
 
 deploy_app = typer.Typer(help="Run a federation whose parties sit apart, over Flower.", no_args_is_help=True)
 
 OWN_DATA = "parties"
-"""What a record says of data that each party has had itself."""
+"""Name of the data in a record if each party has its own."""
 ServerPlace = Annotated[Path, typer.Argument(metavar="SERVER", help="the server's folder, such as consortium/server")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
 PartyPlace = Annotated[
@@ -45,7 +47,7 @@ PartyPlace = Annotated[
 @spec_options((*TRAIN_FIELDS, "attack"))
 def init(
     *,
-    given: dict[str, Any],
+    options: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", help="folder to make; one that is there is never written over")],
     party: Annotated[
         list[str] | None,
@@ -71,9 +73,9 @@ def init(
     from fkgsec.experiments.runs.run import warnings_of
 
     graph, folders = None, _folders(party or [])
-    if folders and (wrong := sorted(set(DIVIDED) & set(given))):
+    if folders and (wrong := sorted(set(DIVIDED) & set(options))):
         raise SpecError(f"{', '.join(wrong)} divides data among parties; with --party each has its own: leave it out")
-    spec = of_triples(make_spec(config, given), "deploy init")
+    spec = require_triples(make_spec(config, options), "deploy init")
     if folders:
         spec = spec.replace(data=OWN_DATA)
     else:
@@ -91,22 +93,21 @@ def init(
     )
     agreement = make_consortium(out, spec, plan, graph)
     typer.echo(
-        f"Made {out}: {', '.join(agreement.parties)}; agreement {agreement.fingerprint}. "
-        f"{out / 'README.md'} has the commands."
+        f"Made {out}: {', '.join(agreement.parties)}; agreement {agreement.fingerprint}. See {out / 'README.md'}."
     )
 
 
-def _folders(given: list[str]) -> dict[str, str]:
-    """Names and folders of `--party`. Raises `SpecError`."""
-    found: dict[str, str] = {}
-    for one in given:
-        name, equals, folder = one.partition("=")
+def _folders(arguments: list[str]) -> dict[str, str]:
+    """Parse names and folders of `--party`. Raises `SpecError`."""
+    folders: dict[str, str] = {}
+    for argument in arguments:
+        name, equals, folder = argument.partition("=")
         if not (name and equals and folder):
-            raise SpecError(f"party must be NAME=FOLDER; got {one!r}")
-        if name in found:
+            raise SpecError(f"party must be NAME=FOLDER; got {argument!r}")
+        if name in folders:
             raise SpecError(f"party: {name} is given twice")
-        found[name] = folder
-    return found
+        folders[name] = folder
+    return folders
 
 
 @deploy_app.command("superlink", epilog="Example:\n\n  fkgsec deploy superlink consortium/server")
@@ -118,9 +119,6 @@ def superlink(
     ] = None,
 ) -> None:
     """Run Flower's SuperLink with the parties' SuperNodes registered, and the gate that SuperNodes connect to, until stopped."""
-    from fkgsec.experiments.deploy.flower.processes import run_superlink, stopped_by_signal
-    from fkgsec.experiments.deploy.layout import ServerFolder
-
     with stopped_by_signal():
         run_superlink(ServerFolder(folder), listen, say)
 
@@ -134,9 +132,6 @@ def supernode(
     ] = None,
 ) -> None:
     """Run a party's SuperNode, until stopped. It needs the folders node and door of the party's, and nothing else."""
-    from fkgsec.experiments.deploy.flower.processes import run_supernode, stopped_by_signal
-    from fkgsec.experiments.deploy.layout import PartyFolder
-
     with stopped_by_signal():
         run_supernode(PartyFolder(folder), server, say)
 
@@ -147,8 +142,6 @@ def party(folder: PartyPlace) -> None:
     """Run a party's own process, which has its data and keys, until stopped. One that was killed goes on from its folder."""
     from fkgsec.experiments.deploy.agreement import Agreement
     from fkgsec.experiments.deploy.data import read_party_data
-    from fkgsec.experiments.deploy.flower.processes import stopped_by_signal
-    from fkgsec.experiments.deploy.layout import PartyFolder, read_settings
     from fkgsec.experiments.deploy.party import Party
     from fkgsec.experiments.deploy.policy import PartySettings
 
@@ -158,10 +151,10 @@ def party(folder: PartyPlace) -> None:
     settings.policy.check(agreement)
     with stopped_by_signal(), locked(folder):
         data = read_party_data(folder / settings.data, settings.name)
-        one = Party(files.state, settings.name, agreement, data, settings.device)
+        member = Party(files.state, settings.name, agreement, data, settings.device)
         with Door(files.address) as door:
             say(f"{settings.name} waits for requests; agreement {agreement.fingerprint}")
-            attend(door, one.answer, say)
+            attend(door, member.answer, say)
 
 
 @deploy_app.command(
@@ -175,7 +168,6 @@ def key(
 ) -> None:
     """Draw a party's keys anew, where the party is. Their public halves go to public.json, for `fkgsec deploy admit`."""
     from fkgsec.experiments.deploy import keys
-    from fkgsec.experiments.deploy.layout import PartyFolder
 
     keys.draw_keys(PartyFolder(folder), node_only=node)
     typer.echo(f"Written to {folder / keys.PUBLIC}; give it to the server's operator")
@@ -191,7 +183,6 @@ def admit(
 ) -> None:
     """Take parties' public keys in, at the server. The agreement that comes of it goes to every party (`fkgsec deploy agree`)."""
     from fkgsec.experiments.deploy import keys
-    from fkgsec.experiments.deploy.layout import ServerFolder, read_settings
 
     files = ServerFolder(folder)
     for path in public:
@@ -219,13 +210,13 @@ def agree(
     fingerprint with the other parties."""
     from fkgsec.experiments.deploy import keys
     from fkgsec.experiments.deploy.agreement import Agreement
-    from fkgsec.experiments.deploy.layout import PartyFolder
+    from fkgsec.experiments.deploy.policy import changed_terms
 
-    found = Agreement.read(agreement)
-    for name, change in keys.changed(PartyFolder(folder), found).items():
+    files, offered = PartyFolder(folder), Agreement.read(agreement)
+    for name, change in changed_terms(Agreement.read(files.agreement), offered).items():
         typer.echo(printable(f"{name}: {change}"))
-    keys.agree(PartyFolder(folder), found, set(accept or ()))
-    typer.echo(f"{folder}: takes part in {found.fingerprint}")
+    keys.agree(files, offered, set(accept or ()))
+    typer.echo(f"{folder}: takes part in {offered.fingerprint}")
 
 
 @deploy_app.command(
@@ -242,14 +233,10 @@ def certificate(
     """Make the server a new certificate and key; restart `fkgsec deploy superlink` afterwards."""
     from fkgsec.experiments.deploy.certificates import Authority
     from fkgsec.experiments.deploy.consortium import write_certificate
-    from fkgsec.experiments.deploy.layout import ServerFolder
 
     files = ServerFolder(folder)
     files.read_settings()
-    try:
-        signer = Authority.read((authority / "ca.key").read_bytes(), (authority / "ca.crt").read_bytes())
-    except OSError as error:
-        raise RunError(f"{error.filename}: cannot be read ({error.strerror})") from error
+    signer = Authority.read(read_bytes(authority / "ca.key"), read_bytes(authority / "ca.crt"))
     write_certificate(files, signer, host)
     typer.echo(f"Written to {files.tls}")
 
@@ -263,8 +250,6 @@ Timeout = Annotated[
 @expected_errors
 def server(folder: ServerPlace, timeout: Timeout = TIMEOUT_S, json: Json = None, quiet: Quiet = False) -> None:
     """Run the federation with its parties, and write the record. A killed one goes on when the same command is given again."""
-    from fkgsec.experiments.deploy.layout import ServerFolder
-
     run_server(ServerFolder(folder), timeout, json, quiet=quiet)
 
 
@@ -277,25 +262,22 @@ def up(
     quiet: Quiet = False,
 ) -> None:
     """Run a whole consortium on this machine, for a trial: SuperLink, SuperNodes and parties as processes, then the server."""
-    from fkgsec.experiments.deploy.flower.processes import on_one_machine, stopped_by_signal
-    from fkgsec.experiments.deploy.layout import ServerFolder
-
     with stopped_by_signal(), on_one_machine(folder, say):
         run_server(ServerFolder(folder / "server"), timeout, json, quiet=quiet)
 
 
 def run_server(folder: ServerFolder, timeout_s: float, json: str | None, *, quiet: bool) -> None:
-    """Run the federation of a server's folder over Flower, with progress, and print what came of it."""
+    """Run the federation of a server's folder over Flower, with progress, and print the results."""
+    import pandas as pd
+
+    from fkgsec.experiments.cli.printed import Output, print_finished
     from fkgsec.experiments.cli.progress import RunProgress
     from fkgsec.experiments.deploy.agreement import Agreement
     from fkgsec.experiments.deploy.flower.link import FlowerLink
     from fkgsec.experiments.deploy.server import serve
-    from fkgsec.experiments.reporting import tables, words
-    from fkgsec.experiments.reporting.sheets import print_sheets
-    from fkgsec.experiments.runs.record import encode_record
-    from fkgsec.experiments.runs.run import read_spec
+    from fkgsec.experiments.runs.run import Finished, read_spec
 
-    spec = of_triples(read_spec(folder.path), "deploy server")
+    spec = require_triples(read_spec(folder.path), "deploy server")
     agreement = Agreement.read(folder.agreement)
     tell: Callable[[str], None] = (lambda line: None) if quiet else say
     with (
@@ -304,13 +286,4 @@ def run_server(folder: ServerFolder, timeout_s: float, json: str | None, *, quie
     ):
         link.wait_for(agreement.addresses)
         record = serve(spec, agreement, link.ask, folder.run, progress)
-    if not quiet:
-        console = make_console(stderr=json == "-")
-        print_sheets(console, tables.run_sheets(record))
-        for line in words.reading_aid(record):
-            console.print(line, soft_wrap=True, highlight=False)
-        console.print(f"Written to {folder.run}: record.json", highlight=False, soft_wrap=True)
-    if json == "-":
-        sys.stdout.write(encode_record(record).decode())
-    elif json is not None:
-        write_new(Path(json), encode_record(record), overwrite=False)
+    print_finished(Finished(record, pd.DataFrame(), folder.run), Output(json, quiet, overwrite=False))

@@ -1,45 +1,49 @@
-"""Makes a consortium: everything that a server and its parties need to run a federation apart, in one folder.
+"""Make a consortium: a folder with everything that a server and its parties need to run a federation apart.
 
     plan = Plan(parties={"berlin": "/data/berlin", "paris": "/data/paris"}, server="federation.example.org:8443")
     make_consortium(Path("consortium"), Spec(defense="psu,secagg"), plan)
 
-The folder appears whole or not at all and is never written over: a federation that is running may have its keys. What lies where
-says `fkgsec.experiments.deploy.layout`.
+The folder appears whole or not at all and is never overwritten: a running federation may use its keys. See
+`fkgsec.experiments.deploy.layout` for its files. Flower sends the app bundle to the SuperNodes and starts it there and on the
+SuperLink. It has only the code that carries frames: no key, no data, no option of a run.
 """
 
 from __future__ import annotations
 
 import os
+import shlex
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
+import yaml
 
 from fkgsec.data.formats.folders import can_name_a_file
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import RunError, SpecError
-from fkgsec.experiments.deploy import FEWEST_TRIPLES, instructions
+from fkgsec.experiments.deploy import FEWEST_TRIPLES
 from fkgsec.experiments.deploy.agreement import Agreement, Source, new_identity, new_run
 from fkgsec.experiments.deploy.certificates import Authority, node_key
 from fkgsec.experiments.deploy.core.audit import check_settings
 from fkgsec.experiments.deploy.data import write_party_folders
-from fkgsec.experiments.deploy.flower.bundle import write_bundle
+from fkgsec.experiments.deploy.flower.installed import VERSION
 from fkgsec.experiments.deploy.layout import NodeSettings, PartyFolder, ServerFolder, ServerSettings, encode_settings
 from fkgsec.experiments.deploy.policy import PartySettings, Policy
 from fkgsec.experiments.runs.stored import encode_stored
 from fkgsec.experiments.tasks.kge import Spec
+from fkgsec.version import __version__
 
-OWN = ("127.0.0.1", "localhost", "superlink")
-"""Names of the server in its certificate beside its own: for its own processes, and in a network of containers."""
+LOCAL_NAMES = ("127.0.0.1", "localhost", "superlink")
+"""Further names of the server in its certificate: for its processes, and in a network of containers."""
 DATA = "data"
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Who takes part, and where they find the server.
+    """The parties, and the server's address.
 
     Attributes:
-        parties: by name the folder of its data, on its own machine; empty where init writes the data itself.
+        parties: each party's folder of data, on its machine; empty if init writes the data.
         server: host and port that SuperNodes connect to. superlink_port, node_port: of the loopback interface; SuperNodes have
             this port and those after it, so that all can run on one machine.
         randomness, fewest_triples: see `Agreement`.
@@ -67,12 +71,12 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def host(self) -> str:
-        """Of the server."""
+        """The server's host."""
         return self.server.rpartition(":")[0].strip("[]")
 
     @property
     def port(self) -> int:
-        """Of the server."""
+        """The server's port."""
         return int(self.server.rpartition(":")[2])
 
 
@@ -80,12 +84,11 @@ def make_consortium(place: Path, spec: Spec, plan: Plan, graph: FederatedGraph |
     """Make the folder.
 
     Args:
-        spec: what is to be trained.
-        graph: data to divide among the parties' folders, for a trial on one machine; None where each has its own.
+        graph: data to divide among the parties' folders, for a trial on one machine; None if each party has its data.
 
     Raises:
-        RunError: the folder is there already, or cannot be made. SpecError: options that cannot run apart. DataError: names in
-            the data that cannot stand in a file.
+        RunError: the folder exists, or cannot be made. SpecError: options that cannot run apart. DataError: names in the data
+            that cannot be written to a file.
     """
     check_settings(spec)
     if place.exists() and not (place.is_dir() and not any(place.iterdir())):
@@ -108,44 +111,46 @@ def _write_all(whole: Path, spec: Spec, plan: Plan, graph: FederatedGraph | None
     run = new_run()
     folders = {name: PartyFolder(whole / "parties" / name) for name in names}
     for folder in folders.values():
-        for own in (folder.path, folder.state, folder.node, folder.address.parent):
-            own.mkdir(mode=0o700)
-    keys = {name: new_identity(folder.state, run) for name, folder in folders.items()}
-    options = spec.federation_options()
+        for subfolder in (folder.path, folder.state, folder.node, folder.address.parent):
+            subfolder.mkdir(mode=0o700)
     agreement = Agreement(
         run=run,
-        options=options,
+        options=spec.federation_options(),
         parties=names,
-        identities=keys,
+        identities={name: new_identity(folder.state, run) for name, folder in folders.items()},
         randomness=plan.randomness,
         audit=spec.attack,
         fewest_triples=plan.fewest_triples,
     )
     authority = Authority.new(whole.name)
-    _write_authority(whole / "authority", authority)
+    certificate, key = authority.encoded()
+    write_file(whole / "authority" / "ca.crt", certificate)
+    write_file(whole / "authority" / "ca.key", key, secret=True)
     server = ServerFolder(whole / "server")
     _write_server(server, authority, agreement, plan)
     write_file(server.spec, encode_stored(spec))
-    for place, (name, folder) in enumerate(folders.items()):
-        _write_party(folder, name, authority, agreement, plan, plan.node_port + place)
+    for number, (name, folder) in enumerate(folders.items()):
+        settings = PartySettings(name=name, data=plan.parties[name] or DATA, policy=Policy.exactly(agreement))
+        write_file(folder.settings, encode_settings(settings))
+        agreement.write(folder.agreement)
+        node = NodeSettings(server=plan.server, port=plan.node_port + number)
+        write_file(folder.node / "node.json", encode_settings(node))
+        write_file(folder.authority, certificate)
+        write_node_key(folder, name)
         write_file(server.nodes / f"{name}.pub", folder.public_key.read_bytes())
     if graph is not None:
-        _write_data(whole, graph, folders)
-    for file, text in instructions.files(names, plan.server).items():
+        for written in write_party_folders(graph, whole / DATA):
+            written.replace(folders[written.name].path / DATA)
+        (whole / DATA).rmdir()
+    for file, text in _documents(names, plan.server).items():
         write_file(whole / file, text.encode())
     return agreement
 
 
-def _write_authority(folder: Path, authority: Authority) -> None:
-    certificate, key = authority.encoded()
-    write_file(folder / "ca.crt", certificate)
-    write_file(folder / "ca.key", key, secret=True)
-
-
 def _write_server(folder: ServerFolder, authority: Authority, agreement: Agreement, plan: Plan) -> None:
-    for own in (folder.tls, folder.nodes, folder.flower, folder.address.parent):
-        own.mkdir(mode=0o700)
-    listen = "127.0.0.1" if plan.host in OWN else "0.0.0.0"
+    for subfolder in (folder.tls, folder.nodes, folder.flower, folder.address.parent):
+        subfolder.mkdir(mode=0o700)
+    listen = "127.0.0.1" if plan.host in LOCAL_NAMES else "0.0.0.0"
     settings = ServerSettings(listen=listen, port=plan.port, superlink_port=plan.superlink_port)
     write_file(folder.settings, encode_settings(settings))
     agreement.write(folder.agreement)
@@ -154,40 +159,22 @@ def _write_server(folder: ServerFolder, authority: Authority, agreement: Agreeme
 
 
 def write_certificate(folder: ServerFolder, authority: Authority, host: str) -> None:
-    """A server's certificate and key, beside the certificate of who signed it."""
-    certificate, key = authority.server_certificate(list(dict.fromkeys((host, *OWN))))
+    """Write a new certificate and key of the server, and the authority's certificate."""
+    certificate, key = authority.server_certificate(list(dict.fromkeys((host, *LOCAL_NAMES))))
     write_file(folder.tls / "ca.crt", authority.encoded()[0])
     write_file(folder.tls / "server.crt", certificate)
     write_file(folder.tls / "server.key", key, secret=True)
 
 
-def _write_party(
-    folder: PartyFolder, name: str, authority: Authority, agreement: Agreement, plan: Plan, port: int
-) -> None:
-    settings = PartySettings(name=name, data=plan.parties[name] or DATA, policy=Policy.of(agreement))
-    write_file(folder.settings, encode_settings(settings))
-    agreement.write(folder.agreement)
-    write_file(folder.node / "node.json", encode_settings(NodeSettings(server=plan.server, port=port)))
-    write_file(folder.authority, authority.encoded()[0])
-    write_node_key(folder, name)
-
-
 def write_node_key(folder: PartyFolder, name: str) -> None:
-    """A new key of a party's SuperNode."""
+    """Draw and write a key of a party's SuperNode."""
     private, public = node_key(name)
     write_file(folder.key, private, secret=True)
     write_file(folder.public_key, public)
 
 
-def _write_data(whole: Path, graph: FederatedGraph, folders: Mapping[str, PartyFolder]) -> None:
-    scratch = whole / DATA
-    for written in write_party_folders(graph, scratch):
-        written.replace(folders[written.name].path / DATA)
-    scratch.rmdir()
-
-
 def write_file(path: Path, content: bytes, *, secret: bool = False) -> None:
-    """Write a file, which only its owner may read where it is secret; over what is there at once or not at all."""
+    """Write a file atomically; a secret one is readable for its owner alone."""
     part = path.with_name(f"{path.name}.part")
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644), "wb") as handle:
@@ -199,3 +186,114 @@ def write_file(path: Path, content: bytes, *, secret: bool = False) -> None:
 
 def _is_port(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) < 6 and 1 <= int(text) <= 65535
+
+
+def _documents(parties: Sequence[str], server: str) -> dict[str, str]:
+    """Return the files at the top of the folder by name: instructions and container services."""
+    lines = "\n".join(f"    {line}" for line in commands(parties))
+    secret = "\n".join(f"- parties/{name}: to {name}, over a channel that only {name} reads" for name in parties)
+    return {
+        "README.md": README.format(commands=lines, secret=secret, server=server),
+        "compose.yaml": yaml.safe_dump(compose(parties, server), sort_keys=False),
+        "Dockerfile": DOCKERFILE.format(flower=VERSION),
+    }
+
+
+def commands(parties: Sequence[str]) -> list[str]:
+    """List the commands that start a consortium, each in its own terminal, in its folder."""
+    quoted = [shlex.quote(f"parties/{name}") for name in parties]
+    return [
+        "fkgsec deploy superlink server",
+        *(f"fkgsec deploy supernode {place}" for place in quoted),
+        *(f"fkgsec deploy party {place}" for place in quoted),
+        "fkgsec deploy server server",
+    ]
+
+
+def compose(parties: Sequence[str], server: str) -> dict[str, object]:
+    """Describe the services of a container engine.
+
+    The SuperLink and the server's process share a loopback interface. A party's process has no network, and its SuperNode has
+    neither its data nor its state.
+    """
+    port = server.rpartition(":")[2]
+
+    def service(command: str, *volumes: str, **more: object) -> dict[str, object]:
+        return {"build": ".", "command": ["deploy", *command.split()], "volumes": list(volumes), **more}
+
+    lasting = {"restart": "unless-stopped"}
+    shared = {"network_mode": "service:superlink", "depends_on": ["superlink"]}
+    superlink = service("superlink /server --listen 0.0.0.0", "./server:/server", ports=[f"{port}:{port}"], **lasting)
+    services = {"superlink": superlink, "server": service("server /server", "./server:/server", **shared)}
+    for number, name in enumerate(parties, 1):
+        folder = f"./parties/{name}"
+        services[f"party-{number}"] = service("party /party", f"{folder}:/party", network_mode="none", **lasting)
+        volumes = f"{folder}/node:/party/node", f"{folder}/door:/party/door:ro"
+        node = service(f"supernode /party --server superlink:{port}", *volumes, depends_on=["superlink"], **lasting)
+        services[f"supernode-{number}"] = node
+    return {"services": services}
+
+
+DOCKERFILE = """\
+# docker build --build-arg FKGSEC=<what pip installs fkgsec from> .
+FROM python:3.11-slim
+ARG FKGSEC=fkgsec
+RUN pip install --no-cache-dir "${{FKGSEC}}" && python -m venv /flower && /flower/bin/pip install --no-cache-dir flwr=={flower}
+ENV FKGSEC_FLOWER=/flower/bin
+ENTRYPOINT ["fkgsec"]
+"""
+
+README = """\
+# A consortium
+
+All on one machine, for a trial: `fkgsec deploy up .`
+
+Apart, each in a terminal (or service) of its own:
+
+{commands}
+
+SuperNodes connect to {server}. Who gets what:
+
+- server: stays with the server's operator
+{secret}
+- authority: nobody; keep it offline, it signs the server's next certificate
+
+Whoever made this folder has drawn every secret in it. Where that must not be, each party draws its own with `fkgsec deploy key`.
+`fkgsec deploy --help` tells the rest.
+"""
+
+
+PACKAGE = "fkgsec_relay"
+SOURCE = Path(__file__).absolute().parent / "flower" / "inside" / PACKAGE
+PYPROJECT = """\
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+
+[project]
+name = "fkgsec-relay"
+version = "{version}"
+description = "Carries the frames of an fkgsec federation"
+license = "Apache-2.0"
+dependencies = ["flwr=={flower}"]
+
+[tool.hatch.build.targets.wheel]
+packages = ["fkgsec_relay"]
+
+[tool.flwr.app]
+publisher = "fkgsec"
+
+[tool.flwr.app.components]
+serverapp = "fkgsec_relay.server:app"
+clientapp = "fkgsec_relay.client:app"
+
+[tool.flwr.app.config]
+"""
+
+
+def write_bundle(folder: Path) -> None:
+    """Write the app bundle. Raises `OSError`."""
+    (folder / PACKAGE).mkdir(parents=True)
+    (folder / "pyproject.toml").write_text(PYPROJECT.format(version=__version__, flower=VERSION))
+    for path in sorted(SOURCE.glob("*.py")):
+        (folder / PACKAGE / path.name).write_bytes(path.read_bytes())

@@ -1,11 +1,11 @@
-"""Keys of a party's own: drawn where the party is, and made known by their public halves.
+"""A party's keys, drawn on its machine; only their public halves leave it.
 
     public = draw_keys(PartyFolder(Path("parties/berlin")))                          # at the party
     agreement = admit(ServerFolder(Path("server")), public)                          # at the server
     agree(PartyFolder(Path("parties/berlin")), agreement)                            # at every party
 
-A SuperNode's key may change at any time. The secret that a party's protocols build on is of one run: it changes before the run
-begins, and with it the agreement."""
+A SuperNode's key may change at any time. The secret of a party's protocols may change only before the run, and changes the
+agreement."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fkgsec.experiments.deploy.certificates import public_pem
 from fkgsec.experiments.deploy.consortium import write_file, write_node_key
 from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder, encode_settings, read_settings
 from fkgsec.experiments.deploy.party import STATE
-from fkgsec.experiments.deploy.policy import PartySettings, changed_terms
+from fkgsec.experiments.deploy.policy import PartySettings
 from fkgsec.federation.loop import CHECKPOINT
 
 PUBLIC = "public.json"
 
 
 class PublicKeys(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a party makes known: its name, the run, its SuperNode's key in OpenSSH's format, and the key that it signs with."""
+    """A party's name, the run, its SuperNode's public key in OpenSSH's format, and its public signing key."""
 
     party: str
     run: str
@@ -38,7 +38,7 @@ def draw_keys(folder: PartyFolder, *, node_only: bool = False) -> PublicKeys:
     """Draw a party's keys anew, and write their public halves to `public.json`.
 
     Args:
-        node_only: leave its secret as it is.
+        node_only: do not change its secret.
 
     Raises:
         RunError: no party's folder; a run has begun with its secret.
@@ -47,9 +47,7 @@ def draw_keys(folder: PartyFolder, *, node_only: bool = False) -> PublicKeys:
     run = Agreement.read(folder.agreement).run
     if not node_only:
         if (folder.state / STATE).exists():
-            raise RunError(
-                f"{folder.path}: its run has begun, and its secret stays until the end; give --node for its SuperNode"
-            )
+            raise RunError(f"{folder.path}: its run has begun with its secret; use --node for its SuperNode's key")
         (folder.state / SECRET).unlink(missing_ok=True)
     write_node_key(folder, settings.name)
     node = folder.public_key.read_text().strip()
@@ -59,7 +57,7 @@ def draw_keys(folder: PartyFolder, *, node_only: bool = False) -> PublicKeys:
 
 
 def admit(folder: ServerFolder, public: PublicKeys) -> Agreement:
-    """Take a party's public keys in; returns the agreement, which is another one where the party's secret is.
+    """Admit a party's public keys, and return the agreement, which changes with the party's secret.
 
     Raises:
         SpecError: it is no party of this run. RunError: the run has begun with another secret of the party.
@@ -72,7 +70,7 @@ def admit(folder: ServerFolder, public: PublicKeys) -> Agreement:
     public_pem(public.node.encode())
     if agreement.identities.get(public.party) != public.identity:
         if (folder.run / CHECKPOINT).exists():
-            raise RunError(f"{folder.path}: the run has begun, and the secret of {public.party} stays until the end")
+            raise RunError(f"{folder.path}: the run has begun with another secret of {public.party}")
         identities = agreement.identities | {public.party: public.identity}
         agreement = msgspec.structs.replace(agreement, identities=identities)
         agreement.write(folder.agreement)
@@ -80,37 +78,28 @@ def admit(folder: ServerFolder, public: PublicKeys) -> Agreement:
     return agreement
 
 
-def changed(folder: PartyFolder, agreement: Agreement) -> dict[str, str]:
-    """By term, how an agreement differs from the one that the party accepted last. Raises `RunError`, `SpecError`."""
-    return changed_terms(Agreement.read(folder.agreement), agreement)
-
-
 def agree(folder: PartyFolder, agreement: Agreement, accept: Collection[str] = ()) -> None:
     """Accept an agreement at a party, and pin it in the party's policy.
 
-    The policy keeps its bounds, except for the terms in `accept`, which it then accepts at the agreement's value. The party's own
-    key needs no acceptance.
+    The terms in `accept` get the agreement's value as their bound, as does the party's own key; other bounds do not change.
 
     Raises:
-        SpecError: a term that the policy refuses and `accept` does not name; a name in `accept` that is not refused; another key
-            of this party than it has.
+        SpecError: a term that the policy refuses and `accept` does not name; a name in `accept` that is not refused; a wrong key
+            of this party.
     """
     settings = read_settings(folder.settings, PartySettings, "party")
     if agreement.identities.get(settings.name) != new_identity(folder.state, agreement.run):
         raise SpecError(
-            f"identities: the agreement has another key of {settings.name} than {folder.state}; admit this one's"
+            f"identities: the agreement has another key of {settings.name} than {folder.state}; admit its key"
         )
     refused = settings.policy.refused(agreement)
     accepted = {*accept, f"identities.{settings.name}"}
     if unknown := sorted(set(accept) - refused.keys()):
-        raise SpecError(f"accept: {', '.join(unknown)}: the policy refuses no such term; it refuses {_names(refused)}")
+        names = ", ".join(refused) or "none"
+        raise SpecError(f"accept: {', '.join(unknown)}: the policy refuses no such term; it refuses {names}")
     if left := {name: why for name, why in refused.items() if name not in accepted}:
-        told = "; ".join(f"{name}: {why}" for name, why in left.items())
-        raise SpecError(f"policy: {told}. To accept a term, give --accept TERM")
+        reasons = "; ".join(f"{name}: {why}" for name, why in left.items())
+        raise SpecError(f"policy: {reasons}. To accept a term, give --accept TERM")
     agreement.write(folder.agreement)
     policy = settings.policy.accepting(agreement, accepted & refused.keys())
     write_file(folder.settings, encode_settings(msgspec.structs.replace(settings, policy=policy)))
-
-
-def _names(terms: Collection[str]) -> str:
-    return ", ".join(terms) or "none"

@@ -1,22 +1,22 @@
-"""Where the files of a deployed consortium lie.
+"""Files of a deployed consortium.
 
-consortium/authority/{ca.crt,ca.key}           who made it; signs servers' certificates, needed for nothing else
+consortium/authority/{ca.crt,ca.key}           signs servers' certificates, needed for nothing else
 consortium/server/                             the server's machine
     server.json                                addresses and ports
     agreement.json                             what is trained (`fkgsec.experiments.deploy.agreement`)
     tls/{ca.crt,server.crt,server.key}
-    nodes/<party>.pub                          by which key each party's SuperNode is known
+    nodes/<party>.pub                          public key of each party's SuperNode
     app/                                       the bundle that Flower runs
     flower/                                    Flower's own files: its configuration, its database
-    door/                                      where the ServerApp finds the server's process
+    door/                                      address of the server's process, for the ServerApp
     run/                                       checkpoint, record, scores
 consortium/parties/<party>/                    that party's machine
     party.json                                 its name, data and policy (`fkgsec.experiments.deploy.policy`)
     agreement.json                             the same as the server's
-    data/                                      its triples, unless party.json names another place
+    data/                                      its triples, unless party.json names another folder
     state/                                     its secret, its tables
-    node/{node.json,ca.crt,key,key.pub,flower} of its SuperNode, which needs this folder and the next, and no other
-    door/                                      where the ClientApp finds the party's process
+    node/{node.json,ca.crt,key,key.pub,flower} of its SuperNode, which needs only this folder and the next
+    door/                                      address of the party's process, for the ClientApp
 """
 
 from __future__ import annotations
@@ -28,15 +28,16 @@ import msgspec
 
 from fkgsec.errors import DataError, RunError
 from fkgsec.experiments.deploy.certificates import public_pem
+from fkgsec.experiments.runs.writing import read_bytes
 from fkgsec.text import printable
 
 CONNECTION = "consortium"
-"""What Flower's configuration calls the SuperLink."""
+"""Name of the SuperLink in Flower's configuration."""
 Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where the server listens: the gate on `listen`:`port` for SuperNodes, the SuperLink behind it on the loopback interface."""
+    """The server's addresses: `listen`:`port` of the gate for SuperNodes, and the SuperLink's port on the loopback interface."""
 
     listen: str
     port: int
@@ -44,7 +45,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a SuperNode finds the server, and the port of the loopback interface that it needs for itself."""
+    """The server's address for a SuperNode, and the SuperNode's own port on the loopback interface."""
 
     server: str
     port: int
@@ -60,24 +61,22 @@ class ServerFolder:
         self.address, self.run = path / "door" / "server.address", path / "run"
 
     def read_settings(self) -> ServerSettings:
-        """Raises `RunError` where this is no server's folder."""
+        """Read the server's settings. Raises `RunError` if this is no server's folder."""
         return read_settings(self.settings, ServerSettings, "server")
 
     def public_keys(self) -> dict[str, str]:
-        """By party's name the public key of its SuperNode, as Flower writes it. Raises `RunError`, `DataError`."""
-        found = {}
+        """Read the public keys of the parties' SuperNodes, as Flower writes them. Raises `RunError`, `DataError`."""
+        keys = {}
         for path in sorted(self.nodes.glob("*.pub")):
             try:
-                found[path.stem] = public_pem(path.read_bytes())
-            except OSError as error:
-                raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+                keys[path.stem] = public_pem(read_bytes(path))
             except DataError as error:
                 raise DataError(f"{path}: {error}") from error
-        if len(set(found.values())) < len(found):
+        if len(set(keys.values())) < len(keys):
             raise DataError(f"{self.nodes}: two parties have the same key; each needs its own")
-        if not found:
+        if not keys:
             raise RunError(f"{self.path}: has no SuperNode's key in {self.nodes.name}; is it a server's folder?")
-        return found
+        return keys
 
 
 class PartyFolder:
@@ -90,12 +89,12 @@ class PartyFolder:
         self.flower = self.node / "flower"
 
     def read_node(self) -> NodeSettings:
-        """Raises `RunError` where this is no party's folder."""
+        """Read the SuperNode's settings. Raises `RunError` if this is no party's folder."""
         return read_settings(self.node / "node.json", NodeSettings, "party")
 
 
 def read_settings(path: Path, kind: type[Kind], whose: str) -> Kind:
-    """A settings file. Raises `RunError` where it is not there or not one."""
+    """Read a settings file. Raises `RunError` if it is missing or invalid."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:
@@ -105,5 +104,5 @@ def read_settings(path: Path, kind: type[Kind], whose: str) -> Kind:
 
 
 def encode_settings(settings: Any) -> bytes:
-    """As `read_settings` reads them."""
+    """Encode settings for `read_settings`."""
     return msgspec.json.format(msgspec.json.encode(settings), indent=2) + b"\n"

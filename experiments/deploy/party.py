@@ -1,20 +1,19 @@
-"""One client of a deployed federation: its own graph, tables and keys; one request in, one reply out.
+"""A client of a deployed federation, with its graph, tables and keys. It answers requests.
 
     party = Party(Path("north"), "north", agreement, read_party_data(Path("north/data"), "north"))
-    reply = party.answer(request)                    # whatever carries the bytes: Flower, a socket, a test
+    reply = party.answer(request)                    # bytes from Flower, a socket, or a test
 
-It holds no object of the server and nothing of another client. What must outlive the process lies in its folder:
-`party.safetensors` (tables, optimiser, what its codec and its history of broadcasts remember, its last lasting reply),
-`identity.key`, and at the end `embeddings.safetensors`, the model of the best round.
+It has no object of the server and no data of another client. Its folder has what must outlive the process: `party.safetensors`
+(tables, optimizer, state of codec and broadcasts, last lasting reply), `identity.key`, and at the end `embeddings.safetensors`,
+the model of the best round.
 
-A party has to live from one request to the next: secrets of a running session of secure aggregation are in its memory alone, on
-purpose. One that is started anew goes on from its folder, and is silent in the session that it left: to the others it dropped
-out, and it takes part again in the next round. An engine that starts a process for each message keeps the party in
-one beside it.
+A party must live from one request to the next: secrets of a session of secure aggregation are in memory only, on purpose. A
+restarted party continues from its folder. It is silent in the session that it left, as if it had dropped out, and takes part
+again in the next round. An engine with a process for each message therefore runs the party in a process beside it.
 
-The same request again (same serial number, same bytes) gets the same reply, and nothing is done twice. A party enters at most one
-session for each table and round, so that no repetition can draw both kinds of share of one secret from it; it takes each step of
-the agreed rounds once and in their order (`fkgsec.federation.order`), and measures and scores one model.
+A repeated request (same serial number, same bytes) gets the same reply, and nothing is done twice. A party enters at most one
+session for each table and round, so that repetition cannot draw both kinds of share of a secret from it. It takes each step of
+the agreed rounds once and in order (`fkgsec.federation.order`), and measures and scores one model.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Received, rounds
 from fkgsec.exchange.client import TableClient
 from fkgsec.experiments.deploy.agreement import Agreement, agreed_terms, new_identity, read_secret
-from fkgsec.experiments.deploy.core.audit import Audited, audited
-from fkgsec.experiments.deploy.core.measure import Best, measured, rounded, write_embeddings
+from fkgsec.experiments.deploy.core.audit import score_attacks
+from fkgsec.experiments.deploy.core.measure import Best, measure_models, rounded, write_embeddings
 from fkgsec.experiments.deploy.core.messages import (
     LATE,
     Answer,
@@ -72,25 +71,24 @@ from fkgsec.protocols.core.rounds import Party as Part
 from fkgsec.version import __version__
 
 STATE = "party.safetensors"
-KEPT = ("hello", "union", "train")
-"""Steps after which its state is written, beside those that last and those that extend its history of broadcasts."""
+SAVED_STEPS = ("hello", "union", "train")
+"""Steps after which the state is written, beside lasting ones and those that extend the history of broadcasts."""
 MOST_ROWS = 10_000_000
-"""Of a shared table; a server that says more is not believed."""
+"""Upper limit on the rows of a shared table."""
 
 
 class Memory(msgspec.Struct):
-    """What a party remembers beside its tensors.
+    """A party's state beside its tensors.
 
     Attributes:
-        serial, request, reply: of the last request after which it was written, the digest of that request, and the reply.
-        lasting: the last of the items that it must take.
-        uploads: by table the last round in whose session it was. unions: the names of a table that a private union gave.
-        placed: by table how many rows it has, and where this party's are.
-        told: by table the round in which it was told which rows to send, and which: packed bits.
-        judged: rounds of the models that are kept, "trained" of those before the last broadcast.
-        entries: of its transcript.
-        position: where it stands in the run, see `fkgsec.federation.order`.
-        said: by step the one answer that it gives at the end.
+        serial, request, reply: number, digest and reply of the last request after which the state was written.
+        lasting: number of the last lasting item that it took.
+        uploads: by table the last round whose session it entered. unions: names of a table by private union.
+        placed: by table the number of rows, and the positions of this party's.
+        sent_rows: by table the last round with a choice of rows, and the rows to send as packed bits.
+        judged: rounds of the stored models; "trained": of those before the last broadcast.
+        entries: of its transcript. position: in the run, see `fkgsec.federation.order`.
+        final_answers: by step its only answer at the end.
     """
 
     serial: int = 0
@@ -100,22 +98,20 @@ class Memory(msgspec.Struct):
     uploads: dict[str, int] = {}
     unions: dict[str, list[str]] = {}
     placed: dict[str, tuple[int, bytes]] = {}
-    told: dict[str, tuple[int, bytes]] = {}
+    sent_rows: dict[str, tuple[int, bytes]] = {}
     judged: dict[str, int] = {}
     entries: list[Entry] = []
     position: Position = msgspec.field(default_factory=Position)
-    said: dict[str, bytes] = {}
+    final_answers: dict[str, bytes] = {}
 
 
 class Party:
-    """See the module.
+    """A client of a deployed federation.
 
     Args:
-        folder: where its state lies; made where it is missing.
-        name: which of the agreement's parties it is.
-        agreement: the terms.
-        data: its own triples, a graph of one client (`fkgsec.experiments.deploy.data.read_party_data`).
-        device: of its own machine; None: that of the agreement.
+        folder: for its state; made if it is missing. name: among the agreement's parties.
+        data: its triples, a graph of one client (`fkgsec.experiments.deploy.data.read_party_data`).
+        device: of its machine; None: that of the agreement.
 
     Raises:
         SpecError: it is no party of the agreement, or has another key there. DataError: data of several clients.
@@ -134,10 +130,13 @@ class Party:
         self.options = agreement.options if device is None else replace(agreement.options, device=device)
         self.recipe = RECIPES[self.options.algorithm]
         self._identify()
-        self.task = KgeTask(data, replace(self.options, seed=self._training_seed()), keys=[self.place])
+        seed = self.options.seed
+        if agreement.randomness != "laboratory":  # another agreement has another seed, also in a copied folder
+            seed = int.from_bytes(derive(self._secret, "training of a party", agreement.digest, length=7), "big")
+        self.task = KgeTask(data, replace(self.options, seed=seed), keys=[self.place])
         self.memory = Memory()
-        self.best: dict[str, Best] = {}  # "candidate", the round that was validated last; "best", the one to keep
-        self.transcript = Transcript()  # of what an audit needs; empty where none was agreed on
+        self.best: dict[str, Best] = {}  # "candidate", the last validated round; "best", the best round
+        self.transcript = Transcript()  # messages for an audit; empty without one
         self.trained: tuple[int, dict[str, Tensor]] = (0, {})  # shared models before a round's broadcast
         self._parts: dict[tuple[str, Table], tuple[int, Part[Any]]] = {}
         self._last: tuple[int, bytes, bytes] = (0, b"", b"")  # serial, digest of the request, reply
@@ -153,27 +152,21 @@ class Party:
         load_memory(self)
         self.order.position = self.memory.position
         self._last = (self.memory.serial, self.memory.request, self.memory.reply)
-        self._written = self._marks()  # those that its file has
+        self._written = self._marks()  # the marks in its file
 
     def _identify(self) -> None:
-        """Its secrets: a lasting one from its folder, one for the sessions of this process. Raises `SpecError`, `RunError`."""
+        """Read or draw the lasting secret, and draw one for this process. Raises `SpecError`, `RunError`."""
         public = new_identity(self.folder, self.agreement.run)
         pinned = self.agreement.identities.get(self.name, public)
         if pinned != public:
             raise SpecError(
-                f"identities: {self.name} is to sign with {pinned[:16]}..., but its folder {self.folder} has the key "
-                f"{public[:16]}...; take the folder that the agreement was made with"
+                f"identities: the agreement has the key {pinned[:16]}... of {self.name}, and its folder {self.folder} the key "
+                f"{public[:16]}...; use the folder that the agreement was made with"
             )
         self._secret = read_secret(self.folder)
         self.entropy = PartyEntropy(
             self._secret, secrets.token_bytes(SEED_BYTES), self.agreement.run, self.agreement.digest
         )
-
-    def _training_seed(self) -> int:
-        """Seed of local training. Another agreement has another seed, even if the folder of its party was copied."""
-        if self.agreement.randomness == "laboratory":
-            return self.options.seed
-        return int.from_bytes(derive(self._secret, "training of a party", self.agreement.digest, length=7), "big")
 
     def _join(self) -> None:
         codec, aggregation = CODECS[self.recipe.codec], AGGREGATIONS[self.recipe.aggregation]
@@ -191,38 +184,38 @@ class Party:
 
     @property
     def _sums(self) -> bool:
-        """Whether uploads are summed by secure aggregation."""
+        """True under secure aggregation."""
         return self.defended is not None and self.defended.terms.defense.secagg is not None
 
     @property
     def data_digest(self) -> bytes:
-        """Digest of its data under its secret: tells a run from one on other data, and confirms nobody's guess of the data."""
+        """Digest of the data under the secret: it identifies the data, and lets no one check a guess of them."""
         return derive(self._secret, "digest of the data", self.agreement.run, self.data.hash, length=32)
 
     # Requests.
 
     def answer(self, request: bytes) -> bytes:
-        """The reply to a request. What is at fault is said in the reply, and nothing of such a request was done."""
+        """Answer a request. A faulty request has no effect, and gets a reply with the error."""
         try:
-            asked = decode(request, Request, self.agreement.largest_bytes)
-            if asked.run != self.agreement.digest:
+            message = decode(request, Request, self.agreement.largest_bytes)
+            if message.run != self.agreement.digest:
                 raise RunError("a request of another run or under other terms")
         except RunError as error:
             return self._refused(0, str(error))
-        serial, seen = asked.serial, hashlib.sha256(request).digest()
+        serial, seen = message.serial, hashlib.sha256(request).digest()
         if serial == self._last[0] and seen == self._last[1]:
             return self._last[2]
         if serial <= self._last[0]:
             kind = "another request with the serial number" if serial == self._last[0] else f"a {LATE}: number"
             return self._refused(serial, f"{kind} {serial}; {self._last[0]} was answered")
         try:
-            answers = self._take_all(asked.items)
+            answers = self._take_all(message.items)
         except RunError as error:
             return self._refused(serial, str(error))
         reply = encode(Reply(self.agreement.digest, serial, self.address, answers))
-        if self._written != self._marks() or any(item.lasting or item.step in KEPT for item in asked.items):
+        if self._written != self._marks() or any(item.lasting or item.step in SAVED_STEPS for item in message.items):
             self.memory.serial, self.memory.request, self.memory.reply = serial, seen, reply
-            self._written = ()  # until it is: where that fails, neither this reply nor a later one leaves before it is
+            self._written = ()  # if writing fails, no reply leaves before a later attempt succeeds
             save_memory(self)
             self._written = self._marks()
         self._last = (serial, seen, reply)
@@ -232,16 +225,20 @@ class Party:
         return encode(Reply(self.agreement.digest, serial, self.address, [], f"{self.address}: {reason}"))
 
     def _marks(self) -> tuple[object, ...]:
-        """What a restarted party must not have forgotten: what it was sent, which sessions it was in, which steps it took."""
+        """State that a restarted party must remember: its broadcasts, sessions and steps."""
         memory, history = self.memory, self.defended.log.digest if self.defended else b""
-        return history, dict(memory.uploads), encode(memory.position), set(memory.said)
+        return history, dict(memory.uploads), encode(memory.position), set(memory.final_answers)
 
     def _take_all(self, items: list[Item]) -> list[Answer]:
-        """Answer each item. After one that fails the others are left: what they build on is not there.
+        """Answer each item, up to one that fails: later items build on it.
 
-        Raises `RunError` before anything is done where an item is missing that this client must have taken.
+        Raises `RunError` before any step if a lasting item is missing.
         """
-        self._check_lasting(items)
+        due = self.memory.lasting + 1
+        for item in items:
+            if item.lasting > due:
+                raise RunError(f"{item.step} is number {item.lasting} of what lasts; number {due} is missing here")
+            due += item.lasting == due
         answers: list[Answer] = []
         failed = ""
         for item in items:
@@ -253,23 +250,15 @@ class Party:
             except ProtocolError as error:
                 failed = describe(error)
                 answers.append(Answer(silence=failed))
-            except Exception as error:  # whatever a request makes of it: a server must not be able to end a party
-                failed = type(error).__name__  # the text of any but our own may name what the server is not to know
+            except Exception as error:  # a server must not be able to end a party
+                failed = type(error).__name__  # the text of foreign errors may reveal secrets to the server
                 failed += f": {error}" if isinstance(error, FkgsecError) else ""
                 answers.append(Answer(silence=failed))
         return answers
 
-    def _check_lasting(self, items: list[Item]) -> None:
-        due = self.memory.lasting + 1
-        for item in items:
-            if item.lasting > due:
-                raise RunError(f"{item.step} is number {item.lasting} of what lasts; number {due} is missing here")
-            if item.lasting == due:
-                due += 1
-
     def _take(self, item: Item) -> Answer:
         if item.lasting and item.lasting <= self.memory.lasting:
-            return Answer()  # taken before; its reply was lost on the way
+            return Answer()  # taken before; its reply was lost
         steps: Mapping[str, Callable[[Item], Answer]] = {
             "hello": self._hello,
             "alignment": self._align,
@@ -297,7 +286,7 @@ class Party:
         return answer
 
     def _speak(self, item: Item, part: Part[Any]) -> Answer:
-        """Hand the item's frames to its part of a protocol."""
+        """Pass an item's frames to the client's half of a protocol."""
         frames: Any = NOTHING
         if item.frames is not None:
             frames = tuple(messages.decode(frame) for frame in item.frames)
@@ -310,14 +299,14 @@ class Party:
         return Answer(frames=None if reply == NOTHING else [messages.encode(message) for message in reply])
 
     def _forget(self, round: int) -> None:
-        """Of what crossed keep what an audit of the best round needs, whichever that will be."""
+        """Drop messages that an audit does not need, whichever round will be the best."""
         rounds = {round, *(best.round for best in self.best.values())}
         before = {self.transcript.last_broadcast(number) for number in rounds}
         self.transcript.retain({0, *rounds}, set(), broadcasts=before)
 
     # Steps.
 
-    def _hello(self, item: Item) -> Answer:
+    def _hello(self, _: Item) -> Answer:
         sizes = TASK.describe(self.data)[self.data.clients[0].name]
         return Answer(content=encode(Hello(sizes, self.data_digest, __version__)))
 
@@ -338,32 +327,32 @@ class Party:
         return answer
 
     def _place(self, item: Item) -> Answer:
-        told = decode(item.content, Placed, self.agreement.largest_bytes)
-        if not 0 < told.num_rows <= MOST_ROWS:
-            raise RunError(f"{item.table}: {told.num_rows:,} rows; a table has 1 to {MOST_ROWS:,}")
-        names, places = self.memory.unions.get(item.table), placed_rows(told.places)
-        own = self.tables[item.table].holding.names
+        placed = decode(item.content, Placed, self.agreement.largest_bytes)
+        if not 0 < placed.num_rows <= MOST_ROWS:
+            raise RunError(f"{item.table}: {placed.num_rows:,} rows; a table has 1 to {MOST_ROWS:,}")
+        names, places = self.memory.unions.get(item.table), placed_rows(placed.places)
+        names_here = self.tables[item.table].holding.names
         if self.defended and self.defended.whole:
-            if names is None or len(names) != told.num_rows:
+            if names is None or len(names) != placed.num_rows:
                 raise RunError(
-                    f"{item.table}: {told.num_rows} rows were said to be shared; the union has another number"
+                    f"{item.table}: {placed.num_rows} rows were said to be shared; the union has another number"
                 )
-        elif len(told.places) != 4 * len(own) or not are_places(places, len(own), told.num_rows):
-            raise RunError(f"{item.table}: {len(places)} places were sent; {len(own)} different ones are due")
-        self.memory.placed[item.table] = (told.num_rows, told.places)
+        elif len(placed.places) != 4 * len(names_here) or not are_places(places, len(names_here), placed.num_rows):
+            raise RunError(f"{item.table}: {len(places)} places were sent; {len(names_here)} different ones are due")
+        self.memory.placed[item.table] = (placed.num_rows, placed.places)
         self.settle_places(item.table)
         return Answer()
 
     def settle_places(self, table: Table) -> None:
-        """Take over where its rows stand, as it was told (`memory`). Of others' rows it knows no name but those of a union."""
+        """Take over the positions of its rows from `memory`. It knows the names of others' rows only after a union."""
         if self.defended is None:
             return
-        num_rows, told = self.memory.placed[table]
-        names, own = self.memory.unions.get(table), self.tables[table].holding.names
+        num_rows, places = self.memory.placed[table]
+        names, names_here = self.memory.unions.get(table), self.tables[table].holding.names
         bind = names is not None
         if names is None:
             names = [""] * num_rows
-            for name, place in zip(own, placed_rows(told), strict=True):
+            for name, place in zip(names_here, placed_rows(places), strict=True):
                 names[place] = name
         self.defended.place(table, names, bind=bind)
         self.defended.terms.prepare(table, num_rows, self.task.rows(table, 0).shape[1], 1)
@@ -398,12 +387,12 @@ class Party:
         changed = any(not rows.equal(self.task.rows(table, 0)) for table, rows in before.items())
         self.order.training_changed(item.round, changed=changed)
         self._before_broadcast(item.round)
-        # A server that chooses the table could read from a client's loss which rows the client holds.
+        # A server that chooses the table could read from a client's loss which rows the client has.
         hidden = self._sums and self.agreement.randomness != "laboratory"
         return Answer(content=encode(Trained(None if hidden else losses[0])))
 
     def _validate(self, item: Item) -> Answer:
-        if not self.agreement.tells(len(self.data.clients[0].valid)):
+        if not self.agreement.reveals(len(self.data.clients[0].valid)):
             return Answer(content=encode(Validated(0.0, 0)))
         total, count = self.task.evaluator.reciprocal("valid")[0]
         return Answer(content=encode(Validated(rounded(total, self.agreement), count)))
@@ -414,7 +403,7 @@ class Party:
         return Answer()
 
     def _keep(self, item: Item) -> Answer:
-        if self.memory.said:
+        if self.memory.final_answers:
             raise RunError(f"the models of round {self.best['best'].round} were measured; no others are")
         candidate = self.best.get("candidate")
         if candidate is None or candidate.round != item.round:
@@ -444,7 +433,7 @@ class Party:
         return self._speak(item, Part(defended_rounds.client_listening(defended, item.round, item.table)))
 
     def _part(self, step: str, item: Item, make: Callable[[], Any]) -> Part[Any]:
-        """The client's half of a protocol that is under way, or a new one."""
+        """Return the client's half of a running protocol, or start one."""
         number, part = self._parts.get((step, item.table), (-1, None))
         if part is None or number != item.round:
             if part is not None:
@@ -466,34 +455,29 @@ class Party:
     def _audit(self, item: Item) -> Answer:
         if not self.agreement.audit:
             raise RunError(f"{self.address} scores no attacks: none were agreed on")
-        if said := self.memory.said.get("audit"):
-            return Answer(content=said)
-        outcome = self._outcome()
+        if answer := self.memory.final_answers.get("audit"):
+            return Answer(content=answer)
+        outcome, best = self._outcome(), self.best["best"].round
         result = KgeResult(
-            graph=self.data,
-            options=self.options,
-            rounds=[],
-            best_round=self.best["best"].round,
-            transcript=self.transcript,
-            **outcome,
+            graph=self.data, options=self.options, rounds=[], best_round=best, transcript=self.transcript, **outcome
         )
-        figures = audited(self.agreement.audit, result, self.options.seed)
-        # Half of a figure's items are members or edges, half are not: neither half may be smaller than what is told of ranks.
-        told = [one for one in figures if self.agreement.tells((one.estimate.n + 1) // 2)]
-        self.memory.said["audit"] = encode(Audited(told))
-        return Answer(content=self.memory.said["audit"])
+        figures = score_attacks(self.agreement.audit, result, self.options.seed)
+        # Half of a figure's items are members or edges: neither half may be smaller than the least group of ranks.
+        revealed = [figure for figure in figures if self.agreement.reveals((figure.estimate.n + 1) // 2)]
+        self.memory.final_answers["audit"] = encode(revealed)
+        return Answer(content=self.memory.final_answers["audit"])
 
     def _measure(self, item: Item) -> Answer:
-        if said := self.memory.said.get("measure"):
-            return Answer(content=said)
+        if answer := self.memory.final_answers.get("measure"):
+            return Answer(content=answer)
         outcome, best = self._outcome(), self.best["best"]
         write_embeddings(self.folder, outcome, self.data)
-        self.memory.said["measure"] = encode(measured(outcome, best.round, self.data, self.agreement))
-        return Answer(content=self.memory.said["measure"])
+        self.memory.final_answers["measure"] = encode(measure_models(outcome, best.round, self.data, self.agreement))
+        return Answer(content=self.memory.final_answers["measure"])
 
 
 def save_memory(party: Party) -> None:
-    """Write the party's state. Raises `RunError` where that cannot be done; the old state is untouched then."""
+    """Write the party's state. Raises `RunError` and leaves the old state if that fails."""
     memory = party.memory
     memory.judged = {kind: best.round for kind, best in party.best.items()} | {"trained": party.trained[0]}
     memory.entries = party.transcript.entries
@@ -507,32 +491,26 @@ def save_memory(party: Party) -> None:
     if party.defended:
         log = party.defended.log
         tree["history"] = {"bytes": packed(History(), {party.address: log})}
-        memory.told = {
+        memory.sent_rows = {
             table: (round, np.packbits(rows).tobytes()) for table, (round, rows) in party.defended.sent_rows.items()
         }
     tree["memory"] = {"bytes": torch.frombuffer(bytearray(msgspec.msgpack.encode(memory)), dtype=torch.uint8)}
-    own, messages = _apart(packing.pack(tree)), {"frame": party.transcript.frames}
-    checkpoint.save(party.folder / STATE, own, Progress(_identity(party)), messages)
-
-
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors, none of which shares memory with another, as a file must have them."""
-    seen: set[int] = set()
-    kept = {}
-    for name, tensor in tensors.items():
-        kept[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
+    tensors, seen = packing.pack(tree), set[int]()
+    for name, tensor in tensors.items():  # tensors in a file must not share memory
+        tensors[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
         seen.add(tensor.data_ptr())
-    return kept
+    messages = {"frame": party.transcript.frames}
+    checkpoint.save(party.folder / STATE, tensors, Progress(_identity(party)), messages)
 
 
 def load_memory(party: Party) -> None:
-    """Put back what `save_memory` wrote, where it did. Raises `RunError` for another run's, or a damaged file."""
+    """Restore the state, if there is one. Raises `RunError` for another run's or a damaged file."""
     path = party.folder / STATE
     if not path.exists():
         return
     try:
         tensors, _ = checkpoint.load(path, _identity(party))
-    except RunError as error:  # which advises to delete it: then nothing would tell in which sessions the party was
+    except RunError as error:  # which advises to delete the file; but it has the sessions that the party entered
         reason = str(error).rpartition(";")[0] or str(error)
         raise RunError(
             f"{reason}; the party cannot go on: keep the file, and begin another run in a new folder"
@@ -561,7 +539,7 @@ def _restore(party: Party, tensors: Mapping[str, Tensor]) -> None:
     for table in memory.placed:
         party.settle_places(table)
     unpack(tensors["history.bytes"], History(), {party.address: party.defended.log})
-    for table, (round, bits) in memory.told.items():
+    for table, (round, bits) in memory.sent_rows.items():
         rows = np.unpackbits(np.frombuffer(bits, dtype=np.uint8), count=memory.placed[table][0])
         party.defended.sent_rows[table] = (round, rows.astype(bool))
 

@@ -28,7 +28,7 @@ ABSENT = "absent"
 
 
 def terms_of(agreement: Agreement) -> dict[str, Any]:
-    """Every term of an agreement by name, as JSON values: its fields, its options, `defense.NAME.SETTING` and `identities.NAME`.
+    """Return every term by name, as JSON values: fields, options, `defense.NAME.SETTING` and `identities.NAME`.
 
     The device is not a term: each party chooses its own.
     """
@@ -74,12 +74,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 raise SpecError(f"policy: {name}: {comparison} must be a number; got {_shown(limit)}")
 
     @classmethod
-    def of(cls, agreement: Agreement) -> Self:
-        """The narrowest policy that accepts this agreement: each term as it is."""
+    def exactly(cls, agreement: Agreement) -> Self:
+        """Return the narrowest policy that accepts this agreement."""
         return cls(agreement=agreement.fingerprint, terms=terms_of(agreement))
 
     def refused(self, agreement: Agreement) -> dict[str, str]:
-        """By term, what the policy accepts and what the agreement has. Empty if the policy accepts all terms."""
+        """Describe each refused term: the policy's bound and the agreement's value. Empty if the policy accepts all terms."""
         terms, refused = terms_of(agreement), {}
         for name in sorted({*terms, *self.terms}):
             if name not in self.terms:
@@ -99,7 +99,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise SpecError("policy: " + "; ".join(f"{name}: {why}" for name, why in refused.items()))
 
     def accepting(self, agreement: Agreement, names: set[str]) -> Self:
-        """This policy with the agreement's values of these terms, for this agreement alone."""
+        """Return a policy for this agreement alone, with its values as the bounds of these terms."""
         terms = terms_of(agreement)
         bounds = {name: bound for name, bound in self.terms.items() if name not in names or name in terms}
         changed = {name: terms[name] for name in names if name in terms}
@@ -107,7 +107,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def changed_terms(before: Agreement, after: Agreement) -> dict[str, str]:
-    """By term, the value before and after, for each term that differs between two agreements."""
+    """Describe each term that differs between two agreements: the value before and after."""
     old, new = terms_of(before), terms_of(after)
     shown = {
         name: tuple(_shown(terms[name]) if name in terms else ABSENT for terms in (old, new)) for name in {*old, *new}

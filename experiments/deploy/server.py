@@ -1,18 +1,16 @@
-"""The server of a deployed federation: it asks, sums, sends, and writes the record; no triple, rank or local model comes to it.
+"""The server of a deployed federation: it requests, aggregates, sends, and writes the record.
 
     record = serve(spec, agreement, ask, Path("server"))
 
-`ask` is the network: see `fkgsec.experiments.deploy.core.conversation.Ask`. The loop is the laboratory's
-(`fkgsec.federation.steps`), and so are the halves of the exchange. A round is judged once the next one's uploads are there,
-unless the run may end with it: what a broadcast, a validation and the next training need then crosses in one request.
+It receives no triple, rank or local model. `ask` is the network, see `fkgsec.experiments.deploy.core.conversation.Ask`. The loop
+(`fkgsec.federation.steps`) and the server's half of the exchange are those of one process. A round is judged after the uploads of
+the next one, unless the run may end with it, so that broadcast, validation and the next training share a request.
 
-In clear a round is one request; under secure aggregation it is six, the steps of its protocol, each of which needs what all
-said in the one before, and with `suppress` twelve. Private set union takes seven at the start; a party that is restarted while
-it runs ends the run, and a new one has to be agreed on.
+A round takes one request in plaintext, six under secure aggregation (the steps of its protocol), and twelve with `suppress`.
+Private set union takes seven at the start; a party that restarts meanwhile ends the run, and a new one must be agreed on.
 
-What crosses beside the messages that the laboratory counts, and so what the server learns apart (`LEARNS` says it in the record):
-each party's sizes, losses (not under secure aggregation), sums of validation ranks, and at the end sums and counts of its test
-ranks.
+Beside the exchange the server learns each party's sizes, losses (not under secure aggregation), sums of validation
+ranks, and at the end sums and counts of its test ranks. The record states this (`LEARNS`).
 """
 
 from __future__ import annotations
@@ -21,21 +19,23 @@ import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 import torch
 
 from fkgsec.attacks.figure import Figure
+from fkgsec.defenses.terms import Entropy
+from fkgsec.defenses.transport import DefendedTransport
 from fkgsec.errors import RunError, SpecError
-from fkgsec.exchange import Uploaded
-from fkgsec.experiments.deploy.agreement import Agreement, new_identity, read_secret
-from fkgsec.experiments.deploy.core.audit import Audited, check_audited, check_settings
+from fkgsec.exchange import Holding, Received, Transport, Uploaded
+from fkgsec.exchange.rounds import sole
+from fkgsec.experiments.deploy.agreement import Agreement, agreed_terms, new_identity, read_secret
+from fkgsec.experiments.deploy.core.audit import check_figures, check_settings
 from fkgsec.experiments.deploy.core.conversation import Ask, Conversation, Journal, Posted, Standing
-from fkgsec.experiments.deploy.core.exchange import server_exchange
-from fkgsec.experiments.deploy.core.measure import PARTS, Measured, check_measured, reached
-from fkgsec.experiments.deploy.core.messages import Hello, Trained, Validated, decode
+from fkgsec.experiments.deploy.core.measure import PARTS, Measured, check_measured, combine
+from fkgsec.experiments.deploy.core.messages import Hello, Placed, Step, Trained, Validated, decode, encode
 from fkgsec.experiments.integrity.origin import Origin
 from fkgsec.experiments.runs.record import (
     ABSENT,
@@ -56,7 +56,7 @@ from fkgsec.federation.loop import CHECKPOINT
 from fkgsec.federation.messages import Channel, Transcript
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.federation.protection import Protection
-from fkgsec.federation.recipes import RECIPES
+from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.federation.steps import (
     Observer,
     Passed,
@@ -68,12 +68,13 @@ from fkgsec.federation.steps import (
 )
 from fkgsec.kge.local.evaluation import mean_reciprocal
 from fkgsec.kge.local.task import first_rows
+from fkgsec.protocols.core.rounds import Replies, ServerRound, Silence
 from fkgsec.protocols.noise.guarantee import Guarantee
 from fkgsec.version import __version__
 
 JOURNAL = "journal.bin"
 LARGEST_LOSS = 1e30
-"""A loss beyond it is no loss: the mean over the others stays a number."""
+"""Larger losses are ignored, so that the mean over the others stays finite."""
 LEARNS = (
     "apart: the server learns of each client how many entities, relations and triples of each split it has, and a digest of its "
     "data that only the client can compute",
@@ -99,8 +100,90 @@ DRAWN = {
 Kind = TypeVar("Kind")
 
 
+class Apart(Transport):
+    """A transport whose clients are other processes: it has the server's half of the exchange, and a conversation."""
+
+    def __init__(self, talk: Conversation, channel: Channel, agreement: Agreement, secret: bytes) -> None:
+        self.talk, self.agreement, self.secret, options = talk, agreement, secret, agreement.options
+        super().__init__(channel, options, agreement.addresses, RECIPES[options.algorithm].shared, agreement.run)
+
+    def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
+        """Align a table, so that `server[table].names` is the union, and tell defended clients the positions of their rows."""
+        defense: Any = getattr(self, "defense", None)
+        step = "union" if defense and defense.psu else "alignment"
+        self.talk.drive(self.aligning(table), step, 0, table)
+        shared = self.server[table]
+        for party, rows in shared.holdings.items():
+            weight = shared.weights[party], shared.num_upwards[party]
+            if weight != (1, 0) or not 0 <= shared.num_uploaded[party] <= len(rows):
+                raise RunError(
+                    f"{party} aligned {table} with weight {weight[0]}, {weight[1]} rows upwards and "
+                    f"{shared.num_uploaded[party]} of {len(rows)} rows to send; every client has weight 1 and sends its rows"
+                )
+
+    def place(self, table: Table) -> None:
+        """Tell clients the positions of their rows; after a private union only the number of rows."""
+        shared = self.server[table]
+        for party in self.parties:
+            places = shared.holdings.get(party)
+            content = b"" if places is None else places.numpy().astype("<i4").tobytes()
+            self.talk.post(party, "place", table=table, content=encode(Placed(len(shared.names), content)))
+
+    def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
+        """Send each of these clients its broadcast."""
+        steps = self.broadcasting(round, table, self.receivers(parties))
+        if steps is not None:
+            self.talk.drive(steps, "broadcast", round, table)
+        return {}
+
+    def upload(self, round: int, table: Table, rows: Mapping[str, Any], **refusals: Any) -> Uploaded:
+        """Aggregate the uploads of the clients that `rows` names. Clients check by themselves what they refuse."""
+        steps = self.uploading(round, table, list(rows))
+        steps = steps if self.sums else self._readable(steps, round, table)
+        return self.talk.drive(steps, "upload", round, table, members=list(rows))
+
+    def _readable(self, steps: ServerRound[Uploaded], round: int, table: Table) -> ServerRound[Uploaded]:
+        """Exclude single uploads that are missing or unreadable, with the reason, so that a faulty client does not end the run."""
+        excluded: dict[str, str] = {}
+
+        def read(replies: Replies) -> Replies:
+            for party, reply in replies:
+                try:
+                    if isinstance(reply, Silence):
+                        raise RunError(reply.reason)
+                    self.servers[table].codec.accept(round, sole(reply, party))
+                except RunError as error:
+                    excluded[party] = f"{table}: {error}"
+                else:
+                    yield party, reply
+
+        try:
+            ask = next(steps)
+            while True:
+                replies = yield ask
+                ask = steps.send(read(replies))
+        except StopIteration as end:
+            outcome: Uploaded = end.value
+        return outcome._replace(excluded={**excluded, **outcome.excluded})
+
+
+class DefendedApart(Apart, DefendedTransport):
+    """`Apart` under a defense."""
+
+    def _draw_from(self, entropy: Entropy) -> None:
+        """Draw from the server's secret, so that a restarted server announces the same, and use the agreed public keys."""
+        self.entropy, self.defended = Entropy(self.secret, self.run), {}
+        agreed = agreed_terms(self.agreement)
+        self.terms.adopt(agreed.keys, agreed.sessions)
+
+    def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
+        super().align(table, holdings)
+        self._place(table, {})
+        self.place(table)
+
+
 class _State(msgspec.Struct):
-    """What a checkpoint has beside tensors, transcript and progress: of the round that is summed and not sent yet."""
+    """State in a checkpoint beside tensors, transcript and progress: of the round that is aggregated and not sent yet."""
 
     standing: Standing
     hellos: dict[str, Hello]
@@ -112,7 +195,7 @@ class _State(msgspec.Struct):
 
 
 class Server:
-    """The parties as the server has them: addresses, and what they said. It is the `Sites` of the loop."""
+    """The parties as the server sees them, by their messages. Implements the `Sites` of the loop."""
 
     def __init__(self, agreement: Agreement, ask: Ask, folder: Path) -> None:
         self.agreement, self.options = agreement, agreement.options
@@ -120,33 +203,34 @@ class Server:
         self.channel = Channel()
         self.talk = Conversation(agreement, ask, Journal(folder / JOURNAL), self.transcript)
         new_identity(folder, agreement.run)
-        self.exchange = server_exchange(self.talk, self.channel, agreement, read_secret(folder))
+        kind = DefendedApart if agreement.options.defense else Apart
+        self.exchange = kind(self.talk, self.channel, agreement, read_secret(folder))
         self.hellos: dict[str, Hello] = {}
         self.best, self._round = 0, 0
 
     @property
     def transcript(self) -> Transcript:
-        """What crossed so far."""
+        """All messages so far."""
         return self.channel.transcript
 
     @property
     def judged_before_broadcast(self) -> bool:
-        """As the task has it: of the shared models as trained, and of private ones, which no broadcast changes."""
+        """True if the task judges models as trained: shared ones before the broadcast, or private ones."""
         return self.options.evaluates_before_broadcast or self.recipe.private != "none"
 
     # The steps of the loop.
 
     def align(self) -> None:
-        """Round 0. Nobody may be missing."""
+        """Run round 0, in which every party must answer."""
         self.talk.needs_all = True
-        said = self.talk.post_all("hello")  # with the first request of the alignment
+        hellos = self.talk.post_all("hello")  # with the first request of the alignment
         try:
             for table in self.exchange.server:
                 self.exchange.align(table, {})
-        finally:  # what a party says of itself explains best what went wrong
-            if all(one.answer is not None for one in said.values()):
-                self.hellos = {party: self._hello(party, posted) for party, posted in said.items()}
-        if not any(self.agreement.tells(hello.sizes["test"]) for hello in self.hellos.values()):
+        finally:  # a party's hello best explains an error
+            if all(posted.answer is not None for posted in hellos.values()):
+                self.hellos = {party: self._hello(party, posted) for party, posted in hellos.items()}
+        if not any(self.agreement.reveals(hello.sizes["test"]) for hello in self.hellos.values()):
             raise RunError(
                 f"every party has fewer than {self.agreement.fewest_triples} test triples (fewest_triples), of which nothing is "
                 "told; make another agreement"
@@ -157,42 +241,40 @@ class Server:
         self.talk.needs_all = False
 
     def _hello(self, party: str, posted: Posted) -> Hello:
-        said = _content(posted, Hello)
-        if isinstance(said, str):
-            raise RunError(f"{party} did not say hello: {said}")
-        if said.version != __version__:
-            raise RunError(f"{party} runs fkgsec {said.version}, the server {__version__}; install one version")
-        if set(said.sizes) != set(TASK.sizes) or min(said.sizes.values()) < 0 or said.sizes["train"] < 1:
-            raise RunError(f"{party} says that it has {said.sizes}; {', '.join(TASK.sizes)} are due")
-        return said
+        hello = _content(posted, Hello)
+        if isinstance(hello, str):
+            raise RunError(f"{party} did not answer: {hello}")
+        if hello.version != __version__:
+            raise RunError(f"{party} runs fkgsec {hello.version}, the server {__version__}; install one version")
+        if set(hello.sizes) != set(TASK.sizes) or min(hello.sizes.values()) < 0 or hello.sizes["train"] < 1:
+            raise RunError(f"{party} says that it has {hello.sizes}; {', '.join(TASK.sizes)} are due")
+        return hello
 
     def participants(self, round: int) -> list[int]:
-        """By place."""
+        """Return the indices of the clients that train."""
         return self.options.participants(len(self.agreement.parties), round)
 
     def num_steps(self, places: Sequence[int]) -> int:
-        """The server cannot tell."""
+        """Return 0: the server does not know."""
         return 0
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> Callable[[], float | None]:
-        """Ask these clients to train; the loss is the mean over those that send theirs, None if none does."""
+        """Let these clients train; the loss is the mean over those that send theirs, None without any."""
         self._round = round
         posted = {place: self.talk.post(self.agreement.addresses[place], "train", round=round) for place in places}
 
         def loss() -> float | None:
-            said = {place: _content(one, Trained) for place, one in posted.items()}
-            losses = {
-                place: trained.loss
-                for place, trained in said.items()
-                if isinstance(trained, Trained) and trained.loss is not None and abs(trained.loss) < LARGEST_LOSS
-            }
+            losses = {}
+            for place, answer in posted.items():
+                trained = _content(answer, Trained)
+                if isinstance(trained, Trained) and trained.loss is not None and abs(trained.loss) < LARGEST_LOSS:
+                    losses[place] = trained.loss
             return mean_loss(losses, [hello.sizes["train"] for hello in self.hellos.values()])
 
         return loss
 
     def validate(self, round: int) -> Callable[[], float | None]:
-        """All clients validate; those that are judged with what the broadcast said keep these models until it is clear whether
-        they are the best."""
+        """Let all clients validate; those that are judged after the broadcast store these models as candidates."""
         posted = self.talk.post_all("validate", round=round)
         if not self.judged_before_broadcast:
             self.talk.post_all("candidate", round=round)
@@ -200,19 +282,19 @@ class Server:
 
     def _valid(self, posted: Mapping[str, Posted]) -> float | None:
         parts = []
-        for party, one in posted.items():
-            said = _content(one, Validated)
-            if isinstance(said, Validated) and _is_sum(said, self.hellos[party].sizes["valid"]):
-                parts.append((said.total, said.count))
+        for party, answer in posted.items():
+            validated = _content(answer, Validated)
+            if isinstance(validated, Validated) and _is_sum(validated, self.hellos[party].sizes["valid"]):
+                parts.append((validated.total, validated.count))
         return mean_reciprocal(parts)
 
     def upload(self, round: int, places: Sequence[int]) -> list[Uploaded]:
-        """The clients at these places send their rows."""
+        """Collect the rows of the clients at these indices."""
         senders = dict.fromkeys(self.agreement.addresses[place] for place in places)
         return [self.exchange.upload(round, table, senders) for table in self.exchange.server]
 
     def broadcast(self, round: int) -> None:
-        """To all where the federation's model is what is judged, else to those that train next."""
+        """Send to all clients if the shared model is judged, else to those that train next."""
         receivers = self.agreement.addresses
         if self.recipe.evaluated == "local" and round > 0:
             receivers = tuple(receivers[place] for place in self.participants(round + 1))
@@ -227,58 +309,65 @@ class Server:
         self.best = round
 
     def retain(self, *rounds: int) -> None:
-        """Keep the messages of round 0, of these, and of the round that is on, as the laboratory does."""
-        transcript, kept = self.transcript, {0, *rounds, self._round}
-        kept |= self.options.first_exchange() if self.recipe.keeps_first else set()
+        """Keep the messages of round 0, of these rounds, and of the current round, as in one process."""
+        transcript, rounds_to_keep = self.transcript, {0, *rounds, self._round}
+        rounds_to_keep |= self.options.first_exchange() if self.recipe.keeps_first else set()
         uploads = set[int]().union(*(transcript.latest_uploads(number) for number in rounds))
-        noted = {*kept, *self.exchange.rounds_worth_noting()}
-        transcript.retain(kept | uploads, noted, broadcasts={transcript.last_broadcast(number) for number in rounds})
+        noted = {*rounds_to_keep, *self.exchange.rounds_worth_noting()}
+        transcript.retain(
+            rounds_to_keep | uploads, noted, broadcasts={transcript.last_broadcast(number) for number in rounds}
+        )
 
     # The end.
 
-    def measure(self) -> tuple[dict[str, Measured], dict[str, str]]:
-        """By name what each client measured of the best round's models; and why others' figures are missing."""
-        posted, found, missing = self.talk.post_all("measure", round=self.best), dict[str, Measured](), dict[str, str]()
-        for name, (party, one) in zip(self.agreement.parties, posted.items(), strict=True):
-            said = _content(one, Measured)
+    def _collect(
+        self, step: Step, kind: type[Kind], check: Callable[[Kind, str, str], None]
+    ) -> tuple[dict[str, Kind], dict[str, str]]:
+        """Return each client's checked content by name, and the reasons of those without one."""
+        contents, missing = dict[str, Kind](), dict[str, str]()
+        posted = self.talk.post_all(step, round=self.best)
+        for name, (party, answer) in zip(self.agreement.parties, posted.items(), strict=True):
+            content = _content(answer, kind)
             try:
-                if isinstance(said, str):
-                    raise RunError(said)
-                num_test = self.hellos[party].sizes["test"]
-                two = self.recipe.private != "none"
-                check_measured(said, self.agreement, round=self.best, num_test=num_test, two_models=two)
-                found[name] = said
+                if isinstance(content, str):
+                    raise RunError(content)
+                check(content, name, party)
+                contents[name] = content
             except RunError as error:
                 missing[name] = str(error)
-        if not found:
-            raise RunError(f"nobody measured its models: {'; '.join(missing.values())}")
-        return found, missing
+        return contents, missing
+
+    def measure(self) -> tuple[dict[str, Measured], dict[str, str]]:
+        """Return the clients' measurements of the best round's models by name, and the reasons of missing ones."""
+
+        def check(measured: Measured, name: str, party: str) -> None:
+            num_test, two = self.hellos[party].sizes["test"], self.recipe.private != "none"
+            check_measured(measured, self.agreement, round=self.best, num_test=num_test, two_models=two)
+
+        measured, missing = self._collect("measure", Measured, check)
+        if not measured:
+            raise RunError(f"no client measured its models: {'; '.join(missing.values())}")
+        return measured, missing
 
     def audit(self) -> tuple[list[Figure], dict[str, str]]:
-        """What the clients found of the agreed attacks; and by name why others' figures are missing."""
-        if not self.agreement.audit:
+        """Return the clients' figures of the agreed attacks, and the reasons of missing ones by name."""
+        names = self.agreement.audit
+        if not names:
             return [], {}
-        posted, found, missing = self.talk.post_all("audit", round=self.best), list[Figure](), dict[str, str]()
-        for name, one in zip(self.agreement.parties, posted.values(), strict=True):
-            said = _content(one, Audited)
-            try:
-                if isinstance(said, str):
-                    raise RunError(said)
-                check_audited(said, self.agreement.audit, name, self.best)
-                found += said.figures
-            except RunError as error:
-                missing[name] = str(error)
-        return found, missing
+        figures, missing = self._collect(
+            "audit", list[Figure], lambda figures, name, _: check_figures(figures, names, name, self.best)
+        )
+        return [figure for of_client in figures.values() for figure in of_client], missing
 
-    # What is kept.
+    # Checkpoints.
 
     def save(self, path: Path, progress: Progress, passed: Passed) -> None:
-        """Write a checkpoint when what a round came to was posted, and nothing of it has crossed."""
+        """Write a checkpoint after a round's results were posted, and before any was sent."""
         outcomes = [
             (o.num_survivors, o.num_clipped, dict(o.excluded), dict(o.cut), o.num_kept_rows, o.changed_levels)
             for o in passed.outcomes
         ]
-        state = _State(self.talk.stand(), self.hellos, self.best, passed.round, passed.loss(), outcomes=outcomes)
+        state = _State(self.talk.state(), self.hellos, self.best, passed.round, passed.loss(), outcomes=outcomes)
         if passed.valid and self.judged_before_broadcast:
             state.valid = passed.valid()
         progress.entries = self.transcript.entries
@@ -291,7 +380,7 @@ class Server:
         self.talk.settle()
 
     def restore(self, path: Path) -> tuple[Progress, Passed]:
-        """Go on from a checkpoint. Raises `RunError` for one that is damaged or of another run."""
+        """Continue from a checkpoint. Raises `RunError` for one that is damaged or of another run."""
         tensors, progress = checkpoint.load(path, self.agreement.digest.hex())
         transcript = self.transcript
         transcript.entries = list(progress.entries)
@@ -306,7 +395,7 @@ class Server:
         self.talk.resume(state.standing)
         checked = state.round > 0 and self.options.is_checked(state.round)
         posted = self.talk.waiting("validate", state.round)
-        outcomes = [Uploaded(*one) for one in state.outcomes]
+        outcomes = [Uploaded(*outcome) for outcome in state.outcomes]
         passed = Passed(state.round, time.perf_counter(), checked, lambda: state.loss, outcomes)
         if checked:
             passed.valid = (lambda: state.valid) if self.judged_before_broadcast else lambda: self._valid(posted)
@@ -324,14 +413,12 @@ def serve(
     """Run a federation with its parties apart, and write its record to `folder`.
 
     Args:
-        spec: what is asked for; its options are those of the agreement.
-        ask: the network.
-        folder: of checkpoints, the journal and the record; a server that was killed goes on from what it finds there.
-        observer: progress callbacks for every round.
+        spec: has the options of the agreement. ask: the network. observer: progress callbacks for every round.
+        folder: for checkpoints, the journal and the record; a killed server continues from it.
 
     Raises:
-        SpecError: the spec's options are not those that were agreed on, or settings of attacks, which nobody would see.
-        RunError: nobody answers, or the folder has another run.
+        SpecError: the spec's options differ from the agreement, or it has settings of attacks.
+        RunError: no party answers, or the folder has another run.
     """
     if spec.replace(device="auto").federation_options() != msgspec.structs.replace(agreement.options, device="auto"):
         raise SpecError("options: the spec's are not those of the agreement; make the agreement from the spec")
@@ -355,21 +442,21 @@ def serve(
 
 
 def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Origin) -> Record:
-    """The record of a run whose rounds are over; its clients measure their models, and score the attacks that were agreed on."""
+    """Let the clients measure their models and score the agreed attacks, and build the record of a finished run."""
     measured, missing = server.measure()
     figures, unscored = server.audit()
-    found, transcript = reached(measured, spec.seed), server.transcript
+    utility, transcript = combine(measured, spec.seed), server.transcript
     protection: Protection = server.exchange.protection()
     absent = [f"{ABSENT}{name}, which did not measure ({why})" for name, why in missing.items()]
     absent += [f"apart: attacks are without {name}, which scored none ({why})" for name, why in unscored.items()]
-    scored = {(one.attack, one.victim) for one in figures if one.estimate.n}
+    scored = {(figure.attack, figure.victim) for figure in figures if figure.estimate.n}
     absent += [
         f"apart: {attack} is without {name}, which has too few triples for it"
         for attack in server.agreement.audit
         for name in server.agreement.parties
         if name not in unscored and (attack, name) not in scored
     ]
-    if whole := [name for name, one in measured.items() if PARTS[0] not in one.groups]:
+    if whole := [name for name, figure in measured.items() if PARTS[0] not in figure.groups]:
         few = server.agreement.fewest_triples
         absent.append(
             f"apart: figures by split leak are without {', '.join(whole)}, with fewer than {few} triples of a kind"
@@ -383,9 +470,9 @@ def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Orig
         seed=spec.seed,
         data=DataRecord(spec.data, digest, {name: dict(hello.sizes) for name, hello in hellos.items()}, [], []),
         environment=environment_of(spec.federation_options()),
-        utility=found.of_all,
-        utility_by_client=found.by_client,
-        utility_by_leak=found.by_leak,
+        utility=utility.of_all,
+        utility_by_client=utility.by_client,
+        utility_by_leak=utility.by_leak,
         bytes=Bytes(
             transcript.num_bytes("up"),
             transcript.num_bytes("down"),
@@ -395,8 +482,10 @@ def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Orig
         rounds=progress.rounds,
         best_round=progress.best_round,
         protection=[*protection.lines(), *LEARNS, DRAWN[server.agreement.randomness], *audit, *absent],
-        utility_shared=found.shared,
-        guarantees={tables: one for tables, one in protection.guarantees.items() if isinstance(one, Guarantee)},
+        utility_shared=utility.shared,
+        guarantees={
+            tables: guarantee for tables, guarantee in protection.guarantees.items() if isinstance(guarantee, Guarantee)
+        },
         withstands=protection.withstands,
         figures=figures,
         metric=TASK.metric,
@@ -406,7 +495,7 @@ def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Orig
 
 
 def train_apart(server: Server, path: Path, observer: Observer, checkpoint_every_s: float) -> Progress:
-    """All rounds, going on from the checkpoint at `path` where there is one; see `fkgsec.federation.loop.run_federation`."""
+    """Run all rounds, from the checkpoint at `path` if there is one; see `fkgsec.federation.loop.run_federation`."""
     saved_at = time.perf_counter()
     if path.exists():
         progress, passed = server.restore(path)
@@ -422,12 +511,12 @@ def train_apart(server: Server, path: Path, observer: Observer, checkpoint_every
         return progress
     while True:
         unjudged = passed if _is_judged_later(server, progress, passed) else None
-        if unjudged is None and _closed(server, progress, passed, observer):
-            server.save(path, progress, passed)  # what the record is computed from
+        if unjudged is None and _is_last(server, progress, passed, observer):
+            server.save(path, progress, passed)  # the record is computed from it
             return progress
         passed = train_and_upload(server, passed.round + 1, observer)
         if unjudged is not None:
-            _closed(server, progress, unjudged, observer)
+            _is_last(server, progress, unjudged, observer)
         broadcast_and_check(server, passed)
         if time.perf_counter() - saved_at >= checkpoint_every_s:
             server.save(path, progress, passed)
@@ -435,15 +524,14 @@ def train_apart(server: Server, path: Path, observer: Observer, checkpoint_every
 
 
 def _is_judged_later(server: Server, progress: Progress, passed: Passed) -> bool:
-    """Whether a round's validation may come with the next one's uploads: it is asked for after the broadcast, and the run goes
-    on whatever it says."""
+    """Return True if a round's validation may arrive with the next round's uploads, since the run goes on in any case."""
     options = server.options
     last = passed.round == options.rounds or 0 < options.patience <= progress.bad_checks + 1
     return passed.checked and not server.judged_before_broadcast and not last
 
 
-def _closed(server: Server, progress: Progress, passed: Passed, observer: Observer) -> bool:
-    """Judge a round; returns whether it was the last."""
+def _is_last(server: Server, progress: Progress, passed: Passed, observer: Observer) -> bool:
+    """Judge a round; return True if it was the last."""
     if passed.round == 0:
         progress.rounds.append(round_entry(server.transcript, 0, None, None, [], passed.began))
     else:
@@ -453,7 +541,7 @@ def _closed(server: Server, progress: Progress, passed: Passed, observer: Observ
 
 
 def _content(posted: Posted, kind: type[Kind]) -> Kind | str:
-    """What a party said; or why it said nothing that can be read."""
+    """Decode a party's answer, or return the reason why there is none."""
     answer = posted()
     if answer.silence:
         return answer.silence
@@ -463,7 +551,7 @@ def _content(posted: Posted, kind: type[Kind]) -> Kind | str:
         return f"MalformedMessage: {error}"
 
 
-def _is_sum(said: Validated, num_triples: int) -> bool:
-    """Whether this can be a sum of reciprocal ranks of one or both sides of so many triples, or of none of them."""
+def _is_sum(validated: Validated, num_triples: int) -> bool:
+    """Return True if this can be a sum of reciprocal ranks of one or both sides of all triples, or of none."""
     sides = (0, num_triples, 2 * num_triples)
-    return said.count in sides and np.isfinite(said.total) and 0 <= said.total <= said.count
+    return validated.count in sides and np.isfinite(validated.total) and 0 <= validated.total <= validated.count

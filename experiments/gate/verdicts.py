@@ -268,23 +268,23 @@ def what_would_settle(figures: Sequence[Estimate], allowed: float, items: str) -
     A width falls with the root of the number of items. Wilson's is the score test turned around: whether it reaches a limit is
     a matter of the variance at the limit. More seeds narrow only what differs between seeds, more items only what one seed has.
     """
-    figure, parts = over_seeds(figures), width(figures)
+    figure, (items_low, items_high, seeds_half) = over_seeds(figures), width(figures)
     seeds, size = len(figures), figure.n // len(figures)
     gap = abs(figure.value - allowed)
     if gap < _NEAREST:
         return "the figure is on the limit, where no sample settles it; move the limit"
-    item_half = parts.items_low if figure.value > allowed else parts.items_high
+    item_half = items_low if figure.value > allowed else items_high
     if item_half < gap:  # then it is the seeds that differ
         wanted = math.sqrt(gap**2 - item_half**2)
-        deviation = parts.seeds * math.sqrt(seeds) / float(stats.t.ppf(0.975, seeds - 1))
+        deviation = seeds_half * math.sqrt(seeds) / float(stats.t.ppf(0.975, seeds - 1))
         for count in range(seeds + 1, _MOST_SEEDS + 1):
             if float(stats.t.ppf(0.975, count - 1)) * deviation / math.sqrt(count) <= wanted:
                 return f"about {count - seeds} more seeds (now {seeds}) would settle it, if mean and spread stay"
         return f"more than {_MOST_SEEDS:,} seeds would be needed; move the limit"
-    enough = parts.seeds < gap
-    left = gap**2 - parts.seeds**2 if enough else gap**2 / 2  # else half of the gap is left to further seeds
+    enough = seeds_half < gap
+    left = gap**2 - seeds_half**2 if enough else gap**2 / 2  # else half of the gap is left to further seeds
     if "wilson" in figure.method and 0 < figure.value < 1:
-        half = (parts.items_low + parts.items_high) / 2
+        half = (items_low + items_high) / 2
         item_half = half * math.sqrt(allowed * (1 - allowed) / (figure.value * (1 - figure.value)))
     more = max(1, math.ceil(size * (item_half**2 / left - 1)))
     return f"about {more:,} more {items}{'' if enough else ' and more seeds'} (now {size:,}) would settle it, if the figure stays"

@@ -18,7 +18,7 @@ from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import FkgsecError
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.integrity.checks import Check, run_folder_of
-from fkgsec.experiments.runs.record import Environment, Record, describe_environment, make_record, read_record
+from fkgsec.experiments.runs.record import Environment, Record, environment_of, make_record, read_record
 from fkgsec.experiments.runs.run import RECORD_FILE, load_run, read_spec
 from fkgsec.experiments.tasks.memory import check_memory
 from fkgsec.federation.loop import run_federation
@@ -67,7 +67,7 @@ def recomputed(folder: Path, *, force: bool = False) -> Iterator[Check]:
         differing = [name for name in _FIELDS if getattr(record, name) != getattr(again, name)]
         differing += ["data"] if record.data.clients != again.data.clients else []
         near = all(_are_near(getattr(record, name), getattr(again, name)) for name in differing if name in _UTILITY)
-        here = describe_environment(result)
+        here = environment_of(result.options)
         yield _compared(what, folder, differing, record, here, near=near)
         if record.attacked:
             what = "attacks"

@@ -27,7 +27,7 @@ from fkgsec.experiments.integrity.origin import Origin, seal_of
 from fkgsec.experiments.papers.document import Asked, Triples
 from fkgsec.experiments.runs.record import Environment, Record, environment_of, make_record, read_if_of
 from fkgsec.experiments.runs.run import execute, load_run
-from fkgsec.experiments.runs.spec import of_triples
+from fkgsec.experiments.runs.spec import require_triples
 from fkgsec.experiments.runs.stored import encode_stored
 from fkgsec.experiments.runs.writing import locked, refused, write_atomically
 from fkgsec.experiments.tasks.kge import Spec
@@ -126,7 +126,7 @@ def make_forgotten(
     Raises:
         RunError: the folder has another record. DataError: there is no such forget set.
     """
-    kge: Spec = of_triples(spec, "experiment")
+    kge: Spec = require_triples(spec, "experiment")
     graph = kge.load_graph()
     forget = forget_sets(kge, graph, asked.forget)
     retained = retaining(graph, forget)

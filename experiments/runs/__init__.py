@@ -1,1 +1,1 @@
-"""Runs: their specs, records, files, and what is computed from several of them."""
+"""Runs: their specs, records and files, and comparisons of several runs."""

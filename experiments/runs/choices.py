@@ -1,4 +1,4 @@
-"""The words that options allow, as registries and the types of options say; papers' spellings are read, errors name the nearest.
+"""The words that options allow, from registries and types. Papers' spellings are accepted; errors suggest the nearest word.
 
 allowed("model")                    # ("transe", "rotate", "distmult", "complex")
 spelled("algorithm", "FedE-SVD+")   # "fede-svd+"
@@ -24,10 +24,7 @@ from fkgsec.kge.models import ENCODERS, MODELS
 from fkgsec.text import shown
 
 _REGISTRIES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
-    "kge": {
-        "model": lambda: (*MODELS, *ENCODERS),
-        "threat": lambda: threat_models(KGE),
-    },
+    "kge": {"model": lambda: (*MODELS, *ENCODERS), "threat": lambda: threat_models(KGE)},
     "graph": {"model": lambda: CONVOLUTIONS, "threat": lambda: threat_models(GRAPH)},
 }
 _ALIASES: dict[str, Mapping[str, str]] = {
@@ -37,50 +34,46 @@ _ALIASES: dict[str, Mapping[str, str]] = {
 
 
 def allowed(name: str, options: type[Any]) -> tuple[str, ...]:
-    """The words that an option may have; empty where it is no choice of words.
-
-    Args:
-        options: the struct that has the option; of a task where it is a spec, and the type says words where no registry does.
-    """
+    """Return the words that an option of a spec allows; empty where it is no choice of words."""
     if name == "algorithm":
         return tuple(algorithms_of(options.task))
     if registry := _REGISTRIES.get(getattr(options, "task", ""), {}).get(name):
         return tuple(registry())
-    return _words_of_fields(options).get(name, ())
+    return _field_words(options).get(name, ())
 
 
 @functools.cache
-def _words_of_fields(options: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
+def _field_words(options: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
     return {field.name: _words(field.type) for field in msgspec.structs.fields(options)}
 
 
-def spelled(name: str, value: Any, words: Iterable[str]) -> Any:
-    """An option's value in the words of fkgsec, whatever its capitals, hyphens and underscores; of a list, each.
+def spelled(name: str, value: Any, choices: Iterable[str]) -> Any:
+    """Return an option's value, or each of a list, in fkgsec's spelling; capitals, hyphens and underscores do not matter.
 
     Raises:
-        SpecError: a word that is none of them; names the option, the value, all words and the nearest.
+        SpecError: an unknown word; the message names the option, the value, all words and the nearest.
 
     >>> spelled("algorithm", "FedE-SVD+", ["fede", "fede-svd+"]), spelled("threat", ["Server"], ["server"])
     ('fede-svd+', ['server'])
     """
-    known = tuple(words)
+    words = tuple(choices)
     if isinstance(value, list | tuple):
-        return type(value)(spelled(name, one, known) for one in value)
-    if not isinstance(value, str) or value in known:
+        return type(value)(spelled(name, word, words) for word in value)
+    if not isinstance(value, str) or value in words:
         return value
-    folded = {_fold(word): word for word in known} | dict(_ALIASES.get(name, {}))
+    folded = {_fold(word): word for word in words} | dict(_ALIASES.get(name, {}))
     if _fold(value) in folded:
         return folded[_fold(value)]
     near = difflib.get_close_matches(_fold(value), folded, n=1)
-    meant = f"; did you mean {folded[near[0]]}?" if near else ""
-    raise SpecError(f"{name} must be one of {', '.join(known)}; got {shown(value)}{meant}")
+    hint = f"; did you mean {folded[near[0]]}?" if near else ""
+    raise SpecError(f"{name} must be one of {', '.join(words)}; got {shown(value)}{hint}")
 
 
 def spelled_defense(value: str) -> str:
-    """A defense with its kinds in the words of fkgsec.
+    """Return a defense with its kinds in fkgsec's spelling.
 
     Raises:
-        SpecError: an unknown kind or setting; names it, all of them and the nearest.
+        SpecError: an unknown kind or setting; the message names all of them and the nearest.
 
     >>> spelled_defense("PSU,SecAgg:dropout=0.1,clip=8")
     'psu,secagg:dropout=0.1,clip=8'
@@ -100,10 +93,10 @@ def spelled_defense(value: str) -> str:
 
 
 def spelled_case(value: str) -> str:
-    """A case of `fkgsec compare` in the words of fkgsec.
+    """Return a case of `fkgsec compare` in fkgsec's spelling.
 
     Raises:
-        SpecError: an unknown algorithm or defense, or both joined by something else than a slash; says how it is written.
+        SpecError: an unknown algorithm or defense, or both joined other than by a slash; the message has the right form.
 
     >>> spelled_case("FedR/PSU,SecAgg"), spelled_case("FedAvg"), spelled_case("SecAgg"), spelled_case("none")
     ('fedr/psu,secagg', 'fedavg', 'secagg', 'none')
@@ -120,7 +113,7 @@ def spelled_case(value: str) -> str:
 
 
 def _alone(value: str) -> str:
-    """A case that names an algorithm or defenses, not both."""
+    """Spell a case that names an algorithm or defenses, not both."""
     try:
         return spelled("algorithm", value, RECIPES)
     except SpecError as error:
@@ -130,7 +123,7 @@ def _alone(value: str) -> str:
 
 
 def _joined_otherwise(value: str) -> str | None:
-    """How a case is written that joins its parts by other signs than a slash and commas, or has them in another order; else none.
+    """Rewrite a case that joins its parts by wrong signs or has them in another order; None for anything else.
 
     >>> _joined_otherwise("FedAvg+secagg"), _joined_otherwise("secagg/fedr"), _joined_otherwise("psu + secagg")
     ('fedavg/secagg', 'fedr/secagg', 'psu,secagg')
@@ -145,20 +138,20 @@ def _joined_otherwise(value: str) -> str | None:
 
 
 def _kinds_and_settings(value: str) -> str | None:
-    """Defenses joined by any signs, then settings, as `spelled_defense` reads them; none where one is unknown."""
+    """Rewrite defenses joined by any signs, then settings, as `spelled_defense` reads them; None where one is unknown."""
     kinds, colon, settings = value.partition(":")
     named = re.split(r"[^a-z]+", kinds.strip().casefold())
     return f"{','.join(named)}{colon}{settings}" if all(kind in KINDS for kind in named) else None
 
 
-def suggestion(given: str, known: Iterable[str]) -> str:
-    """How an error goes on after a name that is unknown: the nearest one, or all of them.
+def suggestion(name: str, allowed: Iterable[str]) -> str:
+    """End of an error about an unknown name: the nearest name, or all of them.
 
     >>> suggestion("reconstruction.tr", ["reconstruction.trr", "epsilon"]), suggestion("x", ["min", "max"])
     ('; did you mean reconstruction.trr?', '; allowed: min, max')
     """
-    names = list(known)
-    near = difflib.get_close_matches(given, names, n=1)
+    names = list(allowed)
+    near = difflib.get_close_matches(name, names, n=1)
     return f"; did you mean {near[0]}?" if near else f"; allowed: {', '.join(names)}"
 
 

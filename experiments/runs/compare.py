@@ -1,4 +1,4 @@
-"""The same federation under several defenses, side by side: utility, leakage by threat model, bytes, seconds."""
+"""Compare a federation under several defenses: utility, leakage by threat model, bytes, seconds."""
 
 from __future__ import annotations
 
@@ -6,38 +6,49 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
+import numpy as np
 import pandas as pd
 
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.frames import COLUMNS, HEADS, figures_to_frame, summary_rows
+from fkgsec.attacks.options import RECONSTRUCTION, UPDATE_RECOVERY
+from fkgsec.attacks.registry import ATTACKS, DEFAULT, run_attacks
 from fkgsec.attacks.view import ALL
 from fkgsec.defenses.transport import make_transport
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import SpecError
 from fkgsec.exchange import MakeTransport
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.reporting import pictures
 from fkgsec.experiments.reporting.matrix import has_matrix, matrix
 from fkgsec.experiments.runs.record import Record, read_if_of
-from fkgsec.experiments.runs.recovery import Unlearning, attacked_after_unlearning
-from fkgsec.experiments.runs.run import RECORD_FILE, check_run, data_name, execute
+from fkgsec.experiments.runs.run import RECORD_FILE, check_run, data_name, execute, load_run
 from fkgsec.experiments.runs.stored import encode_stored
-from fkgsec.experiments.runs.writing import refused, write_atomically
+from fkgsec.experiments.runs.writing import make_folder, refused, write_atomically
 from fkgsec.experiments.tasks.memory import check_memory
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import task_named, task_of
-from fkgsec.federation.loop import run_identity
+from fkgsec.federation.loop import Observer, run_identity
 from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.frames import block
+from fkgsec.unlearning.forget_sets import Forget
+from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 SCHEMA = "fkgsec/comparison/1"
 COMPARISON_FILE, PICTURE_FILE, MATRIX_FILE = "comparison.json", "comparison.png", "matrix.png"
 
 
+UPDATE_AID = (
+    "update-recovery: the cosine of the adversary's estimate to the true change of a row in the round (mean over rows; 1: "
+    "known), and the estimate's error over the change (0: known, 1: as good as none). base: an adversary that takes the mean "
+    "change of those who hold the row. max: the worst that a figure can be."
+)
+
+
 class Case(msgspec.Struct, frozen=True):
-    """One configuration: how the user called it, its record, and what attacks find when clients then unlearn."""
+    """A configuration by the user's name for it, its record, and the figures of attacks on a later unlearning."""
 
     name: str
     record: Record
@@ -45,14 +56,14 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All of them; the first is what the others are compared with. `unlearning` is of what was unlearnt, empty if nothing was."""
+    """All cases, the first being the baseline. `unlearning`: digest of the unlearning; empty without one."""
 
     schema: str
     cases: list[Case]
     unlearning: str = ""
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each figure of each case: columns `case`, `unlearned` (found after clients unlearnt), and a record's."""
+        """Return a row for each figure: columns `case`, `unlearned` (after clients unlearned), and those of a record's frame."""
         frames = [
             frame.assign(case=case.name, unlearned=unlearned)
             for case in self.cases
@@ -65,39 +76,67 @@ class Comparison(msgspec.Struct, frozen=True):
         rows = []
         for case in self.cases:
             rows += [
-                (case.name, "utility", name, None, None, ALL, one, None, None)
-                for name, one in case.record.utility.items()
+                (case.name, "utility", name, None, None, ALL, figure, None, None)
+                for name, figure in case.record.utility.items()
             ]
             rows += [(case.name, *row) for row in summary_rows(case.record.figures)]
         return block("Comparison", [f"{len(self.cases)} cases"], heads=("case", *HEADS), rows=rows)
 
 
+class Unlearning(NamedTuple):
+    """A forget set of clients, and the method that removes it after a run."""
+
+    forget: Forget
+    options: UnlearnOptions
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of both."""
+        forget = {name: np.asarray(triples).tolist() for name, triples in self.forget.items()}
+        return hashlib.sha256(msgspec.json.encode([forget, self.options], order="sorted")).hexdigest()
+
+
+def _attack_unlearning(
+    run: Path, spec: RunSpec, unlearning: Unlearning, exchange: MakeTransport, observer: Observer
+) -> list[Figure]:
+    """Unlearn on a finished run and attack that round, as `spec` says; nothing is written.
+
+    Reconstruction is left out: a round of unlearning reveals how rows changed. So are attacks that train: they would attack the
+    run before it once more.
+    """
+    _, result = load_run(run, exchange=exchange)
+    method = unlearning.options.method
+    observer.run_started(f"unlearning by {method}", spec.rounds if method == "retrain" else 1)
+    after = unlearn(result, unlearning.forget, unlearning.options, observer=observer, make_transport=exchange)
+    options = spec.attack_options()
+    names = (name for name in options.attack or DEFAULT if name != RECONSTRUCTION and not ATTACKS[name].trains)
+    attacks = tuple(names) or (UPDATE_RECOVERY,)
+    return run_attacks(after, msgspec.structs.replace(options, attack=attacks)).figures
+
+
 def read_comparison(path: Path) -> Comparison | None:
-    """The comparison in a file; None when the file is something else. Raises `RunError` when it cannot be read."""
+    """Read the comparison in a file; None when the file is something else. Raises `RunError` when it cannot be read."""
     return read_if_of(path, SCHEMA, Comparison)
 
 
 def case_spec(spec: RunSpec, name: str) -> RunSpec:
-    """The spec of a case: "none", an algorithm, a defense, or algorithm/defense.
-
-    Raises `SpecError` for a name that is none of these.
-    """
-    known, (algorithm, slash, defense) = algorithms_of(spec.task), name.strip().partition("/")
+    """Return the spec of a case: "none", an algorithm, a defense, or algorithm/defense. Raises `SpecError` for other names."""
+    algorithms, (algorithm, slash, defense) = algorithms_of(spec.task), name.strip().partition("/")
     if not slash and not algorithm:
         raise SpecError("case: an empty name; write none for no defense")
-    if algorithm in RECIPES and algorithm not in known:
+    if algorithm in RECIPES and algorithm not in algorithms:
         raise SpecError(
             f"case: {algorithm} {task_named(RECIPES[algorithm].task).does}; {spec.algorithm} {task_of(spec).does}"
         )
     if not slash:
-        algorithm, defense = (name, "") if name in known else (spec.algorithm, "" if name == "none" else name)
-    if algorithm not in known:
-        raise SpecError(f"case: {algorithm!r} is no algorithm; allowed: {', '.join(known)}")
+        algorithm, defense = (name, "") if name in algorithms else (spec.algorithm, "" if name == "none" else name)
+    if algorithm not in algorithms:
+        raise SpecError(f"case: {algorithm!r} is no algorithm; allowed: {', '.join(algorithms)}")
     return spec.replace(algorithm=algorithm, defense=defense)
 
 
 def base_algorithm(cases: Sequence[str]) -> str | None:
-    """The default algorithm of the task that the algorithms among the cases are of; None where none of them is one.
+    """Return the default algorithm of the task of the first case that names an algorithm; None where no case does.
 
     >>> base_algorithm(["secagg", "cefgl"]), base_algorithm(["none", "fedr/psu"]), base_algorithm(["none"])
     ('fedavg', 'fede', None)
@@ -119,84 +158,74 @@ def compare(
     at_once: int = 1,
     whose: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Train and attack every case in a folder of its own; finished ones are read back, a killed one goes on.
+    """Train and attack every case in a folder of its own; finished cases are read, and a killed one continues.
 
     Args:
-        observe: gives each case its observer. unlearning: what every case is to forget afterwards.
-        overwrite: write over a finished comparison of other cases or options; what is trained already is only attacked anew.
-        exchange: how tables cross; tests and experiments give one with an adversary in it. at_once, whose: see `execute`.
+        observe: gives each case its observer. unlearning: what every case forgets afterwards.
+        overwrite: replace a finished comparison of other cases or options; finished trainings are only attacked anew.
+        exchange: makes the transport; experiments pass one with an adversary in it. at_once, whose: see `execute`.
 
     Raises:
         RunError: the folder has a finished comparison of something else.
-        SpecError, ThreatModelError: a case that is named twice or makes no sense, before anything is trained.
+        SpecError, ThreatModelError: a case is named twice or makes no sense; nothing was trained.
     """
     if spec.defense:
         raise SpecError("defense does not apply to a comparison, whose cases name defenses; leave it out")
     specs: dict[str, RunSpec] = {}
     for name in cases:
-        made = case_spec(spec, name)
-        same = [other for other, known in specs.items() if known == made]
-        if same or name in specs:
-            raise SpecError(f"case: {name!r} is the same run as {(same or [name])[0]!r}; name each once")
-        check_run(made, graph, attack=True)
+        case = case_spec(spec, name)
+        if same := [other for other, earlier in specs.items() if other == name or earlier == case]:
+            raise SpecError(f"case: {name!r} is the same run as {same[0]!r}; name each once")
+        check_run(case, graph, attack=True)
         if at_once and not (folder / folder_name(name) / RECORD_FILE).exists():
-            check_memory(made, graph)
-        specs[name] = made
-    asked = unlearning.digest if unlearning else ""
+            check_memory(case, graph)
+        specs[name] = case
+    forgotten = unlearning.digest if unlearning else ""
     if (folder / COMPARISON_FILE).exists() and not overwrite:
-        found = _finished(folder / COMPARISON_FILE, specs, graph)
-        if found.unlearning == asked:
-            return found
+        earlier = _finished(folder / COMPARISON_FILE, specs, graph)
+        if earlier.unlearning == forgotten:
+            return earlier
         raise refused(folder / COMPARISON_FILE, "unlearnt something else, or nothing")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
+    make_folder(folder)
     done = []
-    for name, one in specs.items():
-        with observe(one, name) as observer:
+    for name, case in specs.items():
+        run = folder / folder_name(name)
+        with observe(case, name) as observer:
             finished = execute(
-                one, graph, folder / folder_name(name), attack=True, observer=observer, overwrite=overwrite,
-                exchange=exchange, at_once=at_once, whose=whose,
+                case, graph, run, attack=True, observer=observer, overwrite=overwrite, exchange=exchange,
+                at_once=at_once, whose=whose,
             )  # fmt: skip
-            run = folder / folder_name(name)
-            updates = attacked_after_unlearning(run, one, unlearning, exchange, observer) if unlearning else []
+            updates = _attack_unlearning(run, case, unlearning, exchange, observer) if unlearning else []
         done.append(Case(name, finished.record, updates))
-    comparison = Comparison(SCHEMA, done, asked)
-    content = encode_stored(comparison)
+    comparison = Comparison(SCHEMA, done, forgotten)
     records = {case.name: case.record for case in done}
     write_atomically(folder / PICTURE_FILE, pictures.draw_comparison(records))
     if has_matrix(records):
-        about = (
-            f"{graph.name} · {spec.model} · {len(graph.clients)} clients · what each adversary gets, by configuration"
-        )
+        about = f"{graph.name} · {spec.model} · {len(graph.clients)} clients · leakage by adversary and configuration"
         write_atomically(folder / MATRIX_FILE, pictures.saved(pictures.matrix_figure(matrix(records), about)))
-    write_atomically(folder / COMPARISON_FILE, content)
+    write_atomically(folder / COMPARISON_FILE, encode_stored(comparison))
     return comparison
 
 
 def default_folder(spec: RunSpec, graph: Any) -> Path:
-    """runs/compare-<data>-<8 digits of options and data>: the same comparison finds its own folder again."""
-    digest = hashlib.sha256(
-        msgspec.json.encode([run_identity(graph, spec.federation_options()), spec.attack_options()])
-    )
-    return Path("runs") / f"compare-{data_name(graph)}-{digest.hexdigest()[:8]}"
+    """Name a comparison's folder by its data and 8 digits of its options: runs/compare-<data>-<digits>."""
+    identity = [run_identity(graph, spec.federation_options()), spec.attack_options()]
+    return Path("runs") / f"compare-{data_name(graph)}-{hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:8]}"
 
 
 def _finished(path: Path, specs: Mapping[str, RunSpec], graph: Any) -> Comparison:
-    """The comparison in a file. Raises `RunError` when it is not of these cases, options and data."""
-    found = read_comparison(path)
-    cases = {} if found is None else {case.name: case.record for case in found.cases}
-    same = {name: record.spec.settled() for name, record in cases.items()} == {
-        name: spec.settled() for name, spec in specs.items()
-    }
-    if found is None or not same or any(record.data.hash != graph.hash for record in cases.values()):
+    """Read a finished comparison. Raises `RunError` when it is not of these cases, options and data."""
+    comparison = read_comparison(path)
+    cases = {} if comparison is None else {case.name: case.record for case in comparison.cases}
+    settled = {name: spec.settled() for name, spec in specs.items()}
+    same = {name: record.spec.settled() for name, record in cases.items()} == settled
+    if comparison is None or not same or any(record.data.hash != graph.hash for record in cases.values()):
         raise refused(path, f"compares other cases, options or data ({', '.join(cases) or 'none'})")
-    return found
+    return comparison
 
 
 def folder_name(case: str) -> str:
-    """The case as a folder's name.
+    """Turn a case into a folder's name.
 
     >>> folder_name("fedr/psu,secagg"), folder_name("dp:clip=0.5"), folder_name("fede-svd+")
     ('fedr-psu-secagg', 'dp-clip-0.5', 'fede-svd+')

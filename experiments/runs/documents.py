@@ -19,7 +19,7 @@ Where = tuple[str, ...]
 
 
 class Document(NamedTuple):
-    """What stands in a file: plain dicts, lists and scalars, and the line of each key by its way from the top."""
+    """A file's content as plain dicts, lists and scalars, with the line of each key by its path from the top."""
 
     path: Path
     content: Any
@@ -37,21 +37,21 @@ class Document(NamedTuple):
         return self.lines.get(where, 1)
 
     def mapping(self, where: Where, value: Any, allowed: Iterable[str] | None = None) -> dict[str, Any]:
-        """`value` as a mapping that is not empty, with no key but the allowed ones (None: any). Raises `SpecError`."""
+        """Check that `value` is a non-empty mapping with allowed keys only (None: any). Raises `SpecError`."""
         if not isinstance(value, dict) or not value:
-            found = "nothing" if value in (None, {}) else type(value).__name__
-            self.wrong(where, f"a mapping is expected, found {found}")
+            kind = "nothing" if value in (None, {}) else type(value).__name__
+            self.wrong(where, f"a mapping is expected, found {kind}")
         for key in value:
-            if allowed is not None and key not in (known := list(allowed)):
-                self.wrong((*where, key), f"unknown key{suggestion(key, known)}")
+            if allowed is not None and key not in (names := list(allowed)):
+                self.wrong((*where, key), f"unknown key{suggestion(key, names)}")
         return value
 
 
 class _Loader(yaml.SafeLoader):
-    """Plain values alone: what a word is does not hang on how YAML 1.1 counted in sixties and eights, or on a tag."""
+    """Reads plain values only: no sexagesimal or octal numbers of YAML 1.1, no tags."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """A node without a tag of its own."""
+        """Compose a node, and refuse one with a tag."""
         event = self.peek_event()
         if getattr(event, "tag", None) not in (None, "!"):
             raise ComposerError(None, None, "tags are not read", event.start_mark)
@@ -80,7 +80,7 @@ def read_document(path: Path) -> Document:
 
 
 def read_shared(path: Path) -> Document:
-    """As `read_document`, but parsed once for all who ask while it has the same text; what it holds is not to be changed."""
+    """Read like `read_document`, but parse the same text once. Callers must not change the content."""
     return _parsed_once(path, _text(path))
 
 
@@ -134,13 +134,13 @@ def _plain(path: Path, loader: _Loader, node: yaml.Node, where: Where, lines: di
         return [
             _plain(path, loader, item, (*where, str(number)), lines, seen) for number, item in enumerate(node.value)
         ]
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key, value in node.value:
         line = key.start_mark.line + 1
         if not isinstance(key, yaml.ScalarNode):
             raise SpecError(f"{path}:{line}: a key must be a plain word")
-        if key.value in found:
+        if key.value in mapping:
             raise SpecError(f"{path}:{line}: {'.'.join((*where, key.value))}: given twice")
         lines[(*where, key.value)] = line
-        found[key.value] = _plain(path, loader, value, (*where, key.value), lines, seen)
-    return found
+        mapping[key.value] = _plain(path, loader, value, (*where, key.value), lines, seen)
+    return mapping

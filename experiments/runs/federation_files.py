@@ -22,9 +22,9 @@ def write_federation(graph: FederatedGraph, out: Path, *, overwrite: bool) -> bo
     """Write a folder of train/valid/test.txt for each client; False where the same federation is there already.
 
     Raises:
-        RunError: something else is there. DataError: it cannot be written, or a name cannot stand in the layout.
+        RunError: something else is there. DataError: it cannot be written, or a name does not fit the layout.
     """
-    if not must_write(out, same=lambda: _holds(out, graph), ours=lambda: _is_federation(out), overwrite=overwrite):
+    if not must_write(out, same=lambda: _has_data(out, graph), ours=lambda: _is_federation(out), overwrite=overwrite):
         return False
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -36,26 +36,27 @@ def write_federation(graph: FederatedGraph, out: Path, *, overwrite: bool) -> bo
     return True
 
 
-def _holds(folder: Path, graph: FederatedGraph) -> bool:
-    """Whether a folder holds these clients with these triples under these ids."""
+def _has_data(folder: Path, graph: FederatedGraph) -> bool:
+    """Return True if a folder has these clients with these triples under these ids."""
     try:
-        there = read_client_folders(folder)
+        read = read_client_folders(folder)
     except DataError:
         return False
-    if (there.entities, there.relations) != (graph.entities, graph.relations):
+    if (read.entities, read.relations) != (graph.entities, graph.relations):
         return False
-    clients = {client.name: client for client in there.clients}
+    clients = {client.name: client for client in read.clients}
     return set(clients) == {client.name for client in graph.clients} and all(
         np.array_equal(
-            clients[one.name].to_global(getattr(clients[one.name], split)), one.to_global(getattr(one, split))
+            clients[client.name].to_global(getattr(clients[client.name], split)),
+            client.to_global(getattr(client, split)),
         )
-        for one in graph.clients
+        for client in graph.clients
         for split in SPLITS
     )
 
 
 def _is_federation(folder: Path) -> bool:
-    """Whether `write_federation` wrote what is there, and nothing else lies in it."""
+    """Return True if a folder has the files of `write_federation` and no others."""
     if not folder.is_dir() or not (folder / "entities.dict").is_file():
         return False
     return all(path.is_dir() or path.name in _FILES for path in folder.rglob("*"))

@@ -1,15 +1,13 @@
-"""Intervals of differences and of several runs: of paired items that share entities, and over seeds.
+"""Intervals of differences between runs on paired items that share entities, and over seeds.
 
-An attack's own interval comes with its figure (`fkgsec.attacks.reconstruction.leak_draws`), and every table, page and verdict
-prints that one. What two runs have on the same items is compared here item by item: whoever knows an entity rebuilds many of its
-triples at once, so a change of one entity moves many items, which the design effect counts.
+An attack's interval comes with its figure (`fkgsec.attacks.reconstruction.leak_draws`). Two runs are compared here item by item.
+An adversary who knows an entity rebuilds many of its triples at once; the design effect counts that.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -20,12 +18,11 @@ Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 
 
 def design_effect(values: np.ndarray, ends: np.ndarray) -> float:
-    """How many times larger the variance of a mean is than it would be if items that share an entity were independent.
+    """Ratio of a mean's variance to its variance if items that share an entity were independent; at least 1.
 
     Args:
-        values: `[n]`. ends: int `[n, 1]` or `[n, 2]`, the entity of each item, or the head and the tail of each triple.
-
-    Never below 1. Where all values are equal there is nothing to go by, and it is 1.
+        values: `[n]`; if all are equal, the ratio is 1.
+        ends: int `[n, 1]` or `[n, 2]`, the entity of each item, or the head and the tail of each triple.
 
     Source: Fafchamps and Gubert 2007; Aronow, Samii and Assenova 2015: the sum of products over all pairs of items that share
     an entity. Differs: computed by entity, each pair that shares both ends counted once.
@@ -61,31 +58,22 @@ def paired_difference(now: np.ndarray, then: np.ndarray, ends: np.ndarray) -> Es
     return Estimate(value, min(value, centre - half), max(value, centre + half), n, "paired, linked")
 
 
-class Width(NamedTuple):
-    """What makes an interval over seeds wide, as half widths: `items` below and above the figure, `seeds` either way."""
-
-    items_low: float
-    items_high: float
-    seeds: float
-
-
-def width(figures: Sequence[Estimate]) -> Width:
-    """The parts of the interval of `over_seeds`. Between seeds: Student's t of the mean, 0 for a single one."""
+def width(figures: Sequence[Estimate]) -> tuple[float, float, float]:
+    """Half widths of the interval of `over_seeds`: of items below and above the figure, and Student's of the seeds' mean."""
     items_low = float(np.mean([figure.value - figure.low for figure in figures]))
     items_high = float(np.mean([figure.high - figure.value for figure in figures]))
     count = len(figures)
     if count == 1:
-        return Width(items_low, items_high, 0.0)
+        return items_low, items_high, 0.0
     spread = float(np.std([figure.value for figure in figures], ddof=1))
-    return Width(items_low, items_high, float(stats.t.ppf(0.975, count - 1)) * spread / math.sqrt(count))
+    return items_low, items_high, float(stats.t.ppf(0.975, count - 1)) * spread / math.sqrt(count)
 
 
 def over_seeds(figures: Sequence[Estimate]) -> Estimate:
-    """One figure for several seeds.
+    """Combine the figures of several seeds: the largest of exact figures, the mean of others.
 
-    Exact figures: the largest. Others: the mean over seeds. Its interval adds, as independent errors add, the interval that
-    one seed has on average and Student's interval of the mean. The seeds attack the same items (or items of the same kind), so
-    more of them never make the first part smaller; and a training that happens to give equal figures does not make it vanish.
+    The mean's interval adds, as independent errors add, the average interval of a seed and Student's interval of the mean. The
+    seeds attack the same items, so more seeds never shrink the first part, and equal figures do not make it vanish.
 
     >>> from fkgsec.estimate import proportion
     >>> str(over_seeds([proportion(50, 100), proportion(50, 100)]))
@@ -96,12 +84,11 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
     if len(figures) == 1:
         return figures[0]
     mean = float(np.mean([figure.value for figure in figures]))
-    parts = width(figures)
-    low = mean - math.hypot(parts.items_low, parts.seeds)
-    high = mean + math.hypot(parts.items_high, parts.seeds)
+    items_low, items_high, seeds = width(figures)
+    low, high = mean - math.hypot(items_low, seeds), mean + math.hypot(items_high, seeds)
     if all(figure.low >= 0 for figure in figures):
         low = max(low, 0.0)
     if all(figure.high <= 1 for figure in figures):
         high = min(high, 1.0)
-    items = sum(figure.n for figure in figures)
-    return Estimate(mean, low, high, items, f"{figures[0].method}, {len(figures)} seeds")
+    num_items = sum(figure.n for figure in figures)
+    return Estimate(mean, low, high, num_items, f"{figures[0].method}, {len(figures)} seeds")

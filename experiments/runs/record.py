@@ -1,7 +1,8 @@
-"""The record of a run: what was asked, on which data, where, and every figure with its interval. One versioned JSON file."""
+"""The record of a run in one versioned JSON file: spec, data, environment, and every figure with its interval."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 import re
@@ -31,6 +32,7 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.estimate import Estimate, exact
 from fkgsec.experiments.integrity.origin import Origin, seal_of
 from fkgsec.experiments.runs.stored import decode_stored, encode_stored
+from fkgsec.experiments.runs.writing import read_bytes
 from fkgsec.experiments.tasks.items import TestItems
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import RunTask, task_of
@@ -53,11 +55,10 @@ class DataRecord(msgspec.Struct, frozen=True):
     """The data of a run.
 
     Attributes:
-        name: of the data set, and into how many clients it is divided.
-        hash: over all that training reads, whatever files it came from.
-        clients: by client its sizes, such as entities and triples, by name.
-        sensitive: relations whose answers `attributes` infers; of graph classification nothing.
-        warnings: what loading had to say, such as test items that also stand in train.
+        hash: digest of everything that training reads, independent of the files.
+        clients: sizes of each client's data by name, such as entities and triples.
+        sensitive: relations whose answers the attack `attributes` infers; empty for graph classification.
+        warnings: remarks of the loader, such as test items that are also in train.
     """
 
     name: str
@@ -68,17 +69,13 @@ class DataRecord(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """Where a run was made.
+    """The machine, versions and command of a run. Fields with defaults are missing in older records.
 
     Attributes:
-        commit: of the checkout. dirty: whether it had changes. None outside a checkout of fkgsec.
-        python: its version. platform: system and machine. versions: of packages, by name.
-        device: the name of the GPU, or cpu. threads: of torch.
-        command: the command line; "" from a script.
-        vector_level: of the CPU, as torch and numba use it; figures are equal to the last bit where it is; "" in old records.
-        attack_s: seconds that its attacks took; None without attacks, and in records of before.
-        processor: model of the CPU; "" in records of before.
-        peak_bytes: most memory that this process has held so far, all runs in it together; None in records of before.
+        commit: of the checkout. dirty: True if it had changes. None outside a checkout of fkgsec.
+        device: the name of the GPU, or cpu. threads: of torch. command: the command line; "" from a script.
+        vector_level: vector unit of the CPU; figures are equal to the last bit only on an equal one.
+        attack_s: seconds of its attacks. processor: model of the CPU. peak_bytes: largest memory of this process so far.
     """
 
     commit: str | None
@@ -96,12 +93,7 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 class Bytes(msgspec.Struct, frozen=True):
-    """Serialised bytes to and from the server.
-
-    Attributes:
-        up: to the server, in all rounds. down: from it.
-        up_by_round: to the server in each round; round 0 is the alignment. down_by_round: from it.
-    """
+    """Serialized bytes to the server (`up`) and from it (`down`), in all rounds and in each; round 0 is the alignment."""
 
     up: int
     down: int
@@ -110,33 +102,24 @@ class Bytes(msgspec.Struct, frozen=True):
 
 
 class Record(msgspec.Struct, frozen=True):
-    """Everything that a table or a picture is made from.
+    """All figures of a run, from which tables and pictures are made. Fields with defaults are missing in older records.
 
     Attributes:
-        schema: of the file. seed: of training, as the spec says, too.
-        data: what the clients held. environment: where and by what it was made.
-        bytes: what crossed. rounds: each in numbers.
-        spec: what was asked; what was left to the algorithm is spelled out, such as a temperature.
-        utility: test figures over all clients, see `fkgsec.experiments.tasks`.
-        utility_by_client: the same for each client.
-        utility_shared: where a client keeps a second model, which `utility` is then of: the same of the shared model, after the
-            broadcast; else empty.
-        utility_by_leak: of test triples that stand in their own client's training ("leaked"), in another client's alone
-            ("elsewhere") and in none ("new"); of clients that sit apart, and in records of before, "clean" in place of the last
-            two. Of test graphs with a twin in any client's training ("leaked") and without ("clean").
-        best_round: whose models were evaluated and attacked.
-        protection: what the defense protects, in lines; empty without one.
-        guarantees: of differential privacy, by the tables that each covers; empty without noise.
-        figures: what every attack found; empty where none was run.
-        withstands: which server each part of the protection withstands, and with how many colluders.
-        metric: what validation measures, of the task. valid: of the models that are kept; None in records of before.
-        whose: by option whose value it is, such as given, a file's or a paper's; all others are at their default. Empty in
-            records of before.
-        items: the outcome on each test item; None for clients that sit apart, and in records of before. items_shared: of the
-            shared models, where `utility_shared` is.
-        validation: what a sampled validation estimates of the models that are kept, with its interval and how it is biased;
-            None where validation is of all triples among all candidates.
-        origin: digests of what the record was computed from; None in records of before, and of runs without a folder.
+        spec: the options, with values left to the algorithm spelled out, such as a temperature.
+        utility: test figures over all clients; of the private models where clients have two.
+        utility_shared: the same of the shared models after the broadcast, where clients have two; else empty.
+        utility_by_leak: figures of test triples in their own client's train split ("leaked"), only in another client's
+            ("elsewhere"), and in none ("new"); for deployed clients and older records "clean" replaces the last two. For
+            graphs: with a twin in any client's train split ("leaked") and without ("clean").
+        best_round: the round whose models were evaluated and attacked.
+        protection: statement of the defense, in lines. guarantees: of differential privacy, by the tables that each covers.
+        withstands: for each part of the protection the kind of server and the number of colluders that it withstands.
+        figures: of all attacks.
+        metric: the task's validation metric. valid: its value for the best round.
+        validation: estimate of a sampled validation with its interval; None for full validation.
+        whose: source of each option that is not at its default.
+        items, items_shared: outcome on each test item; None for deployed clients.
+        origin: digests of the inputs; None for runs without a folder.
     """
 
     schema: str
@@ -165,12 +148,12 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def unseen(self) -> dict[str, Estimate]:
-        """Utility on test items that training did not see, as far as the record knows: "new", else "clean"."""
+        """Utility on test items outside training: "new", or "clean" in older records."""
         return self.utility_by_leak.get("new") or self.utility_by_leak["clean"]
 
     @property
     def attacked(self) -> bool:
-        """Whether any attack was run."""
+        """True if any attack was run."""
         return bool(self.figures)
 
     @property
@@ -179,18 +162,11 @@ class Record(msgspec.Struct, frozen=True):
         return rebuilt(self.figures)
 
     def to_frame(self) -> pd.DataFrame:
-        """Every figure in a row, with its interval and baseline: what attacks found, and utility and bytes as further "attacks".
+        """Return every figure in a row, with its interval and baseline; utility and bytes appear as further "attacks".
 
-        Returns: columns `fkgsec.attacks.frames.COLUMNS`; of utility `metric` is such as "mrr" and `victim` a client or "all",
-            of bytes `metric` is "up" or "down". `rounds_frame` has the rounds.
+        Returns: columns `fkgsec.attacks.frames.COLUMNS`; for utility `metric` is for example "mrr" and `victim` a client or
+            "all", for bytes `metric` is "up" or "down".
         """
-        return tidy(self._rows(), COLUMNS)
-
-    def rounds_frame(self) -> pd.DataFrame:
-        """A row for each round, as `RunResult.to_frame`."""
-        return pd.DataFrame([msgspec.structs.asdict(entry) for entry in self.rounds]).set_index("round")
-
-    def _rows(self) -> list[dict[str, Any]]:
         rows = [
             {"attack": "utility", "metric": metric, "victim": client, "round": self.best_round, **interval(figure)}
             for client, figures in (*self.utility_by_client.items(), (ALL, self.utility))
@@ -200,12 +176,17 @@ class Record(msgspec.Struct, frozen=True):
             rows.append(
                 {"attack": "bytes", "metric": metric, "victim": ALL, **interval(exact(count, len(self.rounds)))}
             )
-        return [one | {"headline": True, "less_is_worse": False} for one in rows] + figure_rows(self.figures)
+        rows = [row | {"headline": True, "less_is_worse": False} for row in rows]
+        return tidy(rows + figure_rows(self.figures), COLUMNS)
+
+    def rounds_frame(self) -> pd.DataFrame:
+        """Return a row for each round, as `RunResult.to_frame`."""
+        return pd.DataFrame([msgspec.structs.asdict(entry) for entry in self.rounds]).set_index("round")
 
     def _repr_html_(self) -> str:
         spec = self.spec
         lines = [
-            f"{len(self.data.clients)} clients of {self.data.name}; kept at round {self.best_round}",
+            f"{len(self.data.clients)} clients of {self.data.name}; best round {self.best_round}",
             *self.protection,
         ]
         reached = [("utility", name, None, None, ALL, figure, None, None) for name, figure in self.utility.items()]
@@ -224,7 +205,7 @@ def make_record(
     whose: Mapping[str, str] | None = None,
     attack_s: float | None = None,
 ) -> Record:
-    """The record of a finished run and, when it was attacked, of what attacks found, in so many seconds."""
+    """Build the record of a finished run from its result and the figures of attacks, which took `attack_s` seconds."""
     reached = task_of(spec).reached(result)
     return Record(
         schema=SCHEMA,
@@ -232,7 +213,7 @@ def make_record(
         seed=spec.seed,
         data=describe_data(task_of(spec), result.graph),
         environment=msgspec.structs.replace(
-            describe_environment(result),
+            environment_of(result.options),
             attack_s=attack_s,
             peak_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,  # Linux counts kibibytes
         ),
@@ -263,26 +244,25 @@ def make_record(
 
 
 def guarantees_of(result: RunResult) -> dict[str, Guarantee]:
-    """The guarantees of differential privacy of a run and of those before it, by the tables that each covers."""
-    return {tables: one for tables, one in result.protection.guarantees.items() if isinstance(one, Guarantee)}
+    """Return the guarantees of differential privacy of a run and its predecessors, by the tables that each covers."""
+    return {
+        tables: guarantee
+        for tables, guarantee in result.protection.guarantees.items()
+        if isinstance(guarantee, Guarantee)
+    }
 
 
 def describe_data(task: RunTask, graph: Any) -> DataRecord:
-    """Name, hash and sizes of the clients' data."""
-    # A record is shared; where the data lie on this machine is nobody's business.
+    """Describe the clients' data by name, hash and sizes."""
+    # A record is shared, so it must not name the folder of the data on this machine.
     folder = os.environ.get(DATA_VARIABLE)
     prefix = f"{folder.rstrip('/')}/" if folder else ""
     warnings = [warning.replace(prefix, "") if prefix else warning for warning in graph.warnings]
     return DataRecord(graph.name, graph.hash, task.describe(graph), task.sensitive(graph), warnings)
 
 
-def describe_environment(result: RunResult) -> Environment:
-    """Versions, device, commit and command line of this process."""
-    return environment_of(result.options)
-
-
 def environment_of(options: RunOptions) -> Environment:
-    """The same for a run of these options."""
+    """Describe this process: versions, device, commit and command line."""
     here = Path(str(resources.files("fkgsec")))
 
     def git(*arguments: str) -> str | None:
@@ -294,7 +274,7 @@ def environment_of(options: RunOptions) -> Environment:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    # Only a checkout of fkgsec itself says anything; an environment inside somebody's own repository does not.
+    # Ignore another repository that fkgsec is installed in.
     root = git("rev-parse", "--show-toplevel")
     ours = root is not None and Path(root) == here.parent
     status = git("status", "--porcelain") if ours else None
@@ -314,31 +294,27 @@ def environment_of(options: RunOptions) -> Environment:
 
 
 def processor() -> str:
-    """The model of the CPU, as Linux names it; elsewhere the platform's word."""
-    try:
-        found = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
-    except OSError:
-        found = None
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    """Return the model of the CPU, by Linux if possible, else by Python's `platform`."""
+    with contextlib.suppress(OSError):
+        if match := re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text()):
+            return match[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def vector_level() -> str:
-    """The vector unit that torch's loops were chosen for, and the CPU that numba compiles for: `AVX2, znver3`.
-
-    Sums of float32 are rounded in another order on another unit, so that last digits differ between them.
-    """
+    """Return torch's vector unit and numba's CPU, such as `AVX2, znver3`. On another unit the last digits of sums differ."""
     from llvmlite.binding import get_host_cpu_name
 
     return f"{torch.backends.cpu.get_cpu_capability()}, {os.environ.get('NUMBA_CPU_NAME') or get_host_cpu_name()}"
 
 
 def encode_record(record: Record) -> bytes:
-    """The record as indented JSON."""
+    """Encode a record as indented JSON."""
     return encode_stored(record)
 
 
 def sealed(record: Record) -> Record:
-    """The record with the digest of its own words."""
+    """Add the digest of a record's content to its origin."""
     assert record.origin is not None
     seal = seal_of(msgspec.json.decode(encode_record(record)))
     return msgspec.structs.replace(record, origin=msgspec.structs.replace(record.origin, record=seal))
@@ -347,9 +323,7 @@ def sealed(record: Record) -> Record:
 def read_record(path: Path) -> Record:
     """Read record.json. Raises `RunError` when it is missing, damaged, of another schema, or contradicts itself."""
     try:
-        record = decode_stored(path.read_bytes(), Record)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+        record = decode_stored(read_bytes(path), Record)
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
         raise RunError(f"{path}: not a record of schema {SCHEMA} ({error})") from error
     if record.schema != SCHEMA:
@@ -359,15 +333,20 @@ def read_record(path: Path) -> Record:
 
 
 def is_record(path: Path) -> bool:
-    """Whether a JSON file says that it is the record of a run, of whichever version. Raises `RunError` where it is no JSON."""
-    try:
-        found = msgspec.json.decode(path.read_bytes())
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise RunError(f"{path}: not JSON that can be read ({error})") from error
-    schema = found.get("schema") if isinstance(found, dict) else None
+    """Return True if a JSON file has the schema of records, of any version. Raises `RunError` for other files."""
+    schema = _schema(path, read_bytes(path))
     return isinstance(schema, str) and schema.rpartition("/")[0] == SCHEMA.rpartition("/")[0]
+
+
+def _schema(path: Path, content: bytes) -> Any:
+    """Return the schema that a JSON file names, if any. Raises `RunError` where it is no JSON."""
+    try:
+        document = msgspec.json.decode(content)
+    except RecursionError as error:
+        raise RunError(f"{path}: not JSON that can be read (nested too deeply)") from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise RunError(f"{path}: not JSON ({error})") from error
+    return document.get("schema") if isinstance(document, dict) else None
 
 
 def _check(path: Path, record: Record) -> None:
@@ -381,22 +360,16 @@ T = TypeVar("T")
 
 
 def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
-    """What a JSON file holds; None when it says that it is of another schema, or says nothing of one.
+    """Decode a JSON file to `kind`; None when it names another schema or none.
 
     Raises:
         RunError: it cannot be read, is no JSON, or contradicts its schema.
     """
+    content = read_bytes(path)
+    if _schema(path, content) != schema:
+        return None
     try:
-        content = path.read_bytes()
-        found = msgspec.json.decode(content)
-    except OSError as error:
-        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RunError(f"{path}: not JSON ({error})") from error
-    except RecursionError as error:
-        raise RunError(f"{path}: not JSON that can be read (nested too deeply)") from error
-    try:
-        read = decode_stored(content, kind) if isinstance(found, dict) and found.get("schema") == schema else None
+        read = decode_stored(content, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
         raise RunError(f"{path}: not a {kind.__name__.lower()} of schema {schema} ({error})") from error
     for case in getattr(read, "cases", ()):  # of a comparison
@@ -406,7 +379,7 @@ def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
 
 
 def check_record(record: Record) -> None:
-    """Raises `RunError` that names the field, what stands there and what would be right."""
+    """Check that a record does not contradict itself. Raises `RunError` with the field, its value and the right one."""
     task = task_of(record.spec)
     if record.metric != task.metric:
         raise RunError(f"metric: {record.spec.algorithm} is validated by {task.metric}; got {record.metric!r}")
@@ -426,26 +399,24 @@ def check_record(record: Record) -> None:
 
 
 def _check_figures(record: Record, task: RunTask) -> None:
-    """Attacks, threat models and victims; an attack of a package that is not installed may measure what it likes."""
+    """Check attacks, threat models and victims; of an attack that is not installed any metric is accepted."""
     threats, victims = threat_models(task.name), {*record.data.clients, ALL}
-    for number, one in enumerate(record.figures):
-        known = ATTACKS[one.attack] if one.attack in ATTACKS else None  # noqa: SIM401 (a registry raises for unknown names)
-        if known and known.task != task.name:
-            raise RunError(
-                f"figures[{number}]: {one.attack} is no attack on {task.about}, which {record.spec.algorithm} is of"
-            )
-        if one.threat_model not in threats:
+    for number, figure in enumerate(record.figures):
+        attack = ATTACKS[figure.attack] if figure.attack in ATTACKS else None  # noqa: SIM401 (a registry raises for unknown names)
+        if attack and attack.task != task.name:
+            raise RunError(f"figures[{number}]: {figure.attack} is no attack on {task.about}")
+        if figure.threat_model not in threats:
             allowed = ", ".join(threats)
-            raise RunError(f"figures[{number}]: threat_model must be one of {allowed}; got {one.threat_model!r}")
-        if one.victim not in victims:
-            raise RunError(f"figures[{number}]: victim must be a client or {ALL}; got {one.victim!r}")
-        if known and one.metric not in known.metrics:
-            allowed = ", ".join(known.metrics)
-            raise RunError(f"figures[{number}]: metrics of {one.attack} are {allowed}; got {one.metric!r}")
+            raise RunError(f"figures[{number}]: threat_model must be one of {allowed}; got {figure.threat_model!r}")
+        if figure.victim not in victims:
+            raise RunError(f"figures[{number}]: victim must be a client or {ALL}; got {figure.victim!r}")
+        if attack and figure.metric not in attack.metrics:
+            allowed = ", ".join(attack.metrics)
+            raise RunError(f"figures[{number}]: metrics of {figure.attack} are {allowed}; got {figure.metric!r}")
 
 
 def check_numbering(rounds: Sequence[int], best_round: int) -> None:
-    """Rounds are numbered from 0, the alignment, and the kept one is among them."""
+    """Check that rounds are numbered from 0, the alignment, and include the best one. Raises `RunError`."""
     if not rounds or list(rounds) != list(range(len(rounds))):
         raise RunError(f"rounds: must be numbered 0, 1, 2, ...; got {', '.join(map(str, rounds[:10])) or 'none'}")
     if not 0 <= best_round < len(rounds):
@@ -469,12 +440,12 @@ def _check_utility(record: Record, task: RunTask) -> None:
     }
     for where, figures in parts.items():
         _check_names(where, figures, (task.metric,), task.metrics)
-        if (fewest := min(one.n for one in figures.values())) < 0:
+        if (fewest := min(figure.n for figure in figures.values())) < 0:
             raise RunError(f"{where}: a figure rests on {fewest} items")
 
 
 def _check_items(record: Record, task: RunTask) -> None:
-    """Items are those of the clients' test splits, and their mean is the figure of utility."""
+    """Check that items match the clients' test splits, and their mean the utility."""
     if record.items is None:
         return
     tested = [sizes["test"] for sizes in record.data.clients.values()]
@@ -486,22 +457,21 @@ def _check_items(record: Record, task: RunTask) -> None:
         raise RunError(f"items: {error}") from error
     scores = (2 / outcomes if task.metric == "mrr" else outcomes).mean(axis=1)
     for name, rows in zip(record.data.clients, record.items.client_slices(), strict=True):
-        said = record.utility_by_client[name][task.metric]
-        if said.n and abs(scores[rows].mean() - said.value) > _ROUNDING:
-            raise RunError(
-                f"items: {name} has {task.metric} {scores[rows].mean():.6f}; the record says {said.value:.6f}"
-            )
+        figure = record.utility_by_client[name][task.metric]
+        mean = scores[rows].mean() if figure.n else figure.value
+        if abs(mean - figure.value) > _ROUNDING:
+            raise RunError(f"items: {name} has {task.metric} {mean:.6f}; the record says {figure.value:.6f}")
     leaked = record.utility_by_leak["leaked"][task.metric].n
     if task.metric == "mrr" and leaked != (seen == OWN_TRAIN).sum():
         raise RunError(f"items: {(seen == OWN_TRAIN).sum():,} stand in own training; utility_by_leak says {leaked:,}")
 
 
-def _check_names(where: str, found: Mapping[str, object], needed: Iterable[str], allowed: Iterable[str]) -> None:
-    """Raises `RunError` for a name that is missing or foreign."""
+def _check_names(where: str, values: Mapping[str, object], needed: Iterable[str], allowed: Iterable[str]) -> None:
+    """Check that all needed names are there and all are allowed. Raises `RunError`."""
     least, most = tuple(needed), tuple(allowed)
-    if not set(least) <= found.keys() <= set(most):
+    if not set(least) <= values.keys() <= set(most):
         further = "" if set(least) == set(most) else f", further ones are {', '.join(most)}"
-        raise RunError(f"{where}: must have {', '.join(least)}{further}; got {', '.join(found) or 'none'}")
+        raise RunError(f"{where}: must have {', '.join(least)}{further}; got {', '.join(values) or 'none'}")
 
 
 def _check_bytes(record: Record) -> None:

@@ -34,7 +34,7 @@ from fkgsec.experiments.reporting.membership import RISK_FILE, ROC_FILE, candida
 from fkgsec.experiments.reporting.sheets import as_csv
 from fkgsec.experiments.runs.record import Record, encode_record, make_record, read_record, sealed
 from fkgsec.experiments.runs.stored import decode_stored, encode_stored
-from fkgsec.experiments.runs.writing import locked, refused, write_atomically
+from fkgsec.experiments.runs.writing import locked, make_folder, refused, write_atomically
 from fkgsec.experiments.tasks.memory import check_memory
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import task_of
@@ -59,7 +59,7 @@ ATTACKS = "attacks"
 
 
 class Finished(NamedTuple):
-    """What a command prints: record, per-item scores of the attack, the folder with all of it, and whether that was there."""
+    """A finished run: record, per-item scores of its attacks, folder, and `reused` if it was there before."""
 
     record: Record
     scores: pd.DataFrame
@@ -68,7 +68,7 @@ class Finished(NamedTuple):
 
 
 def default_folder(spec: RunSpec, graph: Any) -> Path:
-    """runs/<data>-<algorithm>-<model>-<8 digits of options and data>: the same run finds its own folder again."""
+    """Name a run's folder by its options and data: runs/<data>-<algorithm>-<model>-<8 digits>."""
     digest = run_identity(graph, spec.federation_options())
     defense = "".join(f"+{name}" for name in parse_defense(spec.defense).names)
     model = re.sub(r"[^\w-]+", "-", spec.model.partition("(")[0].rpartition(".")[2])  # of a dotted name the class
@@ -76,17 +76,17 @@ def default_folder(spec: RunSpec, graph: Any) -> Path:
 
 
 def data_name(graph: Any) -> str:
-    """The data as the part of a folder's name: of a path the file, of several sets all with a plus between them."""
+    """Turn the data's name into a part of a folder's name: a path's file, or several sets joined by plus."""
     return Path(graph.name).stem.replace(",", "+").replace(" ", "")
 
 
 def warnings_of(spec: RunSpec, graph: Any) -> list[str]:
-    """What a user must know before trusting a figure on these data: the reader's warnings and the split leaks, a line each."""
+    """List a user's caveats about figures on these data: the loader's warnings and split leaks, a line each."""
     return task_of(spec).warnings(graph)
 
 
 def check_run(spec: RunSpec, graph: Any, *, attack: bool) -> None:
-    """Say before anything is trained or written whether the run makes sense on these data.
+    """Check before training that the run makes sense on these data.
 
     Raises:
         ThreatModelError: the run cannot be attacked. SpecError: the defense does not fit the federation; an attack is unknown.
@@ -112,28 +112,27 @@ def execute(
     make_task: MakeTask | None = None,
     whose: Mapping[str, str] | None = None,
 ) -> Finished:
-    """Train in `folder` (going on where a killed run stopped), attack if asked, and write record, scores and picture.
+    """Train in `folder` (continuing a killed run), attack if `attack`, and write record, scores and picture.
 
-    A finished record of the same run and attack is read back. Another attack on the same run gets a folder of its own below,
-    see `attack_folder`.
+    A finished record of the same run and attack is read back. Another attack on the same run gets its `attack_folder`.
 
     Args:
-        overwrite: write over what differs: a run of other options or data is trained anew, an attack is made again.
-        exchange: how tables cross; tests and experiments give one with an adversary in it.
-        at_once: so many such runs must fit into memory; 0: nobody asks whether any does.
-        make_task: where clients train, see `run_federation`; None: in this process.
-        whose: by option whose value it is, for the record.
+        overwrite: train a run of other options or data anew, and repeat an attack.
+        exchange: makes the transport; experiments pass one with an adversary in it.
+        at_once: number of such runs that must fit into memory; 0: no check.
+        make_task: makes the task, see `run_federation`; None: clients train in this process.
+        whose: source of each option, for the record.
 
     Raises:
-        RunError: the folder cannot be written, or holds another run. SpecError: it does not fit into memory.
+        RunError: the folder cannot be written, or has another run. SpecError: the run does not fit into memory.
     """
     options = spec.federation_options()
     check_run(spec, graph, attack=attack)
     if at_once and not (folder / RECORD_FILE).exists():
         check_memory(spec, graph, at_once=at_once)
-    _make_folder(folder)
+    make_folder(folder)
     if not overwrite and (finished := _finished(spec, graph, folder, attack=attack)) is not None:
-        return finished  # a folder that is only read may be one that cannot be written
+        return finished  # without a lock: the folder may be read-only
     with locked(folder):
         if overwrite:
             _clear_other_run(folder, run_identities(graph, options))
@@ -143,44 +142,42 @@ def execute(
         if not further:
             if (folder / CHECKPOINT).exists():
                 checkpoint.load(folder / CHECKPOINT, run_identities(graph, options))  # before spec.json is written over
-            write_atomically(folder / SPEC_FILE, _encode_spec(spec))
+            write_atomically(folder / SPEC_FILE, encode_stored(spec))
         result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange, make_task=make_task)
         target = attack_folder(folder, spec) if further else folder
         train = functools.partial(
             run_federation, make_transport=make_transport, make_task=make_task, start=folder / BEFORE_END
         )
-        fingerprint = _fingerprint(folder, result)
+        fingerprint = _fingerprint(folder, graph, options)
         return _report(
             spec, result, target, attack=attack, fingerprint=fingerprint, train=train, observer=observer, whose=whose
         )  # fmt: skip
 
 
 def _finished(spec: RunSpec, graph: Any, folder: Path, *, attack: bool) -> Finished | None:
-    """The run with this attack where it was finished before. Raises `RunError` for the record of another run."""
+    """Read the run with this attack, if it is finished. Raises `RunError` for the record of another run."""
     if not (folder / RECORD_FILE).exists():
         return None
     fingerprint = None
     if (folder / CHECKPOINT).exists():
-        fingerprint = checkpoint.fingerprint(
-            *checkpoint.load(folder / CHECKPOINT, run_identities(graph, spec.federation_options()))
-        )
-    found = _read_finished(folder)
-    if found.record.data.hash != graph.hash or _trained(found.record.spec) != _trained(spec):
+        fingerprint = _fingerprint(folder, graph, spec.federation_options())
+    finished = _read_finished(folder)
+    if not _is_run(finished.record, spec, graph):
         raise refused(folder / RECORD_FILE, "is of a run with other options or data")
     if fingerprint is not None:
-        check_checkpoint(folder / RECORD_FILE, found.record.origin, fingerprint)
-    if not attack or _is_attack(found.record, spec):
-        return found
+        check_checkpoint(folder / RECORD_FILE, finished.record.origin, fingerprint)
+    if not attack or _is_attack(finished.record, spec):
+        return finished
     return _earlier(attack_folder(folder, spec), spec, graph, fingerprint)
 
 
 def attack_folder(run: Path, spec: RunSpec) -> Path:
-    """Where the record of a further attack goes: attacks/<inferences>-<digest of the options that are not the default's>."""
+    """Return the folder of a further attack: attacks/<inferences>-<digest of the options that are not default>."""
     options = spec.attack_options()
-    plain, asked = type(options)(), msgspec.structs.asdict(options)
-    changed = {name: value for name, value in asked.items() if value != getattr(plain, name)}
+    defaults, values = type(options)(), msgspec.structs.asdict(options)
+    changed = {name: value for name, value in values.items() if value != getattr(defaults, name)}
     digest = hashlib.sha256(msgspec.json.encode(changed, order="sorted")).hexdigest()
-    return run / ATTACKS / f"{'-'.join(asked.get('inference', ())) or 'all'}-{digest[:10]}"
+    return run / ATTACKS / f"{'-'.join(values.get('inference', ())) or 'all'}-{digest[:10]}"
 
 
 def reuse(
@@ -191,64 +188,67 @@ def reuse(
     *,
     overwrite: bool = False,
 ) -> tuple[Finished, Any]:
-    """Attack a finished run again, with other attack options.
+    """Attack a finished run again, with other attack options. An attack that was made before is read back.
 
     Args:
         folder: the finished run. changes: attack options by name; without `threat`, named attacks run under their own threat
             models. observer: of federations that the attack trains.
-        out: where to write; None: beside the run's own record, in its `attack_folder`. The same attack finds its record there,
-            or in the run itself, and is not made again.
-        overwrite: make it again, and write over another record in `out`.
+        out: folder to write; None: the run's `attack_folder`.
+        overwrite: repeat the attack, and replace another record in `out`.
 
     Raises:
-        RunError: the folder holds no finished run, the data have changed since, or `out` has another record.
+        RunError: the folder has no finished run, the data have changed since, or `out` has another record.
     """
     spec, result = load_run(folder)
-    fingerprint = _fingerprint(folder, result)
-    if "attack" in changes:  # under its own threat models, not those that the run was attacked under
+    fingerprint = _fingerprint(folder, result.graph, result.options)
+    if "attack" in changes:  # under its own threat models, not those of the earlier attack
         changes = {"threat": (), **changes}
     spec = spec.replace(**changes)
     target = out or attack_folder(folder, spec)
-    if out is None and (folder / RECORD_FILE).exists() and _is_attack((own := _read_finished(folder)).record, spec):
+    if (
+        out is None
+        and (folder / RECORD_FILE).exists()
+        and _is_attack((finished := _read_finished(folder)).record, spec)
+    ):
         if not overwrite:
-            check_checkpoint(folder / RECORD_FILE, own.record.origin, fingerprint)
-            return own, result.graph
+            check_checkpoint(folder / RECORD_FILE, finished.record.origin, fingerprint)
+            return finished, result.graph
         target = folder
     elif not overwrite and (earlier := _earlier(target, spec, result.graph, fingerprint)) is not None:
         return earlier, result.graph
     if out is not None:
-        _make_folder(target)  # before the attack, which takes longer than to find that it cannot be
+        make_folder(target)  # fail before the attack, which takes long
     with locked(folder if out is None else target):
         train = functools.partial(run_federation, make_transport=make_transport, start=folder / BEFORE_END)
-        found = _report(spec, result, target, attack=True, fingerprint=fingerprint, train=train, observer=observer)
-        return found, result.graph
+        finished = _report(spec, result, target, attack=True, fingerprint=fingerprint, train=train, observer=observer)
+        return finished, result.graph
 
 
-def _trained(spec: RunSpec) -> Any:
-    return spec.settled().federation_options()
+def _is_run(record: Record, spec: RunSpec, graph: Any) -> bool:
+    same = record.spec.settled().federation_options() == spec.settled().federation_options()
+    return same and record.data.hash == graph.hash
 
 
 def _is_attack(record: Record, spec: RunSpec) -> bool:
-    """Whether a record is of this attack, on whatever run."""
+    """Return True if a record is of this attack, on any run."""
     return record.attacked and record.spec.attack_options() == spec.attack_options()
 
 
-def _fingerprint(folder: Path, result: Any) -> str:
-    """Of the checkpoint that a result was read from."""
-    return checkpoint.fingerprint(*checkpoint.load(folder / CHECKPOINT, run_identities(result.graph, result.options)))
+def _fingerprint(folder: Path, graph: Any, options: Any) -> str:
+    """Return the fingerprint of a run's checkpoint."""
+    return checkpoint.fingerprint(*checkpoint.load(folder / CHECKPOINT, run_identities(graph, options)))
 
 
 def _earlier(folder: Path, spec: RunSpec, graph: Any, fingerprint: str | None) -> Finished | None:
-    """The finished attack in a folder, None where there is no record. Raises `RunError` for the record of anything else."""
+    """Read the finished attack in a folder; None without a record. Raises `RunError` for the record of anything else."""
     if not (folder / RECORD_FILE).exists():
         return None
-    found = _read_finished(folder)
-    same_run = found.record.data.hash == graph.hash and _trained(found.record.spec) == _trained(spec)
-    if not (same_run and _is_attack(found.record, spec)):
+    finished = _read_finished(folder)
+    if not (_is_run(finished.record, spec, graph) and _is_attack(finished.record, spec)):
         raise refused(folder / RECORD_FILE, "is of another run or attack")
     if fingerprint is not None:
-        check_checkpoint(folder / RECORD_FILE, found.record.origin, fingerprint)
-    return found
+        check_checkpoint(folder / RECORD_FILE, finished.record.origin, fingerprint)
+    return finished
 
 
 def _read_finished(folder: Path) -> Finished:
@@ -258,7 +258,7 @@ def _read_finished(folder: Path) -> Finished:
 
 
 def read_scores(path: Path, record: Record) -> pd.DataFrame | None:
-    """The score of each attacked item; None where there is no file. Raises `RunError` for a file that is not the record's."""
+    """Read the score of each attacked item; None without a file. Raises `RunError` for a file that is not the record's."""
     try:
         content = path.read_bytes() if path.exists() else None
         check_scores(path, record.origin, content)
@@ -268,7 +268,7 @@ def read_scores(path: Path, record: Record) -> pd.DataFrame | None:
 
 
 def _clear_other_run(folder: Path, identities: Collection[str]) -> None:
-    """Remove what another run left in a folder, attacks on it too; the checkpoint of the same run stays."""
+    """Remove another run and its attacks from a folder; the checkpoint of the same run stays."""
     try:
         if (folder / CHECKPOINT).exists():
             checkpoint.load(folder / CHECKPOINT, identities)
@@ -288,15 +288,8 @@ def _remove(*files: Path) -> None:
             raise RunError(f"{file}: cannot be removed ({error.strerror})") from error
 
 
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
-
-
 def read_spec(folder: Path) -> Any:
-    """The spec of a run folder. Raises `RunError` where it is none."""
+    """Read the spec of a run folder. Raises `RunError` for other folders."""
     try:
         return decode_stored((folder / SPEC_FILE).read_bytes(), RunSpec)
     except OSError as error:
@@ -306,7 +299,7 @@ def read_spec(folder: Path) -> Any:
 
 
 def check_fits(folder: Path, *, at_once: int) -> None:
-    """Raises `SpecError` where so many runs like the one in a folder need more memory than is free; 0: nobody asks."""
+    """Check that `at_once` runs like the one in a folder fit into memory; 0: no check. Raises `SpecError`."""
     if at_once:
         spec = read_spec(folder)
         check_memory(spec, spec.load_graph(), at_once=at_once)
@@ -315,10 +308,10 @@ def check_fits(folder: Path, *, at_once: int) -> None:
 def load_run(
     folder: Path, observer: Observer | None = None, exchange: MakeTransport = make_transport
 ) -> tuple[Any, Any]:
-    """A finished run, from its checkpoint: its spec, and the result of its task.
+    """Load a finished run from its checkpoint; return its spec and its task's result.
 
     Raises:
-        RunError: the folder holds no finished run, or the data have changed since.
+        RunError: the folder has no finished run, or the data have changed since.
     """
     spec = read_spec(folder)
     graph, options = spec.load_graph(), spec.federation_options()
@@ -342,7 +335,7 @@ def _report(
     observer: Observer | None,
     whose: Mapping[str, str] | None = None,
 ) -> Finished:
-    """Attack, and write what was found; the record comes last, so that what has one is whole."""
+    """Attack and write all files; the record comes last, so that a folder with a record is complete."""
     seconds = sum(entry.seconds for entry in result.rounds)
     trainings = Trainings(train, folder / TRAININGS, observer, count=spec.attack_options().shadows, seconds=seconds)
     began = time.perf_counter()
@@ -351,28 +344,20 @@ def _report(
     content = io.BytesIO()
     if not scores.columns.empty:
         scores.to_parquet(content, index=False)
-    of_scores = digest_of(content.getvalue()) if content.getvalue() else ""
+    scores_digest = digest_of(content.getvalue()) if content.getvalue() else ""
     record = make_record(spec, result, figures, whose=whose, attack_s=attack_s)
     candidates = candidates_of(scores)
-    beside = {PICTURE_FILE: pictures.draw_picture(record)}
+    files = {PICTURE_FILE: pictures.draw_picture(record)}
     if len(candidates):
-        beside |= {
-            ROC_FILE: pictures.saved(pictures.roc_figure(candidates)),
-            RISK_FILE: as_csv(risk_table(candidates)).encode(),
-        }
-    origin = Origin(fingerprint, of_scores, files={name: digest_of(written) for name, written in beside.items()})
+        files[ROC_FILE] = pictures.saved(pictures.roc_figure(candidates))
+        files[RISK_FILE] = as_csv(risk_table(candidates)).encode()
+    origin = Origin(fingerprint, scores_digest, files={name: digest_of(written) for name, written in files.items()})
     record = sealed(msgspec.structs.replace(record, origin=origin))
-    _make_folder(folder)
+    make_folder(folder)
     _remove(*(folder / name for name in (RECORD_FILE, SCORES_FILE, ROC_FILE, RISK_FILE)))  # those of an earlier attack
-    write_atomically(folder / SPEC_FILE, _encode_spec(spec))
-    if of_scores:
-        write_atomically(folder / SCORES_FILE, content.getvalue())
-    for name, written in beside.items():
+    if scores_digest:
+        files[SCORES_FILE] = content.getvalue()
+    for name, written in ({SPEC_FILE: encode_stored(spec)} | files | {RECORD_FILE: encode_record(record)}).items():
         write_atomically(folder / name, written)
-    write_atomically(folder / RECORD_FILE, encode_record(record))
     trainings.clear()
     return Finished(record, scores, folder)
-
-
-def _encode_spec(spec: RunSpec) -> bytes:
-    return encode_stored(spec)

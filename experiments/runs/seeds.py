@@ -1,13 +1,12 @@
-"""One federation trained with several seeds: a run folder for each, and figures with intervals over them.
+"""Train a federation with several seeds: a run folder for each, and figures with intervals over them.
 
     several, records = train_seeds(spec, graph, Path("runs/mine"), count=3, attack=True, observe=unobserved)
     several.figures["utility.mrr"].over            # mean over seeds; its interval covers items and seeds
 
-runs/mine/seed-0/record.json, ...   each as `fkgsec train` writes it, found again and gone on with as such
+runs/mine/seed-0/record.json, ...   each as `fkgsec train` writes it; read back or continued
 runs/mine/seeds.json                this record
 
-The seeds differ in everything that training draws, and in the share that leaks to an attack; data and division are one
-(`split_seed`). Source of the intervals: `fkgsec.experiments.runs.intervals.over_seeds`.
+The seed changes all draws of training, and the share that leaks to an attack; data and division stay the same (`split_seed`).
 """
 
 from __future__ import annotations
@@ -38,20 +37,19 @@ SEEDS_FILE = "seeds.json"
 
 
 class OverSeeds(msgspec.Struct, frozen=True):
-    """A figure over several seeds: the mean and its interval (of bytes the largest), and each seed's value in their order."""
+    """A figure over several seeds: the mean with its interval (the largest for bytes), and each seed's value."""
 
     over: Estimate
     values: list[float]
 
 
 class SeedsRecord(msgspec.Struct, frozen=True):
-    """What several trainings of one federation came to.
+    """Results of several trainings of a federation.
 
     Attributes:
-        spec: of the first. seeds: of all. runs: their folders, beside this file.
-        figures: by name; those that every run has.
-        environment: where the first was trained.
-        guarantees: of differential privacy, of the releases of all seeds together, by the tables that each covers.
+        spec, environment: of the first run. runs: the folders of all, beside this file.
+        figures: those that every run has, by name.
+        guarantees: of differential privacy, for the releases of all seeds together, by the tables that each covers.
     """
 
     schema: str
@@ -78,37 +76,31 @@ def train_seeds(
     make_task: MakeTask | None = None,
     whose: Mapping[str, str] | None = None,
 ) -> tuple[SeedsRecord, list[Record]]:
-    """Train (and attack) with `count` seeds from the spec's own on; finished runs in `folder` are read. Returns each record, too.
+    """Train (and attack) with `count` seeds from the spec's seed on, and return each record, too. Finished runs are read.
 
     Args:
         at_once, make_task, whose: see `execute`.
 
     Raises:
-        SpecError: fewer than two seeds, or too many.
-        RunError: `folder` holds what is of other options, or of seeds that are not among these.
+        SpecError: fewer than two seeds, or too many. RunError: `folder` has results of other options, data or seeds.
     """
     if not 2 <= count <= MOST_SEEDS:
         raise SpecError(f"seeds must lie in 2..{MOST_SEEDS:,}; got {count:,}")
     specs = [spec.replace(seed=seed) for seed in range(spec.seed, spec.seed + count)]
-    earlier = read_if_of(folder / SEEDS_FILE, SCHEMA, SeedsRecord) if (folder / SEEDS_FILE).exists() else None
-    grown = earlier is not None and (earlier.spec, earlier.data.hash) == (spec, graph.hash)
-    if (folder / SEEDS_FILE).exists() and not overwrite and not (grown and earlier and len(earlier.seeds) <= count):
-        raise refused(folder / SEEDS_FILE, "is of other options, data or seeds")
+    if (folder / SEEDS_FILE).exists():
+        earlier = read_if_of(folder / SEEDS_FILE, SCHEMA, SeedsRecord)
+        same = earlier is not None and (earlier.spec, earlier.data.hash) == (spec, graph.hash)
+        if not overwrite and not (same and earlier and len(earlier.seeds) <= count):
+            raise refused(folder / SEEDS_FILE, "is of other options, data or seeds")
     records = []
-    for one in specs:
-        with observe(one, f"seed {one.seed}") as observer:
+    for seed_spec in specs:
+        name = f"seed {seed_spec.seed}"
+        with observe(seed_spec, name) as observer:
             finished = execute(
-                one,
-                graph,
-                folder / f"seed-{one.seed}",
-                attack=attack,
-                observer=observer,
-                checkpoint_every_s=checkpoint_every_s,
-                overwrite=overwrite,
-                at_once=at_once,
-                make_task=make_task,
+                seed_spec, graph, folder / name.replace(" ", "-"), attack=attack, observer=observer,
+                checkpoint_every_s=checkpoint_every_s, overwrite=overwrite, at_once=at_once, make_task=make_task,
                 whose=whose,
-            )
+            )  # fmt: skip
         records.append(finished.record)
     several = msgspec.structs.replace(record_of(records), spec=spec)
     write_atomically(folder / SEEDS_FILE, encode_stored(several))
@@ -116,37 +108,40 @@ def train_seeds(
 
 
 def record_of(records: list[Record]) -> SeedsRecord:
-    """What the records of several seeds, at least one, come to together; `spec` is as the first record has it."""
+    """Combine the records of at least one seed; `spec` is that of the first record."""
     first = records[0]
     return SeedsRecord(
         SCHEMA,
         first.spec,
-        [one.seed for one in records],
-        [f"seed-{one.seed}" for one in records],
+        [record.seed for record in records],
+        [f"seed-{record.seed}" for record in records],
         first.data,
         first.environment,
         figures_over(records),
-        {tables: compose([one.guarantees[tables] for one in records]) for tables in first.guarantees},
+        {tables: compose([record.guarantees[tables] for record in records]) for tables in first.guarantees},
     )
 
 
 def figures_over(records: list[Record]) -> dict[str, OverSeeds]:
-    """The figures that all records have, over their seeds."""
+    """Combine the figures that all records have over their seeds."""
     by_record = [_figures(record) for record in records]
-    shared = [name for name in by_record[0] if all(name in figures for figures in by_record)]
-    return {
-        name: OverSeeds(over_seeds(of_all := [figures[name] for figures in by_record]), [one.value for one in of_all])
-        for name in shared
-    }
+    combined = {}
+    for name in by_record[0]:
+        if all(name in figures for figures in by_record):
+            estimates = [figures[name] for figures in by_record]
+            combined[name] = OverSeeds(over_seeds(estimates), [estimate.value for estimate in estimates])
+    return combined
 
 
 def _figures(record: Record) -> dict[str, Estimate]:
-    """Utility, cost and what attacks found in one run, by name; what was not attacked is left out."""
+    """Name the figures of utility, cost and attacks of a run; figures that could not be measured are left out."""
     figures = {f"utility.{name}": figure for name, figure in record.utility.items() if figure.n}
     figures |= {f"utility.shared.{name}": figure for name, figure in record.utility_shared.items() if figure.n}
     figures["bytes.total"] = exact(record.bytes.up + record.bytes.down, 1)
-    for one in headline(record.figures):
-        if one.reason is None:
-            leak = [] if one.leak is None else [f"{one.leak:g}"]
-            figures["/".join([f"{one.attack}.{one.label}", one.threat_model, *leak, one.victim])] = one.estimate
+    for figure in headline(record.figures):
+        if figure.reason is None:
+            leak = [] if figure.leak is None else [f"{figure.leak:g}"]
+            figures["/".join([f"{figure.attack}.{figure.label}", figure.threat_model, *leak, figure.victim])] = (
+                figure.estimate
+            )
     return figures

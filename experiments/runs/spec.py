@@ -1,4 +1,4 @@
-"""The spec of a run from a file and from options, for whichever task its algorithm is of.
+"""Make the spec of a run from a file and options, for the task of its algorithm.
 
 make_spec(None, {"algorithm": "fedr", "dim": 64})                       # an `fkgsec.experiments.tasks.kge.Spec`
 make_spec(Path("spec.yaml"), {"algorithm": "cefgl"})                    # an `fkgsec.experiments.tasks.graph.GraphSpec`
@@ -34,49 +34,49 @@ __all__ = [
     "Spec",
     "allowed_words",
     "make_spec",
-    "of_triples",
     "option_names",
+    "require_triples",
 ]
 
 ALL_ATTACKS = "all"
 
 
-def make_spec(config: Path | None, given: dict[str, Any]) -> Any:
-    """Defaults, overridden by the YAML or JSON file, overridden by what was given (None = not given).
+def make_spec(config: Path | None, options: dict[str, Any]) -> Any:
+    """Override defaults by a YAML or JSON file, and these by options (None: not given).
 
-    Returns: a `Spec` or a `GraphSpec`, by the task of the algorithm; where none is given, by what the data are.
+    Returns: a `Spec` or a `GraphSpec`, by the task of the algorithm, else by the data.
 
     Raises:
-        SpecError: the file cannot be read, or a field is unknown or has a value that is not allowed; names the field, the line
-            of the file where it stands there, and the nearest name or word.
+        SpecError: the file cannot be read, or a field or value is not allowed; the message names the field, its line in the
+            file, and the nearest name or word.
     """
-    given = {key: value for key, value in given.items() if value is not None}
+    options = {key: value for key, value in options.items() if value is not None}
     if config is None:
-        return _converted(given)
+        return _converted(options)
     document = read_document(config)
     loaded = document.mapping((), document.content, option_names())
     try:
-        return _converted(loaded | given)
+        return _converted(loaded | options)
     except SpecError as error:
         # Every message begins with the option's name; an option of the command line has no line in the file.
         name = re.split(r"\W", str(error), maxsplit=1)[0]
-        if name not in loaded or name in given:
+        if name not in loaded or name in options:
             raise
         raise SpecError(f"{config}:{document.line((name,))}: {error}") from error
 
 
 def allowed_words(name: str, task: str | None = None) -> tuple[str, ...]:
-    """The words that an option of a run may have, of this task or of any; empty where it is no choice of words.
+    """Return the words that an option allows in a task or in any; empty where it is no choice of words.
 
     >>> allowed_words("eval_sides"), allowed_words("dim"), allowed_words("readout")
     (('tail', 'both'), (), ('sum', 'mean', 'max'))
     """
-    found: dict[str, None] = {}
-    for one in all_tasks() if task is None else [task_named(task)]:
-        settings = all_settings(one.name).get(name, {}).values()
-        words = [word for setting in settings for word in setting.choices]
-        found |= dict.fromkeys(words or allowed(name, one.spec))
-    return tuple(found)
+    words: dict[str, None] = {}
+    for run_task in all_tasks() if task is None else [task_named(task)]:
+        settings = all_settings(run_task.name).get(name, {}).values()
+        choices = [word for setting in settings for word in setting.choices]
+        words |= dict.fromkeys(choices or allowed(name, run_task.spec))
+    return tuple(words)
 
 
 def _converted(fields: dict[str, Any]) -> Any:
@@ -86,34 +86,35 @@ def _converted(fields: dict[str, Any]) -> Any:
     _refuse_foreign(fields, task)
     for name, value in fields.items():
         words = allowed_words(name, task.name)
-        if words and not (name == "model" and _is_no_word(str(value), task)):
+        if words and not (name == "model" and _is_unlisted(str(value), task)):
             try:
                 fields = fields | {name: spelled(name, value, words)}
             except SpecError as error:
-                if (name, task.name) != ("model", "kge") or not (meant := _of_family(str(value))):
+                if (name, task.name) != ("model", "kge") or not (near := _family_model(str(value))):
                     raise
+                allowed = ", ".join(words)
                 raise SpecError(
-                    f"model must be one of {', '.join(words)}; got {shown(str(value))}; did you mean {meant}?"
+                    f"model must be one of {allowed}; got {shown(str(value))}; did you mean {near}?"
                 ) from error
-    fields = fields | {"attack": _every_attack(fields["attack"], task)} if "attack" in fields else fields
+    fields = fields | {"attack": _expand_all(fields["attack"], task)} if "attack" in fields else fields
     if isinstance(fields.get("defense"), str):
         fields["defense"] = spelled_defense(fields["defense"])
     try:
         spec = msgspec.convert(nested(fields), task.spec)
     except msgspec.ValidationError as error:
-        check_values(task.spec, fields)  # the words that Python has for it
+        check_values(task.spec, fields)  # raises with a better message, where it can
         raise SpecError(_plain(str(error), fields)) from error
     _check_attacks(spec.attack, algorithm or spec.algorithm, task)
     return spec
 
 
-def _is_no_word(model: str, task: RunTask) -> bool:
-    """Whether it names a model that no registry lists: a convolution by its module, or one of a family, as in pykeen:TransH."""
+def _is_unlisted(model: str, task: RunTask) -> bool:
+    """Return True for a model outside the registries: a convolution by its module, or a family's, as in pykeen:TransH."""
     return "." in model if task.name == "graph" else model.partition(":")[0] in MODELS.families
 
 
-def _of_family(model: str) -> str:
-    """The name by which a family has a model that no registry lists, as in pykeen:TransH; empty where none has it."""
+def _family_model(model: str) -> str:
+    """Find the family that has an unlisted model, and name it as in pykeen:TransH; empty without one."""
     for name in (f"{prefix}:{model}" for prefix in MODELS.families):
         with contextlib.suppress(SpecError):
             if name in MODELS or name in ENCODERS:
@@ -121,8 +122,8 @@ def _of_family(model: str) -> str:
     return ""
 
 
-def _every_attack(names: Any, task: RunTask) -> Any:
-    """The names of attacks; all of the task in the place of `all`. Raises `SpecError` where others stand beside it."""
+def _expand_all(names: Any, task: RunTask) -> Any:
+    """Replace `all` by every attack of the task. Raises `SpecError` for further names beside it."""
     from fkgsec.attacks.registry import attacks_of
 
     if not isinstance(names, list | tuple) or ALL_ATTACKS not in names:
@@ -133,7 +134,7 @@ def _every_attack(names: Any, task: RunTask) -> Any:
 
 
 def _check_attacks(names: Sequence[str], algorithm: str, task: RunTask) -> None:
-    """Raises `SpecError` for an attack that there is not, or on runs of another task."""
+    """Check that attacks exist and are of the task. Raises `SpecError`."""
     if not names:
         return
     from fkgsec.attacks.registry import ATTACKS, attacks_of, check_attacks
@@ -147,7 +148,7 @@ def _check_attacks(names: Sequence[str], algorithm: str, task: RunTask) -> None:
 
 
 def _task_of(algorithm: Any, data: Any) -> RunTask:
-    """The task of an algorithm; without one, of what the data are. Raises `SpecError` where the two do not fit."""
+    """Return the task of an algorithm, else of the data. Raises `SpecError` where the two do not fit."""
     graphs = isinstance(data, str) and not is_knowledge_graph(data) and is_graph_data(data)
     if not isinstance(algorithm, str):
         return task_named("graph" if graphs else "kge")
@@ -157,42 +158,39 @@ def _task_of(algorithm: Any, data: Any) -> RunTask:
         raise SpecError(f"data: {data} has graphs to classify, and {algorithm} {task.does}; give one of {fitting}")
     if task.name == "graph" and isinstance(data, str) and is_knowledge_graph(data):
         raise SpecError(
-            f"data: {data} is a knowledge graph, and {algorithm} {task.does}; leave it out for generated ones"
+            f"data: {data} is a knowledge graph, and {algorithm} {task.does}; leave it out to generate graphs"
         )
     return task
 
 
 def _refuse_foreign(fields: Mapping[str, Any], task: RunTask) -> None:
-    """Raises `SpecError` for an option that only another task has, by whose name it is called."""
-    own = option_names(task.name)
+    """Raise `SpecError` for an option that only another task has."""
+    known_names = option_names(task.name)
     for other in all_tasks():
         for name in fields:
-            if name not in own and name in option_names(other.name):
+            if name not in known_names and name in option_names(other.name):
                 algorithm = fields.get("algorithm") or task.spec().algorithm
                 default = "" if "algorithm" in fields else ", the default for these data,"
                 raise SpecError(f"{name} applies to {other.about}; {algorithm}{default} {task.does}")
 
 
 def option_names(task: str | None = None) -> list[str]:
-    """Every option that a run may have, of this task or of any, those of single algorithms included."""
+    """List the options of a task or of all tasks, with those of single algorithms."""
     tasks = all_tasks() if task is None else [task_named(task)]
-    names = [name for one in tasks for name in one.spec.__struct_fields__ if name != "settings"]
-    return list(dict.fromkeys([*names, *(name for one in tasks for name in all_settings(one.name))]))
+    names = [name for run_task in tasks for name in run_task.spec.__struct_fields__ if name != "settings"]
+    return list(dict.fromkeys([*names, *(name for run_task in tasks for name in all_settings(run_task.name))]))
 
 
-def of_triples(spec: RunSpec, command: str, instead: str = "") -> Any:
-    """The spec, if it is of knowledge graphs, which a command is for. Raises `SpecError` of another task."""
-    task = task_of(spec)
+def require_triples(spec: RunSpec, command: str, instead: str = "") -> Any:
+    """Return the spec if it is of knowledge graphs, as the command requires. Raises `SpecError` for another task."""
+    task, hint = task_of(spec), f"; {instead}" if instead else ""
     if task.name != "kge":
-        possible = f"; {instead}" if instead else ""
-        raise SpecError(
-            f"fkgsec {command} is for knowledge-graph embedding, and {spec.algorithm} {task.does}{possible}"
-        )
+        raise SpecError(f"fkgsec {command} is for knowledge-graph embedding, and {spec.algorithm} {task.does}{hint}")
     return spec
 
 
 def _plain(message: str, fields: dict[str, Any]) -> str:
-    """msgspec's message with the field's name first and its value."""
+    """Reword msgspec's message: the field's name first, and its value last."""
     text, _, path = message.partition(" - at `$.")
     name, text = path.rstrip("`").split("[")[0], text.replace("`array`", "a list")
     return f"{name}: {text}; got {shown(fields.get(name))}" if name else text

@@ -1,9 +1,7 @@
-"""Records, run folders, comparisons and manifests on disk: JSON in which specs are flat, of this and earlier versions.
+"""Records, specs, comparisons and manifests as JSON with flat specs; files of earlier versions are translated.
 
-    write_atomically(folder / "spec.json", encode_stored(spec))
-    spec = decode_stored((folder / "spec.json").read_bytes(), RunSpec)
-
-Only what another version meant by the same words is translated; anything else that is wrong is an error of the decoder's.
+write_atomically(folder / "spec.json", encode_stored(spec))
+spec = decode_stored((folder / "spec.json").read_bytes(), RunSpec)
 """
 
 from __future__ import annotations
@@ -23,11 +21,10 @@ Kind = TypeVar("Kind")
 
 
 def decode_stored(content: bytes | str, kind: type[Kind]) -> Kind:
-    """Decode JSON to `kind`, its specs brought up to date.
+    """Decode JSON to `kind`, with its specs translated to the current version.
 
     Raises:
-        msgspec.MsgspecError: as `msgspec.json.decode` does; for a figure outside its own interval, which no run gives; and for
-            what is nested too deeply.
+        msgspec.MsgspecError: as `msgspec.json.decode`; also for a figure outside its interval, and too deep nesting.
     """
     try:
         raw = msgspec.json.decode(content)
@@ -46,7 +43,7 @@ def decode_stored(content: bytes | str, kind: type[Kind]) -> Kind:
 
 
 def _spec(kind: type, raw: Any) -> Any:
-    """A spec, of the task of its algorithm."""
+    """Convert to the spec type of the algorithm's task."""
     if not issubclass(kind, RunSpec) or not isinstance(raw, dict):
         raise msgspec.ValidationError(f"Expected `object`, got `{type(raw).__name__}`")
     name = raw.get("algorithm")
@@ -72,7 +69,7 @@ def _check_figures(raw: Any, where: str) -> None:
 
 
 def encode_stored(value: Any) -> bytes:
-    """Indented JSON of a struct, with every spec in it flat, as in files that people write."""
+    """Encode a struct as indented JSON with flat specs, as users write them."""
     raw = msgspec.to_builtins(value, str_keys=True)
     if isinstance(value, RunSpec):
         raw = flat(raw)
@@ -82,19 +79,18 @@ def encode_stored(value: Any) -> bytes:
 
 
 def _holders(raw: Any) -> list[dict[str, Any]]:
-    """The parts of a document that have a spec: itself, the record of its run, or those of its cases."""
+    """List the parts of a document that have a spec: itself, the record of its run, or those of its cases."""
     cases = raw.get("cases") if isinstance(raw, dict) else None
     records = [case.get("record") for case in cases if isinstance(case, dict)] if isinstance(cases, list) else []
     run = raw.get("run") if isinstance(raw, dict) else None
-    return [one for one in (raw, run, *records) if isinstance(one, dict) and isinstance(one.get("spec"), dict)]
+    return [part for part in (raw, run, *records) if isinstance(part, dict) and isinstance(part.get("spec"), dict)]
 
 
 def _updated(spec: dict[str, Any]) -> dict[str, Any]:
-    """A spec in today's words.
+    """Translate the options of a spec to the current version.
 
-    Until 0.1 every option of every algorithm stood in a spec, None where it was left open, and tau at 0.2 in all; `init_epsilon`
-    was called epsilon, and FedLU stood with a temperature (1 where none was given) that its training did not use. Now such a
-    temperature is refused, so one on disk is of that time and is dropped. Data were divided by `seed`.
+    Until 0.1 a spec had every option of every algorithm, with None for open ones and tau 0.2 in all; `init_epsilon` was called
+    epsilon; FedLU had a temperature that its training ignored, which is now refused; and `seed` divided the data.
     """
     spec = {"split_seed": spec.get("seed", 0)} | spec
     if "entity_scope" in spec:  # which said both where negatives are drawn and among which entities ranks are taken

@@ -1,15 +1,14 @@
-"""The write guard: what is finished is not written over unless it is asked for.
+"""The write guard: finished files are not overwritten unless the user asks for it.
 
     write_new(Path("tables.csv"), content, overwrite=False)
 
-One rule for every command. A file that is there with the same bytes stays and counts as written; one with other bytes is an
-error that names it and `--overwrite`. A device or a pipe holds nothing, so it is written to. A folder appears whole or not at
-all. Reports of a build (`fkgsec check --junit`, `--sarif`, `--markdown`, `--json`) are no exception of this module but of
-that command, which makes way for them at its start, so that no earlier verdict is left behind by a check that fails.
+All commands follow one rule. An existing file with the same bytes stays and counts as written; one with other bytes is an error
+that names it and `--overwrite`. Devices and pipes are written to. A folder appears whole or not at all. `fkgsec check` removes its
+old reports (`--junit`, `--sarif`, `--markdown`, `--json`) at its start, so that a failing check leaves no earlier verdict behind.
 
-One process at a time writes in a folder (`locked`). The lock is the operating system's (`flock`) on the file `.lock`, so that of
-a process that was killed is free at once: nothing is stale, no file has to be deleted by hand. The file says who has it, for the
-error of the others. File systems without such locks lock nothing; those of Linux have them, NFS included.
+One process at a time writes in a folder (`locked`). The lock is the operating system's (`flock`) on the file `.lock`, so it is
+free at once when its process is killed. The file names the process for the error of others. File systems without such locks lock
+nothing.
 """
 
 from __future__ import annotations
@@ -31,20 +30,35 @@ from fkgsec.errors import RunError
 LOCK_FILE = ".lock"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="write over what is finished there and differs")]
-
-Force = Annotated[bool, typer.Option("--force", help="train although the estimate says that memory does not suffice")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace an existing run whose settings differ")]
+Force = Annotated[bool, typer.Option("--force", help="train even if the estimated memory exceeds what is available")]
 
 
 def is_plain_place(path: Path) -> bool:
-    """Whether a path is free or a plain file. A device, a pipe or a link is neither: it would be replaced, not written to."""
+    """Return True if a path is free or a plain file, not a device, pipe or link."""
     return not path.is_symlink() and (path.is_file() or not path.exists())
+
+
+def read_bytes(path: Path) -> bytes:
+    """Read a file. Raises `RunError`."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise RunError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and its parents. Raises `RunError`."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Write beside the file and rename, so that a reader or a kill never sees half of it. Raises `RunError`.
 
-    What is there and no plain file (/dev/stdout, a named pipe, a link) is written to as it is.
+    A path that is no plain file (/dev/stdout, a named pipe, a link) is written to directly.
     """
     part = path.with_name(path.name + ".part")
     try:
@@ -64,29 +78,24 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def refused(path: Path, what: str = "is there already and differs") -> RunError:
-    """The error of the rule."""
+    """Build the error for a file that would be overwritten."""
     return RunError(f"{path}: {what}; name another place, or give --overwrite")
 
 
 def write_new(path: Path, content: bytes, *, overwrite: bool) -> None:
-    """Write a file that is not there, is the same, or may be written over. Raises `RunError`."""
+    """Write a file that does not exist, has the same content, or may be overwritten. Raises `RunError`."""
     if not overwrite and is_plain_place(path) and path.exists():
-        try:
-            same = path.read_bytes() == content
-        except OSError as error:
-            raise RunError(f"{path}: cannot be read ({error.strerror})") from error
-        if not same:
+        if read_bytes(path) != content:
             raise refused(path)
         return
     write_atomically(path, content)
 
 
 def must_write(place: Path, *, same: Callable[[], bool], ours: Callable[[], bool], overwrite: bool) -> bool:
-    """Whether a folder, or a file in its stead, is still to be written.
+    """Return True if a folder must be written, False if the same is already there.
 
     Args:
-        same: whether it holds what would be written. ours: whether it is of the kind that this command writes; nothing else
-            is ever replaced.
+        same: tells if the content is the same. ours: tells if this command wrote it; nothing else is ever replaced.
 
     Raises:
         RunError: something else is there.
@@ -98,27 +107,21 @@ def must_write(place: Path, *, same: Callable[[], bool], ours: Callable[[], bool
     if not overwrite:
         raise refused(place)
     if not ours():
-        raise RunError(
-            f"{place}: was not written by this command, and --overwrite replaces nothing else; name another place"
-        )
+        raise RunError(f"{place}: was not written by this command, so --overwrite does not replace it")
     return True
 
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = LOCK_FILE) -> Iterator[None]:
-    """Hold a folder, or by a lock file of another name something in it.
-
-    Raises:
-        RunError: another process holds it, or nothing can be written in it.
-    """
+    """Lock a folder. Raises `RunError` if another process has the lock, or the folder cannot be written."""
     path = folder / name
     try:
         handle = _take(path)
     except BlockingIOError as error:
-        holder = _holder(path)
-        raise RunError(
-            f"{folder}: another process is writing here ({holder}); wait for it, or name another place"
-        ) from error
+        holder = "unknown"
+        with contextlib.suppress(OSError):
+            holder = path.read_text(encoding="utf-8", errors="replace")[:100] or holder
+        raise RunError(f"{folder}: another process is writing here ({holder}); wait, or name another place") from error
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error.strerror})") from error
     try:
@@ -130,7 +133,7 @@ def locked(folder: Path, name: str = LOCK_FILE) -> Iterator[None]:
 
 
 def _take(path: Path) -> int:
-    """An open file that is locked and still the one of that name: whoever had it removes it when done."""
+    """Open and lock a file, again if its last owner removed it meanwhile."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
@@ -148,15 +151,8 @@ def _take(path: Path) -> int:
         os.close(handle)
 
 
-def _holder(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")[:100] or "unknown"
-    except OSError:
-        return "unknown"
-
-
 def put_in_place(whole: Path, place: Path) -> None:
-    """Rename a folder or file that is whole to its place; a folder that is there is removed then. Raises `OSError`."""
+    """Rename a finished folder or file to its place, and then remove the folder that was there. Raises `OSError`."""
     aside = whole.with_name(f"{whole.name}.replaced")
     if place.is_dir() and any(place.iterdir()):
         place.rename(aside)

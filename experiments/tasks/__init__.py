@@ -1,1 +1,1 @@
-"""What the experiments know of each task, a module for each: its options, its figures, the words for them."""
+"""The two tasks in experiments, a module for each: options, figures, and wording."""

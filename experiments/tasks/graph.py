@@ -1,10 +1,10 @@
-"""Graph classification in experiments: the spec of a run, its utility, its data, and the words for them."""
+"""Graph classification in experiments: the spec of a run, its utility, its data, and their wording."""
 
 from __future__ import annotations
 
 import functools
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -13,7 +13,7 @@ from fkgsec.attacks.options import GraphAttackOptions
 from fkgsec.data.catalogue import tu_files
 from fkgsec.estimate import Estimate, proportion
 from fkgsec.experiments.tasks.spec import RunSpec, with_attacks
-from fkgsec.experiments.tasks.task import Figures, FirstPolicy, Listed, Reached, RunTask, Statistics, cpu_seconds
+from fkgsec.experiments.tasks.task import Figures, FirstPolicy, Reached, RunTask, cpu_seconds
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.graphs.collection import GROUPS, KNOWN, load_federation
@@ -21,6 +21,7 @@ from fkgsec.graphs.collection import GROUPS, KNOWN, load_federation
 if TYPE_CHECKING:
     import numpy as np
 
+    from fkgsec.experiments.reporting.sheets import Sheet
     from fkgsec.experiments.tasks.items import TestItems
     from fkgsec.gnn.result import GnnResult
     from fkgsec.graphs.sets import FederatedGraphs
@@ -43,8 +44,6 @@ class GraphSpec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fie
 
     Attributes (beside those of `GnnOptions` and `GraphAttackOptions`):
         data, clients, partition, size, clean: see `fkgsec.graphs.collection.load_federation`.
-        split_seed: of divisions, splits and generated data; `seed` redraws none of these.
-        attack_seed: what attacks draw comes from; None: the number of the run's seed.
     """
 
     options_type: ClassVar[type[GnnOptions]] = GnnOptions
@@ -64,44 +63,36 @@ class GraphSpec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fie
         self.check()
 
     def load_graph(self) -> FederatedGraphs:
-        return load_federation(
-            self.data,
-            seed=self.split_seed,
-            clients=self.clients,
-            partition=self.partition,
-            size=self.size,
-            clean=self.clean,
-        )
+        names = ("clients", "partition", "size", "clean")
+        return load_federation(self.data, seed=self.split_seed, **{name: getattr(self, name) for name in names})
 
 
 def is_graph_data(name: str) -> bool:
-    """Whether data are graphs to classify: the generated ones, sets or a group of the TU collection, or a folder of its format.
+    """Return True for graphs to classify: generated ones, sets or groups of the TU collection, or a folder in its format.
 
     >>> is_graph_data("CHEM"), is_graph_data("MUTAG,BZR"), is_graph_data("motifs"), is_graph_data("FB15k-237")
     (True, True, True, False)
     """
-    known = {one.casefold() for one in (MOTIFS, *GROUPS, *KNOWN)}
-    return any(part.strip().casefold() in known for part in name.split(",")) or bool(tu_files(Path(name).expanduser()))
+    names = {word.casefold() for word in (MOTIFS, *GROUPS, *KNOWN)}
+    return any(part.strip().casefold() in names for part in name.split(",")) or bool(tu_files(Path(name).expanduser()))
 
 
 @functools.lru_cache(maxsize=1)
 def twins_of(graph: FederatedGraphs) -> Twins:
-    """The twins of a federation, whose search is asked for by warnings, sizes and figures in turn."""
+    """Find the twins of a federation, once for warnings, sizes and figures."""
     from fkgsec.graphs.twins import find_twins
 
     return find_twins(graph)
 
 
 def _with_twin(graph: FederatedGraphs) -> list[np.ndarray]:
-    """Of each client's test graphs those that have a twin in some client's train split, bool `[n]`."""
-    masks = twins_of(graph).masks
-    return [
-        masks[place, "test", "twin_own"] | masks[place, "test", "twin_other"] for place in range(len(graph.clients))
-    ]
+    """Mark each client's test graphs that have a twin in any client's train split, bool `[n]`."""
+    masks, clients = twins_of(graph).masks, range(len(graph.clients))
+    return [masks[client, "test", "twin_own"] | masks[client, "test", "twin_other"] for client in clients]
 
 
 def _reached(result: GnnResult) -> Reached:
-    """The mean over the clients, each of which counts alike, as in the papers."""
+    """Average over the clients with equal weights, as the papers do."""
     twins = _with_twin(result.graph)
     of_all, by_client = result.utility()
     return Reached(
@@ -117,7 +108,7 @@ def _reached(result: GnnResult) -> Reached:
 
 
 def _items(result: GnnResult) -> TestItems:
-    """Whether each test graph is classified correctly, and where a twin of it stands in training."""
+    """Mark correctly classified test graphs, and those with a twin in training."""
     import numpy as np
 
     from fkgsec.experiments.tasks.items import TestItems
@@ -127,8 +118,8 @@ def _items(result: GnnResult) -> TestItems:
         np.where(masks[place, "test", "twin_own"], 2, masks[place, "test", "twin_other"])
         for place in range(len(result.test))
     ]
-    correct = np.concatenate([one.correct for one in result.test])
-    return TestItems.of(correct[:, None], [len(one.classes) for one in result.test], seen)
+    correct = np.concatenate([predictions.correct for predictions in result.test])
+    return TestItems.pack(correct[:, None], [len(predictions.classes) for predictions in result.test], seen)
 
 
 def _accuracy(figure: Estimate | None) -> Figures:
@@ -150,12 +141,8 @@ def _describe(graph: FederatedGraphs) -> dict[str, dict[str, int]]:
     }
 
 
-def _warnings(graph: FederatedGraphs) -> list[str]:
-    return [*graph.warnings, *filter(None, [twins_of(graph).warning()])]
-
-
 def _memory(spec: GraphSpec, graph: FederatedGraphs) -> dict[str, float]:
-    """Of each client's network, counted without making it, and of its largest batches."""
+    """Estimate the memory of each client's network and of its largest batches."""
     import numpy as np
     import torch
 
@@ -168,7 +155,7 @@ def _memory(spec: GraphSpec, graph: FederatedGraphs) -> dict[str, float]:
     for client in graph.clients:
         with torch.device("meta"):
             network = rule.network(feature_width(client.graphs), client.graphs.num_classes)
-        sizes = {name: 4 * one.numel() for name, one in network.named_parameters()}
+        sizes = {name: 4 * parameter.numel() for name, parameter in network.named_parameters()}
         networks += sum(sizes.values())
         shared += sum(size for name, size in sizes.items() if name.startswith(rule.shared))
         at_once = min(len(client.graphs), max(spec.batch_size, JUDGED_AT_ONCE))
@@ -194,16 +181,18 @@ _LAYER = 6
 _NODE = 400
 
 
-def _statistics(graph: FederatedGraphs) -> Statistics:
-    """Sizes of each client's graphs, and what a model reads at each node."""
+def _statistics(graph: FederatedGraphs) -> tuple[list[Sheet], dict[str, Any]]:
+    """Sizes of each client's graphs, and the features of their nodes."""
+    from fkgsec.experiments.reporting.sheets import Column, Sheet
     from fkgsec.graphs.features import feature_kind, feature_width
 
     described = _describe(graph)
     kinds = {client.name: f"{feature_width(client.graphs)} {feature_kind(client.graphs)}" for client in graph.clients}
     rows = tuple((name, *(f"{count:,}" for count in sizes.values()), kinds[name]) for name, sizes in described.items())
-    table = Listed(f"{graph.name}: {len(rows)} clients", ("client", *TASK.sizes, "features"), rows)
+    columns = tuple(map(Column, ("client", *TASK.sizes, "features")))
     statistics = [{"client": name, **sizes, "features": kinds[name]} for name, sizes in described.items()]
-    return Statistics((table,), {"statistics": statistics, "split_leaks": twins_of(graph).table.to_dict("records")})
+    values = {"statistics": statistics, "split_leaks": twins_of(graph).table.to_dict("records")}
+    return [Sheet(f"{graph.name}: {len(rows)} clients", columns, rows)], values
 
 
 TASK = RunTask(
@@ -234,7 +223,7 @@ TASK = RunTask(
     reached=_reached,
     describe=_describe,
     sensitive=lambda graph: [],
-    warnings=_warnings,
+    warnings=lambda graph: [*graph.warnings, *filter(None, [twins_of(graph).warning()])],
     statistics=_statistics,
     memory=_memory,
     smaller="a smaller width or batch_size, or fewer clients",

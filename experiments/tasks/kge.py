@@ -1,4 +1,4 @@
-"""Knowledge-graph embedding in experiments: the spec of a run, its utility, its data, and the words for them."""
+"""Knowledge-graph embedding in experiments: the spec of a run, its utility, its data, and their wording."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from fkgsec.data.catalogue import datasets, load_dataset, shadowed
 from fkgsec.defenses.options import parse_defense
 from fkgsec.errors import SpecError
 from fkgsec.experiments.tasks.spec import RunSpec, with_attacks
-from fkgsec.experiments.tasks.task import FirstPolicy, Listed, Reached, RunTask, Statistics, cpu_seconds
+from fkgsec.experiments.tasks.task import FirstPolicy, Reached, RunTask, cpu_seconds
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import HITS
 from fkgsec.kge.options import KgeOptions
 
 if TYPE_CHECKING:
     from fkgsec.data.graph import FederatedGraph
-    from fkgsec.data.split_leaks import SplitLeaks
+    from fkgsec.experiments.reporting.sheets import Sheet
     from fkgsec.kge.local.task import KgeTask
     from fkgsec.kge.result import KgeResult
 
@@ -44,14 +44,10 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     Attributes (beside those of `KgeOptions` and `KgeAttackOptions`):
         data: "consortium" (the embedded default), a catalogue name (`fkgsec data list`), a folder or a file.
-        clients: how many clients a graph is divided among; None: 3, or what the data come with.
-        partition: how a graph that is not divided yet is divided, one of `PARTITIONS`; None: triples at random.
+        clients: None: 3, or as the data are divided. partition: one of `PARTITIONS`; None: triples at random.
         size: triples of the embedded consortium; None: `DEFAULT_SIZE`.
-        triple_columns: of a CSV, TSV or Parquet table the names of its columns of head, relation and tail, with commas between.
-        normalise: "nfc" makes one of names that differ in their Unicode form alone; None: names are taken as they stand.
-        split_seed: of the division of a graph among clients, and of the embedded consortium; `seed` redraws neither.
-        attack_seed: `seed` of the attack, which the attack's own draws come from; None: the number of the run's seed, so
-            that several runs have several shares leaked.
+        triple_columns: a table's columns of head, relation and tail, separated by commas.
+        normalise: "nfc" merges names that differ only in their Unicode form; None: no change.
     """
 
     options_type: ClassVar[type[KgeOptions]] = KgeOptions
@@ -127,18 +123,9 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
         from fkgsec.data.partition import partition
 
         if self.data == CONSORTIUM:
-            if self.partition is not None:
-                raise SpecError(
-                    "partition does not apply to the embedded consortium, which is born divided; leave it out"
-                )
-            if self.normalise is not None:
-                raise SpecError(
-                    "normalise does not apply to the embedded consortium, whose names are plain; leave it out"
-                )
-            if self.triple_columns is not None:
-                raise SpecError(
-                    "triple_columns does not apply to the embedded consortium, which is no table; leave it out"
-                )
+            for name in ("partition", "normalise", "triple_columns"):
+                if getattr(self, name) is not None:
+                    raise SpecError(f"{name} does not apply to the embedded consortium; leave it out")
             size = DEFAULT_SIZE if self.size is None else self.size
             graph = generate_consortium(clients=self.clients or DEFAULT_CLIENTS, size=size, seed=self.split_seed)
             return graph.with_warnings(shadowed(CONSORTIUM))
@@ -157,12 +144,12 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def is_knowledge_graph(name: str) -> bool:
-    """Whether data are the embedded consortium, or in the catalogue of knowledge graphs; files are neither."""
+    """Return True for the embedded consortium and names in the catalogue of knowledge graphs; False for files."""
     return name == CONSORTIUM or name.casefold() in {dataset.name.casefold() for dataset in datasets()}
 
 
 def _reached(result: KgeResult) -> Reached:
-    """Every client is weighted by its triples."""
+    """Weight every client by its triples."""
     import numpy as np
 
     from fkgsec.data.split_leaks import NEW, OTHER_TRAIN, OWN_TRAIN, seen_in_training
@@ -180,8 +167,8 @@ def _reached(result: KgeResult) -> Reached:
         by_client,
         {name: utility(ranks[where == part], seed) for name, part in parts.items()},
         utility(np.concatenate(result.shared_test_ranks), seed) if result.shared_test_ranks else {},
-        TestItems.of_ranks(result.test_ranks, seen),
-        TestItems.of_ranks(result.shared_test_ranks, seen) if result.shared_test_ranks else None,
+        TestItems.from_ranks(result.test_ranks, seen),
+        TestItems.from_ranks(result.shared_test_ranks, seen) if result.shared_test_ranks else None,
     )
 
 
@@ -199,28 +186,22 @@ def _describe(graph: FederatedGraph) -> dict[str, dict[str, int]]:
 
 
 def _warnings(graph: FederatedGraph) -> list[str]:
+    """Warn of split leaks, and of clients with too few test triples for figures of their own."""
     from fkgsec.data.split_leaks import split_leak_warning
 
-    leak = split_leak_warning(graph)
-    return [*graph.warnings, *_few_tests(graph), *([leak] if leak else [])]
-
-
-def _few_tests(graph: FederatedGraph) -> list[str]:
-    """A line where clients have so few test triples that their own utility says nothing."""
+    leaks = list(filter(None, [split_leak_warning(graph)]))
     few = {client.name: len(client.test) for client in graph.clients if len(client.test) <= FEW_TESTS}
     if not few:
-        return []
+        return [*graph.warnings, *leaks]
     named = ", ".join(f"{name} {count or 'none'}" for name, count in list(few.items())[:MOST_NAMED])
     more = f" and {len(few) - MOST_NAMED} more" if len(few) > MOST_NAMED else ""
     have = "client has" if len(few) == 1 else "clients have"
-    return [
-        f"{len(few)} of {len(graph.clients)} {have} {FEW_TESTS} test triples or fewer ({named}{more}): their own figures say "
-        "nothing there"
-    ]
+    line = f"{len(few)} of {len(graph.clients)} {have} {FEW_TESTS} test triples or fewer ({named}{more})"
+    return [*graph.warnings, f"{line}: their own figures say nothing there", *leaks]
 
 
 def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
-    """Of each client's rows, taken for as many copies as are held at once."""
+    """Estimate memory from the clients' rows and the number of copies in memory at once."""
     from fkgsec.kge.ranking import SCORE_BLOCK_BYTES
 
     recipe, model, wide = RECIPES[spec.algorithm], spec.kge_model(), spec.keeps_all_entities
@@ -237,10 +218,8 @@ def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
     triples = sum(len(client.triples) for client in graph.clients)
     at_work = 1 if recipe.pooled else len(graph.clients)
     defense = parse_defense(spec.defense)
-    union = 8 * sum(
-        len({"entities": graph.entities, "relations": graph.relations}[table]) * widths[table]
-        for table in recipe.shared
-    )
+    names = {"entities": graph.entities, "relations": graph.relations}
+    union = 8 * sum(len(names[table]) * widths[table] for table in recipe.shared)
     return {
         "tables and optimizer": _TABLES * tables,
         "models kept": _KEPT * tables,
@@ -252,18 +231,15 @@ def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
     }
 
 
-# Copies of tables and of what crosses that are held at once, and bytes of a candidate and a triple in training.
+# Copies of tables and messages in memory at once, and bytes of a candidate and a triple in training.
 _TABLES = 5  # values, Adam's two moments, gradients, those of a client in its step
 _KEPT = 6  # of the best round before and after its broadcast, and of the round that may take its place
 _MESSAGES = 9  # rounds 0, the best, the last and those before, to the server and back
-_MASKED = (
-    18  # what one party at a time puts into a secure sum, float64, and what becomes of it; the sum, kept and opened
-)
+_MASKED = 18  # one party's input to a secure sum, float64, and its masked forms; the sum, stored and opened
 _CHECKPOINT = 4  # the tensors of the last, and their bytes as they are written
 _STEP = 24
 _SCORES = 4
 _TRIPLE = 400
-
 
 _TIMED_BY = (
     "model", "dim", "num_negatives", "batch_size", "temperature", "negative_sides", "eval_sides", "eval_sample",
@@ -290,7 +266,7 @@ def _time_validation(task: KgeTask, graph: FederatedGraph) -> float:
     if options.samples_validation:
         return decoding_s + cpu_seconds(lambda: task.evaluator.mrr("valid"))
     clients = [replace(client, valid=client.valid[:_TIMED_TRIPLES]) for client in graph.clients]
-    num_timed, num_valid = (sum(len(client.valid) for client in one) for one in (clients, graph.clients))
+    num_timed, num_valid = (sum(len(client.valid) for client in group) for group in (clients, graph.clients))
     evaluator = task.evaluators(replace(graph, clients=tuple(clients)))[1]
     return decoding_s + cpu_seconds(lambda: evaluator.mrr("valid")) * num_valid / max(1, num_timed)
 
@@ -302,35 +278,31 @@ _LEAK_WORDS = {
 }
 
 
-def _statistics(graph: FederatedGraph) -> Statistics:
+def _statistics(graph: FederatedGraph) -> tuple[list[Sheet], dict[str, Any]]:
     """Sizes of the clients, and the share of evaluation triples that leak from train; a column for each client."""
     from fkgsec.data.split_leaks import EVALUATION_SPLITS, LEAKS, find_split_leaks
     from fkgsec.data.statistics import statistics_rows
+    from fkgsec.experiments.reporting.sheets import Column, Sheet
 
     statistics, leaks = statistics_rows(graph), find_split_leaks(graph)
-    names = [name for name in statistics[0] if name != "client"]
+    clients, names = range(len(graph.clients)), [name for name in statistics[0] if name != "client"]
     sizes = tuple((name.replace("_", " "), *(_cell(row[name]) for row in statistics)) for name in names)
-    tables = [Listed(f"{graph.name}: clients", ("", *(str(row["client"]) for row in statistics)), sizes)]
+    columns = (Column(""), *(Column(client.name) for client in graph.clients))
+    sheets = [Sheet(f"{graph.name}: clients", columns, sizes)]
     for split in EVALUATION_SPLITS:
-        found = [row for row in leaks.rows if row["split"] == split]
+        leak_rows = [row for row in leaks.rows if row["split"] == split]
         rows = []
         for leak in LEAKS:
             kind, _, where = leak.rpartition("_")
             whose = "in its own train" if where == "own" else "in another client's"
-            rows.append((f"{_LEAK_WORDS[kind]} {whose}", *(f"{row[f'{leak}_share']:.3f}" for row in found)))
-        rows.append(("in no client's train (new)", *(f"{share:.3f}" for share in _new_shares(graph, leaks, split))))
-        title = f"Of the {split} triples of a client, in train (share)"
-        tables.append(Listed(title, ("", *(client.name for client in graph.clients)), tuple(rows)))
-    return Statistics(tuple(tables), {"statistics": statistics, "split_leaks": list(leaks.rows)})
-
-
-def _new_shares(graph: FederatedGraph, leaks: SplitLeaks, split: str) -> list[float]:
-    """Of each client's triples of a split the share that no client trains on; NaN for an empty split."""
-    found = []
-    for place in range(len(graph.clients)):
-        seen = leaks.masks[place, split, "exact_own"] | leaks.masks[place, split, "exact_other"]
-        found.append(1 - float(seen.mean()) if len(seen) else float("nan"))
-    return found
+            rows.append((f"{_LEAK_WORDS[kind]} {whose}", *(f"{row[f'{leak}_share']:.3f}" for row in leak_rows)))
+        masks = (
+            leaks.masks[client, split, "exact_own"] | leaks.masks[client, split, "exact_other"] for client in clients
+        )
+        shares = (1 - float(seen.mean()) if len(seen) else float("nan") for seen in masks)
+        rows.append(("in no client's train (new)", *(f"{share:.3f}" for share in shares)))
+        sheets.append(Sheet(f"Of the {split} triples of a client, in train (share)", columns, tuple(rows)))
+    return sheets, {"statistics": statistics, "split_leaks": list(leaks.rows)}
 
 
 def _cell(value: float) -> str:

@@ -1,10 +1,10 @@
-"""Whether a run fits into this machine, told before anything is taken: an estimate by parts, beside what is free.
+"""Check that a run fits into memory before it starts: an estimate by parts, against the free memory.
 
     parts = task_of(spec).memory(spec, graph)               # {"tables and optimizer": 1.2e9, "messages": ...}
     check_memory(spec, graph)                               # `SpecError` with the figures where it does not fit
 
-Free is the least of what the machine, every control group of this process (a container's limit) and `ulimit -v` leave.
-An estimate is no bound: `python -m benchmarks.memory` holds it against the peaks of real runs.
+Free memory is the least that the machine, the control groups of this process (a container's limit) and `ulimit -v` leave.
+An estimate is no bound: `python -m benchmarks.memory` compares it with the peaks of real runs.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ HOST = ("messages", "checkpoint", "data")  # what is in the machine's memory wha
 
 
 class Free(NamedTuple):
-    """Bytes that this process may still take, and who says so."""
+    """Bytes that this process may still take, and the source of the limit."""
 
     num_bytes: float
     says: str
 
 
 def check_memory(spec: RunSpec, graph: Any, *, at_once: int = 1) -> None:
-    """Raises `SpecError` where runs of this spec, so many at a time, need more memory than is free."""
+    """Check that `at_once` runs of this spec fit into the free memory. Raises `SpecError`."""
     parts = needed(spec, graph)
     total, free = at_once * sum(parts.values()), available()
     if total <= free.num_bytes:
@@ -46,7 +46,7 @@ def check_memory(spec: RunSpec, graph: Any, *, at_once: int = 1) -> None:
 
 
 def needed(spec: RunSpec, graph: Any) -> Mapping[str, float]:
-    """Bytes by part, beyond what the process has taken before any data; of a run on a GPU what the host holds alone."""
+    """Estimate a run's bytes by part, without the program itself; on a GPU only those in the host's memory."""
     parts = task_of(spec).memory(spec, graph)
     if spec.federation_options().torch_device().type != "cpu":
         return {name: parts[name] for name in HOST}
@@ -54,25 +54,24 @@ def needed(spec: RunSpec, graph: Any) -> Mapping[str, float]:
 
 
 def available(root: Path = Path("/")) -> Free:
-    """The least that anybody leaves this process.
+    """Return the smallest limit of the machine, the control groups and `ulimit -v`.
 
     Args:
-        root: below which /proc and /sys are read.
+        root: folder of /proc and /sys.
     """
-    return min((*_machine(root), *_groups(root), *_limits(root)), key=lambda one: one.num_bytes)
-
-
-def _machine(root: Path) -> Iterator[Free]:
-    """Memory that can be had without swapping; without /proc all that is installed."""
-    fields = _fields(root / "proc/meminfo")
+    fields, page = _fields(root / "proc/meminfo"), os.sysconf("SC_PAGE_SIZE")
+    limits = [Free(os.sysconf("SC_PHYS_PAGES") * page, "the machine, all told,"), *_groups(root)]
     if "MemAvailable:" in fields:
-        yield Free(1024 * fields["MemAvailable:"], "the machine")
-    else:
-        yield Free(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), "the machine, all told,")
+        limits[0] = Free(1024 * fields["MemAvailable:"], "the machine")
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY:
+        pages = (_text(root / "proc/self/statm").split() or ["0"])[0]
+        limits.append(Free(limit - int(pages) * page, "ulimit -v"))
+    return min(limits, key=lambda free: free.num_bytes)
 
 
 def _groups(root: Path) -> Iterator[Free]:
-    """What control groups leave, of version 2 and 1, from this process's to the topmost; files in the cache are given back."""
+    """Limits of the control groups, version 2 and 1, from this process's group to the top; cached files count as free."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
@@ -93,15 +92,8 @@ def _groups(root: Path) -> Iterator[Free]:
                 break
 
 
-def _limits(root: Path) -> Iterator[Free]:
-    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
-    if limit != resource.RLIM_INFINITY:
-        pages = (_text(root / "proc/self/statm").split() or ["0"])[0]
-        yield Free(limit - int(pages) * os.sysconf("SC_PAGE_SIZE"), "ulimit -v")
-
-
 def _fields(path: Path) -> dict[str, int]:
-    """The numbers of a file with a name and a number in each line."""
+    """Read a file with a name and a number in each line."""
     lines = (line.split() for line in _text(path).splitlines())
     return {parts[0]: int(parts[1]) for parts in lines if len(parts) > 1 and parts[1].isdigit()}
 

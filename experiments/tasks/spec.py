@@ -1,5 +1,4 @@
-"""What the spec of a run has, whatever it trains: `fkgsec.experiments.tasks.kge.Spec` and
-`fkgsec.experiments.tasks.graph.GraphSpec` are such.
+"""Fields and methods that the specs of both tasks share.
 
     spec = make_spec(None, {"algorithm": "cefgl", "data": "MUTAG,BZR"})     # a GraphSpec, since cefgl classifies graphs
     result = run_federation(spec.load_graph(), spec.federation_options())
@@ -21,10 +20,7 @@ MOST_SEEDS = 10_000  # that one command trains
 
 
 def with_attacks(options: type[Any], attacks: type[Any]) -> Any:
-    """The type of options of a run that has the options of attacks on it, too; `seed` is the run's.
-
-    Structs cannot have two bases with fields, so this adds the fields of the second one.
-    """
+    """Extend the options of a run by those of attacks; `seed` is the run's. Structs cannot have two bases with fields."""
     fields = [field for field in msgspec.structs.fields(attacks) if field.name not in options.__struct_fields__]
     body = {"__module__": __name__, "__annotations__": {field.name: field.type for field in fields}}
     defaults = {field.name: field.default for field in fields}
@@ -37,10 +33,10 @@ class RunSpec:
     """A federation, its data and the attack on it: a mixin for structs that extend the options of a task.
 
     Attributes:
-        task: the task. options_type: its options, which `run_federation` takes. attacks_type: those of attacks on it.
-        data: what the clients hold. clients: over how many it is divided. partition: how. size: of what is generated.
+        options_type: the options of `run_federation`. attacks_type: those of attacks.
+        clients: number of clients that share the data. partition: way of dividing them. size: of generated data.
         split_seed: of divisions and generated data; `seed` redraws neither.
-        attack_seed: what attacks draw comes from; None: the number of the run's seed.
+        attack_seed: seed of attacks; None: the run's.
         The others are those of `RunOptions` and of the options of attacks.
     """
 
@@ -69,38 +65,35 @@ class RunSpec:
     attack_seed: int | None
 
     def check(self) -> None:
-        """Raises `SpecError` for what no task allows."""
+        """Check the options that both tasks have. Raises `SpecError`."""
         options: Any = self  # a spec is a struct of options, which a mixin cannot say
         check_defense(options)
-        for name in ("split_seed", "attack_seed"):
-            if (value := getattr(self, name)) is not None and value < 0:
-                raise SpecError(f"{name} must be at least 0; got {value}")
-        for name in ("clients", "size"):
-            if (value := getattr(self, name)) is not None and value < 1:
-                raise SpecError(f"{name} must be at least 1; got {value}")
+        for name, least in (("split_seed", 0), ("attack_seed", 0), ("clients", 1), ("size", 1)):
+            if (value := getattr(self, name)) is not None and value < least:
+                raise SpecError(f"{name} must be at least {least}; got {value}")
 
     def federation_options(self) -> Any:
-        """The part that `run_federation` takes, an `options_type`."""
+        """Return the options of `run_federation`, an `options_type`."""
         return self.options_type(**{name: getattr(self, name) for name in self.options_type.__struct_fields__})
 
     def attack_options(self) -> Any:
-        """The part that `fkgsec.attacks.registry.run_attacks` takes, an `attacks_type`."""
+        """Return the options of `fkgsec.attacks.registry.run_attacks`, an `attacks_type`."""
         options = self.attacks_type(**{name: getattr(self, name) for name in self.attacks_type.__struct_fields__})
         return options if self.attack_seed is None else msgspec.structs.replace(options, seed=self.attack_seed)
 
     def settled(self) -> Self:
-        """The same run with what is left to the algorithm spelled out; the device aside, which changes no option."""
+        """Spell out values left to the algorithm, and reset the device, which changes no result."""
         return self.replace(device="auto")
 
     def replace(self, **changes: Any) -> Self:
-        """The spec with these changes; settings of the algorithm by their own names."""
+        """Return a changed copy; settings of the algorithm go by their own names."""
         options: Any = self
         return replace(options, **changes)
 
     def document(self) -> dict[str, Any]:
-        """Every option as plain values by its name, as it stands in files and on the command line."""
+        """Return every option by its name in files and on the command line, as plain values."""
         return flat(msgspec.to_builtins(self))
 
     def load_graph(self) -> Any:
-        """The clients' data. Raises `DataError` where they cannot be read, `SpecError` for options that do not fit them."""
+        """Load the clients' data. Raises `DataError` if they cannot be read, `SpecError` for options that do not fit them."""
         raise NotImplementedError

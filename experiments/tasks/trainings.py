@@ -1,10 +1,10 @@
-"""Federations that attacks on a run train, such as shadow federations: watched, and continued after a kill.
+"""Federations that attacks train, such as shadow federations: with progress, and continued after a kill.
 
     trainings = Trainings(run_federation, folder / TRAININGS, observer, count=4, seconds=38.0)
     run_attacks(result, options, train=trainings)
-    trainings.clear()                                   # once what they gave is written
+    trainings.clear()                                   # once the results are written
 
-Each lies in a folder of its own below the run's, by its options and data, and is read back when the same attack is given again.
+Each has a folder below the run's, named by its options and data, and is read back when the same attack is given again.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ TRAININGS = "shadows"
 
 
 class Trainings:
-    """How attacks train. Calls that name an adversary, or what a transcript is to keep, are trained from the start each time.
+    """The `train` function of attacks. Calls with an adversary or a transcript's options are trained from the start each time.
 
     Args:
-        train: as `run_federation`, under the run's defense. folder: where checkpoints go. observer: of each.
-        count: how many are expected. seconds: what each is expected to take.
+        train: as `run_federation`, under the run's defense. folder: for checkpoints. observer: of each training.
+        count: expected number of trainings. seconds: expected time of each.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class Trainings:
         self._count, self._seconds, self._number = count, seconds, 0
 
     def __call__(self, graph: Any, options: Any, **how: Any) -> Any:
-        """As `train`."""
+        """Train a federation, or continue one from its checkpoint."""
         if how:
             return self._train(graph, options, **how)
         self._number += 1
@@ -45,12 +45,12 @@ class Trainings:
         return self._train(graph, options, place, self._observer)
 
     def clear(self) -> None:
-        """Remove their checkpoints."""
+        """Remove the checkpoints."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def lasting(seconds: float) -> str:
-    """A duration in words.
+    """Format a duration.
 
     >>> lasting(0.2), lasting(41), lasting(500), lasting(9000)
     ('1 s', '41 s', '8 min', '2.5 h')

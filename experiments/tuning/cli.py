@@ -13,7 +13,7 @@ from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.console import make_console
 from fkgsec.experiments.cli.data import Config
 from fkgsec.experiments.cli.options import TRAIN_FIELDS, spec_options
-from fkgsec.experiments.cli.training.presets import Preset, choose
+from fkgsec.experiments.cli.presets import Preset, choose
 from fkgsec.experiments.runs.writing import Force, Overwrite
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tuning.search import read_searches
@@ -29,7 +29,7 @@ EXAMPLES = (
 @spec_options(TRAIN_FIELDS)
 def tune_options(
     *,
-    given: dict[str, Any],
+    options: dict[str, Any],
     search: Annotated[
         list[str],
         typer.Option(
@@ -70,7 +70,7 @@ def tune_options(
             "track is of train, attack and compare, whose runs have a record; trials have none, since the test split is out of "
             f"their sight: {CSV_FILE} and {PICTURE_FILE} have each trial, and --track tracks the training of {BEST_FILE}"
         )
-    spec: RunSpec = choose(config, given, preset).spec
+    spec: RunSpec = choose(config, options, preset).spec
     if getattr(spec, "select", "validation") != "validation":
         raise SpecError("select must be validation for tuning, which never looks at the test split")
     searched = read_searches(search, spec)

@@ -41,7 +41,7 @@ ClientName = Annotated[
 @struct_options(UnlearnOptions)
 def unlearn(
     *,
-    given: dict[str, Any],
+    options: dict[str, Any],
     run: Annotated[Path, typer.Option("--run", help="a finished run; it is only read")],
     forget: Annotated[
         Path,
@@ -63,13 +63,13 @@ def unlearn(
 
     words = {
         name: spelled(name, value, allowed(name, UnlearnOptions))
-        for name, value in given.items()
+        for name, value in options.items()
         if isinstance(value, str)
     }
-    options = UnlearnOptions(**given | words)
+    settings = UnlearnOptions(**options | words)
     observe = observe_on(make_console(stderr=True), enabled=not quiet)
     folder, unlearning = unlearn_run(
-        run, forget, options, client=client, out=out, observe=observe, overwrite=overwrite, force=force
+        run, forget, settings, client=client, out=out, observe=observe, overwrite=overwrite, force=force
     )
     if not quiet:
         counts = ", ".join(f"{name} {count:,}" for name, count in unlearning.asked.items())
@@ -77,14 +77,14 @@ def unlearn(
         verify = shlex.join(["fkgsec", "verify", "--run", str(folder), "--forget", str(forget), *of_client])
         typer.echo(f"Verdict: none yet; whether it is forgotten, an audit says: {verify}\n")
         mrr = unlearning.utility["mrr"]
-        typer.echo(f"Unlearned by {options.method}: {counts} triples in {unlearning.seconds:.1f} s; test MRR {mrr}")
+        typer.echo(f"Unlearned by {settings.method}: {counts} triples in {unlearning.seconds:.1f} s; test MRR {mrr}")
         typer.echo("\n".join([f"Written to {folder}", *(f"{line}." for line in unlearning.protection)]))
 
 
 @struct_options(Thresholds, AuditOptions)
 def verify(
     *,
-    given: dict[str, Any],
+    options: dict[str, Any],
     run: Annotated[Path, typer.Option("--run", help="a folder of `fkgsec unlearn`; it is only read")],
     forget: Annotated[
         Path | None,
@@ -122,23 +122,23 @@ def verify(
     from fkgsec.experiments.unlearning.verification import audit_folder, encode
     from fkgsec.experiments.unlearning.verification import verify as verify_run
 
-    thresholds = Thresholds(**{name: given[name] for name in Thresholds.__struct_fields__ if name in given})
-    options = AuditOptions(**{name: given[name] for name in AuditOptions.__struct_fields__ if name in given})
-    target = audit_folder(run, out, options.audit_seed)
+    thresholds = Thresholds(**{name: options[name] for name in Thresholds.__struct_fields__ if name in options})
+    settings = AuditOptions(**{name: options[name] for name in AuditOptions.__struct_fields__ if name in options})
+    target = audit_folder(run, out, settings.audit_seed)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
     earlier = None if overwrite else _earlier(target / AUDIT_FILE)
-    if earlier is not None and options.audit_seed is None:
+    if earlier is not None and settings.audit_seed is None:
         # A record beside what is audited may be of whoever unlearned, and so may its seed.
         named = f"which --audit-seed {earlier.seed} repeats"
         how = named if out is not None else "which only a folder of your own repeats (--out)"
         raise refused(target / AUDIT_FILE, f"is an earlier audit, {how}")
-    if earlier is not None and (earlier.thresholds, earlier.seed) != (thresholds, options.audit_seed):
+    if earlier is not None and (earlier.thresholds, earlier.seed) != (thresholds, settings.audit_seed):
         raise refused(target / AUDIT_FILE, "has other thresholds or another seed")
     verification = verify_run(
         run,
         thresholds,
-        options,
+        settings,
         forget=forget,
         client=client,
         against=against,

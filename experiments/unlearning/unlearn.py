@@ -22,9 +22,9 @@ from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.cli.progress import Observe, unobserved
-from fkgsec.experiments.runs.record import Environment, describe_environment, guarantees_of
+from fkgsec.experiments.runs.record import Environment, environment_of, guarantees_of
 from fkgsec.experiments.runs.run import SPEC_FILE, check_fits, load_run, read_spec
-from fkgsec.experiments.runs.spec import RunSpec, Spec, of_triples
+from fkgsec.experiments.runs.spec import RunSpec, Spec, require_triples
 from fkgsec.experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.experiments.runs.writing import locked, must_write, put_in_place, write_atomically
 from fkgsec.federation.loop import run_identity
@@ -107,7 +107,7 @@ def unlearn_run(
             be a file's. SpecError: the method does not fit the run's algorithm, or it does not fit into memory.
     """
     target = out or run.with_name(f"{run.name}-{options.method}")
-    of_triples(read_spec(run), "unlearn", "retrain without the client's graphs")
+    require_triples(read_spec(run), "unlearn", "retrain without the client's graphs")
     if not force:
         check_fits(run, at_once=2 if options.method == "retrain" else 1)
     spec, raw = load_run(run)
@@ -146,7 +146,7 @@ def unlearn_run(
             bytes_up=result.transcript.num_bytes("up"),
             bytes_down=result.transcript.num_bytes("down"),
             utility=utility(np.concatenate(result.test_ranks), spec.seed),
-            environment=describe_environment(result),
+            environment=environment_of(result.options),
             protection=result.protection.lines(),
             guarantees=guarantees_of(result),
             run=msgspec.json.decode(msgspec.json.encode(spec.document())),  # as it is read: lists for tuples
@@ -213,7 +213,7 @@ def read_unlearned(folder: Path) -> Unlearned:
         raise RunError(f"{folder}: not a folder of `fkgsec unlearn` ({error})") from error
     except (msgspec.MsgspecError, SpecError, UnicodeDecodeError, RecursionError) as error:
         raise RunError(f"{folder}: damaged ({error}); unlearn again") from error
-    spec: Spec = of_triples(found, "verify")
+    spec: Spec = require_triples(found, "verify")
     graph, options = spec.load_graph(), spec.federation_options()
     if unlearning.identity != run_identity(graph, options):
         raise RunError(f"{folder}: the data or {SPEC_FILE} have changed since the run was made")

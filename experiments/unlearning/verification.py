@@ -33,7 +33,7 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.progress import Observe, unobserved
-from fkgsec.experiments.runs.record import Environment, describe_environment, read_if_of
+from fkgsec.experiments.runs.record import Environment, environment_of, read_if_of
 from fkgsec.experiments.runs.run import check_fits, load_run
 from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
 from fkgsec.experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
@@ -334,7 +334,7 @@ def verify(
         verdict=judge(forgetting.membership, thresholds, evidence, [] if forget else [REQUEST_UNKNOWN]),
         forgetting=forgetting,
         remarks=_remarks(results, candidate, len(own.shadows)),
-        environment=describe_environment(candidate.result),
+        environment=environment_of(candidate.result.options),
         evidence=evidence,
         escrow=commitment,
         assumptions=_assumptions(candidate, options, sealed is not None),

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from fkgsec.attacks.figure import Figure
 from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError
-from fkgsec.experiments.deploy.core.audit import Audited
 from fkgsec.experiments.deploy.core.messages import Answer, Item, Reply, Request
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, Rows
@@ -128,7 +128,7 @@ def test_the_models_that_were_measured_are_those_that_are_audited(consortium: Ca
     say(apart, 1000, Item(step="measure", round=best))
     say(apart, 1001, *(Item(step=s, round=3 - best, lasting=number + k) for k, s in enumerate(("candidate", "keep"))))
     (answer,) = say(apart, 1002, Item(step="audit", round=3 - best))
-    assert {one.round for one in msgspec.msgpack.decode(answer.content, type=Audited).figures} == {best}
+    assert {one.round for one in msgspec.msgpack.decode(answer.content, type=list[Figure])} == {best}
 
 
 def stopped_at_its_first_upload(consortium: Callable[..., Any]) -> tuple[Any, tuple[Item, ...], Item]:

@@ -12,7 +12,7 @@ import pytest
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import DataError, FkgsecError, RunError, SpecError
 from fkgsec.experiments.deploy.agreement import ALGORITHMS, Agreement, agreed_terms, check_apart, new_identity, new_run
-from fkgsec.experiments.deploy.data import alone, read_party_data, write_party_folders
+from fkgsec.experiments.deploy.data import client_graph, read_party_data, write_party_folders
 from fkgsec.experiments.deploy.party import Party
 from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.federation.options import replace
@@ -110,23 +110,23 @@ def test_a_party_is_one_of_the_agreement_with_its_own_key_and_data(
     consortium: Callable[..., Any], tmp_path: Path
 ) -> None:
     apart = consortium()
-    own = alone(apart.graph, 0)
+    own = client_graph(apart.graph, 0)
     with pytest.raises(SpecError, match="party: 'stranger' is not among the parties hospital-1"):
         Party(tmp_path / "x", "stranger", apart.terms, own)
-    with pytest.raises(SpecError, match="identities: hospital-1 is to sign with"):
+    with pytest.raises(SpecError, match="identities: the agreement has the key"):
         Party(tmp_path / "x", "hospital-1", apart.terms, own)
     with pytest.raises(DataError, match="a party has the data of one client; got 3"):
         Party(tmp_path / "hospital-1", "hospital-1", apart.terms, apart.graph)
     apart.train()
     with pytest.raises(RunError, match="belongs to a run with other options or data"):
-        Party(tmp_path / "hospital-1", "hospital-1", apart.terms, alone(apart.graph, 1))
+        Party(tmp_path / "hospital-1", "hospital-1", apart.terms, client_graph(apart.graph, 1))
 
 
 def test_folders_of_parties_read_back_as_what_each_has(tmp_path: Path) -> None:
     graph = generate_consortium(clients=3, size=300, seed=0)
     folders = write_party_folders(graph, tmp_path)
     for place, (folder, client) in enumerate(zip(folders, graph.clients, strict=True)):
-        read, own = read_party_data(folder, client.name), alone(graph, place)
+        read, own = read_party_data(folder, client.name), client_graph(graph, place)
         assert read.entities == own.entities
         assert read.relations == own.relations
         assert set(own.entities) == {graph.entities[number] for number in client.entity_ids}

@@ -13,7 +13,7 @@ from fkgsec.attacks.options import KgeAttackOptions
 from fkgsec.attacks.registry import run_attacks
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.deploy.agreement import Agreement
-from fkgsec.experiments.deploy.core.audit import AUDITS, Audited, check_audited
+from fkgsec.experiments.deploy.core.audit import AUDITS, check_figures
 from fkgsec.experiments.runs.record import read_record
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.options import KgeOptions
@@ -88,7 +88,7 @@ def test_figures_that_were_not_asked_for_are_refused(consortium: Callable[..., A
     figures, missing = server.audit()
     assert not missing
     own = [one for one in figures if one.victim == "hospital-1"]
-    check_audited(Audited(own), ("membership",), "hospital-1", server.best)
+    check_figures(own, ("membership",), "hospital-1", server.best)
     for changed in (
         {"victim": "hospital-2"},
         {"attack": "edges"},
@@ -96,9 +96,9 @@ def test_figures_that_were_not_asked_for_are_refused(consortium: Callable[..., A
         {"metric": "x"},
         {"round": 9},
     ):
-        wrong = Audited([msgspec.structs.replace(own[0], **changed)])
+        wrong = [msgspec.structs.replace(own[0], **changed)]
         with pytest.raises(RunError, match="were asked for"):
-            check_audited(wrong, ("membership",), "hospital-1", server.best)
+            check_figures(wrong, ("membership",), "hospital-1", server.best)
 
 
 def test_every_audit_is_an_attack_that_fits_its_adversary() -> None:

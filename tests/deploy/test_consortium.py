@@ -14,10 +14,9 @@ from typer.testing import CliRunner
 
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.main import app
-from fkgsec.experiments.deploy import instructions
 from fkgsec.experiments.deploy.agreement import Agreement
 from fkgsec.experiments.deploy.certificates import Authority, public_pem
-from fkgsec.experiments.deploy.consortium import Plan, make_consortium
+from fkgsec.experiments.deploy.consortium import Plan, commands, make_consortium
 from fkgsec.experiments.deploy.data import read_party_data
 from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder, read_settings
 from fkgsec.experiments.deploy.policy import PartySettings
@@ -179,7 +178,7 @@ def test_services_use_commands_and_folders_that_are_there(consortium: Path) -> N
         mounted = {volume.split(":")[0] for volume in services[f"supernode-{place}"]["volumes"]}
         assert mounted == {f"./parties/{name}/node", f"./parties/{name}/door"}
     readme = (consortium / "README.md").read_text()
-    for command in instructions.commands(NAMES):
+    for command in commands(NAMES):
         assert f"    {command}\n" in readme
 
 

@@ -23,11 +23,10 @@ import pytest
 from fkgsec.errors import RunError
 from fkgsec.experiments.deploy.certificates import Authority
 from fkgsec.experiments.deploy.consortium import Plan, make_consortium, write_node_key
-from fkgsec.experiments.deploy.flower.attendant import Answer, attend
 from fkgsec.experiments.deploy.flower.installed import command
 from fkgsec.experiments.deploy.flower.link import FlowerLink
-from fkgsec.experiments.deploy.flower.local import Door
-from fkgsec.experiments.deploy.flower.processes import Kept, Registry, entrance, superlink, supernode
+from fkgsec.experiments.deploy.flower.local import Answer, Door, attend
+from fkgsec.experiments.deploy.flower.processes import Registry, Supervised, entrance, superlink, supernode
 from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder
 from fkgsec.experiments.deploy.server import serve
 from fkgsec.experiments.runs.record import Record, make_record
@@ -69,7 +68,7 @@ class Running:
         self.answers: dict[str, Answer] = {}
         self.programs = {"superlink": superlink(self.server), "gate": entrance(self.server)}
         self.programs |= {name: supernode(PartyFolder(place / "parties" / name)) for name in NAMES}
-        self.kept: dict[str, Kept] = {}
+        self.kept: dict[str, Supervised] = {}
 
     def start(self) -> None:
         for name in ("superlink", "gate"):
@@ -83,7 +82,7 @@ class Running:
 
     def keep(self, name: str) -> None:
         program = self.programs[name]._replace(log=self.place / f"{name}.log")
-        self.kept[name] = self.stack.enter_context(Kept(program, self.said.append))
+        self.kept[name] = self.stack.enter_context(Supervised(program, self.said.append))
 
     def _attend(self, name: str, door: Door) -> None:
         with contextlib.suppress(OSError):
@@ -186,7 +185,7 @@ def stranger(running: Running, tmp_path: Path) -> tuple[PartyFolder, Path, dict[
 
 def test_an_unregistered_supernode_is_refused(running: Running, tmp_path: Path) -> None:
     folder, log, _ = stranger(running, tmp_path)
-    with Kept(supernode(folder)._replace(log=log), running.said.append) as kept:
+    with Supervised(supernode(folder)._replace(log=log), running.said.append) as kept:
         assert kept._process is not None
         kept._process.wait(WAIT_S)
         assert kept._process.returncode != 0
@@ -199,7 +198,7 @@ def test_a_supernode_refuses_a_server_with_a_wrong_certificate(running: Running,
     folder.key.write_bytes((running.place / "parties" / NAMES[0] / "node" / "key").read_bytes())  # a good key, even
     folder.authority.write_bytes(Authority.new("another").encoded()[0])
     gate = (running.place / "superlink.log").read_text().count("Activated node_id")
-    with Kept(supernode(folder)._replace(log=log), running.said.append):
+    with Supervised(supernode(folder)._replace(log=log), running.said.append):
         wait(lambda: log.exists() and "Connection attempt failed" in log.read_text())
         assert "Connection attempt failed" in log.read_text()
     assert (running.place / "superlink.log").read_text().count("Activated node_id") == gate

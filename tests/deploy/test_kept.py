@@ -12,7 +12,7 @@ import pytest
 from fkgsec.errors import RunError
 from fkgsec.experiments.deploy.certificates import node_key
 from fkgsec.experiments.deploy.flower import processes
-from fkgsec.experiments.deploy.flower.processes import Kept, Program, Registry, on_one_machine, stopped_by_signal
+from fkgsec.experiments.deploy.flower.processes import Program, Registry, Supervised, on_one_machine, stopped_by_signal
 from fkgsec.experiments.deploy.layout import ServerFolder, ServerSettings, encode_settings
 
 
@@ -20,7 +20,7 @@ def program(script: str, log: Path | None = None) -> Program:
     return Program("helper", ["/bin/sh", "-c", script], os.environ, log)
 
 
-def look_for_a_minute(kept: Kept) -> None:
+def look_for_a_minute(kept: Supervised) -> None:
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         kept.look()
@@ -31,15 +31,15 @@ def test_what_ends_is_started_again_and_given_up_after_a_while(tmp_path: Path, m
     monkeypatch.setattr(processes, "_AGAIN_S", 0.0)
     monkeypatch.setattr(processes, "_PATIENCE_S", 0.3)
     said: list[str] = []
-    ends = Kept(program("echo started; exit 3", tmp_path / "log"), said.append)
-    with pytest.raises(RunError, match=r"^the helper ends with exit status 3 whenever it is started; see above$"), ends:
+    ends = Supervised(program("echo started; exit 3", tmp_path / "log"), said.append)
+    with pytest.raises(RunError, match=r"^the helper always ends with exit status 3; see above$"), ends:
         look_for_a_minute(ends)
     starts = (tmp_path / "log").read_text().count("started")
     assert starts == said.count("the helper ended with exit status 3; starting it again") + 1 > 1
 
 
 def test_what_runs_is_ended_with_the_block(tmp_path: Path) -> None:
-    with Kept(program("exec sleep 600"), print) as kept:
+    with Supervised(program("exec sleep 600"), print) as kept:
         kept.look()
         process = kept._process
         assert process is not None

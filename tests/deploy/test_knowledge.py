@@ -21,7 +21,7 @@ from fkgsec.defenses.server import DefendedServer
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.server import TableServer
 from fkgsec.experiments.deploy.core.conversation import Conversation
-from fkgsec.experiments.deploy.core.measure import DECIMALS, Group, check_measured, measured
+from fkgsec.experiments.deploy.core.measure import DECIMALS, Group, check_measured, measure_models
 from fkgsec.experiments.deploy.core.messages import Reply, Validated
 from fkgsec.experiments.deploy.party import Party
 from fkgsec.experiments.deploy.server import Server
@@ -121,15 +121,15 @@ def test_what_parties_say_of_ten_triples_are_few_numbers_of_few_digits(consortiu
     rng = np.random.default_rng(0)
     for _ in range(20):
         ranks = rng.integers(1, 100, (10, 2)).astype(np.float64)
-        said = measured({"test_ranks": [ranks]}, 1, without_leaks(apart), apart.terms)
+        said = measure_models({"test_ranks": [ranks]}, 1, without_leaks(apart), apart.terms)
         check_measured(said, apart.terms, round=1, num_test=10, two_models=False)
         group = said.groups["all"]
         for number in (group.total, group.squares):
             assert number == round(number, DECIMALS)
         assert group == Group(10, group.total, group.hits, group.squares)
-        assert said.own["mrr"].value == group.total / 10
+        assert said.figures["mrr"].value == group.total / 10
         items = (1 / ranks).mean(axis=1)
-        assert said.own["mrr"].high - group.total / 10 == pytest.approx(1.96 * items.std() / 10**0.5, abs=0.01)
+        assert said.figures["mrr"].high - group.total / 10 == pytest.approx(1.96 * items.std() / 10**0.5, abs=0.01)
     apart.serve()
     told = [
         msgspec.msgpack.decode(one.content, type=Validated).total

@@ -10,9 +10,9 @@ import msgspec
 import pytest
 import torch
 
+from fkgsec.attacks.figure import Figure
 from fkgsec.defenses.client import DefendedClient
 from fkgsec.errors import RunError, SpecError
-from fkgsec.experiments.deploy.core.audit import Audited
 from fkgsec.experiments.deploy.core.conversation import LONGEST_REASON
 from fkgsec.experiments.deploy.core.measure import Measured
 from fkgsec.experiments.deploy.core.messages import Answer, Item, Reply, Request, Trained, Validated, encode
@@ -55,8 +55,10 @@ def with_second_model(said: Measured) -> Measured:
 
 
 def outside_its_interval(said: Measured) -> Measured:
-    mrr = said.own["mrr"]
-    return msgspec.structs.replace(said, own=said.own | {"mrr": msgspec.structs.replace(mrr, low=mrr.high, high=0.0)})
+    mrr = said.figures["mrr"]
+    return msgspec.structs.replace(
+        said, figures=said.figures | {"mrr": msgspec.structs.replace(mrr, low=mrr.high, high=0.0)}
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,9 +81,9 @@ def test_a_record_without_the_figures_of_a_party_can_be_read(
 
 def test_figures_of_an_attack_that_are_no_numbers_are_left_out(consortium: Callable[..., Any]) -> None:
     def endless(answer: Answer) -> Answer:
-        figures = msgspec.msgpack.decode(answer.content, type=Audited).figures
+        figures = msgspec.msgpack.decode(answer.content, type=list[Figure])
         none = msgspec.structs.replace(figures[0].estimate, value=float("inf"), high=float("inf"))
-        return Answer(content=encode(Audited([msgspec.structs.replace(figures[0], estimate=none)])))
+        return Answer(content=encode([msgspec.structs.replace(figures[0], estimate=none)]))
 
     record = served(lying(consortium(rounds=1, attack=("edges",)), "audit", endless))
     assert {one.victim for one in record.figures} == {"hospital-1", "hospital-3"}
@@ -207,7 +209,7 @@ def test_a_party_whose_state_is_damaged_is_not_told_to_forget_it(consortium: Cal
     apart = consortium(rounds=1)
     apart.train()
     (apart.root / VICTIM / "party.safetensors").write_bytes(b"torn")
-    with pytest.raises(RunError, match=r"party.safetensors: not a whole .* keep the file where it is") as caught:
+    with pytest.raises(RunError, match=r"party.safetensors: not a whole .* keep the file, and agree") as caught:
         apart.restart(VICTIM)
     assert "delete" not in str(caught.value)
 
@@ -256,7 +258,7 @@ def test_a_party_with_few_triples_tells_nothing_of_them(consortium: Callable[...
     told = [one.content for reply in own for one in reply.answers if one.content]
     assert encode(Validated(0.0, 0)) in told
     assert encode(Measured(record.best_round, {}, {})) in told
-    assert [apart.terms.tells(count) for count in (0, 1, 9, 10)] == [True, False, False, True]
+    assert [apart.terms.reveals(count) for count in (0, 1, 9, 10)] == [True, False, False, True]
 
 
 def test_a_party_with_few_triples_tells_no_figures_of_attacks_on_them(consortium: Callable[..., Any]) -> None:

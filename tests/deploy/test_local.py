@@ -13,10 +13,9 @@ from typing import cast
 import pytest
 
 from fkgsec.errors import DataError, RunError
-from fkgsec.experiments.deploy.flower import attendant, local
-from fkgsec.experiments.deploy.flower.attendant import attend
+from fkgsec.experiments.deploy.flower import local
 from fkgsec.experiments.deploy.flower.inside.fkgsec_relay import wire
-from fkgsec.experiments.deploy.flower.local import Door
+from fkgsec.experiments.deploy.flower.local import Door, attend
 from fkgsec.protocols.core.rounds import Silence
 
 
@@ -70,7 +69,7 @@ def test_what_goes_wrong_at_the_party_is_said_there_and_not_to_the_server(door: 
 def test_a_stalled_connection_does_not_keep_the_party_from_answering(
     door: tuple[Door, Path, list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attendant, "_PARCEL_S", 0.2)
+    monkeypatch.setattr(local, "_PARCEL_S", 0.2)
     with wire.connect(door[1]), wire.connect(door[1]) as half, wire.connect(door[1]) as deaf:
         half.sendall(wire._LENGTHS.pack(2, 9) + b"{}")
         wire.send(deaf, {"stage": "upload"}, b"x" * 2**24)  # never reads the reply, which no socket buffer holds

@@ -57,7 +57,7 @@ WIDER = {
 
 @pytest.mark.parametrize("term", WIDER)
 def test_what_was_not_accepted_is_refused_by_name(term: str) -> None:
-    policy = msgspec.structs.replace(Policy.of(agreed()), agreement="")
+    policy = msgspec.structs.replace(Policy.exactly(agreed()), agreement="")
     policy.check(agreed())
     with pytest.raises(SpecError, match=f"{term}: the policy"):
         policy.check(WIDER[term])
@@ -76,7 +76,7 @@ def test_every_field_of_an_agreement_is_a_term() -> None:
 
 
 def test_a_term_without_a_bound_is_refused() -> None:
-    policy = Policy.of(agreed())
+    policy = Policy.exactly(agreed())
     terms = {name: bound for name, bound in policy.terms.items() if name != "dim"}
     with pytest.raises(SpecError, match="dim: the policy has no bound; the agreement has 16"):
         Policy(terms=terms).check(agreed())
@@ -84,7 +84,7 @@ def test_a_term_without_a_bound_is_refused() -> None:
 
 def test_bounds_accept_a_range_and_refuse_what_is_absent() -> None:
     bounds: dict[str, Any] = {"defense.dp.epsilon": {"at_most": 8}, "defense.secagg.threshold": {"at_least": 4}}
-    policy = Policy(terms=Policy.of(agreed()).terms | bounds | {"dim": {"any_of": [8, 16]}})
+    policy = Policy(terms=Policy.exactly(agreed()).terms | bounds | {"dim": {"any_of": [8, 16]}})
     for accepted in (agreed(), defended("epsilon=8", "epsilon=2"), defended("threshold=4", "threshold=5")):
         policy.check(accepted)
     for refused in (
@@ -103,7 +103,7 @@ def test_bounds_accept_a_range_and_refuse_what_is_absent() -> None:
 def test_a_policy_can_demand_that_sums_are_complete() -> None:
     """Sums of which the server may lose a party differ by what that party holds."""
     complete = defended("threshold=4", "threshold=4,complete=true")
-    policy = Policy(terms=Policy.of(complete).terms | {"defense.secagg.threshold": {"at_least": 3}})
+    policy = Policy(terms=Policy.exactly(complete).terms | {"defense.secagg.threshold": {"at_least": 3}})
     policy.check(complete)
     with pytest.raises(SpecError, match="complete: the policy accepts true; the agreement has false"):
         policy.check(agreed())
@@ -124,14 +124,14 @@ def test_a_policy_can_demand_that_sums_are_complete() -> None:
 )
 def test_a_limit_of_another_type_is_no_bound(bound: dict[str, Any]) -> None:
     with pytest.raises(SpecError, match=r"policy: defense: (any_of|at_most|at_least) must be a"):
-        Policy(terms=Policy.of(agreed()).terms | {"defense": bound})
+        Policy(terms=Policy.exactly(agreed()).terms | {"defense": bound})
 
 
 def test_the_narrowest_policy_accepts_its_own_agreement_alone() -> None:
     agreement = agreed()
-    Policy.of(agreement).check(agreement)
+    Policy.exactly(agreement).check(agreement)
     with pytest.raises(SpecError, match=f"accepts agreement {agreement.fingerprint}"):
-        Policy.of(agreement).check(WIDER["rounds"])
+        Policy.exactly(agreement).check(WIDER["rounds"])
 
 
 def test_the_fingerprint_has_at_least_128_bits() -> None:
@@ -147,7 +147,7 @@ def berlin(tmp_path: Path) -> tuple[PartyFolder, Agreement]:
     folder.state.mkdir(parents=True)
     first = agreed(identities=KEYS | {"berlin": new_identity(folder.state, RUN)})
     first.write(folder.agreement)
-    settings = PartySettings(name="berlin", data="data", policy=Policy.of(first))
+    settings = PartySettings(name="berlin", data="data", policy=Policy.exactly(first))
     write_file(folder.settings, encode_settings(settings))
     return folder, first
 

@@ -15,7 +15,7 @@ from fkgsec.experiments.deploy.flower.inside.fkgsec_relay import wire
 from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder
 from fkgsec.experiments.deploy.server import serve
 from fkgsec.experiments.runs.run import read_spec
-from fkgsec.experiments.runs.spec import of_triples
+from fkgsec.experiments.runs.spec import require_triples
 from fkgsec.protocols.core.rounds import Silence
 
 PATIENCE_S = 120.0
@@ -24,7 +24,7 @@ PATIENCE_S = 120.0
 def main() -> None:
     root = Path(sys.argv[2 + sys.argv[1:].index("-m") + 1])
     folder = ServerFolder(root / "server")
-    spec, agreement = of_triples(read_spec(folder.path), "deploy server"), Agreement.read(folder.agreement)
+    spec, agreement = require_triples(read_spec(folder.path), "deploy server"), Agreement.read(folder.agreement)
 
     def ask(stage: str, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | Silence]]:
         for address, request in requests.items():

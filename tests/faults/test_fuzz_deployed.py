@@ -129,7 +129,7 @@ def state_of(file: Path) -> object:
 
 
 def settings(folder: Path) -> bytes:
-    return encode_settings(PartySettings(name=LIAR, data="data", policy=Policy.of(kept().made.terms)))
+    return encode_settings(PartySettings(name=LIAR, data="data", policy=Policy.exactly(kept().made.terms)))
 
 
 def public(folder: Path) -> bytes:

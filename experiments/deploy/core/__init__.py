@@ -1,1 +1,1 @@
-"""What deployed parties and their server are made of: messages, the conversation, the exchange, measurements, the record."""
+"""Messages, the server's conversation, measurements and audits of a deployed federation."""

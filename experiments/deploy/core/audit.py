@@ -1,14 +1,12 @@
-"""Attacks that a party scores against its own truth, so that the server's record has their figures and the truth stays.
+"""Attacks that a party scores against its own data: the server's record gets the figures, and the data stay.
 
-    figures = audited(("membership", "edges"), result, seed=0)        # at the party, of its own messages and models
+    figures = score_attacks(("membership", "edges"), result, seed=0)        # at the party, of its messages and models
 
-The party plays the adversary against itself: the server, which has what this party sent and received, or whoever holds its
-models. Adversaries that have something of another client (colluders) cannot be played by one party alone, and no sum that hides
-the others' parts; what is left out is refused by name when terms are agreed on. Figures are shares and correlations with
-intervals and the counts behind them.
+The party plays the adversary against itself: the server, with this party's messages, or a holder of its models. It cannot play a
+colluder with data of another client, nor attack a secure sum; such attacks are refused when terms are agreed on.
 
-Differs from the laboratory: controls of a membership audit are triples that this client never saw, but another one may have; and
-nothing is pooled over clients.
+Differs from one process: controls of a membership audit are triples that this client never saw, but another may have; and nothing
+is pooled over clients.
 """
 
 from __future__ import annotations
@@ -28,56 +26,45 @@ from fkgsec.experiments.runs.stored import decode_stored, encode_stored
 from fkgsec.kge.result import KgeResult
 
 AUDITS = {"membership": "models", "edges": "server", "degrees": "server", "server-aux": "server+triples"}
-"""The attacks that parties can score, and the adversary that each is of."""
+"""The attacks that parties can score, and the threat model of each."""
 OF_MODELS = tuple(name for name, model in AUDITS.items() if THREAT_MODELS[model].models)
-"""Those that need nothing of what crossed."""
+"""Attacks that need no messages."""
 
 
 def check_settings(spec: Any) -> None:
-    """Raises `SpecError` for settings of attacks: parties score those of the agreement as they come, and nobody would see them.
+    """Raise `SpecError` for settings of attacks in a `kge.Spec`: parties score attacks with default settings."""
+    chosen, defaults = spec.attack_options(), KgeAttackOptions(attack=spec.attack)
+    names = [name for name in defaults.__struct_fields__ if name not in ("attack", "seed")]
+    changed = [name for name in names if getattr(chosen, name) != getattr(defaults, name)]
+    if changed := [*changed, *(["attack_seed"] if spec.attack_seed is not None else [])]:
+        raise SpecError(f"{', '.join(changed)}: attacks of parties apart have no settings; leave it out")
+
+
+def score_attacks(names: Sequence[str], result: KgeResult, seed: int) -> list[Figure]:
+    """Score attacks on the only client of a result.
 
     Args:
-        spec: an `fkgsec.experiments.tasks.kge.Spec`.
+        result: the client's data, its models of the best round, and a transcript of its messages.
     """
-    given, plain = spec.attack_options(), KgeAttackOptions(attack=spec.attack)
-    names = [name for name in plain.__struct_fields__ if name not in ("attack", "seed")]
-    other = [name for name in names if getattr(given, name) != getattr(plain, name)]
-    if other := [*other, *(["attack_seed"] if spec.attack_seed is not None else [])]:
-        raise SpecError(
-            f"{', '.join(other)}: not supported with parties apart, who score attacks as they come; leave it out"
-        )
-
-
-class Audited(msgspec.Struct, frozen=True):
-    """What a party found."""
-
-    figures: list[Figure]
-
-
-def audited(names: Sequence[str], result: KgeResult, seed: int) -> list[Figure]:
-    """Figures of these attacks on the one client of a result.
-
-    Args:
-        result: its data, its kept models, and a transcript of its own messages. seed: of what attacks draw.
-    """
-    found: list[Figure] = []
+    scored: list[Figure] = []
     for name in names:
         options = KgeAttackOptions(attack=(name,), seed=seed)
         figures, _ = attack_under(ATTACKS[name], result, THREAT_MODELS[AUDITS[name]], options, ("",), 1.0)
-        found += [one for one in figures if one.victim != ALL]
-    return found
+        scored += [figure for figure in figures if figure.victim != ALL]
+    return scored
 
 
-def check_audited(said: Audited, names: Sequence[str], victim: str, round: int) -> None:
-    """Raises `RunError` for figures of another attack, adversary, victim or round than were asked for, or that no record has."""
+def check_figures(figures: list[Figure], names: Sequence[str], victim: str, round: int) -> None:
+    """Check a party's figures. Raises `RunError` for another attack, adversary, victim or round, and for invalid figures."""
     try:
-        decode_stored(encode_stored(said), Audited)
+        decode_stored(encode_stored(figures), list[Figure])
     except msgspec.MsgspecError as error:
         raise RunError(f"figures that no record has: {error}") from error
-    for one in said.figures:
-        expected = (one.attack in names, AUDITS.get(one.attack), victim, round)
-        if (True, one.threat_model, one.victim, one.round) != expected or one.metric not in ATTACKS[one.attack].metrics:
+    for figure in figures:
+        place = figure.threat_model, figure.victim, figure.round
+        valid = figure.attack in names and figure.metric in ATTACKS[figure.attack].metrics
+        if not valid or place != (AUDITS[figure.attack], victim, round):
             raise RunError(
-                f"a figure {one.metric!r} of {one.attack!r} on {one.victim!r} under {one.threat_model!r} in round {one.round}; "
-                f"figures of {', '.join(names)} on {victim!r} in round {round} were asked for"
+                f"a figure {figure.metric!r} of {figure.attack!r} on {figure.victim!r} under {figure.threat_model!r} in round "
+                f"{figure.round}; figures of {', '.join(names)} on {victim!r} in round {round} were asked for"
             )

@@ -1,15 +1,15 @@
-"""The server's side of talking to parties that sit apart: what is to be said is gathered, and crosses when an answer is needed.
+"""The server's conversation with deployed parties: items are collected, and sent when an answer is needed.
 
     talk = Conversation(agreement, ask, Journal(folder / "journal.bin"), transcript)
-    loss = talk.post("client/north", "train", round=3)                # nothing crosses yet
-    outcome = talk.drive(server_upload(...), "upload", 3, "entities") # now it does, in one request with what was posted
+    loss = talk.post("client/north", "train", round=3)                # not sent yet
+    outcome = talk.drive(server_upload(...), "upload", 3, "entities") # sent now, in one request with the posted item
     loss().content
 
-A broadcast waits for no answer, so that it rides on the request for the next upload: a round in clear costs one request.
+A broadcast needs no answer, so it travels with the request for the next upload: a round in plaintext costs one request.
 
-Every batch of replies is written to a journal before anything is made of it. A server that is started anew goes on from its last
-checkpoint, makes the same requests, and takes from the journal what was answered already; a request that was under way is made
-once more with the same bytes, and parties that have answered it answer as they did.
+Every batch of replies is written to a journal before it is used. A restarted server continues from its checkpoint, makes the same
+requests, and takes their replies from the journal. A request that was under way is repeated with the same bytes, for the same
+reply.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fkgsec.errors import RunError
 from fkgsec.exchange.rounds import check_header
 from fkgsec.experiments.deploy.agreement import Agreement
 from fkgsec.experiments.deploy.core.messages import LASTING, LATE, Answer, Item, Reply, Request, Step, decode, encode
+from fkgsec.experiments.runs.writing import read_bytes
 from fkgsec.federation import messages
 from fkgsec.federation.messages import SERVER, AnyMessage, Transcript
 from fkgsec.federation.recipes import Table
@@ -35,17 +36,18 @@ from fkgsec.protocols.core.errors import MalformedMessage, describe
 from fkgsec.protocols.core.rounds import NOTHING, Replies, Result, ServerRound, Silence
 
 Ask = Callable[[str, Mapping[str, bytes]], Iterable[tuple[str, bytes | Silence]]]
-"""(stage, requests by party): sends, waits, and yields replies in the order of the requests; a `Silence` says why none came, such
-as a timeout. Parties are named as in `Agreement.addresses`; the stage is for people, such as "round 3: upload"."""
+"""(stage, requests by party): sends, waits, and yields replies in the order of the requests. A `Silence` has the reason for a
+missing reply, such as a timeout. Parties have the names of `Agreement.addresses`; the stage, such as "round 3: upload", is for
+messages to the user."""
 
 LONGEST_REASON = 500
-"""Letters of a reason that a party gives; it is shown, and stands in the record."""
+"""Characters of a party's reason; it is printed, and stored in the record."""
 LARGEST_BACKLOG = 2**30
-"""Bytes that are kept for a party that does not answer; beyond, it has left the run."""
+"""Bytes that wait for a party without an answer; beyond, it has left the run."""
 
 
 class Posted:
-    """An item on its way; call it for its answer, which makes it cross where it has not yet."""
+    """A posted item. Call it for its answer; this sends the item, if necessary."""
 
     def __init__(self, item: Item, fetch: Callable[[], None]) -> None:
         self.item, self.answer = item, None
@@ -59,7 +61,7 @@ class Posted:
 
 
 class Journal:
-    """Batches of replies on disk, each with its length and digest, so that a torn one at the end is told from a whole one."""
+    """Batches of replies on disk, each with its length and digest, which reveal an incomplete one at the end."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,14 +70,15 @@ class Journal:
             self._batches[serial] = replies
 
     def replies(self, serial: int) -> list[tuple[str, bytes | Silence]] | None:
-        """What was answered to a request; None where nothing was written of it."""
-        found = self._batches.pop(serial, None)
-        return None if found is None else [(party, Silence(why) if why else reply) for party, reply, why in found]
+        """Take the replies to a request; None if none were written."""
+        batch = self._batches.pop(serial, None)
+        return None if batch is None else [(party, Silence(why) if why else reply) for party, reply, why in batch]
 
     def write(self, serial: int, replies: Mapping[str, bytes | Silence]) -> None:
-        """Append a batch. Raises `RunError` where it cannot be written."""
+        """Append a batch. Raises `RunError`."""
         batch = [
-            (party, b"", one.reason) if isinstance(one, Silence) else (party, one, "") for party, one in replies.items()
+            (party, b"", reply.reason) if isinstance(reply, Silence) else (party, reply, "")
+            for party, reply in replies.items()
         ]
         content = encode((serial, batch))
         try:
@@ -87,7 +90,7 @@ class Journal:
             raise RunError(f"{self.path}: cannot be written ({error.strerror})") from error
 
     def clear(self) -> None:
-        """Forget all batches: a checkpoint has what came of them."""
+        """Remove all batches after a checkpoint."""
         self._batches.clear()
         try:
             self.path.write_bytes(b"")
@@ -95,11 +98,8 @@ class Journal:
             raise RunError(f"{self.path}: cannot be written ({error.strerror})") from error
 
     def _read(self) -> Iterator[tuple[int, list[tuple[str, bytes, str]]]]:
-        """The whole batches; a torn end, which a kill leaves, is cut off, so that what is appended can be read."""
-        try:
-            content = self.path.read_bytes() if self.path.exists() else b""
-        except OSError as error:
-            raise RunError(f"{self.path}: cannot be read ({error.strerror})") from error
+        """Yield complete batches, and cut off an incomplete end, which a kill leaves, so that batches can be appended."""
+        content = read_bytes(self.path) if self.path.exists() else b""
         start = 0
         while start + 40 <= len(content):
             end = start + 40 + int.from_bytes(content[start : start + 8], "little")
@@ -118,11 +118,11 @@ class Journal:
 
 
 class Standing(msgspec.Struct):
-    """Where a conversation stands, as a checkpoint keeps it.
+    """State of a conversation in a checkpoint.
 
     Attributes:
-        serial: of the last request. lasting: by party how many items that it must take were posted.
-        backlog: by party those that it has not taken. left: by party why it has left the run.
+        serial: of the last request. lasting: number of lasting items posted to each party.
+        backlog: items that wait for each party. left: reason of each party that has left the run.
     """
 
     serial: int = 0
@@ -134,22 +134,19 @@ class Standing(msgspec.Struct):
 
 
 class Conversation:
-    """See the module.
+    """The server's conversation with all parties.
 
     Attributes:
-        requests: the stage of each request that was made, to however many parties.
-        needs_all: whether the run cannot go on without an answer of everybody who is asked.
+        requests: the stage of each request. needs_all: True if the run cannot go on without an answer of every party.
     """
 
     def __init__(self, agreement: Agreement, ask: Ask, journal: Journal, transcript: Transcript) -> None:
         self.agreement, self.standing, self._ask, self._journal = agreement, Standing(), ask, journal
         self._transcript = transcript
         self._outbox: dict[str, list[Posted]] = {party: [] for party in agreement.addresses}
-        self._away: set[str] = set()  # those that did not answer when they were last asked
+        self._away: set[str] = set()  # parties that did not answer the last request
         self.requests: list[str] = []
         self.needs_all = False
-
-    # What is to be said.
 
     def post(
         self,
@@ -163,11 +160,7 @@ class Conversation:
         lasting: bool | None = None,
         stage: str = "",
     ) -> Posted:
-        """Say something to a party with the next request that it is sent.
-
-        Args:
-            lasting: None: as `LASTING` says of the step.
-        """
+        """Add an item to a party's next request. `lasting`: None: as the step is in `LASTING`."""
         number = 0
         if step in LASTING if lasting is None else lasting:
             number = self.standing.lasting[party] = self.standing.lasting.get(party, 0) + 1
@@ -179,9 +172,9 @@ class Conversation:
             self._outbox[party].append(posted)
         return posted
 
-    def post_all(self, step: Step, **said: Any) -> dict[str, Posted]:
-        """The same to every party."""
-        return {party: self.post(party, step, **said) for party in self.agreement.addresses}
+    def post_all(self, step: Step, **fields: Any) -> dict[str, Posted]:
+        """Post the same item to every party."""
+        return {party: self.post(party, step, **fields) for party in self.agreement.addresses}
 
     def drive(
         self,
@@ -191,94 +184,89 @@ class Conversation:
         table: Table,
         members: Collection[str] | None = None,
     ) -> Result:
-        """Run the server's half of a protocol; each of its requests crosses when it reads the replies.
+        """Run the server's half of a protocol; its requests are sent when it reads the replies.
 
         Args:
-            members: who takes part in it; others that are told something merely listen. None: all.
+            members: participants; other receivers only listen. None: all take part.
         """
         try:
             ask = next(steps)
             while True:
-                stage = f"round {round}: {ask.stage}"
-                posted = {
-                    party: self._post_frame(
-                        party, step if members is None or party in members else "listen", round, table, frame, stage
-                    )
-                    for party, frame in ask.requests.items()
-                }
+                posted = {}
+                for party, frame in ask.requests.items():
+                    part = step if members is None or party in members else "listen"
+                    posted[party] = self._post_frame(party, part, round, table, frame, f"round {round}: {ask.stage}")
                 ask = steps.send(self._replies(posted))
         except StopIteration as end:
             return end.value
 
     def _post_frame(self, party: str, step: Step, round: int, table: Table, frame: Any, stage: str) -> Posted:
-        """A frame of a protocol, which the transcript has from now on."""
+        """Post a frame of a protocol, and record it in the transcript."""
         if frame == NOTHING:
             return self.post(party, step, round=round, table=table, stage=stage)
         encoded = [messages.encode(message) for message in frame]
-        for message, one in zip(frame, encoded, strict=True):
-            self._transcript.record(message, one)
+        for message, content in zip(frame, encoded, strict=True):
+            self._transcript.record(message, content)
         tells = any(message.label == SENT_ROWS for message in frame)
         if tells and party in self._away:
-            step = "listen"  # it is in no session of this round
+            step = "listen"  # the party is in no session of this round
         return self.post(party, step, round=round, table=table, frames=encoded, lasting=tells or None, stage=stage)
 
     def _replies(self, posted: Mapping[str, Posted]) -> Replies:
-        """What parties reply, in the order of the requests; read as the protocol asks for it."""
-        for party, one in posted.items():
-            answer = one()
-            if one.answer is None:
-                continue  # it is told later
+        """Yield the parties' replies in the order of the requests, as the protocol reads them."""
+        for party, entry in posted.items():
+            answer = entry()
+            if entry.answer is None:
+                continue  # a lasting item that is sent later
             if answer.silence:
                 yield party, Silence(answer.silence)
             elif answer.frames is not None:
-                yield party, self._spoken(party, one.item, answer.frames)
+                yield party, self._decode_frames(party, entry.item, answer.frames)
 
-    def _spoken(self, party: str, item: Item, frames: list[bytes]) -> tuple[AnyMessage, ...] | Silence:
-        """The messages of a reply, which the transcript has from now on; `Silence` for others than are due."""
-        spoken = []
+    def _decode_frames(self, party: str, item: Item, frames: list[bytes]) -> tuple[AnyMessage, ...] | Silence:
+        """Decode the messages of a reply and record them; return `Silence` for unexpected ones."""
+        decoded = []
         for frame in frames:
             try:
                 message = messages.decode(frame)
                 check_header(message, item.round, party, SERVER, item.table, message.label)
             except RunError as error:
                 return Silence(describe(MalformedMessage(str(error))))
-            spoken.append((message, frame))
-        for message, frame in spoken:
+            decoded.append((message, frame))
+        for message, frame in decoded:
             self._transcript.record(message, frame)
-        return tuple(message for message, _ in spoken)
-
-    # What crosses.
+        return tuple(message for message, _ in decoded)
 
     def flush(self, stage: str) -> None:
-        """One request to every party that is to answer something, with all that was posted to it.
+        """Send a request with all posted items to every party that must answer at least one.
 
-        Raises `RunError` where nobody answers: nothing was made of this request, and the server may be started again.
+        Raises `RunError` if no party answers; the request had no effect, and the server may be started again.
         """
-        asked = {
-            party: [one for one in posted if one.answer is None]
+        due = {
+            party: [entry for entry in posted if entry.answer is None]
             for party, posted in self._outbox.items()
-            if any(one.item.step not in LASTING for one in posted)
+            if any(entry.item.step not in LASTING for entry in posted)
         }
-        if not asked:
+        if not due:
             return
         serial = self.standing.serial + 1
         requests = {
-            party: encode(Request(self.agreement.digest, serial, [one.item for one in posted]))
-            for party, posted in asked.items()
+            party: encode(Request(self.agreement.digest, serial, [entry.item for entry in posted]))
+            for party, posted in due.items()
         }
         replies = self._exchange(stage, serial, requests)
         self.standing.serial = serial
         self.standing.bytes_down += sum(map(len, requests.values()))
         self.standing.bytes_up += sum(len(reply) for reply in replies.values() if not isinstance(reply, Silence))
         self.requests.append(stage)
-        for party, posted in asked.items():
+        for party, posted in due.items():
             self._deliver(party, posted, self._read(party, serial, replies[party], len(posted)))
 
     def _exchange(self, stage: str, serial: int, requests: Mapping[str, bytes]) -> Mapping[str, bytes | Silence]:
-        """By party the first reply, or `Silence`; from the journal where it was asked before."""
+        """Return the first reply of each party, or `Silence`; from the journal for a repeated request."""
         replies: dict[str, bytes | Silence] = dict.fromkeys(requests, Silence("no reply"))
-        if (known := self._journal.replies(serial)) is not None:
-            return replies | dict(known)
+        if (journaled := self._journal.replies(serial)) is not None:
+            return replies | dict(journaled)
         heard: set[str] = set()
         for party, reply in self._ask(stage, requests):
             if party in requests and party not in heard:
@@ -286,9 +274,10 @@ class Conversation:
                 replies[party] = reply
         silent = {party: reply.reason for party, reply in replies.items() if isinstance(reply, Silence)}
         if silent and (self.needs_all or len(silent) == len(requests)):
-            told = "; ".join(f"{party}: {reason}" for party, reason in silent.items())
-            raise RunError(f"{stage}: no answer of {told}; start the server again to go on")
-        if all(self._is_late(reply) for reply in replies.values()):
+            reasons = "; ".join(f"{party}: {reason}" for party, reason in silent.items())
+            raise RunError(f"{stage}: no answer of {reasons}; start the server again to go on")
+        decoded = map(self._decode, replies.values())
+        if all(isinstance(message, Reply) and LATE in message.error for message in decoded):
             raise RunError(
                 f"{stage}: every party has answered a later request than {serial}; {self._journal.path.parent} is older than "
                 "the run, take the folder that it went on in"
@@ -296,30 +285,28 @@ class Conversation:
         self._journal.write(serial, replies)
         return replies
 
-    def _is_late(self, reply: bytes | Silence) -> bool:
-        """Whether a party refuses a request since it has answered a later one."""
-        if isinstance(reply, Silence):
-            return False
-        try:
-            return LATE in decode(reply, Reply, self.agreement.largest_bytes).error
-        except RunError:
-            return False
-
-    def _read(self, party: str, serial: int, reply: bytes | Silence, count: int) -> list[Answer] | Silence:
-        """The answers of a reply. A reply that is at fault counts as none."""
+    def _decode(self, reply: bytes | Silence) -> Reply | Silence:
         if isinstance(reply, Silence):
             return reply
         try:
-            said = decode(reply, Reply, self.agreement.largest_bytes)
+            return decode(reply, Reply, self.agreement.largest_bytes)
         except RunError as error:
             return Silence(f"MalformedMessage: {error}")
-        if said.error:
-            return Silence(_told(said.error))
-        if (said.run, said.serial, said.party) != (self.agreement.digest, serial, party):
-            return Silence(f"MalformedMessage: a reply of {said.party!r} to request {said.serial}; {serial} was due")
-        if len(said.answers) != count:
-            return Silence(f"MalformedMessage: {len(said.answers)} answers to {count} items")
-        return [replace(one, silence=_told(one.silence)) if one.silence else one for one in said.answers]
+
+    def _read(self, party: str, serial: int, reply: bytes | Silence, count: int) -> list[Answer] | Silence:
+        """Return the answers of a reply, or `Silence` for a faulty one."""
+        message = self._decode(reply)
+        if isinstance(message, Silence):
+            return message
+        if message.error:
+            return Silence(_printable(message.error))
+        if (message.run, message.serial, message.party) != (self.agreement.digest, serial, party):
+            return Silence(
+                f"MalformedMessage: a reply of {message.party!r} to request {message.serial}; {serial} was due"
+            )
+        if len(message.answers) != count:
+            return Silence(f"MalformedMessage: {len(message.answers)} answers to {count} items")
+        return [replace(answer, silence=_printable(answer.silence)) for answer in message.answers]
 
     def _deliver(self, party: str, posted: list[Posted], answers: list[Answer] | Silence) -> None:
         """Give each item its answer, and keep for later what the party must take and has not."""
@@ -328,53 +315,49 @@ class Conversation:
             self._away.add(party)
             answers = [Answer(silence=answers.reason)] * len(posted)
         backlog = []
-        for one, answer in zip(posted, answers, strict=True):
-            one.answer = answer
-            if answer.silence and one.item.lasting:
-                # Of a session that is over the party has to know which rows were sent.
-                told = replace(one.item, step="listen") if one.item.step == "upload" else one.item
-                backlog.append(told)
-        self._outbox[party] = []
-        self._owe(party, backlog)
-
-    def _owe(self, party: str, backlog: list[Item]) -> None:
+        for entry, answer in zip(posted, answers, strict=True):
+            entry.answer = answer
+            if answer.silence and entry.item.lasting:
+                # After its session the party still has to know which rows were sent.
+                item = replace(entry.item, step="listen") if entry.item.step == "upload" else entry.item
+                backlog.append(item)
         size = sum(len(item.content) + sum(map(len, item.frames or ())) for item in backlog)
         if size > LARGEST_BACKLOG:
             self.standing.left[party] = f"{party} has left the run: {size:,} bytes wait for it"
-            return
+            backlog = []
         self._outbox[party] = [self._waiting(item) for item in backlog]
 
     def _waiting(self, item: Item) -> Posted:
         return Posted(item, lambda: self.flush(f"round {item.round}: {item.step}"))
 
-    # What is kept.
-
-    def stand(self) -> Standing:
-        """Where it stands, with what was posted and has not crossed."""
-        waiting = {party: [one.item for one in posted if one.answer is None] for party, posted in self._outbox.items()}
+    def state(self) -> Standing:
+        """Return the state for a checkpoint, with the items that were not sent."""
+        waiting = {
+            party: [entry.item for entry in posted if entry.answer is None] for party, posted in self._outbox.items()
+        }
         self.standing.backlog = {party: items for party, items in waiting.items() if items}
         return self.standing
 
     def resume(self, standing: Standing) -> None:
-        """Go on from what `stand` gave."""
+        """Restore the result of `state`."""
         self.standing = standing
         for party, items in standing.backlog.items():
             self._outbox[party] = [self._waiting(item) for item in items]
 
     def waiting(self, step: Step, round: int) -> dict[str, Posted]:
-        """By party what was posted of a step and has not crossed."""
+        """Return each party's item of a step that was posted and not sent."""
         return {
-            party: one
+            party: entry
             for party, posted in self._outbox.items()
-            for one in posted
-            if (one.item.step, one.item.round) == (step, round)
+            for entry in posted
+            if (entry.item.step, entry.item.round) == (step, round)
         }
 
     def settle(self) -> None:
-        """After a checkpoint that has all that was answered so far."""
+        """Clear the journal after a checkpoint."""
         self._journal.clear()
 
 
-def _told(reason: str) -> str:
-    """A party's words, made fit for a line."""
+def _printable(reason: str) -> str:
+    """Shorten a party's reason, and replace control characters."""
     return "".join(letter if letter.isprintable() else "?" for letter in reason[:LONGEST_REASON])

@@ -1,14 +1,12 @@
-"""What a party measures of the models that it keeps, and what the server makes of all figures: ranks stay where they are.
+"""A party's measurements of its models, and the server's figures over all parties: ranks stay with the parties.
 
-    mine = measured(outcome, 5, graph, agreement)                    # at the party: sums, sums of squares, counts
-    reached([mine, theirs, ...], ["north", "south"], seed=0)         # at the server: figures with intervals
+    mine = measure_models(outcome, 5, graph, agreement)              # at the party: sums, sums of squares, counts
+    combine({"north": mine, "south": theirs}, seed=0)                # at the server: figures with intervals
 
-The mean reciprocal rank over all clients needs sums and counts; so do Hits@k with their Wilson intervals. Its interval takes the
-sums of squares (the normal approximation, the clients being strata). Sums of resamples would tell more: of ten triples, single
-items are what two of a thousand such sums differ by, again and again. Sums cross with `DECIMALS` places, since the 50 bits of an
-exact one can be those of one set of ranks alone. Few items hide nothing: a party tells nothing of fewer triples than were agreed
-on, nor of two groups that one such follows from. In the laboratory the items themselves cross, so that the figures are those of
-one process, bit for bit.
+Sums and counts give the mean reciprocal rank over all clients, and Hits@k with Wilson intervals. Sums of squares give the mean's
+interval (normal approximation, clients as strata); sums of resamples would reveal single items. Sums are rounded to `DECIMALS`
+places, since an exact sum can identify a set of ranks. A party reveals nothing of fewer triples than agreed on, nor two groups
+whose difference is that small. In the laboratory the items themselves are sent, so figures equal those of one process exactly.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ from fkgsec.estimate import Estimate
 from fkgsec.experiments.deploy.agreement import Agreement
 from fkgsec.experiments.tasks.task import Figures, Reached
 from fkgsec.federation.checkpoint import save_tensors
-from fkgsec.kge.models import HITS, ClientTables
+from fkgsec.kge.models import HITS
 from fkgsec.randomness import generator
 
 DECIMALS = 3
@@ -48,13 +46,12 @@ class Best(NamedTuple):
 
 
 class Group(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A party's figures on some of its test triples.
+    """A party's figures on a group of test triples.
 
     Attributes:
-        count: how many. total: the sum of their reciprocal ranks, the sides averaged.
-        hits: by k, the sum of their shares of sides that rank up to k.
-        squares: the sum of their squares; 0 in the laboratory.
-        items: in the laboratory alone, each one's reciprocal rank, float64 little-endian.
+        total: sum of reciprocal ranks, averaged over sides. squares: sum of their squares; 0 in the laboratory.
+        hits: by k, the sum of the shares of sides that rank up to k.
+        items: in the laboratory, the reciprocal rank of each triple, float64 little-endian.
     """
 
     count: int
@@ -65,34 +62,29 @@ class Group(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Measured(msgspec.Struct, frozen=True):
-    """What a party says of its models: by group of triples (`GROUPS`; "shared", of the shared model of a client that has two),
-    and its own figures with intervals."""
+    """A party's measurements of its models: sums by group (`GROUPS`; "shared": a second, shared model), and its figures."""
 
     round: int
     groups: dict[str, Group]
-    own: dict[str, Estimate]
+    figures: dict[str, Estimate]
 
 
-def measured(outcome: Mapping[str, Any], round: int, graph: FederatedGraph, agreement: Agreement) -> Measured:
-    """Figures of a party's kept models.
-
-    Args:
-        outcome: what `KgeTask.outcome` says of them. graph: the party's.
-    """
+def measure_models(outcome: Mapping[str, Any], round: int, graph: FederatedGraph, agreement: Agreement) -> Measured:
+    """Measure a party's models of the best round. `outcome`: from `KgeTask.outcome`."""
     (ranks,), leaked = outcome["test_ranks"], leaked_test_mask(graph, 0)
-    if not agreement.tells(len(ranks)):
+    if not agreement.reveals(len(ranks)):
         return Measured(round, {}, {})
     groups, parts = {"all": ranks}, {"leaked": ranks[leaked], "clean": ranks[~leaked]}
-    if all(agreement.tells(len(own)) for own in parts.values()):  # with all, each follows from the other
+    if all(agreement.reveals(len(part)) for part in parts.values()):  # all minus one part reveals the other
         groups |= parts
     if shared := outcome.get("shared_test_ranks"):
         groups["shared"] = shared[0]
-    told = {name: _group(own, agreement) for name, own in groups.items()}
-    return Measured(round, told, _combined([told["all"]], agreement.options.seed))
+    sums = {name: _group(part, agreement) for name, part in groups.items()}
+    return Measured(round, sums, _combined([sums["all"]], agreement.options.seed))
 
 
 def rounded(total: float, agreement: Agreement) -> float:
-    """A sum over a party's triples as it crosses: with `DECIMALS` places, in the laboratory all of it."""
+    """Round a sum over a party's triples to `DECIMALS` places, except in the laboratory."""
     return total if agreement.randomness == "laboratory" else round(total, DECIMALS)
 
 
@@ -105,12 +97,12 @@ def _group(ranks: np.ndarray, agreement: Agreement) -> Group:
     return Group(len(items), total, hits, squares=rounded(float(np.square(items).sum()), agreement))
 
 
-def reached(parts: Mapping[str, Measured], seed: int) -> Reached:
-    """The figures over all clients, by client's name in the order of the parties."""
-    by_group = {name: [one.groups[name] for one in parts.values() if name in one.groups] for name in GROUPS}
+def combine(parts: Mapping[str, Measured], seed: int) -> Reached:
+    """Compute the figures over all clients from their measurements by name, in the order of the parties."""
+    by_group = {name: [part.groups[name] for part in parts.values() if name in part.groups] for name in GROUPS}
     return Reached(
         _combined(by_group["all"], seed),
-        {name: one.own for name, one in parts.items()},
+        {name: part.figures for name, part in parts.items()},
         {name: _combined(by_group[name], seed) for name in ("leaked", "clean")},
         _combined(by_group["shared"], seed) if by_group["shared"] else {},
     )
@@ -118,10 +110,8 @@ def reached(parts: Mapping[str, Measured], seed: int) -> Reached:
 
 def _combined(groups: Sequence[Group], seed: int) -> Figures:
     count = sum(group.count for group in groups)
-    figures = {"mrr": _mean(groups, count, seed)}
-    for k in HITS:
-        figures[f"hits@{k}"] = estimate.proportion(sum(group.hits[k] for group in groups), count)
-    return figures
+    hits = {f"hits@{k}": estimate.proportion(sum(group.hits[k] for group in groups), count) for k in HITS}
+    return {"mrr": _mean(groups, count, seed), **hits}
 
 
 def _mean(groups: Sequence[Group], count: int, seed: int) -> Estimate:
@@ -135,22 +125,21 @@ def _mean(groups: Sequence[Group], count: int, seed: int) -> Estimate:
     return Estimate(value, max(0.0, value - half), min(1.0, value + half), count, "normal")
 
 
-def check_measured(said: Measured, agreement: Agreement, *, round: int, num_test: int, two_models: bool) -> None:
-    """Raises `RunError` for figures that contradict themselves, or are not of this round or as many triples."""
+def check_measured(measured: Measured, agreement: Agreement, *, round: int, num_test: int, two_models: bool) -> None:
+    """Check a party's measurements. Raises `RunError` for contradictions, and for another round or number of triples."""
     laboratory = agreement.randomness == "laboratory"
-    if said.round != round:
-        raise RunError(f"figures of round {said.round}; those of round {round} were asked for")
-    if not agreement.tells(num_test):
+    if measured.round != round:
+        raise RunError(f"figures of round {measured.round}; those of round {round} were asked for")
+    if not agreement.reveals(num_test):
         raise RunError(f"it has {num_test} test triples, fewer than the {agreement.fewest_triples} that were agreed on")
-    groups, figures = said.groups, {"mrr", *(f"hits@{k}" for k in HITS)}
-    if set(said.own) != figures or not all(
-        0 <= number <= 1 for one in said.own.values() for number in (one.low, one.value, one.high)
-    ):
-        raise RunError(
-            f"figures of its own: {', '.join(said.own) or 'none'}; {', '.join(sorted(figures))} in 0..1 are due"
-        )
-    if not all(one.low <= one.value <= one.high and one.n == num_test for one in said.own.values()):
-        raise RunError(f"figures of its own: no shares of {num_test} test triples inside their intervals")
+    groups, figures = measured.groups, {"mrr", *(f"hits@{k}" for k in HITS)}
+    ends = [(figure.low, figure.value, figure.high) for figure in measured.figures.values()]
+    if set(measured.figures) != figures or not all(0 <= number <= 1 for numbers in ends for number in numbers):
+        names = ", ".join(measured.figures) or "none"
+        raise RunError(f"its figures: {names}; {', '.join(sorted(figures))} in 0..1 are due")
+    inside = all(low <= value <= high for low, value, high in ends)
+    if not inside or any(figure.n != num_test for figure in measured.figures.values()):
+        raise RunError(f"its figures: no shares of {num_test} test triples inside their intervals")
     due = GROUPS if two_models else GROUPS[:3]
     if set(groups) != set(due) and (laboratory or set(groups) != set(due) - set(PARTS)):
         raise RunError(f"figures of {', '.join(groups) or 'nothing'}; {', '.join(due)} are due")
@@ -171,26 +160,20 @@ def check_measured(said: Measured, agreement: Agreement, *, round: int, num_test
 
 
 def write_embeddings(folder: Path, outcome: Mapping[str, Any], graph: FederatedGraph) -> None:
-    """The party's model of the kept round, with the names of its rows: `embeddings.safetensors`. Raises `RunError`."""
+    """Write the party's model of the best round with the names of its rows: `embeddings.safetensors`. Raises `RunError`."""
     path, client = folder / EMBEDDINGS, graph.clients[0]
     tensors: dict[str, Tensor] = {}
     for kind in ("tables", "trained", "private"):
-        for one in outcome.get(kind, ()):
-            tensors |= _named(kind, one)
+        for tables in outcome.get(kind, ()):
+            for table in ("entities", "relations"):
+                tensors[f"{kind}.{table}"] = getattr(tables, table).contiguous().clone()
     names = {
-        "entities": [graph.entities[number] for number in client.entity_ids],
-        "relations": [graph.relations[number] for number in client.relation_ids],
+        "entities": json.dumps([graph.entities[number] for number in client.entity_ids]),
+        "relations": json.dumps([graph.relations[number] for number in client.relation_ids]),
     }
     part = path.with_name(path.name + ".part")
     try:
-        save_tensors(part, tensors, {kind: json.dumps(one) for kind, one in names.items()})
+        save_tensors(part, tensors, names)
         part.replace(path)
     except OSError as error:
         raise RunError(f"{path}: cannot be written ({error})") from error
-
-
-def _named(kind: str, tables: ClientTables) -> dict[str, Tensor]:
-    return {
-        f"{kind}.entities": tables.entities.contiguous().clone(),
-        f"{kind}.relations": tables.relations.contiguous().clone(),
-    }

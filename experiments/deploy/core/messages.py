@@ -1,11 +1,10 @@
-"""What crosses between a deployed server and a client: one request, one reply, both of several items.
+"""Messages between a deployed server and a client: a request of several items, and a reply with an answer to each.
 
     request = Request(run, 3, [Item(step="broadcast", round=2, table="entities", lasting=5, frames=[...]),
                                Item(step="train", round=3), Item(step="upload", round=3, table="entities")])
     decode_reply(party.answer(encode(request)), largest_bytes).answers      # an `Answer` to each item, in their order
 
-The frames inside are the messages of the laboratory's exchange (`fkgsec.federation.messages`), byte for byte; what stands around
-them is the cost of being apart, and counted as such.
+The frames inside are the messages of an exchange in one process (`fkgsec.federation.messages`), byte for byte.
 """
 
 from __future__ import annotations
@@ -18,38 +17,26 @@ import numpy as np
 from fkgsec.errors import RunError
 
 LARGEST = 2**31 - 1
-"""Bytes of a message that no agreement allows to be exceeded."""
+"""Upper limit on the bytes of a message, whatever the agreement."""
 
 Step = Literal[
-    "hello",
-    "alignment",
-    "union",
-    "place",
-    "broadcast",
-    "train",
-    "validate",
-    "candidate",
-    "keep",
-    "upload",
-    "listen",
-    "measure",
-    "audit",
-]
+    "hello", "alignment", "union", "place", "broadcast", "train", "validate", "candidate", "keep", "upload", "listen",
+    "measure", "audit",
+]  # fmt: skip
 LASTING: tuple[Step, ...] = ("place", "broadcast", "candidate", "keep", "listen")
-"""Steps that a client must take, later if not now: they are sent again until it has answered them."""
+"""Steps that a client must take: they are sent again until it answers."""
 
 LATE = "late request"
-"""Stands in the error of a reply to a request whose serial number is lower than that of one that was answered."""
+"""Part of the error in a reply to a request older than the last answered one."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One thing that a client is to do.
+    """A step for a client.
 
     Attributes:
-        step: what. round, table: of which; 0 and empty where that says nothing.
-        lasting: counts the items that a client must take, from 1 on, so that it takes each once; 0 for the others.
-        frames: messages of the step's protocol; None where the client merely gets the turn.
-        content: what the step needs beside these, as msgpack.
+        round, table: 0 and empty where they do not apply.
+        lasting: number of an item that the client must take, from 1 on, so that it takes each once; 0 for the others.
+        frames: messages of the step's protocol; None if the client only gets the turn. content: further data, as msgpack.
     """
 
     step: Step
@@ -61,7 +48,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What the server sends: `run`, the digest of the agreement; `serial`, which grows with every request of the run."""
+    """A message of the server. `run`: digest of the agreement. `serial`: grows with every request of the run."""
 
     run: bytes
     serial: int
@@ -69,7 +56,7 @@ class Request(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What came of an item: messages, or further content, or why there is none."""
+    """Result of an item: messages, or further content, or the reason for neither (`silence`)."""
 
     frames: list[bytes] | None = None
     content: bytes = b""
@@ -77,7 +64,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """What a client sends back. `error`: why it took nothing of the request, which is then as if it had not come."""
+    """A client's message. `error`: the reason for refusing the whole request, which then has no effect."""
 
     run: bytes
     serial: int
@@ -91,12 +78,12 @@ _encoder = msgspec.msgpack.Encoder()
 
 
 def encode(message: object) -> bytes:
-    """The bytes of a message, or of what stands in an item's `content`."""
+    """Encode a message, or an item's `content`."""
     return _encoder.encode(message)
 
 
 def decode(frame: bytes, kind: type[Kind], largest_bytes: int = LARGEST) -> Kind:
-    """The message in a frame. Raises `RunError` for one that is too large or cannot be read."""
+    """Decode a message. Raises `RunError` for one that is too large or cannot be read."""
     if len(frame) > largest_bytes:
         raise RunError(f"a message of {len(frame):,} bytes; at most {largest_bytes:,} are read")
     try:
@@ -105,11 +92,11 @@ def decode(frame: bytes, kind: type[Kind], largest_bytes: int = LARGEST) -> Kind
         raise RunError(f"a {kind.__name__.lower()} cannot be read: {error}") from error
 
 
-# What stands in contents.
+# Contents of items and answers.
 
 
 class Hello(msgspec.Struct, frozen=True):
-    """A client's sizes: rows and triples by name (`fkgsec.experiments.tasks.kge`), and a digest of its data under its secret."""
+    """A client's sizes by name (`fkgsec.experiments.tasks.kge`), and a digest of its data under its secret."""
 
     sizes: dict[str, int]
     data: bytes
@@ -117,31 +104,31 @@ class Hello(msgspec.Struct, frozen=True):
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """Where a client's rows of a table stand, int32 little-endian, among `num_rows`; empty places: it knows the names itself."""
+    """Positions of a client's rows in a table of `num_rows`, int32 little-endian; empty if the client knows all names."""
 
     num_rows: int
     places: bytes = b""
 
 
 def placed_rows(places: bytes) -> np.ndarray:
-    """Row numbers as `Placed` has them, int32 `[n]`; of other bytes those that are whole."""
+    """Decode the row numbers of `Placed`, int32 `[n]`; incomplete ones are dropped."""
     return np.frombuffer(places[: len(places) // 4 * 4], dtype="<i4")
 
 
 def are_places(places: np.ndarray, count: int, num_rows: int) -> bool:
-    """Whether these are `count` different rows of a table of `num_rows`."""
+    """Return True for `count` different rows of a table of `num_rows`."""
     within = not len(places) or (int(places.min()) >= 0 and int(places.max()) < num_rows)
     return len(places) == count == len(np.unique(places)) and within
 
 
 class Trained(msgspec.Struct, frozen=True):
-    """The mean loss of a round of local training. None under secure aggregation: it would tell which rows a client holds."""
+    """The mean loss of a round of local training; None under secure aggregation, as it would reveal a client's rows."""
 
     loss: float | None
 
 
 class Validated(msgspec.Struct, frozen=True):
-    """The sum of the reciprocal ranks of a client's validation triples, all sides, and how many these are; zeros of too few."""
+    """The sum and number of reciprocal ranks of a client's validation triples, all sides; zeros for too few."""
 
     total: float
     count: int

@@ -1,4 +1,4 @@
-"""Flower's own commands: where they are, and the environment in which they tell nobody outside and install nothing.
+"""Flower's commands, and the environment in which they report nothing and install nothing.
 
     subprocess.run([command("flwr"), "run", str(app), "deploy"], env=environment(folder / "flower"))
 
@@ -26,38 +26,37 @@ QUIET = {
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
 }
-"""No events to Flower's makers, no question for newer versions, no packages installed by an app; a quarter of a second between
-two looks for work where the default is a whole one."""
+"""No telemetry, no update checks, no packages installed by an app; polling every quarter of a second instead of every second."""
 
 
 def command(name: str) -> str:
-    """The path of one of Flower's commands, such as `flower-superlink`. Raises `RunError` where it is not installed."""
-    places = (
-        [named] if (named := os.environ.get(FOLDER)) else [str(Path(sys.executable).parent), os.environ.get("PATH")]
-    )
-    for place in places:
-        if place and (found := shutil.which(name, path=place)):
-            return found
+    """Find a command of Flower, such as `flower-superlink`. Raises `RunError` if it is not installed."""
+    folder = os.environ.get(FOLDER)
+    for place in [folder] if folder else [str(Path(sys.executable).parent), os.environ.get("PATH")]:
+        if place and (path := shutil.which(name, path=place)):
+            return path
+    where = f" in {folder}" if folder else ""
     raise RunError(
-        f"{name}: not found{f' in {named}' if named else ''}; install Flower (pip install flwr=={VERSION}), or name the folder "
-        f"of its commands in {FOLDER}"
+        f"{name}: not found{where}; install Flower (pip install flwr=={VERSION}), or name the folder of its commands in {FOLDER}"
     )
 
 
 def interpreter() -> str:
-    """The Python that has Flower's packages. Raises `RunError` where there is none."""
+    """Find the Python with Flower's packages. Raises `RunError`."""
     return command("python") if os.environ.get(FOLDER) else sys.executable
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of a Flower process whose files go to `home`."""
-    found = Path(command("flwr")).parent
-    path = os.pathsep.join([str(found), os.environ.get("PATH", os.defpath)])  # Flower starts its other commands by name
+    """Return the environment of a Flower process with its files in `home`."""
+    folder = Path(command("flwr")).parent
+    path = os.pathsep.join(
+        [str(folder), os.environ.get("PATH", os.defpath)]
+    )  # Flower starts its other commands by name
     return {**os.environ, **QUIET, "FLWR_HOME": str(home.absolute()), "PATH": path, **more}
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str | None:
-    """What one of Flower's commands says is wrong, in a line, without the box around it; None where it succeeded."""
+    """Extract the error of a Flower command as one line, without its box; None if it succeeded."""
     if done.returncode == 0:
         return None
     inside = (line.strip("│ ") for line in done.stderr.splitlines() if not line.startswith(("╭", "╰")))
@@ -65,10 +64,7 @@ def complaint(done: subprocess.CompletedProcess[str]) -> str | None:
 
 
 def configure(home: Path, connection: str, address: str, authority: Path) -> None:
-    """Write which SuperLink Flower's commands speak to, with whole paths, wherever the folder is now.
-
-    Raises `RunError`.
-    """
+    """Configure the SuperLink of Flower's commands, with absolute paths. Raises `RunError`."""
     trusted = json.dumps(str(authority.absolute()), ensure_ascii=False)
     lines = ["[superlink]", f'default = "{connection}"', f"[superlink.{connection}]", f'address = "{address}"']
     write_atomically(home / "config.toml", "\n".join([*lines, f"root-certificates = {trusted}", ""]).encode())

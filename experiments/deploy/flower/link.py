@@ -1,13 +1,13 @@
-"""Asks the parties over Flower: the server's end of a federation whose parties sit apart.
+"""The network of a deployed server: requests to parties over Flower.
 
     with FlowerLink(Path("consortium/server"), say=print) as link:
         link.wait_for(["client/berlin", "client/paris"])
         for party, reply in link.ask("upload", {"client/berlin": b"...", "client/paris": b"..."}):   # in this order
             ...
 
-A run of Flower is one ServerApp, which the SuperLink starts and which comes back to this process for the frames to send. Where it
-goes away, the SuperLink being killed or restarted, another one is started as soon as a SuperLink answers, and is given what was
-not replied to under the same numbers; a party that has answered a number answers it with the same bytes.
+A run of Flower is one ServerApp, which the SuperLink starts and which connects to this process for frames to send. If it ends,
+because the SuperLink was killed or restarted, another one is started once a SuperLink answers. It gets the unanswered requests
+under the same numbers, and a party repeats its reply to a number with the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from fkgsec.experiments.deploy.layout import CONNECTION, ServerFolder
 from fkgsec.federation.messages import client_party
 from fkgsec.protocols.core.rounds import NOTHING, Silence
 
-"""How long a party may take for one reply before it counts as silent."""
 _START_S, _AGAIN_S, _LOOK_S, _RETURN_S = 120.0, 2.0, 1.0, 120.0
 
 
@@ -49,7 +48,7 @@ class FlowerLink:
     def __init__(
         self, folder: Path, *, timeout_s: float = TIMEOUT_S, say: Callable[[str], None] = lambda line: None
     ) -> None:
-        """`timeout_s`: for a reply, and for a SuperLink that went away. `say`: told what is waited for."""
+        """`timeout_s`: limit for a reply, and for a restart of the SuperLink. `say`: gets progress messages."""
         self._folder, self._timeout_s, self._say = ServerFolder(folder), timeout_s, say
         self._keys = {client_party(name): key for name, key in self._folder.public_keys().items()}
         self._door = Door(self._folder.address)
@@ -74,42 +73,42 @@ class FlowerLink:
         self._door.__exit__(kind, error, trace)
 
     def wait_for(self, parties: Collection[str]) -> None:
-        """Until the SuperNodes of all these parties are online. Raises `RunError` after the limit, naming who is missing."""
-        if missing := self._awaited(parties, self._timeout_s):
+        """Wait until the SuperNodes of all these parties are online. Raises `RunError` after the limit."""
+        if missing := self._await_nodes(parties, self._timeout_s):
             raise RunError(f"the SuperNodes of {', '.join(missing)} are not online after {self._timeout_s:.0f} s")
 
     def ask(self, stage: str, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | Silence]]:
-        """Send each party its request at once; the replies, in this order, as they are read (before the next `ask`).
+        """Send all requests now; yield the replies in this order. Read them before the next `ask`.
 
-        A party without a reply within the limit, or whose SuperNode or process is not there, is a `Silence` with the reason.
+        A party without a reply within the limit, or without a SuperNode or process, is a `Silence` with the reason.
         """
         numbered = []
         for party, frame in requests.items():
             self._count += 1
             numbered.append(_Request(f"{self._session}-{self._count}", stage, party, frame))
-        found: dict[str, bytes | Silence] = {}
-        self._post(numbered, found)
-        return self._replies(numbered, found, time.monotonic() + self._timeout_s)
+        replies: dict[str, bytes | Silence] = {}
+        self._post(numbered, replies)
+        return self._replies(numbered, replies, time.monotonic() + self._timeout_s)
 
     def _replies(
-        self, asked: Sequence[_Request], found: dict[str, bytes | Silence], deadline: float
+        self, requests: Sequence[_Request], replies: dict[str, bytes | Silence], deadline: float
     ) -> Iterator[tuple[str, bytes | Silence]]:
-        for one in asked:
-            while one.number not in found:
+        for request in requests:
+            while request.number not in replies:
                 try:
                     arrived = self._arrived(deadline)
                 except wire.WireError:
-                    self._post([other for other in asked if other.number not in found], found, lost=True)
+                    self._post([other for other in requests if other.number not in replies], replies, lost=True)
                     deadline = time.monotonic() + self._timeout_s
                     continue
                 if arrived is None:
-                    found[one.number] = Silence(f"no reply within {self._timeout_s:.0f} s")
+                    replies[request.number] = Silence(f"no reply within {self._timeout_s:.0f} s")
                 else:
-                    found.setdefault(*arrived)
-            yield one.party, found[one.number]
+                    replies.setdefault(*arrived)
+            yield request.party, replies[request.number]
 
     def _arrived(self, deadline: float) -> tuple[str, bytes | Silence] | None:
-        """Number and content of the next reply; None where there is none until the deadline. Raises `wire.WireError`."""
+        """Return number and content of the next reply; None after the deadline. Raises `wire.WireError`."""
         assert self._stream is not None
         while select.select([self._stream], [], [], max(deadline - time.monotonic(), 0))[0]:
             header, frame = wire.receive(self._stream)
@@ -117,28 +116,30 @@ class FlowerLink:
                 return header["id"], Silence(header["silence"]) if header["silence"] else frame or NOTHING
         return None
 
-    def _post(self, requests: Sequence[_Request], found: dict[str, bytes | Silence], *, lost: bool = False) -> None:
-        """Hand requests to the ServerApp, or to another one where it was `lost` or is lost now. A party whose SuperNode is not
-        online is silent; where the SuperLink comes back its SuperNodes are waited for, which need a while to notice."""
+    def _post(self, requests: Sequence[_Request], replies: dict[str, bytes | Silence], *, lost: bool = False) -> None:
+        """Send requests to the ServerApp, or to a new one if it was or gets `lost`.
+
+        A party is silent if its SuperNode is not online. SuperNodes need a while to notice that a SuperLink is back.
+        """
         while True:
             if lost:
                 self._connect()
-                self._awaited({one.party for one in requests}, _RETURN_S)
+                self._await_nodes({request.party for request in requests}, _RETURN_S)
             try:
                 nodes = self._nodes()
-                for one in requests:
-                    if one.party not in nodes:
-                        found[one.number] = Silence("its SuperNode is not online")
+                for request in requests:
+                    if request.party not in nodes:
+                        replies[request.number] = Silence("its SuperNode is not online")
                     else:
-                        self._send(self._header(one, nodes[one.party]), one.frame)
+                        self._send(self._header(request, nodes[request.party]), request.frame)
             except wire.WireError:
                 lost = True
                 continue
             return
 
-    def _awaited(self, parties: Collection[str], limit_s: float) -> list[str]:
-        """Wait until the SuperNodes of all these are online, or for so long; returns who is missing then."""
-        deadline, told = time.monotonic() + limit_s, None
+    def _await_nodes(self, parties: Collection[str], limit_s: float) -> list[str]:
+        """Wait until all SuperNodes are online, or for `limit_s` seconds; return the missing parties."""
+        deadline, reported = time.monotonic() + limit_s, None
         while True:
             try:
                 missing = sorted(set(parties) - set(self._nodes()))
@@ -147,13 +148,13 @@ class FlowerLink:
                 continue
             if not missing or time.monotonic() > deadline:
                 return missing
-            if missing != told:
+            if missing != reported:
                 self._say(f"waiting for the SuperNodes of {', '.join(missing)}")
-                told = missing
+                reported = missing
             time.sleep(_LOOK_S)
 
     def _nodes(self) -> dict[str, int]:
-        """Of each party whose SuperNode is online its number. Raises `wire.WireError`."""
+        """Return the numbers of the SuperNodes that are online, by party. Raises `wire.WireError`."""
         self._send({"kind": "nodes"})
         assert self._stream is not None
         while True:  # a late reply of an earlier request may come first
@@ -167,15 +168,21 @@ class FlowerLink:
             raise wire.WireError("there is no ServerApp")
         wire.send(self._stream, header, frame)
 
-    def _header(self, one: _Request, node: int) -> dict[str, object]:
-        return {"kind": "ask", "id": one.number, "stage": one.stage, "node": node, "ttl": self._timeout_s + _START_S}
+    def _header(self, request: _Request, node: int) -> dict[str, object]:
+        return {
+            "kind": "ask",
+            "id": request.number,
+            "stage": request.stage,
+            "node": node,
+            "ttl": self._timeout_s + _START_S,
+        }
 
     def _connect(self) -> None:
-        """Start a run of Flower and wait for its ServerApp. Raises `RunError` where none comes within the limit."""
+        """Start a run of Flower and wait for its ServerApp. Raises `RunError` after the limit."""
         if self._stream is not None:
             self._stream.close()
             self._say("the SuperLink went away; waiting for it to come back")
-        self._stream, deadline, told = None, time.monotonic() + self._timeout_s, None
+        self._stream, deadline, reported = None, time.monotonic() + self._timeout_s, None
         while self._stream is None:
             error = self._start()
             if error is None:
@@ -186,9 +193,9 @@ class FlowerLink:
             if error is not None:
                 if time.monotonic() > deadline:
                     raise RunError(f"the SuperLink does not take the run: {error}")
-                if error != told:
+                if error != reported:
                     self._say(f"waiting for the SuperLink: {error}")
-                    told = error
+                    reported = error
                 time.sleep(_AGAIN_S)
 
     def _start(self) -> str | None:

@@ -1,10 +1,9 @@
-"""A local address where a Flower process finds the fkgsec process that it works for.
+"""A local address at which a fkgsec process serves its Flower process.
 
     with Door(Path("parties/berlin/door/party.address")) as door:
-        stream = door.accept()                                  # of whoever has read the address file
-        header, frame = wire.receive(stream)
+        attend(door, party.answer, say=print)                   # answer a SuperNode's ClientApp
 
-The socket and the file are for their owner alone (and for a container that is given their folder).
+Only their owner can use the socket and the address file (and a container with their folder).
 """
 
 from __future__ import annotations
@@ -16,22 +15,29 @@ import os
 import secrets
 import socket
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from fkgsec.errors import RunError
+from fkgsec.errors import FkgsecError, RunError
 from fkgsec.experiments.deploy.flower.inside.fkgsec_relay import wire
 from fkgsec.experiments.runs.writing import write_atomically
+from fkgsec.protocols.core.errors import ProtocolError
+from fkgsec.protocols.core.rounds import Silence
 
 _LONGEST_SOCKET = 100
-"""Bytes of a path that every system takes for a unix socket."""
+"""Length of a unix socket's path that every system allows."""
 _GREETING_S, _GREETING_BYTES = 10.0, 1024
-"""Limits of a greeting, which holds a token and nothing else: whoever sends it may be a stranger."""
+"""Limits of a greeting, which has only a token: the sender may be a stranger."""
+_PARCEL_S = 60.0
+"""Seconds in which a ClientApp must send its request, or take its reply. 2 GiB cross a local socket in far less."""
+Answer = Callable[[bytes], bytes | Silence]
+Say = Callable[[str], None]
 
 
 class Door:
-    """Listens where an address file says, while it is open."""
+    """Listens at the address that it writes to a file."""
 
     def __init__(self, address: Path) -> None:
         self._address, self._token = address.absolute(), secrets.token_hex(32)
@@ -39,13 +45,14 @@ class Door:
         self._listening: socket.socket | None = None
 
     def __enter__(self) -> Self:
-        """Listen. Raises `RunError` where nothing can be made there."""
-        own = len(os.fsencode(self._socket)) <= _LONGEST_SOCKET and hasattr(socket, "AF_UNIX")
+        """Listen, and write the address file. Raises `RunError`."""
+        fits = len(os.fsencode(self._socket)) <= _LONGEST_SOCKET and hasattr(socket, "AF_UNIX")
         try:
-            listening = self._unix() if own else socket.create_server(("127.0.0.1", 0))
+            listening = self._unix() if fits else socket.create_server(("127.0.0.1", 0))
             listening.listen()
-            place = {"socket": self._socket.name} if own else {"socket": "", "port": listening.getsockname()[1]}
-            self._publish(json.dumps(place | {"token": self._token}).encode())
+            place = {"socket": self._socket.name} if fits else {"socket": "", "port": listening.getsockname()[1]}
+            with _private_files():
+                write_atomically(self._address, json.dumps(place | {"token": self._token}).encode())
         except OSError as error:
             raise RunError(f"{self._address}: cannot listen there ({error.strerror})") from error
         self._listening = listening
@@ -54,22 +61,13 @@ class Door:
     def _unix(self) -> socket.socket:
         self._socket.unlink(missing_ok=True)
         listening = socket.socket(socket.AF_UNIX)
-        before = os.umask(0o177)
         try:
-            listening.bind(str(self._socket))
+            with _private_files():
+                listening.bind(str(self._socket))
         except OSError:
             listening.close()
             raise
-        finally:
-            os.umask(before)
         return listening
-
-    def _publish(self, content: bytes) -> None:
-        before = os.umask(0o177)
-        try:
-            write_atomically(self._address, content)
-        finally:
-            os.umask(before)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -88,7 +86,7 @@ class Door:
             self._listening.settimeout(None if deadline is None else max(deadline - time.monotonic(), 0.0))
             try:
                 stream, _ = self._listening.accept()
-            except BlockingIOError as error:  # the limit is over, and nobody waits
+            except BlockingIOError as error:  # the limit is over, and no process waits
                 raise TimeoutError from error
             with contextlib.suppress(wire.WireError):
                 greeting, _ = wire.receive(stream, _GREETING_S, most_header=_GREETING_BYTES, most_body=0)
@@ -98,3 +96,30 @@ class Door:
             stream.close()
             if deadline is not None and time.monotonic() > deadline:
                 raise TimeoutError
+
+
+@contextlib.contextmanager
+def _private_files() -> Iterator[None]:
+    before = os.umask(0o177)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def attend(door: Door, answer: Answer, say: Say) -> None:
+    """Answer requests until the process is stopped. `say` gets the errors, which the server must not see."""
+    while True:
+        with door.accept() as stream:
+            try:
+                header, frame = wire.receive(stream, _PARCEL_S)
+                silence, reply = "", b""
+                try:
+                    content = answer(frame)
+                    silence, reply = (content.reason, b"") if isinstance(content, Silence) else ("", content)
+                except (FkgsecError, ProtocolError) as error:
+                    say(f"{header.get('stage', '')}: {error}")
+                    silence = f"refused ({type(error).__name__}); the party's own process says why"
+                wire.send(stream, {"silence": silence}, reply, _PARCEL_S)
+            except wire.WireError as error:
+                say(f"a request was left unanswered: {error}")

@@ -1,6 +1,6 @@
-"""Starts Flower's SuperLink and SuperNodes with the options that a consortium needs, and keeps them running.
+"""Run Flower's SuperLink and SuperNodes with a consortium's options, and restart them when they end.
 
-run_supernode(PartyFolder(Path("consortium/parties/berlin")), None, print)          # until the process is told to stop
+run_supernode(PartyFolder(Path("consortium/parties/berlin")), None, print)          # until the process is stopped
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from fkgsec.errors import RunError
 from fkgsec.experiments.deploy.flower.installed import command, complaint, configure, environment, interpreter
@@ -30,7 +30,7 @@ _KNOWN = "already in use"
 
 
 class Program(NamedTuple):
-    """A process to keep running: its name, how it is started, and a file for what it prints (None: where this process does)."""
+    """A process to run: its name, command line, environment, and a file for its output (None: this process's output)."""
 
     name: str
     arguments: Sequence[str]
@@ -39,8 +39,7 @@ class Program(NamedTuple):
 
 
 def superlink(folder: ServerFolder) -> Program:
-    """The SuperLink, on the loopback interface; its state is kept in a file, so that one that is restarted knows its
-    SuperNodes."""
+    """Describe the SuperLink, on the loopback interface; its database lets a restarted one know its SuperNodes."""
     tls = folder.tls.absolute()
     return Program(
         "SuperLink",
@@ -57,7 +56,7 @@ def superlink(folder: ServerFolder) -> Program:
 
 
 def entrance(folder: ServerFolder, listen: str | None = None) -> Program:
-    """The gate that SuperNodes connect to, on another address than the settings' where one is given."""
+    """Describe the gate that SuperNodes connect to. `listen`: address in place of the settings'."""
     settings = folder.read_settings()
     return Program(
         "gate",
@@ -72,7 +71,7 @@ def entrance(folder: ServerFolder, listen: str | None = None) -> Program:
 
 
 def supernode(folder: PartyFolder, server: str | None = None) -> Program:
-    """A party's SuperNode, of another server than the settings' where one is given."""
+    """Describe a party's SuperNode. `server`: address in place of the settings'."""
     settings = folder.read_node()
     return Program(
         "SuperNode",
@@ -87,26 +86,29 @@ def supernode(folder: PartyFolder, server: str | None = None) -> Program:
 
 
 def run_superlink(folder: ServerFolder, listen: str | None, say: Say) -> None:
-    """Run the SuperLink and its gate, with every party's SuperNode registered, until the process is told to stop."""
-    with Kept(superlink(folder), say) as linked, Kept(entrance(folder, listen), say) as entered:
+    """Run the SuperLink and its gate, with every party's SuperNode registered, until the process is stopped."""
+    with Supervised(superlink(folder), say) as link, Supervised(entrance(folder, listen), say) as gate:
         registry = Registry(folder, say)
         while True:
-            for one in (linked, entered, registry):
-                one.look()
+            for process in (link, gate, registry):
+                process.look()
             time.sleep(_LOOK_S)
 
 
 def run_supernode(folder: PartyFolder, server: str | None, say: Say) -> None:
-    """Run a SuperNode until the process is told to stop. The SuperLink takes up to a minute to notice that one was killed, and
-    refuses its successor until then, so that a start is tried for some minutes."""
-    with Kept(supernode(folder, server), say) as kept:
+    """Run a SuperNode until the process is stopped.
+
+    The SuperLink takes up to a minute to notice that a SuperNode was killed, and refuses its successor until then. Starts are
+    therefore repeated for some minutes.
+    """
+    with Supervised(supernode(folder, server), say) as node:
         while True:
-            kept.look()
+            node.look()
             time.sleep(_LOOK_S)
 
 
 class Registry:
-    """Tells the SuperLink the keys of the parties' SuperNodes, as soon as it listens, and those that come later."""
+    """Registers the keys of the parties' SuperNodes with the SuperLink, also those that are added later."""
 
     def __init__(self, folder: ServerFolder, say: Say) -> None:
         self._folder, self._say = folder, say
@@ -115,12 +117,16 @@ class Registry:
 
     @property
     def complete(self) -> bool:
-        """Whether all are known."""
+        """True if all keys are registered."""
         return self._known == self._folder.public_keys()
 
     def look(self) -> None:
-        """Register those that are missing, if there are any."""
-        if time.monotonic() < self._next or not _listens(self._folder):
+        """Register missing keys, if the SuperLink listens."""
+        if time.monotonic() < self._next:
+            return
+        try:
+            socket.create_connection((LOOPBACK, self._folder.read_settings().superlink_port), 1).close()
+        except OSError:
             return
         self._next = time.monotonic() + _AGAIN_S
         keys = self._folder.public_keys()
@@ -130,14 +136,8 @@ class Registry:
                 self._say(f"the SuperLink knows the SuperNodes of {', '.join(keys)}")
 
 
-def _listens(folder: ServerFolder) -> bool:
-    with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, folder.read_settings().superlink_port), 1):
-        return True
-    return False
-
-
 def register(folder: ServerFolder, party: str) -> bool:
-    """Tell the SuperLink a SuperNode's key. Returns whether it knows it now."""
+    """Register a SuperNode's key with the SuperLink. Return True if it is registered now."""
     connect_to(folder)
     key = folder.nodes.absolute() / f"{party}.pub"
     done = subprocess.run(
@@ -157,15 +157,15 @@ def connect_to(folder: ServerFolder) -> None:
     configure(folder.flower, CONNECTION, address, folder.tls / "ca.crt")
 
 
-class Kept:
-    """A process that is started again when it ends. It gives up where starts have failed for some minutes."""
+class Supervised:
+    """A process that is restarted when it ends, unless starts have failed for some minutes."""
 
     def __init__(self, program: Program, say: Say) -> None:
         self._program, self._say = program, say
         self._process: subprocess.Popen[bytes] | None = None
         self._began = self._failing_since = self._next = 0.0
 
-    def __enter__(self) -> Kept:
+    def __enter__(self) -> Self:
         self._failing_since = time.monotonic()
         self._start()
         return self
@@ -181,15 +181,13 @@ class Kept:
             self._process.wait()
 
     def look(self) -> None:
-        """Start it again where it has ended. Raises `RunError` where that has not helped for some minutes."""
+        """Restart the process if it has ended. Raises `RunError` if starts have failed for some minutes."""
         now = time.monotonic()
         if self._process is not None and (status := self._process.poll()) is not None:
             if now - self._began > _STEADY_S:
                 self._failing_since = now
             if now - self._failing_since > _PATIENCE_S:
-                raise RunError(
-                    f"the {self._program.name} ends with exit status {status} whenever it is started; see above"
-                )
+                raise RunError(f"the {self._program.name} always ends with exit status {status}; see above")
             self._say(f"the {self._program.name} ended with exit status {status}; starting it again")
             self._process, self._next = None, now + _AGAIN_S
         if self._process is None and now >= self._next:
@@ -211,7 +209,7 @@ class Kept:
 
 @contextlib.contextmanager
 def stopped_by_signal() -> Iterator[None]:
-    """A request to end (SIGTERM) ends the process as an interruption does, so that what it started is ended too."""
+    """Treat SIGTERM like an interruption, so that started processes are ended, too."""
 
     def stop(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
@@ -225,7 +223,7 @@ def stopped_by_signal() -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_one_machine(place: Path, say: Say) -> Iterator[None]:
-    """All processes of a consortium but the server's own, for a trial; they print to `logs`. Raises `RunError`."""
+    """Run all processes of a consortium but the server's own, for a trial; they print to `logs`. Raises `RunError`."""
     names = sorted(path.name for path in (place / "parties").iterdir()) if (place / "parties").is_dir() else []
     if not names:
         raise RunError(f"{place}: is no consortium's folder (it has no parties)")
@@ -233,25 +231,21 @@ def on_one_machine(place: Path, say: Say) -> Iterator[None]:
     logs.mkdir(exist_ok=True)
     programs = {"superlink": superlink(server), "gate": entrance(server)}
     for name in names:
-        command_line = [
-            sys.executable,
-            "-m",
-            "fkgsec.experiments.cli.main",
-            "deploy",
-            "party",
-            str(place / "parties" / name),
-        ]
-        programs[f"party-{name}"] = Program(f"process of {name}", command_line, os.environ)
+        command_line = [sys.executable, "-m", "fkgsec.experiments.cli.main", "deploy", "party"]
+        folder = str(place / "parties" / name)
+        programs[f"party-{name}"] = Program(f"process of {name}", [*command_line, folder], os.environ)
     programs |= {f"supernode-{name}": supernode(PartyFolder(place / "parties" / name)) for name in names}
     stopped, registry = threading.Event(), Registry(server, say)
     with contextlib.ExitStack() as stack:
-        kept: list[Kept] = []
-        for name, one in programs.items():
-            if one.name == "SuperNode":  # one that nobody has registered would be refused
-                _until_registered(registry, kept)
-            kept.append(stack.enter_context(Kept(one._replace(log=logs / f"{name}.log"), say)))
+        running: list[Supervised] = []
+        for name, program in programs.items():
+            while program.name == "SuperNode" and not registry.complete:  # the SuperLink refuses unregistered ones
+                for process in (registry, *running):
+                    process.look()
+                time.sleep(_LOOK_S)
+            running.append(stack.enter_context(Supervised(program._replace(log=logs / f"{name}.log"), say)))
         say(f"started the SuperLink and {len(names)} parties; what they print is in {logs}")
-        watch = threading.Thread(target=_watch, args=(kept, stopped, say), daemon=True)
+        watch = threading.Thread(target=_watch, args=(running, stopped, say), daemon=True)
         watch.start()
         try:
             yield
@@ -260,19 +254,11 @@ def on_one_machine(place: Path, say: Say) -> Iterator[None]:
             watch.join()
 
 
-def _until_registered(registry: Registry, kept: Sequence[Kept]) -> None:
-    while not registry.complete:
-        registry.look()
-        for one in kept:
-            one.look()
-        time.sleep(_LOOK_S)
-
-
-def _watch(watched: Sequence[Kept], stopped: threading.Event, say: Say) -> None:
+def _watch(running: Sequence[Supervised], stopped: threading.Event, say: Say) -> None:
     while not stopped.wait(_LOOK_S):
         try:
-            for one in watched:
-                one.look()
+            for process in running:
+                process.look()
         except RunError as error:
             say(str(error))
             return

@@ -11,8 +11,7 @@ import torch
 
 from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import SpecError, TrainingError
-from fkgsec.experiments.deploy.ray.host import Host
-from fkgsec.experiments.deploy.ray.spread import shared_out, spread_over
+from fkgsec.experiments.deploy.ray import Host, shared_out, spread_over
 from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.experiments.tasks.kge import Spec
 from fkgsec.federation.loop import Federation, Observer, load_result, run_federation

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.main import app
-from fkgsec.experiments.deploy.ray.workers import RayWorkers
+from fkgsec.experiments.deploy.ray import RayWorkers
 
 HAS_RAY = importlib.util.find_spec("ray") is not None
 SETTINGS = {"clients": 4, "size": 300, "dim": 16, "rounds": 2, "eval-every": 1, "num-negatives": 8, "device": "cpu"}

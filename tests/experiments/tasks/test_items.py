@@ -26,7 +26,7 @@ TINY = Spec(size=300, dim=8, rounds=1, num_negatives=4, batch_size=64, local_epo
 def test_ranks_are_read_as_written(doubled: list[list[int]], cut: int) -> None:
     ranks, cut = np.array(doubled) / 2, min(cut, len(doubled))
     seen = [np.arange(cut) % 3, np.arange(len(ranks) - cut) % 3]
-    items = TestItems.of_ranks([ranks[:cut], ranks[cut:]], seen)
+    items = TestItems.from_ranks([ranks[:cut], ranks[cut:]], seen)
     np.testing.assert_array_equal(items.ranks(), ranks)
     np.testing.assert_array_equal(items.where_seen(), np.concatenate(seen))
     assert items.width == (1 if ranks.max() < 128 else 2 if ranks.max() < 32_768 else 4)
@@ -85,7 +85,7 @@ def test_ranks_that_are_not_those_of_the_figures_are_refused(
     ranks = items.ranks()
     ranks[0] += 1
     parts = [ranks[rows] for rows in items.client_slices()]
-    other = TestItems.of_ranks(parts, [items.where_seen()[rows] for rows in items.client_slices()])
+    other = TestItems.from_ranks(parts, [items.where_seen()[rows] for rows in items.client_slices()])
     changed = written[1] | {"items": written[1]["items"] | {"outcomes": b64encode(other.outcomes).decode()}}
     (tmp_path / "record.json").write_text(json.dumps(changed))
     with pytest.raises(RunError, match=r"items: .* has mrr"):

@@ -1,1 +1,1 @@
-"""What runs in Flower's environment: it needs Flower and what Flower needs, and nothing of fkgsec."""
+"""Code for Flower's environment, without imports of fkgsec."""

@@ -1,12 +1,12 @@
 # pyright: reportMissingImports=false
-"""The only door of the SuperLink to the outside: lets SuperNodes through, and nothing else.
+"""The SuperLink's only access from outside, for SuperNodes alone.
 
     python gate.py --listen 0.0.0.0 --port 8443 --superlink 127.0.0.1:8000 --tls consortium/server/tls
 
-A SuperLink serves three interfaces on one port. SuperNodes need the Fleet interface, whose requests are signed with their keys.
-Through the other two, which ask for no key, anybody could register a SuperNode, start an app on the SuperLink and on every
-SuperNode, or take a task from it. The SuperLink therefore listens on the loopback interface, and this process forwards requests
-to the Fleet interface alone. It runs in Flower's environment and needs nothing of fkgsec.
+A SuperLink serves three interfaces on one port. SuperNodes need the Fleet interface, whose requests they sign. The other two need
+no key: through them anyone could register a SuperNode, start an app on the SuperLink and every SuperNode, or take a task. The
+SuperLink therefore listens on the loopback interface, and this process forwards only requests to the Fleet interface. It runs in
+Flower's environment without fkgsec.
 """
 
 from __future__ import annotations
@@ -61,9 +61,8 @@ class Gate:
         if scope["method"] != "POST" or scope["path"] not in ALLOWED or scope["query_string"]:
             await _answer(send, 403, b"this address is for SuperNodes")
             return
-        if (
-            int(dict(scope["headers"]).get(b"content-length", b"0")) > MOST_BODY
-        ):  # uvicorn has seen to it that it is a number
+        # uvicorn has checked that the length is a number.
+        if int(dict(scope["headers"]).get(b"content-length", b"0")) > MOST_BODY:
             await _answer(send, 413, b"too large")
             return
         headers = [(name, value) for name, value in scope["headers"] if name not in _OF_A_CONNECTION]
@@ -74,8 +73,8 @@ class Gate:
             await _answer(send, 503, b"the SuperLink does not answer")
             return
         try:
-            kept = [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_A_CONNECTION]
-            await send({"type": "http.response.start", "status": response.status_code, "headers": kept})
+            headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _OF_A_CONNECTION]
+            await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
             async for piece in response.aiter_raw():
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body"})
@@ -102,7 +101,7 @@ async def _answer(send: Send, status: int, text: bytes) -> None:
 
 
 async def serve(listen: str, port: int, superlink: str, tls: Path) -> None:
-    """Forward until the process is told to stop."""
+    """Forward requests until the process is stopped."""
     context = ssl.create_default_context(cafile=str(tls / "ca.crt"))
     limits = httpx.Limits(max_connections=MOST_REQUESTS, max_keepalive_connections=MOST_REQUESTS)
     async with httpx.AsyncClient(
@@ -124,14 +123,14 @@ async def serve(listen: str, port: int, superlink: str, tls: Path) -> None:
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="Forward SuperNodes' requests to a SuperLink, and nothing else.")
     parser.add_argument("--listen", required=True, help="address to listen on")
     parser.add_argument("--port", type=int, required=True)
     parser.add_argument("--superlink", required=True, help="host:port of the SuperLink, on the loopback interface")
     parser.add_argument("--tls", type=Path, required=True, help="folder with ca.crt, server.crt and server.key")
-    given = parser.parse_args()
-    asyncio.run(serve(given.listen, given.port, given.superlink, given.tls))
+    arguments = parser.parse_args()
+    asyncio.run(serve(arguments.listen, arguments.port, arguments.superlink, arguments.tls))
 
 
 if __name__ == "__main__":

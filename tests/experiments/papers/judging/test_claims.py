@@ -79,7 +79,7 @@ def with_ranks(record: Record, ranks: np.ndarray, seed: int = 0) -> Record:
         made,
         utility=utility(ranks, 0),
         utility_by_client=dict(zip(record.utility_by_client, found, strict=True)),
-        items=TestItems.of_ranks(parts, [np.zeros(len(one)) for one in parts]),
+        items=TestItems.from_ranks(parts, [np.zeros(len(one)) for one in parts]),
     )
 
 

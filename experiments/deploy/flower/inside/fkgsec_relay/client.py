@@ -1,8 +1,8 @@
 # pyright: reportMissingImports=false
 """The ClientApp: hands each frame to the party's own process, and returns its reply.
 
-Flower starts a process for every message, so that nothing may be kept here. The party's data and keys are where this process need
-not be able to read them: it needs the address of the party's process, which the SuperNode's environment names (`FKGSEC_PARTY`).
+Flower starts a process for every message, so this one has no state. It need not be able to read the party's data and keys: it
+needs only the address of the party's process, from the SuperNode's environment (`FKGSEC_PARTY`).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ app = ClientApp()
 
 @app.query()
 def forward(message: Message, context: Context) -> Message:
-    """The party's reply; a reason where there is none. What goes wrong here is told in words that name no place or file."""
-    asked = message.content["request"]
+    """Return the party's reply, or the reason why there is none, without naming a file."""
+    request = message.content["request"]
     frame = message.content["frame"]["frame"].numpy() if "frame" in message.content else np.empty(0, np.uint8)
     try:
         with wire.connect(Path(os.environ["FKGSEC_PARTY"])) as stream:
-            wire.send(stream, {"id": asked["id"], "stage": asked["stage"]}, frame.data)
+            wire.send(stream, {"id": request["id"], "stage": request["stage"]}, frame.data)
             header, reply = wire.receive(stream)
     except KeyError:
         header, reply = {"silence": "its SuperNode was started without the address of its party"}, b""

@@ -1,8 +1,8 @@
 # pyright: reportMissingImports=false
-"""The ServerApp: sends the frames that the server's own process hands it to the parties' SuperNodes, and returns what they reply.
+"""The ServerApp: carries frames from the server's own process to the parties' SuperNodes, and their replies back.
 
-It knows which SuperNode is whose by the public keys that the server's process names, never by what a node says of itself. The
-address of that process is in the environment of the SuperLink (`FKGSEC_SERVER`), so that no party learns a path.
+It identifies SuperNodes by the public keys that the server's process names, never by a node's own claims. The address of that
+process is in the SuperLink's environment (`FKGSEC_SERVER`), so that no party learns a path.
 """
 
 from __future__ import annotations
@@ -42,28 +42,26 @@ class Post:
 
     def __init__(self, grid: Grid, stream: socket.socket) -> None:
         self._grid, self._stream = grid, stream
-        self._waiting: dict[str, str] = {}  # of Flower's message, ours
+        self._waiting: dict[str, str] = {}  # our number by Flower's message ID
         self._since = time.monotonic()
 
     def step(self) -> None:
-        """Take in a parcel if there is one, and return the replies that have come. Raises `wire.WireError` at the end."""
+        """Read a parcel, or else return the replies that have arrived. Raises `wire.WireError` at the end."""
         limit = None
         if self._waiting:
             limit = min(max((time.monotonic() - self._since) * PATIENCE, LEAST_WAIT_S), MOST_WAIT_S)
         if select.select([self._stream], [], [], limit)[0]:
             header, frame = wire.receive(self._stream)
             if header["kind"] == "nodes":
-                wire.send(self._stream, {"kind": "nodes", "online": self._online()})
+                nodes = self._grid.get_nodes()
+                online = {node.public_key.decode(): node.node_id for node in nodes if node.status == "online"}
+                wire.send(self._stream, {"kind": "nodes", "online": online})
             elif header["kind"] == "forget":
                 self._waiting.clear()
             else:
                 self._push(header, frame)
         elif self._waiting:
             self._pull()
-
-    def _online(self) -> dict[str, int]:
-        """Of each SuperNode's public key its number, where it is online."""
-        return {node.public_key.decode(): node.node_id for node in self._grid.get_nodes() if node.status == "online"}
 
     def _push(self, header: dict[str, Any], frame: bytes) -> None:
         request = ConfigRecord({"id": header["id"], "stage": header["stage"]})

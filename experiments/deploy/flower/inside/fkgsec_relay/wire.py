@@ -4,8 +4,8 @@
         send(stream, {"id": "7f3a-1"}, frame)
         header, reply = receive(stream)
 
-A parcel is a header (JSON) and a body (bytes, as they are). The address file names a unix socket beside it, or a port of the
-loopback interface where a path is too long for one, and a token: who cannot read the file cannot speak.
+A parcel is a header (JSON) and a body (bytes). The address file names a unix socket beside it, or a port of the loopback
+interface if the path is too long, and a token: a process that cannot read the file cannot connect.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _exactly(stream: socket.socket, count: int, deadline: float | None) -> bytes
 
 
 def connect(address: Path) -> socket.socket:
-    """A stream to the process that wrote this address file, which has been told the token. Raises `WireError`."""
+    """Connect to the process that wrote this address file, and send the token. Raises `WireError`."""
     try:
         written = json.loads(address.read_text())
         local, token = bool(written["socket"]), str(written["token"])

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.cli.options import SOURCES
-from fkgsec.experiments.cli.training.presets import TABLES, choose, longer
+from fkgsec.experiments.cli.presets import TABLES, choose, longer
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
 from fkgsec.experiments.runs.record import read_record
 from fkgsec.experiments.tasks.task import task_named

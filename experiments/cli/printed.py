@@ -1,0 +1,209 @@
+"""Terminal output of `fkgsec train`, `attack` and `compare`: the plan of a `--dry-run`, and the results of finished runs.
+
+A plan's seconds come from `fkgsec.experiments.papers.estimates`, by a short timing on the data, and its memory from
+`fkgsec.experiments.tasks.memory`. Neither is a bound.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import msgspec
+import typer
+from rich.console import Console
+
+from fkgsec.attacks.options import UPDATE_RECOVERY
+from fkgsec.experiments.cli.console import make_console, print_lines, say
+from fkgsec.experiments.cli.presets import Chosen
+from fkgsec.experiments.reporting.sheets import Column, Sheet, print_sheets
+from fkgsec.experiments.runs.writing import write_new
+from fkgsec.experiments.tasks.memory import GIB, available, needed
+from fkgsec.experiments.tasks.spec import RunSpec
+
+if TYPE_CHECKING:
+    from fkgsec.experiments.runs.compare import Comparison
+    from fkgsec.experiments.runs.record import Record
+    from fkgsec.experiments.runs.run import Finished
+    from fkgsec.experiments.runs.seeds import SeedsRecord
+
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run", help="print resolved settings and their sources, runs, seconds and memory; train and write nothing"
+    ),
+]
+
+
+class Output(NamedTuple):
+    """Options of output: path of a copy of the record (`-`: standard output), no tables (`quiet`), and `overwrite`."""
+
+    json: str | None
+    quiet: bool
+    overwrite: bool
+
+
+def print_plan(
+    console: Console,
+    chosen: Chosen,
+    graph: Any,
+    runs: Mapping[str, tuple[RunSpec, Path]],
+    *,
+    attack: bool,
+    records: Path = Path("runs"),
+) -> None:
+    """Print settings, runs, seconds and memory as tables.
+
+    Args:
+        runs: spec and folder of each run, by name. attack: whether they would be attacked.
+        records: folder of finished runs, which tell how many rounds to expect.
+    """
+    document = chosen.spec.document()
+    rows = tuple((name, _written(document.get(name)), whose) for name, whose in chosen.whose.items())
+    settings = Sheet("Settings, and whose they are", (Column("option"), Column("value"), Column("whose")), rows)
+    defaults = {name: value for name, value in document.items() if name not in chosen.whose}
+    shown = [f"{name} {_written(value)}" for name, value in defaults.items() if value not in (None, "", [], ())]
+    print_lines(console, ["Nothing is trained or written (--dry-run)."])
+    print_sheets(console, [settings, _runs_sheet(graph, runs, records)])
+    print_lines(console, [f"At their defaults: {', '.join(shown)}."])
+    if attack:
+        spec, options = chosen.spec, msgspec.to_builtins(chosen.spec.attack_options())
+        attacks = ", ".join(spec.attack) or "those that fit (fkgsec attack --attack list names all)"
+        threats = ", ".join(spec.threat) or "those that fit"
+        leaks = f"; leak {_written(options['leak'])}" if "leak" in options else ""
+        print_lines(console, [f"Attacks: {attacks}; threat models: {threats}{leaks}."])
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_written, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _runs_sheet(graph: Any, runs: Mapping[str, tuple[RunSpec, Path]], records: Path) -> Sheet:
+    """A row for each run with its estimates."""
+    from fkgsec.experiments.papers.estimates import Costs
+    from fkgsec.experiments.reporting.reading import find_records
+    from fkgsec.experiments.runs.run import RECORD_FILE
+
+    earlier = find_records([records]).records.values() if any(records.rglob(RECORD_FILE)) else ()
+    costs = Costs(earlier)
+    rows, notes, seconds, most = [], [], 0.0, 0.0
+    for name, (spec, folder) in runs.items():
+        done = (folder / RECORD_FILE).exists()
+        cost, size = costs.of(spec, graph=graph), sum(needed(spec, graph).values())
+        seconds, most = seconds + (0.0 if done else cost.seconds), max(most, size)
+        figures = f"{cost.rounds}", f"{cost.seconds:,.0f}", f"{size / GIB:.2f}"
+        rows.append((name, *figures, "finished" if done else "", str(folder)))
+        notes.append(f"{name}: {cost.says}.")
+    free = available()
+    notes.append(
+        f"In all about {seconds:,.0f} s of training on one thread of this machine, without attacks, and {most / GIB:.2f} GiB "
+        f"at once; {free.says} leaves {free.num_bytes / GIB:.1f} GiB."
+    )
+    columns = tuple(map(Column, ("run", "rounds", "s", "GiB", "state", "folder")))
+    title = f"Runs on {graph.name}: {len(graph.clients)} clients"
+    return Sheet(title, columns, tuple(rows), notes=tuple(notes))
+
+
+def print_finished(
+    finished: Finished, output: Output, *, warnings: Iterable[str] = (), remarks: Iterable[str] = ()
+) -> None:
+    """Print a run: verdict, tables, reading aids, and the files.
+
+    Args:
+        warnings: for standard error. remarks: lines about the training.
+    """
+    from fkgsec.experiments.reporting import tables, words
+    from fkgsec.experiments.reporting.verdict import SURE, verdict_lines, verdict_of
+    from fkgsec.experiments.runs.record import encode_record
+
+    for warning in warnings:
+        say(f"warning: {warning}")
+    if not output.quiet:
+        # Standard output belongs to the record when it was asked for there.
+        console = make_console(stderr=output.json == "-")
+        verdict = verdict_lines(verdict_of(finished.record.figures), SURE)
+        print_lines(console, [*verdict, *skipped_threats(finished.record), *remarks, ""])
+        print_sheets(console, tables.run_sheets(finished.record))
+        where = "Finished before, and read from" if finished.reused else "Written to"
+        names = ("record.json", "picture.png", "scores.parquet")
+        files = ", ".join(name for name in names if (finished.folder / name).exists())
+        print_lines(console, [*words.reading_aid(finished.record), f"{where} {finished.folder}: {files}"])
+        if finished.reused:
+            print_lines(console, ["--overwrite makes it anew (what is trained stays)."])
+    _write_json(encode_record(finished.record), output)
+
+
+def skipped_threats(record: Record) -> list[str]:
+    """A line for each named attack that was not run under all of its threat models."""
+    from fkgsec.attacks.registry import ATTACKS
+
+    lines = []
+    for name in record.spec.attack:
+        attacked = {figure.threat_model for figure in record.figures if figure.attack == name}
+        others = [model for model in ATTACKS[name].threat_models if model not in attacked] if attacked else []
+        if others:
+            lines.append(f"{name}: not run under {', '.join(others)}. Use `--threat`.")
+    return lines
+
+
+def print_comparison(comparison: Comparison, folder: Path, remarks: Iterable[str] = ()) -> None:
+    """Print the verdict by case, then one table of all adversaries or, where there are few, one for each kind of figure.
+
+    Args:
+        remarks: lines about the training.
+    """
+    from fkgsec.experiments.reporting import tables, words
+    from fkgsec.experiments.reporting.matrix import has_matrix, matrix, sheet
+    from fkgsec.experiments.reporting.verdict import comparison_lines
+    from fkgsec.experiments.runs.compare import UPDATE_AID
+
+    console = make_console()
+    records = {case.name: case.record for case in comparison.cases}
+    print_lines(console, [*comparison_lines(records), *remarks, ""])
+    unlearned = {case.name: case.unlearned for case in comparison.cases}
+    many = has_matrix(records) and not any(unlearned.values())
+    attacks = [] if many else tables.comparison_sheets(records, unlearned)
+    if many:
+        print_sheets(console, [sheet(matrix(records))])
+    print_sheets(console, [*attacks, *tables.runs_sheets(records)], once=3)
+    figures = (figure for case in comparison.cases for figure in (*case.record.figures, *case.unlearned))
+    lines = [UPDATE_AID] if any(figure.attack == UPDATE_RECOVERY for figure in figures) else []
+    if remark := words.temperature_remark(records):
+        lines.append(f"{remark} Give --temperature 0 to train all cases so.")
+    lines += words.protection_by_case(records)
+    if not many:
+        lines += dict.fromkeys(line for record in records.values() for line in words.figure_aid(record.figures))
+    pictures = f"comparison.json, comparison.png{', matrix.png' if has_matrix(records) else ''}"
+    print_lines(console, [*lines, f"In {folder}: {pictures}; fkgsec report {folder} has every figure"])
+
+
+def print_several(
+    several: SeedsRecord, records: Sequence[Record], folder: Path, output: Output, remarks: Iterable[str] = ()
+) -> None:
+    """Print the verdict over the seeds, their figures, and the files."""
+    from fkgsec.experiments.reporting import tables
+    from fkgsec.experiments.reporting.verdict import SURE_OVER, verdict_lines, verdict_over
+    from fkgsec.experiments.runs.seeds import SEEDS_FILE
+    from fkgsec.experiments.runs.stored import encode_stored
+
+    if not output.quiet:
+        console = make_console(stderr=output.json == "-")
+        title = f"Verdict over {len(records)} trainings"
+        print_lines(console, [*verdict_lines(verdict_over(records), SURE_OVER, title), *remarks, ""])
+        print_sheets(console, [tables.seeds_sheet(several)])
+        guarantees = several.guarantees.items()
+        lines = [f"dp, {names}, all seeds together: {guarantee.describe()}." for names, guarantee in guarantees]
+        print_lines(console, [*lines, f"Written to {folder}: {SEEDS_FILE}, {', '.join(several.runs)}"])
+    _write_json(encode_stored(several), output)
+
+
+def _write_json(content: bytes, output: Output) -> None:
+    """Write a record where `--json` says, if anywhere."""
+    if output.json == "-":
+        sys.stdout.write(content.decode())
+    elif output.json is not None:
+        write_new(Path(output.json), content, overwrite=output.overwrite)
