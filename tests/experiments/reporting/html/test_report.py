@@ -604,7 +604,7 @@ def test_bars_intervals_and_baselines_stand_where_their_figures_are(runs: list[R
     assert [patch.get_width() for patch in axes.patches] == [one.estimate.value for one in shown]
     ends = {tuple(segment[:, 0]) for lines in axes.collections for segment in lines.get_segments()}
     for one in shown:
-        assert (pytest.approx(one.estimate.low), pytest.approx(one.estimate.high)) in ends
+        assert any(end == pytest.approx((one.estimate.low, one.estimate.high)) for end in ends)
         assert one.baseline is None or (one.baseline.value, one.baseline.value) in ends
 
 
