@@ -186,17 +186,7 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
     alone = members[0].sum() - sum(one.party in table.opened[0].survivors for one in table.parts) == 1
     sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("alone" if alone else "all hold it")
 
-    # Parties whose holdings are a combination of the counts: the difference of two sums, say.
-    patterns, pattern_of = np.unique(counts != UNKNOWN, axis=1, return_inverse=True)
-    for number, valid in enumerate(patterns.T):
-        rows = np.nonzero(pattern_of.ravel() == number)[0]
-        matrix = members[valid].astype(np.float64)
-        combination = np.linalg.pinv(matrix)  # [parties, rounds]
-        determined = np.abs(combination @ matrix - np.eye(matrix.shape[1])).max(axis=1) < 1e-9
-        for place in np.nonzero(determined)[0]:
-            solved = np.rint(combination[place] @ counts[np.ix_(valid, rows)]).astype(np.int8)
-            unknown = held[place, rows] == UNKNOWN
-            held[place, rows[unknown]] = solved[unknown]
+    solve_counts(held, members, counts)
     follow_counts(held, members, counts)
     sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("rounds")
 
@@ -229,6 +219,20 @@ def follow_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> 
             held[present] = part
         if int((held == UNKNOWN).sum()) == before:
             return
+
+
+def solve_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
+    """Fill in parties whose holdings are a combination of the counts, such as the difference of two sums. In place."""
+    patterns, pattern_of = np.unique(counts != UNKNOWN, axis=1, return_inverse=True)
+    for number, valid in enumerate(patterns.T):
+        rows = np.nonzero(pattern_of.ravel() == number)[0]
+        matrix = members[valid].astype(np.float64)
+        combination = np.linalg.pinv(matrix)  # [parties, rounds]
+        determined = np.abs(combination @ matrix - np.eye(matrix.shape[1])).max(axis=1) < 1e-9
+        for party in np.nonzero(determined)[0]:
+            solved = np.rint(combination[party] @ counts[np.ix_(valid, rows)]).astype(np.int8)
+            unknown = held[party, rows] == UNKNOWN
+            held[party, rows[unknown]] = solved[unknown]
 
 
 def _draw(
