@@ -23,13 +23,11 @@ from pathlib import Path
 import torch
 
 from fkgsec.experiments.deploy.consortium import Plan, make_consortium
-from fkgsec.experiments.deploy.flower.local import attend
 from fkgsec.experiments.deploy.flower.link import FlowerLink
-from fkgsec.experiments.deploy.flower.local import Door
-from fkgsec.experiments.deploy.flower.processes import Supervised, Registry, entrance, superlink, supernode
+from fkgsec.experiments.deploy.flower.local import Door, attend
+from fkgsec.experiments.deploy.flower.processes import Registry, Supervised, entrance, superlink, supernode
 from fkgsec.experiments.deploy.layout import PartyFolder, ServerFolder
-from fkgsec.experiments.deploy.ray import spread_over
-from fkgsec.experiments.deploy.ray import RayWorkers
+from fkgsec.experiments.deploy.ray import RayWorkers, spread_over
 from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.experiments.tasks.kge import Spec
 from fkgsec.federation.loop import run_federation

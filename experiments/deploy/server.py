@@ -143,7 +143,7 @@ class Apart(Transport):
         return self.talk.drive(steps, "upload", round, table, members=list(rows))
 
     def _readable(self, steps: ServerRound[Uploaded], round: int, table: Table) -> ServerRound[Uploaded]:
-        """Exclude single uploads that are missing or unreadable, with the reason, so that a faulty client does not end the run."""
+        """Exclude missing or unreadable uploads, with the reason, so that a faulty client does not end the run."""
         excluded: dict[str, str] = {}
 
         def read(replies: Replies) -> Replies:

@@ -2,9 +2,10 @@
 
     write_new(Path("tables.csv"), content, overwrite=False)
 
-All commands follow one rule. An existing file with the same bytes stays and counts as written; one with other bytes is an error
-that names it and `--overwrite`. Devices and pipes are written to. A folder appears whole or not at all. `fkgsec check` removes its
-old reports (`--junit`, `--sarif`, `--markdown`, `--json`) at its start, so that a failing check leaves no earlier verdict behind.
+All commands follow one rule. An existing file with the same bytes stays and counts as written; one with other bytes is an
+error that names it and `--overwrite`. Devices and pipes are written to. A folder appears whole or not at all. `fkgsec check`
+removes its old reports (`--junit`, `--sarif`, `--markdown`, `--json`) at its start, so that a failing check leaves no earlier
+verdict behind.
 
 One process at a time writes in a folder (`locked`). The lock is the operating system's (`flock`) on the file `.lock`, so it is
 free at once when its process is killed. The file names the process for the error of others. File systems without such locks lock

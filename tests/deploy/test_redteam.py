@@ -20,9 +20,8 @@ from fkgsec.defenses.client import sum_setting
 from fkgsec.defenses.statement import active_server, statement
 from fkgsec.exchange import Uploaded
 from fkgsec.experiments.deploy.agreement import SECRET
-from fkgsec.experiments.deploy.server import Apart
 from fkgsec.experiments.deploy.core.messages import Trained, decode
-from fkgsec.experiments.deploy.server import Server
+from fkgsec.experiments.deploy.server import Apart, Server
 from fkgsec.federation import messages
 from fkgsec.federation.messages import SERVER, client_party
 from fkgsec.federation.protection import Protection
