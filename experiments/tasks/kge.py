@@ -287,8 +287,9 @@ def _statistics(graph: FederatedGraph) -> tuple[list[Sheet], dict[str, Any]]:
     statistics, leaks = statistics_rows(graph), find_split_leaks(graph)
     clients, names = range(len(graph.clients)), [name for name in statistics[0] if name != "client"]
     sizes = tuple((name.replace("_", " "), *(_cell(row[name]) for row in statistics)) for name in names)
+    with_union = (Column(""), *(Column(str(row["client"])) for row in statistics))
+    sheets = [Sheet(f"{graph.name}: clients", with_union, sizes)]
     columns = (Column(""), *(Column(client.name) for client in graph.clients))
-    sheets = [Sheet(f"{graph.name}: clients", columns, sizes)]
     for split in EVALUATION_SPLITS:
         leak_rows = [row for row in leaks.rows if row["split"] == split]
         rows = []
