@@ -55,6 +55,7 @@ class DataRecord(msgspec.Struct, frozen=True):
     """The data of a run.
 
     Attributes:
+        name: of the data set, and the number of clients.
         hash: digest of everything that training reads, independent of the files.
         clients: sizes of each client's data by name, such as entities and triples.
         sensitive: relations whose answers the attack `attributes` infers; empty for graph classification.
@@ -73,6 +74,7 @@ class Environment(msgspec.Struct, frozen=True):
 
     Attributes:
         commit: of the checkout. dirty: True if it had changes. None outside a checkout of fkgsec.
+        python: its version. platform: system and machine. versions: of packages, by name.
         device: the name of the GPU, or cpu. threads: of torch. command: the command line; "" from a script.
         vector_level: vector unit of the CPU; figures are equal to the last bit only on an equal one.
         attack_s: seconds of its attacks. processor: model of the CPU. peak_bytes: largest memory of this process so far.
@@ -93,7 +95,12 @@ class Environment(msgspec.Struct, frozen=True):
 
 
 class Bytes(msgspec.Struct, frozen=True):
-    """Serialized bytes to the server (`up`) and from it (`down`), in all rounds and in each; round 0 is the alignment."""
+    """Serialized bytes to and from the server.
+
+    Attributes:
+        up: to the server, in all rounds. down: from it.
+        up_by_round: to the server in each round; round 0 is the alignment. down_by_round: from it.
+    """
 
     up: int
     down: int
@@ -105,8 +112,12 @@ class Record(msgspec.Struct, frozen=True):
     """All figures of a run, from which tables and pictures are made. Fields with defaults are missing in older records.
 
     Attributes:
+        schema: of the file. seed: of training; the spec has it, too.
+        data: the clients' data. environment: machine, versions and command.
+        bytes: transmitted bytes. rounds: figures of each round.
         spec: the options, with values left to the algorithm spelled out, such as a temperature.
         utility: test figures over all clients; of the private models where clients have two.
+        utility_by_client: the same for each client.
         utility_shared: the same of the shared models after the broadcast, where clients have two; else empty.
         utility_by_leak: figures of test triples in their own client's train split ("leaked"), only in another client's
             ("elsewhere"), and in none ("new"); for deployed clients and older records "clean" replaces the last two. For

@@ -102,7 +102,7 @@ def test_a_secret_is_for_its_user_alone_and_stays_what_it_is(tmp_path: Path) -> 
     assert new_identity(tmp_path / "a", RUN) == key
     assert new_identity(tmp_path / "a", "1" * 32) != key
     (tmp_path / "a" / "identity.key").write_bytes(b"short")
-    with pytest.raises(RunError, match="has 5 bytes where a secret has 32"):
+    with pytest.raises(RunError, match="a secret has 32 bytes; got 5"):
         new_identity(tmp_path / "a", RUN)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from fkgsec.errors import RunError
-from fkgsec.experiments.deploy.flower import bundle, installed
+from fkgsec.experiments.deploy.consortium import write_bundle
+from fkgsec.experiments.deploy.flower import installed
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,7 +44,7 @@ def test_flower_tells_nobody_and_installs_nothing(tmp_path: Path, monkeypatch: p
 
 
 def test_the_bundle_is_small_and_needs_flower_and_the_standard_library_alone(tmp_path: Path) -> None:
-    bundle.write_bundle(tmp_path / "app")
+    write_bundle(tmp_path / "app")
     files = [path for path in (tmp_path / "app").rglob("*") if path.is_file()]
     assert {path.suffix for path in files} == {".py", ".toml"}
     assert sum(path.stat().st_size for path in files) < 50_000

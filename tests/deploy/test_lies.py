@@ -200,7 +200,7 @@ def test_a_damaged_journal_and_a_folder_from_before_are_refused(consortium: Call
 
 def test_settings_of_attacks_are_refused_before_anything_is_asked(consortium: Callable[..., Any]) -> None:
     apart = consortium(attack=("server-aux",), leak=(0.2,), attack_seed=3)
-    with pytest.raises(SpecError, match="leak, attack_seed: not supported with parties apart"):
+    with pytest.raises(SpecError, match="leak, attack_seed: attacks of parties apart have no settings"):
         apart.serve()
     assert apart.stages == []
 
@@ -209,7 +209,9 @@ def test_a_party_whose_state_is_damaged_is_not_told_to_forget_it(consortium: Cal
     apart = consortium(rounds=1)
     apart.train()
     (apart.root / VICTIM / "party.safetensors").write_bytes(b"torn")
-    with pytest.raises(RunError, match=r"party.safetensors: not a whole .* keep the file, and agree") as caught:
+    with pytest.raises(
+        RunError, match=r"party.safetensors: not a whole .* keep the file, and begin another run"
+    ) as caught:
         apart.restart(VICTIM)
     assert "delete" not in str(caught.value)
 

@@ -10,10 +10,10 @@ from fkgsec.errors import SpecError
 from fkgsec.experiments.deploy.agreement import Agreement, new_identity, new_run
 from fkgsec.experiments.deploy.consortium import write_file
 from fkgsec.experiments.deploy.data import read_party_data
-from fkgsec.experiments.deploy.keys import agree, changed
+from fkgsec.experiments.deploy.keys import agree
 from fkgsec.experiments.deploy.layout import PartyFolder, encode_settings, read_settings
 from fkgsec.experiments.deploy.party import Party
-from fkgsec.experiments.deploy.policy import PartySettings, Policy, terms_of
+from fkgsec.experiments.deploy.policy import PartySettings, Policy, changed_terms, terms_of
 from fkgsec.federation.options import replace
 from fkgsec.kge.options import KgeOptions
 
@@ -158,7 +158,7 @@ def test_agree_accepts_a_wider_term_only_when_told_to(term: str, berlin: tuple[P
     new = msgspec.structs.replace(
         WIDER[term], identities=WIDER[term].identities | {"berlin": first.identities["berlin"]}
     )
-    assert term in changed(folder, new)
+    assert term in changed_terms(Agreement.read(folder.agreement), new)
     before = folder.settings.read_bytes(), folder.agreement.read_bytes()
     with pytest.raises(SpecError, match=f"{term}: the policy .* --accept TERM"):
         agree(folder, new)

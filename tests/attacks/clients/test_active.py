@@ -18,6 +18,7 @@ from fkgsec.attacks.view import ALL
 from fkgsec.defenses import make_transport
 from fkgsec.errors import SpecError, TrainingError
 from fkgsec.federation.adversary import Adversary
+from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Rows
 from fkgsec.kge.models import MODELS, KgeModel, Side
@@ -60,7 +61,8 @@ def answering(result: KgeResult, *, shuffled: bool = False, seed: int = 0) -> Ca
 
 
 def with_ranks(result: KgeResult) -> KgeResult:
-    return replace(result, test_ranks=[np.ones((4, 2))] * len(result.graph.clients))
+    rounds = [RoundEntry(round=3, loss=None, valid=None, bytes_up=0, bytes_down=0, seconds=0.0)]
+    return replace(result, test_ranks=[np.ones((4, 2))] * len(result.graph.clients), rounds=rounds)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 from fkgsec import ClientGraph, FederatedGraph, KgeModel
 from fkgsec.attacks import AttackOptions, Figure, run_attacks
-from fkgsec.attacks.kge.view import KgeView, VictimView
-from fkgsec.attacks.reconstruction.knowledge import Knowledge
+from fkgsec.attacks.kge.view import VictimView
 from fkgsec.attacks.uploads import structure
-from fkgsec.attacks.uploads.pairs import HeldRows
 from fkgsec.attacks.uploads.structure import NEAREST, profiles
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.result import KgeResult
@@ -116,15 +117,17 @@ def test_rows_of_a_sum_go_by_their_names(federate, monkeypatch: pytest.MonkeyPat
     result: KgeResult = federate("psu,secagg")
     names, counts = result.row_names["entities"], {}
 
-    def right(view: KgeView, victim: VictimView, known: torch.Tensor) -> structure.Named:
+    def right(victim: VictimView, name: Callable[[VictimView], structure.Named]) -> structure.Named:
         told = np.array([names[row] for row in victim.claims["entities"].rows], dtype=object)
         own = next(one for one in result.graph.clients if one.name == victim.name)
         held = {result.graph.entities[number] for number in own.entity_ids[: own.num_trained_entities]}
         counts[victim.name] = len(held.intersection(told)), len(held)
         assert len(told) != len(held)
-        return structure.Named({"rows": told}, HeldRows.of(victim), Knowledge.of(view, victim))
+        return replace(name(victim), ways={"rows": told})
 
-    monkeypatch.setattr(structure, "_named", right)
+    monkeypatch.setattr(
+        structure, "claim_each", lambda victims, name: {victim.name: right(victim, name) for victim in victims}
+    )
     found = figures(result, THREAT)
     for victim, (count, held) in counts.items():
         assert found[victim, "rows"].estimate.value == count / held > 0

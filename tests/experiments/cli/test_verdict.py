@@ -16,7 +16,7 @@ from fkgsec.experiments.reporting.verdict import SURE, comparison_lines, figure_
 from fkgsec.experiments.reporting.verdict import verdict_lines as lines_of
 from fkgsec.experiments.runs.record import Record, read_record
 
-RECORD = Path(__file__).parents[4] / "results/fb15k237-c3-fede.json"
+RECORD = Path(__file__).parents[3] / "results/fb15k237-c3-fede.json"
 SMALL = [
     "--size", "600", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--rounds", "2", "--unlinked-heads", "10",
     "--device", "cpu",
