@@ -13,7 +13,7 @@ from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import SpecError
 from fkgsec.experiments.reporting.frames import mixed_temperatures
 from fkgsec.experiments.runs.compare import read_comparison
-from fkgsec.experiments.runs.record import encode_record, read_record
+from fkgsec.experiments.runs.record import SCHEMA, encode_record, read_record
 from fkgsec.experiments.runs.run import RECORD_FILE, SPEC_FILE, load_run
 from fkgsec.experiments.runs.spec import Spec, make_spec
 from fkgsec.experiments.runs.stored import decode_stored
@@ -202,7 +202,7 @@ class TestContradictions:
         (tmp_path / "half" / RECORD_FILE).write_bytes(content[: len(content) // 2])
         status, _, err = fkgsec("report", tmp_path / "half", "--out", tmp_path / "report.html")
         assert (status, err.strip().splitlines()) == (
-            2, [f"fkgsec: {tmp_path / 'half' / RECORD_FILE}: not JSON (Input data was truncated)"],
+            2, [f"fkgsec: {tmp_path / 'half' / RECORD_FILE}: not a record of schema {SCHEMA} (Input data was truncated)"],
         )  # fmt: skip
 
     @pytest.mark.parametrize("damage", ["a bit flips", "a message is missing", "a table is cut"])
