@@ -11,21 +11,26 @@ verdicts and summaries go by (`headline`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist
 
 import msgspec
 
-from fkgsec.estimate import Estimate
+from fkgsec.estimate import Estimate, at_level, critical_value
 
 ALL = "all"  # stands for all victims together where a victim is named
 NOT_ATTACKED = Estimate(0.0, 0.0, 1.0, 0, "not attacked")
 STRONGEST = "strongest"
 TOGETHER = " + "  # between the names of several colluders
-LEAKS, EXPOSED, OPEN, BELOW, GIVEN, UNATTACKED = (
-    "LEAKS", "EXPOSED", "not shown", "no leak", "base is max", "not attacked",
+LEAKS, EXPOSED, INCONCLUSIVE, NO_EVIDENCE, NOT_APPLICABLE = LABELS = (
+    "LEAKS", "EXPOSED", "INCONCLUSIVE", "NO EVIDENCE", "NOT APPLICABLE",
 )  # fmt: skip
-STATUSES = (LEAKS, EXPOSED, OPEN, BELOW, GIVEN, UNATTACKED)
-"""How a figure compares with its baseline, the worst for the victim first (`Figure.status`)."""
+"""How a figure compares with its baseline, the worst for the victim first (`Figure.answer`)."""
+SMALLEST_SHARE = 0.1
+"""NO EVIDENCE is said where an attack that gains this share of the distance from baseline to upper bound would be noticed."""
+POWER = 0.9
+"""The probability with which `Figure.visible_effect` would be called LEAKS."""
 
 Place = tuple[str, str, str, float | None, str]
 """Attack, metric, threat model, leak and variant, the strongest being ""."""
@@ -117,18 +122,57 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         """True if the baseline is already at the upper bound, so that the attack can add nothing."""
         return self.reason is None and self.baseline is not None and self.baseline.value == self.attainable
 
+    def excess(self, compared: int = 1) -> Estimate:
+        """Excess over the baseline, larger is worse for the victim, with its interval.
+
+        Errors of figure and baseline are added as independent ones. On the same items they agree in part, so that the interval
+        is too wide rather than too narrow.
+
+        Args:
+            compared: number of figures judged together; the level is 1 - 0.05 / compared (Bonferroni).
+        """
+        wide = at_level(self.estimate, compared, least=-math.inf, most=math.inf)
+        base = self.baseline or Estimate(0.0, 0.0, 0.0, 0, "exact")
+        base = at_level(base, compared, least=-math.inf, most=math.inf)
+        low, high = wide.low - wide.value, wide.high - wide.value
+        if self.less_is_worse:
+            low, high = -high, -low
+            base_low, base_high = base.value - base.high, base.value - base.low
+        else:
+            base_low, base_high = base.low - base.value, base.high - base.value
+        value = self.advantage
+        return Estimate(
+            value, value - math.hypot(low, base_high), value + math.hypot(high, base_low), wide.n, wide.method
+        )
+
+    def visible_effect(self, compared: int = 1) -> float:
+        """Smallest excess over the baseline that would be called LEAKS with probability `POWER`, by the normal distribution."""
+        excess = self.excess(compared)
+        half = (excess.high - excess.low) / 2
+        return half * (1 + NormalDist().inv_cdf(POWER) / critical_value(compared * self.compared))
+
+    @property
+    def room(self) -> float:
+        """Distance from the baseline to the upper bound; 1 where the bound is unknown."""
+        base = self.baseline.value if self.baseline else 0.0
+        return 1.0 if self.attainable is None else abs(self.attainable - base)
+
+    def answer(self, compared: int = 1) -> str:
+        """Compare with the baseline; one of `LABELS`. This is the one rule of all verdicts, see docs/concepts/figures.md.
+
+        Args:
+            compared: number of figures judged together, see `excess`.
+        """
+        if self.reason is not None or self.given:
+            return NOT_APPLICABLE
+        if self.excess(compared).low > 0:
+            return EXPOSED if self.by_protocol else LEAKS
+        return NO_EVIDENCE if self.visible_effect(compared) <= SMALLEST_SHARE * self.room else INCONCLUSIVE
+
     @property
     def status(self) -> str:
-        """Compare the whole interval with the baseline; one of `STATUSES`."""
-        if self.reason is not None:
-            return UNATTACKED
-        if self.given:
-            return GIVEN
-        if self.beyond:
-            return EXPOSED if self.by_protocol else LEAKS
-        base = 0.0 if self.baseline is None else self.baseline.value
-        better = self.estimate.low > base if self.less_is_worse else self.estimate.high < base
-        return BELOW if better else OPEN
+        """The answer of this figure alone."""
+        return self.answer()
 
     @property
     def question(self) -> tuple[str, str, str, float | None, str]:

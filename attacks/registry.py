@@ -289,6 +289,7 @@ class Attack:
             of them, guesses without the messages included. It never sees the truth. It raises `NotAttacked` where it cannot.
         score: figures of these claims, from the truth. It sees neither view nor laboratory. It may raise `NotAttacked`, too.
         threats: names of threat models under which it is run by default; empty: the first that gives what it needs.
+        questions: by metric, the question that it answers, a name in `fkgsec.attacks.questions.QUESTIONS`.
         items: by metric, what an estimate's sample is made of. errors: metrics of which less is worse for the victim.
         choose: of the threat models asked for (or that fit the algorithm) those to run under, where the attack says itself why
             it has nothing to attack; None: those that give what it needs.
@@ -307,6 +308,7 @@ class Attack:
     run: Callable[[Any, Any, np.random.Generator], Any]  # the laboratory is the task's
     score: Callable[[Any, Truth], list[Figure]]
     threats: tuple[str, ...] = ()
+    questions: Mapping[str, str] = field(default_factory=dict)
     items: Mapping[str, str] = field(default_factory=dict)
     errors: tuple[str, ...] = ()
     choose: Callable[[Sequence[str]], Sequence[str]] | None = None

@@ -34,6 +34,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.options import THREAT_MODELS, UPDATE_RECOVERY
+from fkgsec.attacks.questions import UPLOADS
 from fkgsec.attacks.registry import Attack, Measure, Needs, Truth
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.estimate import Estimate, at_level, critical_value, exact, proportion
@@ -143,6 +144,7 @@ ATTACK = Attack(
     METRICS,
     run,
     score,
+    questions=dict.fromkeys(METRICS, UPLOADS),
     items=dict.fromkeys(METRICS, "rows of the victims that changed"),
     errors=("relative_error", "relative_error_relations"),
     choose=threats,

@@ -51,11 +51,11 @@ def critical_value(compared: int = 1) -> float:
     return _Z95 if compared == 1 else NormalDist().inv_cdf(1 - 0.025 / compared)
 
 
-def at_level(estimate: Estimate, compared: int = 1, least: float = -1.0) -> Estimate:
+def at_level(estimate: Estimate, compared: int = 1, least: float = -1.0, most: float = 1.0) -> Estimate:
     """The same figure with the interval that holds where it was chosen among `compared` ones (Bonferroni).
 
-    A share's is Wilson's at that level. A bootstrap's is as much wider as the normal distribution's would be, from `least` to 1
-    at most; one without sampling error stays.
+    A share's is Wilson's at that level. A bootstrap's is as much wider as the normal distribution's would be, from `least` to
+    `most`; one without sampling error stays.
 
     >>> at_level(proportion(50, 100), 5) == proportion(50, 100, compared=5)
     True
@@ -67,7 +67,7 @@ def at_level(estimate: Estimate, compared: int = 1, least: float = -1.0) -> Esti
     wider = critical_value(compared) / critical_value()
     low, high = (estimate.value + wider * (end - estimate.value) for end in (estimate.low, estimate.high))
     return Estimate(
-        estimate.value, max(least, low), min(1.0, high), estimate.n, f"{estimate.method}, best of {compared}"
+        estimate.value, max(least, low), min(most, high), estimate.n, f"{estimate.method}, best of {compared}"
     )
 
 

@@ -38,6 +38,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, sent_before
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.options import KgeAttackOptions
+from fkgsec.attacks.questions import MEMBERSHIP
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
 from fkgsec.attacks.view import ALL, NotAttacked
@@ -298,6 +299,7 @@ ATTACK = Attack(
     probe,
     score,
     threats=("client",),
+    questions=dict.fromkeys(METRICS, MEMBERSHIP),
     items=ITEMS | {"cost": "test triples", "visibility": "other clients"},
     errors=("visibility",),
     trains=True,

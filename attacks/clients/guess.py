@@ -31,6 +31,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView
 from fkgsec.attacks.membership.figures import auc_of
+from fkgsec.attacks.questions import ENTITIES
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.estimate import exact, proportion
@@ -163,6 +164,7 @@ ATTACK = Attack(
     guess,
     score,
     threats=("client",),
+    questions=dict.fromkeys(METRICS, ENTITIES),
     items={"found": "guessed names", "auc": "guessed names"},
     trains=True,
 )

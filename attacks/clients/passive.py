@@ -24,6 +24,7 @@ from fkgsec.attacks.clients.asking import askable, check_broadcast, names_scorer
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.questions import MEMBERSHIP
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
 from fkgsec.kge.models import KgeModel
@@ -74,5 +75,6 @@ ATTACK = Attack(
     listen,
     score,
     threats=("client",),
+    questions=dict.fromkeys(METRICS, MEMBERSHIP),
     items=ITEMS,
 )

@@ -28,6 +28,7 @@ from fkgsec.attacks.graphs.models import GraphModel
 from fkgsec.attacks.graphs.view import GraphView
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
 from fkgsec.attacks.options import GRAPH
+from fkgsec.attacks.questions import INTEGRITY
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.view import ALL, NotAttacked
 from fkgsec.estimate import exact, mean, proportion
@@ -210,6 +211,7 @@ ATTACK = Attack(
     plant,
     score,
     threats=("client",),
+    questions=dict.fromkeys(METRICS, INTEGRITY),
     items={"success": "triggered test graphs", "clean-drop": "test graphs"},
     task=GRAPH,
     trains=True,

@@ -26,6 +26,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
 from fkgsec.attacks.options import GRAPH
+from fkgsec.attacks.questions import LINKS
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.view import ALL, NotAttacked, claim_each
 from fkgsec.estimate import proportion
@@ -154,6 +155,7 @@ ATTACK = Attack(
     claim,
     score,
     threats=("server",),
+    questions={"columns": LINKS},
     items={"columns": "columns of the input layer"},
     task=GRAPH,
 )

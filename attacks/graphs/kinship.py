@@ -26,6 +26,7 @@ from fkgsec.attacks.graphs.view import PARAMETERS, GraphView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import auc_of
 from fkgsec.attacks.options import GRAPH
+from fkgsec.attacks.questions import LINKS
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import exact
@@ -74,6 +75,7 @@ ATTACK = Attack(
     claim,
     score,
     threats=("server",),
+    questions={"same_data": LINKS},
     items={"same_data": "pairs of clients"},
     task=GRAPH,
 )

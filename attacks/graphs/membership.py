@@ -36,6 +36,7 @@ from fkgsec.attacks.membership.evaluation import METRICS, TPR
 from fkgsec.attacks.membership.figures import measure_membership
 from fkgsec.attacks.membership.statistics import Variance, calibrated, likelihood_ratio, loss_threshold
 from fkgsec.attacks.options import GRAPH, MODELS
+from fkgsec.attacks.questions import GRAPH_MEMBERSHIP
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.view import ALL, NotAttacked, claim_each
 from fkgsec.estimate import exact
@@ -257,6 +258,7 @@ ATTACK = Attack(
     claim,
     score,
     threats=(MODELS, "server+graphs"),
+    questions=dict.fromkeys(METRICS, GRAPH_MEMBERSHIP),
     items=dict.fromkeys(METRICS, "matched graphs"),
     task=GRAPH,
 )

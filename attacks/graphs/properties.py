@@ -29,6 +29,7 @@ from fkgsec.attacks.graphs.models import own_client
 from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
 from fkgsec.attacks.options import GRAPH
+from fkgsec.attacks.questions import LINKS
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.view import ALL, NotAttacked, claim_each
 from fkgsec.estimate import Estimate, exact
@@ -201,6 +202,7 @@ ATTACK = Attack(
     claim,
     score,
     threats=("server+graphs",),
+    questions=dict.fromkeys(METRICS, LINKS),
     items=dict.fromkeys(METRICS, "graphs of the victims"),
     errors=tuple(METRICS),
     task=GRAPH,

@@ -34,6 +34,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fkgsec.attacks import questions
 from fkgsec.attacks.clients.asking import check_broadcast
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
@@ -279,6 +280,7 @@ ATTACK = Attack(
     claim,
     score,
     threats=(MODELS, "client", "server+triples"),
+    questions=dict.fromkeys(METRICS | OF_SHARED, questions.MEMBERSHIP),
     items=dict.fromkeys(METRICS | OF_SHARED, "matched triples"),
     leads=("auc", "auc_shared"),
     also=(

@@ -33,6 +33,7 @@ from fkgsec.attacks.poisoning.planting import (
     score_planted,
     train_with,
 )
+from fkgsec.attacks.questions import INTEGRITY
 from fkgsec.attacks.registry import Attack, Needs
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import ClientGraph
@@ -104,6 +105,7 @@ ATTACK = Attack(
     plant,
     score_planted,
     threats=("client",),
+    questions=dict.fromkeys(METRICS, INTEGRITY),
     items=ITEMS,
     trains=True,
 )

@@ -25,6 +25,7 @@ from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.poisoning.damage import ITEMS, METRICS, damage
 from fkgsec.attacks.poisoning.planting import Attacked, first_round, late, results_of, train_with
+from fkgsec.attacks.questions import INTEGRITY
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
@@ -96,6 +97,7 @@ ATTACK = Attack(
     spoil,
     score,
     threats=("client",),
+    questions=dict.fromkeys(METRICS, INTEGRITY),
     items=ITEMS,
     trains=True,
 )

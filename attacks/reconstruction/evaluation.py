@@ -24,6 +24,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.options import PAPER, RECONSTRUCTION, Inference
+from fkgsec.attacks.questions import ENTITIES, TRIPLES
 from fkgsec.attacks.reconstruction.inference import (
     EntityGuesses,
     PairRanking,
@@ -404,6 +405,7 @@ ATTACK = Attack(
     METRICS,
     run,
     score,
+    questions=dict.fromkeys(METRICS, TRIPLES) | {"err": ENTITIES},
     items={"err": "entities of the victims", "trr": "triples of the victims"},
     choose=tuple,
     redrawn=True,

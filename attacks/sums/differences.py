@@ -27,6 +27,7 @@ from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.questions import ENTITIES, UPLOADS
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import mean, proportion
@@ -162,6 +163,7 @@ DROPOUT = Attack(
     run_dropout,
     score_dropout,
     threats=("server",),
+    questions={"holders": ENTITIES, "cosine": UPLOADS},
     items={"holders": "rows of the table", "cosine": "rows that changed"},
     trains=True,
 )
@@ -173,6 +175,7 @@ LIES = Attack(
     run_lies,
     score_lies,
     threats=("server",),
+    questions={"rare_rows": UPLOADS},
     items={"rare_rows": "rows of the victim with too few holders"},
     trains=True,
 )

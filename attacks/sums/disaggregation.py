@@ -27,6 +27,7 @@ from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.questions import UPLOADS
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.federation.messages import Opened, client_party
@@ -137,6 +138,7 @@ ATTACK = Attack(
     run,
     score,
     threats=("server",),
+    questions=dict.fromkeys(METRICS, UPLOADS),
     items=dict.fromkeys(METRICS, "rows that changed"),
     errors=("relative_error",),
     trains=True,

@@ -25,6 +25,7 @@ from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.questions import ENTITIES, UPLOADS
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.update_recovery import Changes
 from fkgsec.attacks.view import NotAttacked, claim_each
@@ -156,6 +157,7 @@ ATTACK = Attack(
     run,
     score,
     threats=("server",),
+    questions=dict.fromkeys(METRICS, UPLOADS) | {"holders": ENTITIES},
     items={"cosine": "rows that changed", "relative_error": "rows that changed", "holders": "rows of the table"},
     errors=("relative_error",),
     trains=True,

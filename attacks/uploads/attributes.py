@@ -29,6 +29,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.intervals import dyadic_mean
+from fkgsec.attacks.questions import LINKS
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
@@ -163,6 +164,7 @@ ATTACK = Attack(
     infer,
     score,
     threats=("identifiers",),
+    questions=dict.fromkeys(METRICS, LINKS),
     items=dict.fromkeys(METRICS, "triples of sensitive relations"),
     redrawn=True,
 )

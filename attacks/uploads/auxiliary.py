@@ -29,6 +29,7 @@ from fkgsec.attacks.arrays import in_deviations
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.questions import MEMBERSHIP
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.uploads.questions import (
     ITEMS,
@@ -158,5 +159,6 @@ ATTACK = Attack(
     fit,
     score,
     threats=("server+triples",),
+    questions=dict.fromkeys(METRICS, MEMBERSHIP),
     items=ITEMS,
 )

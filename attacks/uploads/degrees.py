@@ -22,6 +22,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.intervals import LEAST, spearman
+from fkgsec.attacks.questions import LINKS
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.uploads.pairs import HeldRows, closeness, local_ids
 from fkgsec.attacks.view import NotAttacked, claim_each
@@ -112,6 +113,7 @@ ATTACK = Attack(
     claim,
     score,
     threats=("server",),
+    questions=dict.fromkeys(METRICS, LINKS),
     items={"degree": "entities of a victim", "volume": "relations of a victim"},
     leads=("degree", "volume"),
 )

@@ -29,6 +29,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import placements
+from fkgsec.attacks.questions import LINKS
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.uploads.pairs import (
     HeldRows,
@@ -139,5 +140,6 @@ ATTACK = Attack(
     rank,
     score,
     threats=("server",),
+    questions=dict.fromkeys(METRICS, LINKS),
     items={"auc": "pairs of a victim's rows", "precision": f"the first {FIRST} pairs"},
 )

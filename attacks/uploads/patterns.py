@@ -20,6 +20,7 @@ from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import placements
 from fkgsec.attacks.membership.intervals import LEAST, spearman
+from fkgsec.attacks.questions import LINKS
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.uploads.pairs import Pairs, candidate_pairs, linked_pairs, ranking_auc
 from fkgsec.attacks.view import NotAttacked, claim_each
@@ -96,5 +97,6 @@ ATTACK = Attack(
     claim,
     score,
     threats=("server",),
+    questions=dict.fromkeys(METRICS, LINKS),
     items={"degree": "entities of a victim", "linked": "pairs of a victim's rows"},
 )

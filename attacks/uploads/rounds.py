@@ -180,6 +180,7 @@ EDGES = Attack(
     rank_over_rounds,
     edges.score,
     threats=("server",),
+    questions=edges.ATTACK.questions,
     items=edges.ATTACK.items,
     trains=True,
 )
@@ -191,6 +192,7 @@ TRIPLES = Attack(
     fit_over_rounds,
     auxiliary.score,
     threats=("server+triples",),
+    questions=auxiliary.ATTACK.questions,
     items=auxiliary.ATTACK.items,
     trains=True,
 )

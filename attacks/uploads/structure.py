@@ -29,6 +29,7 @@ from torch.nn.functional import normalize
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.questions import ENTITIES
 from fkgsec.attacks.reconstruction.knowledge import Knowledge
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.uploads.pairs import HeldRows, local_ids
@@ -122,5 +123,6 @@ ATTACK = Attack(
     match,
     score,
     threats=("collusion+entities",),
+    questions={"err": ENTITIES},
     items={"err": "entities of the victims"},
 )

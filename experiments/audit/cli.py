@@ -58,6 +58,7 @@ def audit(
     json: Annotated[str | None, typer.Option("--json", help="also write the audit here; - for standard output")] = None,
     scores: Annotated[Path | None, typer.Option("--scores", help="also write every item's score here, Parquet")] = None,
     overwrite: Overwrite = False,
+    details: Annotated[bool, typer.Option("--details", help="print every table above the verdict")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no tables; errors only")] = False,
 ) -> None:
     """Attack embedding tables without training: those of `fkgsec export`, of PyKEEN, LibKGE or DGL-KE, or plain arrays."""
@@ -66,7 +67,7 @@ def audit(
     from fkgsec.experiments.reporting import words
     from fkgsec.experiments.reporting.sheets import print_sheets
     from fkgsec.experiments.reporting.tables import attack_sheets
-    from fkgsec.experiments.reporting.verdict import SURE_TABLES, verdict_lines, verdict_of
+    from fkgsec.experiments.reporting.verdict import SURE_TABLES, verdict_of, verdict_sheet
 
     manifest = read_manifest(tables)
     if manifest is None:
@@ -80,11 +81,11 @@ def audit(
     made, items = audit_tables(read, spec.load_graph(), spec.federation_options(), spec.attack_options(), manifest)
     if not quiet:
         console = make_console(stderr=json == "-")
-        for line in (*verdict_lines(verdict_of(made.figures), SURE_TABLES), ""):
-            console.print(line, soft_wrap=True, highlight=False)
-        print_sheets(console, attack_sheets(made.figures))
-        for line in words.figure_aid(made.figures):
-            console.print(line, soft_wrap=True, highlight=False)
+        if details:
+            print_sheets(console, attack_sheets(made.figures))
+            for line in words.figure_aid(made.figures):
+                console.print(line, soft_wrap=True, highlight=False)
+        print_sheets(console, [verdict_sheet(verdict_of(made.figures), "Verdict on the tables", SURE_TABLES)])
     if scores is not None:
         content = io.BytesIO()
         items.to_parquet(content, index=False)

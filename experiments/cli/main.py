@@ -39,11 +39,13 @@ from fkgsec.experiments.cli.engines import (
 from fkgsec.experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
 from fkgsec.experiments.cli.presets import Preset, choose, longer
 from fkgsec.experiments.cli.printed import (
+    Details,
     DryRun,
     Output,
     print_comparison,
     print_finished,
     print_plan,
+    print_record,
     print_several,
 )
 from fkgsec.experiments.deploy.cli import deploy_app
@@ -125,6 +127,7 @@ class Training(NamedTuple):
     overwrite: Overwrite = False
     force: Force = False
     quiet: Quiet = False
+    details: Details = False
     track: Track = None
     engine: Engine = ENGINES[0]
     workers: NumWorkers = None
@@ -195,8 +198,22 @@ def _attack_again(run: Path, options: dict[str, Any], training: Training) -> Non
     changes, enabled = {name: getattr(spec, name) for name in options}, not training.quiet and bool(spec.shadows)
     with RunProgress(spec, make_console(stderr=True), enabled=enabled) as progress:
         finished, graph = reuse(run, changes, training.out, progress, overwrite=training.overwrite)
-    output = Output(training.json, training.quiet, training.overwrite)
+    output = Output(training.json, training.quiet, training.overwrite, training.details)
     print_finished(finished, output, warnings=warnings_of(finished.record.spec, graph))
+
+
+@app.command("show", epilog="Examples:\n\n  fkgsec show runs/mine\n\n  fkgsec show runs/defenses/comparison.json")
+@expected_errors
+def show(
+    runs: Annotated[list[Path], typer.Argument(help="run folders, records or comparisons (all cases of each)")],
+) -> None:
+    """Print finished runs with every table: what attacks found, utility, cost, what the defense promises, and the verdict."""
+    from fkgsec.experiments.reporting.reading import read_runs
+
+    console = make_console()
+    for run in read_runs(runs):
+        print_lines(console, [f"{run.name}:"])
+        print_record(console, run.record, details=True)
 
 
 @app.command(
@@ -242,6 +259,7 @@ def compare_cases(
     overwrite: Overwrite = False,
     force: Force = False,
     quiet: Quiet = False,
+    details: Details = False,
     track: Track = None,
     dry_run: DryRun = False,
 ) -> None:
@@ -274,7 +292,7 @@ def compare_cases(
     how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1, "whose": chosen.whose}
     comparison = compare(spec, graph, folder, cases, unlearning=unlearning, **how)
     if not quiet:
-        print_comparison(comparison, folder, longer(chosen))
+        print_comparison(comparison, folder, longer(chosen), details=details)
 
 
 def _load(spec: RunSpec, errors: Console) -> Any:
@@ -344,7 +362,7 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
         "at_once": 0 if training.force else 1,
         "whose": chosen.whose,
     }
-    output = Output(training.json, training.quiet, training.overwrite)
+    output = Output(training.json, training.quiet, training.overwrite, training.details)
     with task_maker(training.workers, spec) as make_task:
         if training.seeds is not None:
             progress = observe_on(errors, enabled=not training.quiet)

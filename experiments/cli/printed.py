@@ -37,12 +37,16 @@ DryRun = Annotated[
 ]
 
 
+Details = Annotated[bool, typer.Option("--details", help="print every table of the run above the verdict")]
+
+
 class Output(NamedTuple):
-    """Options of output: path of a copy of the record (`-`: standard output), no tables (`quiet`), and `overwrite`."""
+    """Options of output: path of a copy of the record (`-`: standard output), errors only (`quiet`), `overwrite`, all tables."""
 
     json: str | None
     quiet: bool
     overwrite: bool
+    details: bool = False
 
 
 def print_plan(
@@ -111,30 +115,62 @@ def _runs_sheet(graph: Any, runs: Mapping[str, tuple[RunSpec, Path]], records: P
 def print_finished(
     finished: Finished, output: Output, *, warnings: Iterable[str] = (), remarks: Iterable[str] = ()
 ) -> None:
-    """Print a run: verdict, tables, reading aids, and the files.
+    """Print a run: the tables if asked for or if nothing was attacked, then the verdict, utility and the files.
 
     Args:
         warnings: for standard error. remarks: lines about the training.
     """
-    from fkgsec.experiments.reporting import tables, words
-    from fkgsec.experiments.reporting.verdict import SURE, verdict_lines, verdict_of
     from fkgsec.experiments.runs.record import encode_record
 
     for warning in warnings:
         say(f"warning: {warning}")
+    record, folder = finished.record, finished.folder
     if not output.quiet:
         # Standard output belongs to the record when it was asked for there.
         console = make_console(stderr=output.json == "-")
-        verdict = verdict_lines(verdict_of(finished.record.figures), SURE)
-        print_lines(console, [*verdict, *skipped_threats(finished.record), *remarks, ""])
-        print_sheets(console, tables.run_sheets(finished.record))
-        where = "Finished before, and read from" if finished.reused else "Written to"
+        print_record(console, record, details=output.details, remarks=remarks)
         names = ("record.json", "picture.png", "scores.parquet")
-        files = ", ".join(name for name in names if (finished.folder / name).exists())
-        print_lines(console, [*words.reading_aid(finished.record), f"{where} {finished.folder}: {files}"])
-        if finished.reused:
-            print_lines(console, ["--overwrite makes it anew (what is trained stays)."])
-    _write_json(encode_record(finished.record), output)
+        files = ", ".join(name for name in names if (folder / name).exists())
+        next_step = f"Details: fkgsec show {folder}" if record.figures else f"Next: fkgsec attack --run {folder}"
+        reused = " Finished before; --overwrite makes it anew." if finished.reused else ""
+        print_lines(console, [f"{next_step} ({files}).{reused}"])
+    _write_json(encode_record(record), output)
+
+
+def print_record(console: Console, record: Record, *, details: bool, remarks: Iterable[str] = ()) -> None:
+    """Print all tables of a run, if asked for or if nothing was attacked, then its verdict, and utility and cost in a line."""
+    from fkgsec.experiments.reporting import tables, words
+    from fkgsec.experiments.reporting.verdict import verdict_of, verdict_sheet
+
+    if details or not record.figures:
+        print_sheets(console, tables.run_sheets(record))
+        print_lines(console, words.reading_aid(record))
+    lines = [*remarks] if details or not record.figures else [*words.guarantee_lines(record), *remarks]
+    if record.figures:
+        print_sheets(console, [verdict_sheet(verdict_of(record.figures), _title(record))])
+        lines = [*skipped_threats(record), *lines, _utility_line(record)]
+    print_lines(console, lines)
+
+
+def _title(record: Record) -> str:
+    spec = record.spec
+    defense = f"defense {spec.defense}" if spec.defense else "no defense"
+    return (
+        f"Verdict: {spec.algorithm} on {record.data.name}, {len(record.data.clients)} clients, {len(record.rounds) - 1} rounds, "
+        f"{defense}"
+    )
+
+
+def _utility_line(record: Record) -> str:
+    """State the test utility of all clients, and bytes in both directions."""
+    from fkgsec.experiments.reporting.sheets import interval, mebibytes
+    from fkgsec.experiments.tasks.task import task_of
+
+    task = task_of(record.spec)
+    utility = record.utility[task.metric]
+    reached = f"test {task.label(task.metric)} {interval(utility)}" if utility.n else f"no test {task.items}"
+    size = mebibytes(record.bytes.up + record.bytes.down)
+    return f"Utility: {reached}, all clients. Cost: {size} MiB in {len(record.rounds) - 1} rounds."
 
 
 def skipped_threats(record: Record) -> list[str]:
@@ -150,35 +186,40 @@ def skipped_threats(record: Record) -> list[str]:
     return lines
 
 
-def print_comparison(comparison: Comparison, folder: Path, remarks: Iterable[str] = ()) -> None:
-    """Print the verdict by case, then one table of all adversaries or, where there are few, one for each kind of figure.
+def print_comparison(
+    comparison: Comparison, folder: Path, remarks: Iterable[str] = (), *, details: bool = False
+) -> None:
+    """Print utility and cost, and a table for each question with all cases.
 
     Args:
-        remarks: lines about the training.
+        remarks: lines about the training. details: print every figure of every attack first.
     """
     from fkgsec.experiments.reporting import tables, words
     from fkgsec.experiments.reporting.matrix import has_matrix, matrix, sheet
-    from fkgsec.experiments.reporting.verdict import comparison_lines
+    from fkgsec.experiments.reporting.verdict import SURE, comparison_sheets
     from fkgsec.experiments.runs.compare import UPDATE_AID
 
     console = make_console()
     records = {case.name: case.record for case in comparison.cases}
-    print_lines(console, [*comparison_lines(records), *remarks, ""])
     unlearned = {case.name: case.unlearned for case in comparison.cases}
-    many = has_matrix(records) and not any(unlearned.values())
-    attacks = [] if many else tables.comparison_sheets(records, unlearned)
-    if many:
+    if has_matrix(records) and not any(unlearned.values()):
         print_sheets(console, [sheet(matrix(records))])
-    print_sheets(console, [*attacks, *tables.runs_sheets(records)], once=3)
-    figures = (figure for case in comparison.cases for figure in (*case.record.figures, *case.unlearned))
-    lines = [UPDATE_AID] if any(figure.attack == UPDATE_RECOVERY for figure in figures) else []
+    elif details or any(unlearned.values()):
+        print_sheets(console, tables.comparison_sheets(records, unlearned), once=3)
+    if details:
+        lines = list(dict.fromkeys(line for record in records.values() for line in words.figure_aid(record.figures)))
+        figures = (figure for case in comparison.cases for figure in (*case.record.figures, *case.unlearned))
+        aid = [UPDATE_AID] if any(figure.attack == UPDATE_RECOVERY for figure in figures) else []
+        print_lines(console, [*lines, *aid, *words.lines_by_case(records), ""])
+    costs = tables.runs_sheets(records) if details else [tables.cases_sheet(records)]
+    print_sheets(console, [*costs, *comparison_sheets(records)])
+    lines = [*words.lines_by_case(records, words.guarantee_lines), SURE, *remarks]
     if remark := words.temperature_remark(records):
         lines.append(f"{remark} Give --temperature 0 to train all cases so.")
-    lines += words.protection_by_case(records)
-    if not many:
-        lines += dict.fromkeys(line for record in records.values() for line in words.figure_aid(record.figures))
     pictures = f"comparison.json, comparison.png{', matrix.png' if has_matrix(records) else ''}"
-    print_lines(console, [*lines, f"In {folder}: {pictures}; fkgsec report {folder} has every figure"])
+    print_lines(
+        console, [*lines, f"Details: fkgsec show {folder} ({pictures}); fkgsec report {folder} has every figure"]
+    )
 
 
 def print_several(
@@ -186,15 +227,17 @@ def print_several(
 ) -> None:
     """Print the verdict over the seeds, their figures, and the files."""
     from fkgsec.experiments.reporting import tables
-    from fkgsec.experiments.reporting.verdict import SURE_OVER, verdict_lines, verdict_over
+    from fkgsec.experiments.reporting.verdict import SURE_OVER, verdict_over, verdict_sheet
     from fkgsec.experiments.runs.seeds import SEEDS_FILE
     from fkgsec.experiments.runs.stored import encode_stored
 
     if not output.quiet:
         console = make_console(stderr=output.json == "-")
-        title = f"Verdict over {len(records)} trainings"
-        print_lines(console, [*verdict_lines(verdict_over(records), SURE_OVER, title), *remarks, ""])
         print_sheets(console, [tables.seeds_sheet(several)])
+        if records[0].figures:
+            title = f"Verdict over {len(records)} trainings"
+            print_sheets(console, [verdict_sheet(verdict_over(records), title, SURE_OVER)])
+        print_lines(console, remarks)
         guarantees = several.guarantees.items()
         lines = [f"dp, {names}, all seeds together: {guarantee.describe()}." for names, guarantee in guarantees]
         print_lines(console, [*lines, f"Written to {folder}: {SEEDS_FILE}, {', '.join(several.runs)}"])

@@ -181,29 +181,25 @@ def render_overview(root: Path) -> tuple[str, str]:
 
 
 def _overview_sheet(records: dict[str, Record]) -> Sheet:
-    from fkgsec.experiments.reporting.sheets import Column, Sheet, rows_of
-    from fkgsec.experiments.reporting.verdict import figure_text, question_text, verdict_of
+    from fkgsec.experiments.reporting.sheets import Column, Sheet
+    from fkgsec.experiments.reporting.verdict import RULE, adversary, figure_text, verdict_of
 
     rows = []
     for name, record in records.items():
         verdict = verdict_of(record.figures)
-        leaks = rows_of(verdict.figures.loc[verdict.figures["status"] == LEAKS].head(1))
+        leaks = [figure for label, figure in verdict.measured if label == LEAKS][:1]
         rows.append((
             printable(name), record.spec.algorithm, record.spec.defense or "none",
             f"{record.data.name}, {len(record.data.clients)} clients, seed {record.seed}",
             record.metric, record.utility[record.metric], verdict.brief,
-            "".join(f"{figure_text(row)}: {question_text(row)}" for row in leaks),
+            "".join(f"{figure_text(figure)}: {adversary(figure)}" for figure in leaks),
             record.bytes.up + record.bytes.down, sum(entry.seconds for entry in record.rounds),
         ))  # fmt: skip
     columns = (
         *map(Column, ("run", "algorithm", "defense", "data", "metric")), Column("test utility", "figure"), Column("leaks"),
         Column("worst figure"), Column("MiB", "MiB"), Column("s", "s"),
     )  # fmt: skip
-    note = (
-        "Leaks: how many leading figures beat their baseline (95% CI excludes it), and the one that adds most to it. Baseline: "
-        "the same adversary without access to the training messages. Exposed: the protocol transmits it, no attack needed. "
-        "“None shown” does not prove that nothing leaks."
-    )
+    note = f"{RULE} The worst figure is the one that adds most to its baseline. NO EVIDENCE does not prove that nothing leaks."
     return Sheet("Runs", columns, tuple(rows), notes=(note,))
 
 

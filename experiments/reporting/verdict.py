@@ -1,108 +1,133 @@
-"""The verdict on attacked runs. Terminal, comparisons, HTML pages and lists of runs print this one.
+"""The verdict on attacked runs: an answer to each question. Terminal, comparisons, HTML pages and lists of runs print this one.
 
-found = verdict_of(record.figures)
-found.label, found.sentence                     # "leaks", "leaks. 2 of 3 figures beat their baseline ..."
-verdict_lines(found, SURE)                      # and for each metric the strongest adversary
+    verdict = verdict_of(record.figures)
+    verdict.label, verdict.brief                    # "LEAKS", "LEAKS: triples; EXPOSED: entities, uploads"
+    print_sheets(console, [verdict_sheet(verdict, "Verdict")])
+
+The rule is `fkgsec.attacks.figure.Figure.answer`. The figures of a verdict are judged together: each interval is at the level
+that the number of figures calls for (Bonferroni).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
-import pandas as pd
 
-from fkgsec.attacks.figure import BELOW, EXPOSED, GIVEN, LEAKS, OPEN, STATUSES, UNATTACKED, Figure
+from fkgsec.attacks.figure import (
+    EXPOSED,
+    INCONCLUSIVE,
+    LABELS,
+    LEAKS,
+    NO_EVIDENCE,
+    NOT_APPLICABLE,
+    SMALLEST_SHARE,
+    Figure,
+)
+from fkgsec.attacks.questions import OTHER, QUESTIONS
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.attacks.view import ALL
-from fkgsec.estimate import Estimate
-from fkgsec.experiments.reporting.frames import figure_frame, leading_by_place, leading_figures
-from fkgsec.experiments.reporting.sheets import interval, rows_of, short
+from fkgsec.estimate import at_level
+from fkgsec.experiments.reporting.frames import attack_name, leading_by_place, leading_figures
+from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, short
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
-from fkgsec.experiments.tasks.task import task_of
 
+NOT_ATTACKED = "NOT ATTACKED"
 RULE = (
-    "A figure leaks where its whole 95% interval beats the baseline: the same adversary without access to the messages of the "
-    "rounds. It is exposed where reading what the protocol shows gives as much, whatever was trained."
+    "LEAKS: the interval of the excess over the baseline excludes 0, corrected for the number of figures. EXPOSED: the protocol "
+    "sends as much, no attack is needed. NO EVIDENCE: an effect of the stated size would have shown. Baseline: the same "
+    "adversary without the messages of the rounds."
 )
 SAYS_NOT = (
-    "Intervals are of this training; other seeds differ more. The verdict covers only the adversaries that were run. A figure "
-    "below its baseline does not prove that nothing leaks."
+    "Intervals are of this training; other seeds differ more. The verdict covers only the adversaries that were run. A question "
+    "answered by NO EVIDENCE may still leak to another adversary."
 )
-MOST_LINES = 6
-ENDS = {"baseline": "base", "attainable": "max"}
-BASE = (
-    "base: the baseline, the same adversary without access to the messages of the rounds. max: the upper bound of the figure. "
-    "EXPOSED: the protocol shows it to this adversary, whatever was trained."
-)
-SURE = "[low, high]: 95 % interval of this training. Use --seeds 3 to see how much trainings differ."
+SURE = "[low, high]: 95 % interval of this training; --seeds 3 covers trainings."
 SURE_TABLES = "[low, high]: 95 % interval of these tables. Tables of other trainings differ."
-SURE_OVER = "[low, high]: 95 % interval over items and trainings. base, max: of the training where they are worst."
+SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
+
+
+class Answer(NamedTuple):
+    """Answer to a question, by the figure that is worst for the victims.
+
+    Attributes:
+        question: a name in `QUESTIONS`. label: one of `LABELS`. figure: the figure. compared: number of figures judged together.
+    """
+
+    question: str
+    label: str
+    figure: Figure
+    compared: int
+
+    @property
+    def about(self) -> str:
+        """State the adversary, and what the answer depends on."""
+        figure = self.figure
+        if figure.reason is not None:
+            return f"{figure.attack}, {attack_name(figure.threat_model, figure.leak)}: {figure.reason}"
+        if self.label == NO_EVIDENCE:
+            return f"{adversary(figure)}; an excess of {short(figure.visible_effect(self.compared))} would show"
+        if self.label == INCONCLUSIVE:
+            return f"{adversary(figure)}; {_what_decides(figure, self.compared)}"
+        if self.label == NOT_APPLICABLE:
+            return f"{adversary(figure)}: known without the messages"
+        return adversary(figure)
 
 
 class Verdict(NamedTuple):
     """Verdict on a run, several trainings or audited tables.
 
     Attributes:
-        label: the verdict in a word or two. brief: how many figures leak. sentence: label, counts and their meaning.
-        rule: how a figure is compared with its baseline.
-        figures: rows of `figure_frame` that the verdict rests on, the worst first.
+        answers: one for each question that an attack was run on, in the order of `QUESTIONS`.
+        ranked: the figures that it rests on with their labels, the worst first.
     """
 
-    label: str
-    brief: str
-    sentence: str
-    rule: str
-    figures: pd.DataFrame
+    answers: tuple[Answer, ...]
+    ranked: tuple[tuple[str, Figure], ...]
 
     @property
-    def measured(self) -> pd.DataFrame:
-        """The figures that could be attacked."""
-        return self.figures.loc[self.figures["status"] != UNATTACKED]
+    def label(self) -> str:
+        """The worst label of an answer."""
+        return min((answer.label for answer in self.answers), key=LABELS.index, default=NOT_ATTACKED)
 
+    @property
+    def brief(self) -> str:
+        """Write the questions that leak or are exposed, `LEAKS: triples; EXPOSED: entities`; without any, the label."""
+        parts = (
+            (label, [answer.question for answer in self.answers if answer.label == label]) for label in (LEAKS, EXPOSED)
+        )
+        return "; ".join(f"{label}: {', '.join(names)}" for label, names in parts if names) or self.label
 
-def verdict(figures: pd.DataFrame) -> Verdict:
-    """Judge the rows of `figure_frame` by their status."""
-    order = [STATUSES.index(status) for status in figures["status"]]
-    added = -figures["advantage"].fillna(figures["value"]).fillna(0.0)
-    ranked = figures.assign(order=order, added=added).sort_values(["order", "added"], kind="stable")
-    ranked = ranked.drop(columns=["order", "added"])
-    counts = {status: order.count(number) for number, status in enumerate(STATUSES)}
-    attacked = len(figures) - counts[UNATTACKED]
-    leaking, exposed = counts[LEAKS], counts[EXPOSED]
-    if not len(figures):
-        return Verdict("none", "not attacked", "none. No attack was run. Use fkgsec attack --run RUN.", RULE, ranked)
-    if not attacked:
-        why = "nothing to attack: the adversaries have nothing to work on (reasons below)."
-        return Verdict("nothing to attack", "nothing to attack", why, RULE, ranked)
-    label = "leaks" if leaking else "exposed" if exposed else "no leak is shown"
-    brief = ", ".join(f"{status} in {counts[status]} of {attacked}" for status in (LEAKS, EXPOSED) if counts[status])
-    beat = "beats its baseline" if leaking == 1 else "beat their baseline"
-    sentences = (
-        (True, f"{label}."),
-        (leaking or not exposed, f"{leaking} of {attacked} figures {beat} by inference (95 % CI excludes it)."),
-        (
-            exposed,
-            f"{exposed} of {attacked} {_are(exposed)} exposed: the protocol shows as much, whatever was trained.",
-        ),
-        (counts[OPEN], f"{counts[OPEN]} {_are(counts[OPEN])} inconclusive (95 % CI includes the baseline)."),
-        (counts[BELOW], f"{counts[BELOW]} {_are(counts[BELOW])} below the baseline: guessing is the better attack."),
-        (counts[GIVEN], f"{counts[GIVEN]} {_are(counts[GIVEN])} not applicable: the baseline is at the upper bound."),
-        (counts[UNATTACKED], f"{counts[UNATTACKED]} not attacked (reasons below)."),
-    )
-    sentence = " ".join(text for applies, text in sentences if applies)
-    return Verdict(label, brief or f"no leak shown in {attacked}", sentence, RULE, ranked)
-
-
-def _are(number: int) -> str:
-    return "is" if number == 1 else "are"
+    @property
+    def measured(self) -> list[tuple[str, Figure]]:
+        """The ranked figures that could be attacked."""
+        return [(label, figure) for label, figure in self.ranked if figure.reason is None]
 
 
 def verdict_of(listed: Sequence[Figure]) -> Verdict:
-    """Judge the leading figures of what was attacked."""
-    return verdict(figure_frame({"": listed}, leading_figures))
+    """Judge the leading figures of what was attacked, together."""
+    return judge(leading_figures(listed))
+
+
+def judge(figures: Sequence[Figure]) -> Verdict:
+    """Answer each question by the figure with the worst label, of these the one with the largest excess."""
+    compared = max(1, sum(figure.reason is None and not figure.given for figure in figures))
+    labelled = [(figure.answer(compared), figure) for figure in figures]
+    ranked = tuple(sorted(labelled, key=lambda pair: (LABELS.index(pair[0]), -pair[1].advantage)))
+    worst: dict[str, Answer] = {}
+    for label, figure in ranked:
+        question = question_of(figure)
+        worst.setdefault(question, Answer(question, label, figure, compared))
+    return Verdict(tuple(worst[name] for name in QUESTIONS if name in worst), ranked)
+
+
+def question_of(figure: Figure) -> str:
+    """Return the question that a figure's metric answers."""
+    questions = ATTACKS[figure.attack].questions if figure.attack in ATTACKS else {}
+    return questions.get(figure.metric, OTHER)
 
 
 def verdict_over(records: Sequence[Record]) -> Verdict:
@@ -111,9 +136,8 @@ def verdict_over(records: Sequence[Record]) -> Verdict:
     A figure that some training does not have counts as not attacked.
     """
     by_training = [leading_by_place(record.figures) for record in records]
-    places = dict.fromkeys(place for found in by_training for place in found)
-    combined = [_over([found.get(place) for found in by_training]) for place in places]
-    return verdict(figure_frame({"": leading_figures(combined)}))
+    places = dict.fromkeys(place for figures in by_training for place in figures)
+    return verdict_of([_over([figures.get(place) for figures in by_training]) for place in places])
 
 
 def _over(cells: Sequence[Figure | None]) -> Figure:
@@ -138,39 +162,103 @@ def _over(cells: Sequence[Figure | None]) -> Figure:
     )
 
 
-def verdict_lines(found: Verdict, sure: str, title: str = "Verdict") -> list[str]:
-    """Return the verdict, for each metric the adversary that gets most, and how to read it."""
-    worst = found.measured.drop_duplicates(["attack", "metric"])
-    lines = [f"{title}: {found.sentence}"]
-    for row in rows_of(worst.head(MOST_LINES)):
-        metrics = ATTACKS[row["attack"]].metrics if row["attack"] in ATTACKS else {}
-        lines.append(f"  {row['status']:<11} {figure_text(row)}: {metrics.get(row['metric'], row['label'])}")
-        lines.append(f"              ({question_text(row)})")
-    if more := len(found.measured) - len(worst.head(MOST_LINES)):
-        lines.append(f"  and {more} more in the tables below, of weaker adversaries or other questions")
-    return [*lines, *([BASE, sure] if len(worst) else [])]
+def verdict_sheet(verdict: Verdict, title: str, sure: str = SURE) -> Sheet:
+    """Return the verdict as a table with a row for each question; notes name the adversaries and how to read it."""
+    columns = (
+        Column("question"), Column("answer"), Column("measured", "figure"), Column("baseline", "value"),
+        Column("at most", "value"),
+    )  # fmt: skip
+    rows = []
+    for answer in verdict.answers:
+        figure, cells = answer.figure, (None, None, None)
+        if figure.reason is None:
+            cells = figure.estimate, figure.baseline and figure.baseline.value, figure.attainable
+        rows.append((QUESTIONS[answer.question], _short_label(answer.label), *cells))
+    return Sheet(title, columns, tuple(rows), notes=tuple(_notes(verdict, sure)))
 
 
-def figure_text(row: Mapping[str, Any]) -> str:
-    """Write `.906 [.872, .941], base .380, max 1.000`."""
-    ends = [f", {head} {short(row[name])}" for name, head in ENDS.items() if row[name] is not None]
-    return interval(Estimate(row["value"], row["low"], row["high"], 1, "")) + "".join(ends)
+def _short_label(label: str) -> str:
+    return "n/a" if label == NOT_APPLICABLE else label
 
 
-def question_text(row: Mapping[str, Any]) -> str:
-    """Write `reconstruction.trr under identifiers, leak 0.5; all victims`."""
-    whose = "all victims" if row["victim"] == ALL else f"worst victim: {row['victim']}"
-    by = f", by {row['by']}" if row["by"] not in (None, "attack") else ""
-    return f"{row['attack']}.{row['label']} under {row['place']}{by}; {whose}"
+def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
+    """Name the adversary of each answer, and say how to read the table."""
+    if not verdict.answers:
+        yield "NOT ATTACKED. Use fkgsec attack --run RUN."
+        return
+    for answer in verdict.answers:
+        yield f"{answer.question}: {answer.about}"
+    labels = {answer.label for answer in verdict.answers}
+    meanings = (
+        (LEAKS, "LEAKS: the excess over the baseline excludes 0, corrected for all figures."),
+        (EXPOSED, "EXPOSED: the protocol sends it; no attack is needed."),
+    )
+    yield from (text for label, text in meanings if label in labels)
+    if labels != {NOT_APPLICABLE}:
+        yield "Baseline: the same adversary without the messages of the rounds."
+        yield sure
 
 
-def comparison_lines(records: Mapping[str, Record]) -> list[str]:
-    """Return for each case how much leaks, its worst figure, and what it costs in utility."""
-    lines = ["Verdict by case, with the figure that adds most to its base:"]
-    for case, record in records.items():
-        task, found = task_of(record.spec), verdict_of(record.figures)
-        utility = record.utility[task.metric]
-        costs = f"test {task.label(task.metric)} {interval(utility)}" if utility.n else ""
-        lines.append(f"  {case}: {found.brief}; {costs}")
-        lines += [f"      {figure_text(row)}: {question_text(row)}" for row in rows_of(found.measured.head(1))]
-    return [*lines, BASE, SURE]
+def _what_decides(figure: Figure, compared: int) -> str:
+    """State how many times the items would let an effect of the smallest size of interest show."""
+    effect, smallest = figure.visible_effect(compared), SMALLEST_SHARE * figure.room
+    times = math.ceil((effect / smallest) ** 2) if smallest else 0
+    return f"{max(times, 2)} times the {figure.estimate.n:,} items would decide"
+
+
+def adversary(figure: Figure) -> str:
+    """Write `reconstruction.trr by identifiers, leak 0.5 (combined)`, and the worst victim where no figure is over all."""
+    way = f" ({figure.by})" if figure.by not in (None, "attack") else ""
+    whose = "" if figure.victim == ALL else f"; worst victim {figure.victim}"
+    return f"{figure.attack}.{figure.label} by {attack_name(figure.threat_model, figure.leak)}{way}{whose}"
+
+
+def figure_text(figure: Figure) -> str:
+    """Write `.906 [.872, .941], baseline .380, at most 1.000`."""
+    ends = (("baseline", figure.baseline), ("at most", figure.attainable))
+    return interval(figure.estimate) + "".join(f", {head} {short(end)}" for head, end in ends if end is not None)
+
+
+def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
+    """Return a table for each question: the same figure in each case, and how it differs from the first case.
+
+    The figure is the one that answers the question in the first case that has an answer. Intervals of differences treat the runs
+    as independent and are corrected for their number (Bonferroni). On the same items the errors agree in part, so that they are
+    too wide rather than too narrow.
+    """
+    verdicts = {case: verdict_of(record.figures) for case, record in records.items()}
+    first: dict[str, Answer] = {}
+    for verdict in verdicts.values():
+        for answer in verdict.answers:
+            if answer.figure.reason is None:
+                first.setdefault(answer.question, answer)
+    compared = max(1, len(first) * (len(records) - 1))
+    columns = (
+        Column("case"), Column("measured", "figure"), Column("baseline", "value"), Column("against the first"),
+    )  # fmt: skip
+    sheets = []
+    for question in (name for name in QUESTIONS if name in first):
+        asked, rows, base = first[question].figure, [], None
+        for case, verdict in verdicts.items():
+            figure = next((one for _, one in verdict.ranked if one.question[:4] == asked.question[:4]), None)
+            if figure is None or figure.reason is not None:
+                rows.append((case, None, None, figure.reason if figure else "not attacked"))
+                continue
+            apart = None if base is None else difference(figure, base, compared)
+            base = base or figure
+            rows.append((case, figure.estimate, figure.baseline and figure.baseline.value, apart))
+        place = f"{asked.key} by {attack_name(asked.threat_model, asked.leak)}"
+        sheets.append(Sheet(f"{QUESTIONS[question]} {place}", columns, tuple(rows)))
+    return sheets
+
+
+def difference(figure: Figure, base: Figure, compared: int = 1) -> str:
+    """Write `lower by .429 [.380, .478]`, or that no difference is shown; see `comparison_sheets`."""
+    ours, theirs = (at_level(one.estimate, compared, least=-math.inf, most=math.inf) for one in (figure, base))
+    value = ours.value - theirs.value
+    low = value - math.hypot(ours.value - ours.low, theirs.high - theirs.value)
+    high = value + math.hypot(ours.high - ours.value, theirs.value - theirs.low)
+    if low <= 0 <= high:
+        return "no difference shown"
+    word, least, most = ("higher", low, high) if value > 0 else ("lower", -high, -low)
+    return f"{word} by {short(abs(value))} [{short(least)}, {short(most)}]"

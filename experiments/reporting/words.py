@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fkgsec.attacks.figure import Figure, headline
 from fkgsec.attacks.registry import ATTACKS
@@ -25,8 +25,17 @@ def reading_aid(record: Record) -> list[str]:
 
 def protection_lines(record: Record) -> list[str]:
     """State what the defense protects, and what it cost the training."""
-    lines = [f"{line}." for line in record.protection]
-    trained = record.rounds[1:]
+    return [*(f"{line}." for line in record.protection), *training_lines(record)]
+
+
+def guarantee_lines(record: Record) -> list[str]:
+    """State the guarantee of differential privacy, and what a defense or codec lost of the training."""
+    return [*(f"{line}." for line in record.protection if line.startswith("dp, ")), *training_lines(record)]
+
+
+def training_lines(record: Record) -> list[str]:
+    """State which rounds, rows or values of the training a defense or a codec lost."""
+    trained, lines = record.rounds[1:], []
     void = sum(entry.num_survivors == 0 for entry in trained)
     if record.protection and void:
         lines.append(f"{void} of {len(trained)} rounds opened nothing: too many clients dropped out.")
@@ -39,11 +48,13 @@ def protection_lines(record: Record) -> list[str]:
     return [*lines, f"{clipped:,} uploaded values were cut by the server's robust rule."] if clipped else lines
 
 
-def protection_by_case(records: Mapping[str, Record]) -> list[str]:
-    """State each sentence of `protection_lines` once, with the name of the case where it holds for one case only."""
+def lines_by_case(
+    records: Mapping[str, Record], lines_of: Callable[[Record], list[str]] = protection_lines
+) -> list[str]:
+    """State each sentence of `lines_of` once, with the name of the case where it holds for one case only."""
     owners: dict[str, list[str]] = {}
     for case, record in records.items():
-        for line in protection_lines(record):
+        for line in lines_of(record):
             owners.setdefault(line, []).append(case)
     return [line if len(names) > 1 else f"{names[0]}: {line}" for line, names in owners.items()]
 

@@ -219,7 +219,7 @@ def test_a_run_that_was_stopped_after_any_round_goes_on_to_the_same_bits(
     (kept := tmp_path / "kept").mkdir()
     saved = run_federation(graph, options, kept, KeepEach(kept), checkpoint_every_s=0, make_transport=make_transport)
     assert_same(saved, whole)
-    for number in (1, 2, 3, ROUNDS - 1):
+    for number in (1, 2, 3, ROUNDS - 1) if changes.keys() == {"participation"} else (2,):
         trained, killed = Trained(), tmp_path / f"killed after {number}"
         assert_same(run_federation(graph, options, killed, trained, make_transport=make_transport), whole)
         assert trained.rounds == list(range(number + 1, ROUNDS + 1))

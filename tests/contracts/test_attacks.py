@@ -13,6 +13,7 @@ import pytest
 
 from fkgsec import KgeOptions, generate_consortium
 from fkgsec.attacks import ATTACKS, Attack, Figure, registry, update_recovery
+from fkgsec.attacks.graphs import properties
 from fkgsec.attacks.kge.task import cases as kge_cases
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.options import GRAPH, GraphAttackOptions, KgeAttackOptions
@@ -47,6 +48,12 @@ QUIET = {
 """Attacks that beat no baseline on runs as short as these; their own files plant what they find."""
 OF_EFFECTS = {"client-poison": ("hits@10", "mrr"), "server-poison": ("hits@10", "mrr"), "backdoor": ("success",)}
 """Figures of what an adversary changes; without messages it changes nothing, so that their baseline is the clean run."""
+
+
+@pytest.fixture(autouse=True)
+def _few_played_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Property inference plays a training for each; the laws hold with few."""
+    monkeypatch.setattr(properties, "NUM_CLIENTS", 12)
 
 
 @functools.cache

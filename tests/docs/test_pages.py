@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fkgsec.attacks.figure import STATUSES
+from fkgsec.attacks.figure import LABELS
 from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.data.consortium import generate_consortium
@@ -180,7 +180,7 @@ def test_its_numbers_are_the_registries() -> None:
 
 def test_the_words_of_verdicts_are_explained() -> None:
     page = PAGES["docs/concepts/figures.md"]
-    assert all(f"`{status}`" in page for status in STATUSES)
+    assert all(f"`{status}`" in page for status in LABELS)
 
 
 # The machinery.

@@ -1,6 +1,7 @@
 """What commands say of federations whose answer is known: everything is exposed, nothing was learned, or noise protects it."""
 
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -70,13 +71,15 @@ def test_plaintext_uploads_of_clients_that_share_no_entity_are_exposed(
     words = flags(disjoint)
     attacked = fkgsec("attack", *words, "--out", tmp_path / "run")
     assert attacked.exit_code == 0, attacked.output
-    assert attacked.stdout.startswith("Verdict: exposed.")
+    assert re.search(r"What did one client upload\? +EXPOSED", attacked.stdout)
+    assert "LEAKS" not in attacked.stdout
     compared = fkgsec("compare", *words, "--case", "none", "--case", "secagg", "--out", tmp_path / "compared")
-    assert "  none: EXPOSED in " in compared.stdout
+    assert "What did one client upload?" in compared.stdout
+    assert "lower by" in compared.stdout
     assert fkgsec("report", tmp_path / "run", "--out", tmp_path / "report.html").exit_code == 0
     page = (tmp_path / "report.html").read_text()
     assert "EXPOSED" in page
-    assert "no leak is shown" not in page
+    assert "NO EVIDENCE:" not in page.split("What this does not say")[0]
     assert check(tmp_path, disjoint, monkeypatch).exit_code == 1
 
 

@@ -30,6 +30,7 @@ from fkgsec.attacks.graphs.inversion.similarity import LabelledGraph, similarity
 from fkgsec.attacks.graphs.view import GraphVictim, GraphView
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
 from fkgsec.attacks.options import GRAPH
+from fkgsec.attacks.questions import GRAPHS
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import exact, proportion
@@ -212,6 +213,7 @@ ATTACK = Attack(
     claim,
     score,
     threats=("server+graphs",),
+    questions=dict.fromkeys(METRICS, GRAPHS),
     items=dict.fromkeys(METRICS, "uploads"),
     task=GRAPH,
 )

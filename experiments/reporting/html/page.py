@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import pandas as pd
 
+from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.options import RECONSTRUCTION, threat_models
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.experiments.gate import CHECK_FILE
@@ -36,10 +37,10 @@ from fkgsec.experiments.reporting.sheets import (
     count,
     interval,
     mebibytes,
-    rows_of,
 )
 from fkgsec.experiments.reporting.tables import clients_sheet, figure_sheet, runs_sheet
-from fkgsec.experiments.reporting.verdict import SAYS_NOT, figure_text, question_text, verdict_of
+from fkgsec.experiments.reporting.verdict import RULE as VERDICT_RULE
+from fkgsec.experiments.reporting.verdict import SAYS_NOT, SURE, adversary, figure_text, verdict_of, verdict_sheet
 from fkgsec.experiments.reporting.words import figure_reasons, protection_lines, temperature_remark
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.spec import CONSORTIUM
@@ -126,7 +127,7 @@ def assemble(
 
 def render(report: dict[str, Any]) -> str:
     """Render the page. Every text is escaped; the only script is inline and named by its hash in the page's policy."""
-    return render_page("report.html.j2", report=report, says_not=SAYS_NOT, rule=RULE)
+    return render_page("report.html.j2", report=report, says_not=SAYS_NOT, rule=RULE, verdict_rule=VERDICT_RULE)
 
 
 def _notices(runs: Sequence[Run], federations: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -183,14 +184,20 @@ def _by_advantage(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _lead(runs: Sequence[Run]) -> Iterator[str]:
     """State for each leading figure the run in which attacks add most and least to the baseline, and how the runs differ."""
-    frame = pd.concat([verdict_of(run.record.figures).measured.assign(run=run.name) for run in runs])
-    for key, rows in frame.assign(key=frame["attack"] + "." + frame["metric"]).groupby("key", sort=False):
-        best = rows_of(_by_advantage(rows).drop_duplicates("run"))
-        most, least = best[0], best[-1]
-        yield f"{key} adds most to its baseline in “{most['run']}”: {figure_text(most)} ({question_text(most)})."
+    by_key: dict[str, list[tuple[str, Figure]]] = {}
+    for run in runs:
+        worst: dict[str, Figure] = {}
+        for _, figure in verdict_of(run.record.figures).measured:
+            worst[figure.key] = max(worst.get(figure.key, figure), figure, key=lambda one: one.advantage)
+        for key, figure in worst.items():
+            by_key.setdefault(key, []).append((run.name, figure))
+    for key, figures in by_key.items():
+        (name, most), *_, (least_name, least) = sorted(figures * 2, key=lambda pair: -pair[1].advantage)
+        yield f"{key} adds most to its baseline in “{name}”: {figure_text(most)} ({adversary(most)})."
         if least is not most:
-            apart = "" if least["high"] < most["low"] or most["high"] < least["low"] else " The two intervals overlap."
-            yield f"It adds least in “{least['run']}”: {figure_text(least)} ({question_text(least)}).{apart}"
+            lower, upper = sorted((most.estimate, least.estimate), key=lambda estimate: estimate.value)
+            apart = "" if lower.high < upper.low else " The two intervals overlap."
+            yield f"It adds least in “{least_name}”: {figure_text(least)} ({adversary(least)}).{apart}"
     if len(runs) > 1:
         specs = [run.record.spec.document() for run in runs]
         shared = [name for name in specs[0] if all(name in spec for spec in specs)]
@@ -219,7 +226,8 @@ def _card(run: Run, facts: dict[str, str]) -> dict[str, Any]:
         "name": run.name,
         "about": f"{spec.algorithm}, {task.network(spec)}, {f'defense {spec.defense}' if spec.defense else 'no defense'}",
         "verdict": judged,
-        "findings": [(row["status"], figure_text(row), question_text(row)) for row in rows_of(judged.measured)],
+        "sheet": verdict_sheet(judged, "Verdict", SURE),
+        "findings": [(label, figure_text(figure), adversary(figure)) for label, figure in judged.measured],
         "utility": " ".join(utility),
         "cost": f"{mebibytes(record.bytes.up)} MiB to the server, {mebibytes(record.bytes.down)} MiB back, "
         f"{count(len(record.rounds) - 1, 'round')}, {seconds:.1f} s on {record.environment.device}.",

@@ -644,12 +644,14 @@ def widen(tables: Tables, client: str) -> None:
 
 def test_what_the_terminal_shows(fede: tuple[Manifest, Tables, FederatedGraph], tmp_path: Path) -> None:
     write_tables(*fede[:2], tmp_path / "tables")
-    status, out, err = fkgsec("audit", "--tables", tmp_path / "tables", "--threat", "identifiers", "--leak", "0.3")
+    command = ("audit", "--tables", tmp_path / "tables", "--threat", "identifiers", "--leak", "0.3")
+    status, out, err = fkgsec(*command)
     assert (status, err) == (0, "")
-    assert out.startswith("Verdict: no leak is shown. 0 of 2 figures beat")
-    assert "(reconstruction.trr under identifiers, leak 0.3" in out
+    assert out.startswith("Verdict on the tables")
+    assert "triples: reconstruction.trr by identifiers, leak 0.3" in out
+    status, out, err = fkgsec(*command, "--details")
     assert "--seeds" not in out
-    shown = out[out.index("\nreconstruction") : out.index("reconstruction.err: ")]
+    shown = out[: out.index("reconstruction.err: ")]
     assert all(len(line) <= 80 for line in shown.splitlines())
     assert "identifiers 0.3" in shown
     assert "collusion" not in shown

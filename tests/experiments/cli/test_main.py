@@ -85,13 +85,13 @@ def test_a_finished_run_is_attacked_again_without_training(run: Path, tmp_path: 
 
 
 def test_what_the_terminal_shows_fits_80_columns(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    status, out, _ = fkgsec("attack", "--run", run, "--out", tmp_path / "shown")
+    status, out, _ = fkgsec("attack", "--run", run, "--details", "--out", tmp_path / "shown")
     assert status == 0
     rows = out[out.index("reconstruction, round") : out.index("reconstruction.err: ")].splitlines()
     assert all(len(line) <= 80 for line in rows)
     # Nothing is cut to fit: a wider terminal shows the same figures.
     monkeypatch.setenv("COLUMNS", "200")
-    _, wide, _ = fkgsec("attack", "--run", run, "--out", tmp_path / "shown")
+    _, wide, _ = fkgsec("attack", "--run", run, "--details", "--out", tmp_path / "shown")
     figures = set(re.findall(r"[\d.]*\.\d+", " ".join(rows)))
     assert len(figures) > 20
     assert figures <= set(re.findall(r"[\d.]*\.\d+", wide))
@@ -111,7 +111,7 @@ def test_every_algorithm_of_this_version_and_nothing_to_attack_says_why(tmp_path
         ("single", "no embedding of this client crossed"),
         ("fedr", "only relation embeddings crossed"),
     ):
-        status, out, _ = fkgsec("attack", "--target", algorithm, *SMALL, "--out", tmp_path / algorithm)
+        status, out, _ = fkgsec("attack", "--target", algorithm, *SMALL, "--details", "--out", tmp_path / algorithm)
         assert status == 0
         assert reason in " ".join(out.split())
     status, _, err = fkgsec("attack", "--target", "collective", *SMALL, "--out", tmp_path / "collective")

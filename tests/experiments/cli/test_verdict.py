@@ -5,15 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from fkgsec.attacks.figure import NOT_ATTACKED, Figure
-from fkgsec.estimate import Estimate, exact
+from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.questions import QUESTIONS
+from fkgsec.attacks.registry import ATTACKS
+from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.experiments.cli.main import app
-from fkgsec.experiments.reporting.sheets import rows_of
-from fkgsec.experiments.reporting.verdict import SURE, comparison_lines, figure_text, verdict_of, verdict_over
-from fkgsec.experiments.reporting.verdict import verdict_lines as lines_of
+from fkgsec.experiments.reporting.verdict import (
+    comparison_sheets,
+    difference,
+    figure_text,
+    verdict_of,
+    verdict_over,
+    verdict_sheet,
+)
 from fkgsec.experiments.runs.record import Record, read_record
 
 RECORD = Path(__file__).parents[3] / "results/fb15k237-c3-fede.json"
@@ -42,92 +50,159 @@ def of(*figures: Figure) -> Record:
     return msgspec.structs.replace(read_record(RECORD), figures=list(figures))
 
 
-def verdict_lines(record: Record) -> list[str]:
-    return lines_of(verdict_of(record.figures), SURE)
-
-
 @pytest.mark.parametrize(
-    ("one", "status"),
+    ("one", "label"),
     [
         (figure(0.6, 0.7, 0.8, 0.5), "LEAKS"),
         (figure(0.6, 0.7, 0.8, 0.5, exposed=exact(0.7, 50)), "EXPOSED"),
         (figure(0.72, 0.75, 0.8, 0.5, exposed=exact(0.7, 50)), "LEAKS"),
-        (figure(0.4, 0.55, 0.7, 0.5, exposed=exact(0.6, 50)), "not shown"),
-        (figure(0.4, 0.55, 0.7, 0.5), "not shown"),
-        (figure(0.2, 0.3, 0.4, 0.5), "no leak"),
-        (figure(0.9, 1.0, 1.0, 1.0), "base is max"),
+        (figure(0.4, 0.55, 0.7, 0.5, exposed=exact(0.6, 50)), "INCONCLUSIVE"),
+        (figure(0.4, 0.55, 0.7, 0.5), "INCONCLUSIVE"),
+        (figure(0.49, 0.5, 0.51, 0.5), "NO EVIDENCE"),
+        (figure(0.27, 0.3, 0.32, 0.5), "NO EVIDENCE"),
+        (figure(0.9, 1.0, 1.0, 1.0), "NOT APPLICABLE"),
         (figure(0.1, 0.2, 0.3, 0.5, attack="x", metric="error", less_is_worse=True, attainable=0.0), "LEAKS"),
-        (figure(0.6, 0.7, 0.8, 0.5, attack="x", metric="error", less_is_worse=True, attainable=0.0), "no leak"),
-        (figure(0, 0, 1, None, reason="nothing crossed"), "not attacked"),
+        (figure(0.58, 0.6, 0.61, 0.5, attack="x", metric="error", less_is_worse=True, attainable=0.0), "NO EVIDENCE"),
+        (figure(0, 0, 1, None, reason="nothing crossed"), "NOT APPLICABLE"),
     ],
 )
-def test_a_figure_leaks_where_its_whole_interval_beats_the_baseline_and_what_the_protocol_exposes(
-    one: Figure, status: str
+def test_a_label_compares_the_interval_with_the_baseline_the_exposure_and_the_smallest_effect(
+    one: Figure, label: str
 ) -> None:
-    assert verdict_of([one]).figures["status"].tolist() == [status]
+    assert one.status == label
+    assert [answer.label for answer in verdict_of([one]).answers] == [label]
 
 
-def test_the_lines_name_what_leaks_how_sure_and_the_base() -> None:
+def test_the_error_of_the_baseline_counts() -> None:
+    sure = figure(0.55, 0.65, 0.75, 0.5)
+    unsure = msgspec.structs.replace(sure, baseline=Estimate(0.5, 0.38, 0.62, 50, "wilson"))
+    assert (sure.status, unsure.status) == ("LEAKS", "INCONCLUSIVE")
+    assert unsure.excess().low == pytest.approx(0.15 - np.hypot(0.1, 0.12))
+    error = msgspec.structs.replace(
+        figure(0.3, 0.35, 0.42, 0.5, less_is_worse=True), baseline=Estimate(0.5, 0.46, 0.6, 50, "x")
+    )
+    assert error.excess().low == pytest.approx(0.15 - np.hypot(0.07, 0.04))
+    assert error.excess().high == pytest.approx(0.15 + np.hypot(0.05, 0.1))
+
+
+def test_figures_are_judged_together() -> None:
+    """One of twenty figures at chance beats its baseline by its own interval; a verdict on all does not count it."""
+    barely = figure(0.51, 0.6, 0.69, 0.5)
+    others = [figure(0.4, 0.5, 0.6, 0.5, threat_model=f"model {number}") for number in range(19)]
+    assert verdict_of([barely]).label == "LEAKS"
+    assert verdict_of([barely, *others]).label == "INCONCLUSIVE"
+    reasons = [msgspec.structs.replace(one, reason="nothing crossed") for one in others]
+    assert verdict_of([barely, *reasons]).label == "LEAKS"  # those that were not attacked cost nothing
+
+
+@pytest.mark.parametrize("num_figures", [1, 6, 20])
+def test_nulls_rarely_leak_and_the_named_effect_shows(num_figures: int) -> None:
+    """At most 5 % of verdicts on figures at their baselines say LEAKS, and at least 90 % on an effect as large as they name."""
+    rng = np.random.default_rng(7)
+    items, trials, base = 4000, 1000, 0.4
+
+    def draw(rate: float) -> list[Figure]:
+        sample = rng.binomial(items, [rate, *[base] * (num_figures - 1)])
+        return [
+            msgspec.structs.replace(
+                figure(0, 0, 1, base, threat_model=f"model {number}"), estimate=proportion(successes, items)
+            )
+            for number, successes in enumerate(sample.tolist())
+        ]
+
+    silent = [verdict_of(draw(base)) for _ in range(trials)]
+    assert sum(verdict.label == "LEAKS" for verdict in silent) <= 0.05 * trials
+    quiet = [figure.answer(num_figures) for _, figure in silent[0].ranked]
+    assert quiet.count("NO EVIDENCE") >= num_figures - 1
+    effect = silent[0].ranked[0][1].visible_effect(num_figures)
+    assert effect <= 0.1 * (1 - base)
+    seen = [verdict_of(draw(base + effect)).label == "LEAKS" for _ in range(trials)]
+    assert sum(seen) >= 0.9 * trials - 3 * np.sqrt(0.9 * 0.1 * trials)
+
+
+def test_each_question_has_one_answer_by_its_worst_figure() -> None:
     weak = figure(0.4, 0.55, 0.7, 0.5, attack="degrees", metric="degree")
-    lines = verdict_lines(
-        of(weak, figure(0.6, 0.7, 0.8, 0.5), figure(0, 0, 1, None, attack="patterns", metric="degree", reason="x"))
-    )
-    assert lines[0] == (
-        "Verdict: leaks. 1 of 2 figures beats its baseline by inference (95 % CI excludes it). 1 is inconclusive (95 % CI "
-        "includes the baseline). 1 not attacked (reasons below)."
-    )
-    assert lines[1].split() == [
-        "LEAKS", ".700", "[.600,", ".800],", "base", ".500,", "max", "1.000:", "AUC", "of", "linked", "pairs", "among", "all",
-        "pairs", "of", "a", "victim's", "rows",
+    named = figure(0.6, 0.7, 0.8, 0.5, attack="structure", metric="err")
+    other = figure(0.6, 0.7, 0.8, 0.5, attack="of a plug-in", metric="x")
+    silent = figure(0, 0, 1, None, attack="client-poison", metric="hits@10", reason="nobody is poisoned")
+    verdict = verdict_of([weak, figure(0.8, 0.9, 1.0, 0.5), named, other, silent])
+    assert [(one.question, one.label) for one in verdict.answers] == [
+        ("entities", "LEAKS"), ("links", "LEAKS"), ("integrity", "NOT APPLICABLE"), ("other", "LEAKS"),
     ]  # fmt: skip
-    assert "(edges.auc under server; all victims)" in lines[2]
-    assert lines[3].startswith("  not shown   .550 [.400, .700], base .500")
-    assert verdict_lines(of(weak))[0].startswith("Verdict: no leak is shown. 0 of 1 figures")
-    assert "No attack was run" in verdict_lines(of())[0]
-    nothing = Figure("edges", "auc", "server", "all", NOT_ATTACKED, reason="x")
-    assert verdict_lines(of(nothing)) == [
-        "Verdict: nothing to attack: the adversaries have nothing to work on (reasons below)."
-    ]
+    assert verdict.brief == "LEAKS: entities, links, other"
+    sheet = verdict_sheet(verdict, "Verdict")
+    assert [row[2].value for row in sheet.rows if row[2]] == [0.7, 0.9, 0.7]
+    assert "integrity: client-poison, server: nobody is poisoned" in sheet.notes
+    assert verdict_of([]).label == "NOT ATTACKED"
+    assert verdict_sheet(verdict_of([]), "Verdict").rows == ()
 
 
-def test_what_the_protocol_shows_is_headed_exposed() -> None:
-    shown = figure(0.6, 0.7, 0.8, 0.5, exposed=exact(0.7, 50))
-    assert verdict_lines(of(shown))[0] == (
-        "Verdict: exposed. 1 of 1 is exposed: the protocol shows as much, whatever was trained."
-    )
-    both = of(shown, figure(0.6, 0.7, 0.8, 0.5, attack="degrees", metric="degree"))
-    assert verdict_lines(both)[0] == (
-        "Verdict: leaks. 1 of 2 figures beats its baseline by inference (95 % CI excludes it). 1 of 2 is exposed: the protocol "
-        "shows as much, whatever was trained."
-    )
-    assert verdict_over([of(shown), of(shown)]).figures["status"].tolist() == ["EXPOSED"]
-    assert "EXPOSED in 1 of 1" in comparison_lines({"none": of(shown)})[1]
+def test_an_inconclusive_answer_names_the_items_that_would_decide() -> None:
+    """With that many items, an effect of the smallest size of interest is seen."""
+    few = msgspec.structs.replace(figure(0, 0, 1, 0.5), estimate=proportion(50, 100))
+    (answer,) = verdict_of([few]).answers
+    assert answer.label == "INCONCLUSIVE"
+    times = int(answer.about.partition("; ")[2].split()[0])
+    many = msgspec.structs.replace(few, estimate=proportion(50 * times, 100 * times))
+    fewer = msgspec.structs.replace(few, estimate=proportion(50 * times // 2, 100 * times // 2))
+    assert (fewer.status, many.status) == ("INCONCLUSIVE", "NO EVIDENCE")
+    (answer,) = verdict_of([many]).answers
+    assert "an excess of .0" in answer.about
+
+
+def test_every_metric_of_an_attack_answers_a_question() -> None:
+    for name, attack in ATTACKS.items():
+        assert set(attack.questions) >= set(attack.leading), name
+        assert set(attack.questions.values()) <= QUESTIONS.keys(), name
 
 
 def test_over_several_trainings_the_interval_and_the_worst_base_count() -> None:
     """What lies beyond the base in each training may not do so over all of them."""
     steady = [of(figure(0.6, 0.7, 0.8, 0.5)), of(figure(0.602, 0.702, 0.802, 0.55, by="cosine"))]
-    (found,) = rows_of(verdict_over(steady).figures)
-    assert found["status"] == "LEAKS"
-    assert figure_text(found).endswith("], base .550, max 1.000")
+    ((label, combined),) = verdict_over(steady).ranked
+    assert label == "LEAKS"
+    assert figure_text(combined).endswith("], baseline .550, at most 1.000")
     apart = [of(figure(0.6, 0.65, 0.7, 0.5)), of(figure(0.85, 0.9, 0.95, 0.5))]
-    assert [verdict_of(record.figures).label for record in apart] == ["leaks", "leaks"]
-    assert verdict_over(apart).figures["status"].tolist() == ["not shown"]
+    assert [verdict_of(record.figures).label for record in apart] == ["LEAKS", "LEAKS"]
+    assert verdict_over(apart).label == "INCONCLUSIVE"
     error = {"attack": "x", "metric": "error", "less_is_worse": True, "attainable": 0.0}
     errors = [of(figure(0.1, 0.2, 0.3, base, **error)) for base in (0.5, 0.25)]
-    assert "base .250" in figure_text(rows_of(verdict_over(errors).figures)[0])
+    assert "baseline .250" in figure_text(verdict_over(errors).ranked[0][1])
+    shown = of(figure(0.6, 0.7, 0.8, 0.5, exposed=exact(0.7, 50)))
+    assert verdict_over([shown, shown]).label == "EXPOSED"
     missing = [of(figure(0.6, 0.7, 0.8, 0.5)), of(figure(0, 0, 1, None, reason="nothing crossed"))]
-    assert verdict_over(missing).figures["status"].tolist() == ["not attacked"]
-    assert verdict_over([of(), of()]).label == "none"
+    assert verdict_over(missing).label == "NOT APPLICABLE"
+    assert verdict_over([of(), of()]).label == "NOT ATTACKED"
 
 
-def test_a_comparison_names_each_case_its_worst_figure_and_its_utility() -> None:
-    record = read_record(RECORD)
-    safe = msgspec.structs.replace(record, figures=[figure(0.4, 0.5, 0.6, 0.5)])
-    lines = comparison_lines({"none": record, "psu,secagg": safe})
-    assert lines[1].startswith("  none: LEAKS in 9 of 12; test MRR .293 [")
-    assert ".969 [.967, .971], base 7e-05" in lines[2]
-    assert lines[3].startswith("  psu,secagg: no leak shown in 1; test MRR .293 [")
+def test_a_comparison_is_of_the_same_figure_in_each_case() -> None:
+    safe = [figure(0.49, 0.5, 0.51, 0.5), figure(0.8, 0.9, 0.95, 0.5, threat_model="identifiers")]
+    cases = {
+        "none": of(figure(0.78, 0.8, 0.82, 0.5)),
+        "alike": of(figure(0.77, 0.79, 0.81, 0.5)),
+        "safe": of(*safe),
+        "hidden": of(figure(0, 0, 1, None, reason="nothing crossed")),
+        "silent": of(),
+    }
+    (sheet,) = comparison_sheets(cases)
+    assert sheet.title == "Which attributes and links? edges.auc by server"
+    assert [row[-1] for row in sheet.rows] == [
+        None, "no difference shown", sheet.rows[2][-1], "nothing crossed", "not attacked",
+    ]  # fmt: skip
+    assert sheet.rows[2][-1].startswith("lower by .300 [")
+    assert comparison_sheets({"none": of()}) == []
+
+
+def test_intervals_of_differences_hold_together() -> None:
+    """Two cases without a difference are rarely told apart, however many cases and questions are compared."""
+    rng = np.random.default_rng(3)
+    told, trials = 0, 1000
+    for _ in range(trials):
+        shares = [proportion(int(successes), 400) for successes in rng.binomial(400, 0.3, size=5)]
+        first, *others = (msgspec.structs.replace(figure(0, 0, 1, 0.1), estimate=share) for share in shares)
+        told += any(difference(other, first, compared=4) != "no difference shown" for other in others)
+    assert told <= 0.05 * trials
+    assert difference(figure(0.4, 0.5, 0.6, 0.1), figure(0.2, 0.3, 0.4, 0.1)).startswith("higher by .200 [.0")
 
 
 @pytest.fixture(scope="module")
@@ -138,10 +213,17 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, done.stdout
 
 
-def test_the_verdict_stands_first(run: tuple[Path, str]) -> None:
+def test_the_verdict_fits_a_terminal_and_tables_are_printed_where_asked(run: tuple[Path, str]) -> None:
     lines = run[1].splitlines()
-    assert lines[0].startswith("Verdict: ")
-    assert lines.index("") < next(place for place, line in enumerate(lines) if line.startswith("reconstruction, round"))
+    assert lines[0].startswith("Verdict: fede on consortium-3, ")
+    assert len(lines) <= 20
+    assert max(map(len, lines[:5])) <= 80
+    shown = CliRunner().invoke(app, ["show", str(run[0])]).stdout.splitlines()
+    place = shown.index(lines[0])
+    assert place > next(index for index, line in enumerate(shown) if line.startswith("reconstruction, round"))
+    assert shown[place : place + 8] == lines[:8]
+    again = CliRunner().invoke(app, ["attack", "--run", str(run[0]), "--details"]).stdout.splitlines()
+    assert [line for line in again if line.startswith("reconstruction, round")]
 
 
 def test_every_output_writes_intervals_in_one_way(run: tuple[Path, str], tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def test_names_are_escaped_and_nothing_is_loaded(folder: Path) -> None:
 
 def test_a_run_that_was_not_attacked_is_said_to_be_so(tmp_path: Path) -> None:
     put(tmp_path / "plain", "tables/kge/fedr-table2-transe-fedr-ddb14-c20-seed0.json")
-    assert '<td data-head="leaks">not attacked</td>' in render_overview(tmp_path)[1]
+    assert '<td data-head="leaks">NOT ATTACKED</td>' in render_overview(tmp_path)[1]
     put(tmp_path / "transe", ATTACKED)
     _, page = render_overview(tmp_path)
     assert f">{verdict_of(read_record(RESULTS / ATTACKED).figures).brief}</td>" in page

@@ -35,7 +35,7 @@ def test_a_frame_has_a_row_for_each_figure_and_no_value_where_nothing_was_attack
     assert frame["place"].tolist() == ["collusion, leak 0.5"] * 2 + ["server"] * 2
     assert frame["value"].isna().tolist() == [False, True, False, False]
     assert frame["baseline"].fillna(-1).tolist() == [0.1, 0.2, -1, -1]
-    assert frame["status"].tolist() == ["LEAKS", "not attacked", "LEAKS", "LEAKS"]
+    assert frame["status"].tolist() == ["LEAKS", "NOT APPLICABLE", "LEAKS", "LEAKS"]
     worst = figure_frame({"run": FIGURES}, over_all)
     assert worst[["metric", "victim"]].to_numpy().tolist() == [["err", "x"], ["auc", "y"]]
 

@@ -1,7 +1,5 @@
 """Published keystream and HKDF vectors through our functions; rings and masks against Python's integers."""
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -208,22 +206,3 @@ def test_any_number_of_masks_stays_below_p(num_plus: int, num_minus: int) -> Non
     masked = mask_vector(values, seeds[:num_plus], seeds[num_plus:], ring)
     ring.check(masked, 64, "masked")
     assert (mask_vector(masked, seeds[num_plus:], seeds[:num_plus], ring) == values).all()
-
-
-@pytest.mark.slow
-def test_masking_costs_little_more_than_its_keystreams() -> None:
-    """1e7 uint32, 10 pair masks and a self mask: within 1.5 of 11 keystreams into a reused buffer, in the same run."""
-    values, zeros, buffer = Ring.UINT32.zeros(10_000_000), bytes(BLOCK_BYTES), bytearray(BLOCK_BYTES)
-    floor = masking = float("inf")
-    for _ in range(9):
-        start = time.perf_counter()
-        for seed in SEEDS[:11]:
-            stream = keystream(seed, "aes-256-ctr")
-            for _ in range(0, values.nbytes, BLOCK_BYTES):
-                stream.update_into(zeros, buffer)
-        floor = min(floor, time.perf_counter() - start)
-        start = time.perf_counter()
-        mask_vector(values, SEEDS[:6], SEEDS[6:11], Ring.UINT32)
-        masking = min(masking, time.perf_counter() - start)
-    print(f"masking {masking:.4f} s, keystreams {floor:.4f} s, ratio {masking / floor:.2f}")
-    assert masking < 1.5 * floor

@@ -446,7 +446,7 @@ def test_a_run_that_was_not_attacked_says_so(runs: list[Run]) -> None:
     record = msgspec.structs.replace(runs[0].record, figures=[])
     text = page_of(Run("quiet", record)).text
     for words in (
-        "No attack was run.",
+        "NOT ATTACKED",
         "No run was attacked.",
         "quiet: not attacked.",
     ):

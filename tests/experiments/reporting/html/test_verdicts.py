@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+from fkgsec.attacks.questions import QUESTIONS
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.cli.console import expected_errors
@@ -49,10 +50,12 @@ def checked_on(digest: str, name: str = "policy.yaml") -> Checked:
 
 def test_the_verdict_stands_first_and_is_the_command_lines(record: Record) -> None:
     page = render(assemble([Run("mine", record)]))
-    assert verdict_of(record.figures).sentence.replace("(reasons below)", "(reasons with the figures)") in page
+    verdict = verdict_of(record.figures)
+    assert f"Verdict: {verdict.brief}</strong>" in page
+    assert all(f">{QUESTIONS[answer.question]}<" in page for answer in verdict.answers)
     assert page.index("Verdict: ") < page.index("What this does not say") < page.index("<svg")
     silent = msgspec.structs.replace(record, figures=[])
-    assert verdict_of([]).sentence in render(assemble([Run("mine", silent)]))
+    assert "Verdict: NOT ATTACKED" in render(assemble([Run("mine", silent)]))
 
 
 def test_any_attack_counts(record: Record) -> None:
@@ -63,9 +66,9 @@ def test_any_attack_counts(record: Record) -> None:
     (federation,) = assemble([Run("mine", leaking)])["federations"]
     assert federation["victims"] is not None
     assert {row[1] for row in federation["victims"].rows} == {one.attack for one in others}
-    assert federation["cards"][0]["verdict"].label != "none"
+    assert federation["cards"][0]["verdict"].label != "NOT ATTACKED"
     silent = msgspec.structs.replace(record, figures=[])
-    assert assemble([Run("mine", silent)])["federations"][0]["cards"][0]["verdict"].label == "none"
+    assert assemble([Run("mine", silent)])["federations"][0]["cards"][0]["verdict"].label == "NOT ATTACKED"
 
 
 def test_a_policy_comes_first_with_what_it_does_not_say(record: Record) -> None:

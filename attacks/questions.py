@@ -1,0 +1,23 @@
+"""Questions that a verdict answers. Each metric of an attack answers one of them (`fkgsec.attacks.registry.Attack.questions`).
+
+>>> QUESTIONS[MEMBERSHIP]
+'Was a triple trained on?'
+"""
+
+from __future__ import annotations
+
+ENTITIES, TRIPLES, MEMBERSHIP, LINKS, UPLOADS, INTEGRITY, GRAPHS, GRAPH_MEMBERSHIP, OTHER = (
+    "entities", "triples", "membership", "links", "uploads", "integrity", "graphs", "graph membership", "other",
+)  # fmt: skip
+QUESTIONS = {
+    ENTITIES: "Which entities are held?",
+    TRIPLES: "Which training triples?",
+    MEMBERSHIP: "Was a triple trained on?",
+    GRAPHS: "Which training graphs?",
+    GRAPH_MEMBERSHIP: "Was a graph trained on?",
+    LINKS: "Which attributes and links?",
+    INTEGRITY: "Can training be manipulated?",
+    UPLOADS: "What did one client upload?",
+    OTHER: "What else is inferred?",
+}
+"""The questions in the order of a verdict. An attack from a plug-in that names none answers `OTHER`."""
