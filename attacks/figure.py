@@ -112,10 +112,16 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     @property
     def by_protocol(self) -> bool:
         """True if the figure beats its baseline, and the interval includes what the protocol exposes without inference."""
-        if not self.beyond or self.exposed is None:
+        return self.beyond and self._shown
+
+    @property
+    def _shown(self) -> bool:
+        """True if the interval includes what the protocol exposes, or that lies beyond it."""
+        if self.exposed is None:
             return False
-        shown = self.exposed.value
-        return self.estimate.high >= shown if self.less_is_worse else self.estimate.low <= shown
+        return (
+            self.estimate.high >= self.exposed.value if self.less_is_worse else self.estimate.low <= self.exposed.value
+        )
 
     @property
     def given(self) -> bool:
@@ -145,6 +151,20 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
             value, value - math.hypot(low, base_high), value + math.hypot(high, base_low), wide.n, wide.method
         )
 
+    def beyond_chance(self, compared: int = 1) -> bool:
+        """True if a share is so many times its baseline that guessing reaches it with probability 0.05 / compared at most.
+
+        By Markov's inequality, an adversary that guesses a share b of the items on average guesses a share s with probability
+        b / s at most, however the guesses depend on each other. This judges rare items, whose intervals are wide.
+        """
+        share = self.estimate.method.startswith("wilson") and not self.less_is_worse and self.baseline is not None
+        return (
+            share
+            and self.baseline is not None
+            and self.estimate.value > 0
+            and self.baseline.high * self.compared * compared <= 0.05 * self.estimate.value
+        )
+
     def visible_effect(self, compared: int = 1) -> float:
         """Smallest excess over the baseline that would be called LEAKS with probability `POWER`, by the normal distribution."""
         excess = self.excess(compared)
@@ -165,8 +185,8 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         """
         if self.reason is not None or self.given:
             return NOT_APPLICABLE
-        if self.excess(compared).low > 0:
-            return EXPOSED if self.by_protocol else LEAKS
+        if self.excess(compared).low > 0 or self.beyond_chance(compared):
+            return EXPOSED if self._shown else LEAKS
         return NO_EVIDENCE if self.visible_effect(compared) <= SMALLEST_SHARE * self.room else INCONCLUSIVE
 
     @property

@@ -15,9 +15,9 @@ QUESTIONS = {
     MEMBERSHIP: "Was a triple trained on?",
     GRAPHS: "Which training graphs?",
     GRAPH_MEMBERSHIP: "Was a graph trained on?",
-    LINKS: "Which attributes and links?",
-    INTEGRITY: "Can training be manipulated?",
-    UPLOADS: "What did one client upload?",
+    LINKS: "Which attributes, links?",
+    INTEGRITY: "Can training be altered?",
+    UPLOADS: "What did a client send?",
     OTHER: "What else is inferred?",
 }
 """The questions in the order of a verdict. An attack from a plug-in that names none answers `OTHER`."""

@@ -37,7 +37,7 @@ from fkgsec.experiments.runs.record import Record
 
 NOT_ATTACKED = "NOT ATTACKED"
 RULE = (
-    "LEAKS: the interval of the excess over the baseline excludes 0, corrected for the number of figures. EXPOSED: the protocol "
+    "LEAKS: the excess over the baseline is above 0, corrected for the number of figures. EXPOSED: the protocol "
     "sends as much, no attack is needed. NO EVIDENCE: an effect of the stated size would have shown. Baseline: the same "
     "adversary without the messages of the rounds."
 )
@@ -45,7 +45,7 @@ SAYS_NOT = (
     "Intervals are of this training; other seeds differ more. The verdict covers only the adversaries that were run. A question "
     "answered by NO EVIDENCE may still leak to another adversary."
 )
-SURE = "[low, high]: 95 % interval of this training; --seeds 3 covers trainings."
+SURE = "[low, high]: 95 % interval of one figure, of this training. Use --seeds 3 for several."
 SURE_TABLES = "[low, high]: 95 % interval of these tables. Tables of other trainings differ."
 SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
 
@@ -190,7 +190,7 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
         yield f"{answer.question}: {answer.about}"
     labels = {answer.label for answer in verdict.answers}
     meanings = (
-        (LEAKS, "LEAKS: the excess over the baseline excludes 0, corrected for all figures."),
+        (LEAKS, "LEAKS: more than the baseline, by an interval that is corrected for all figures."),
         (EXPOSED, "EXPOSED: the protocol sends it; no attack is needed."),
     )
     yield from (text for label, text in meanings if label in labels)

@@ -71,10 +71,10 @@ def test_plaintext_uploads_of_clients_that_share_no_entity_are_exposed(
     words = flags(disjoint)
     attacked = fkgsec("attack", *words, "--out", tmp_path / "run")
     assert attacked.exit_code == 0, attacked.output
-    assert re.search(r"What did one client upload\? +EXPOSED", attacked.stdout)
+    assert re.search(r"What did a client send\? +EXPOSED", attacked.stdout)
     assert "LEAKS" not in attacked.stdout
     compared = fkgsec("compare", *words, "--case", "none", "--case", "secagg", "--out", tmp_path / "compared")
-    assert "What did one client upload?" in compared.stdout
+    assert "What did a client send?" in compared.stdout
     assert "lower by" in compared.stdout
     assert fkgsec("report", tmp_path / "run", "--out", tmp_path / "report.html").exit_code == 0
     page = (tmp_path / "report.html").read_text()

@@ -85,6 +85,25 @@ def test_the_error_of_the_baseline_counts() -> None:
     assert error.excess().high == pytest.approx(0.15 + np.hypot(0.05, 0.1))
 
 
+def test_few_items_leak_where_guessing_finds_none() -> None:
+    """21 of 274 rebuilt triples are no chance where guessing finds 2 in a million, however wide the interval over leaks is."""
+    wide = Estimate(21 / 274, -0.1, 0.3, 274, "wilson, 6 leaks")
+    rebuilt = msgspec.structs.replace(figure(0, 0, 1, 2e-6, attack="reconstruction", metric="trr"), estimate=wide)
+    assert rebuilt.excess().low < 0
+    assert rebuilt.answer(20) == "LEAKS"
+    assert msgspec.structs.replace(rebuilt, exposed=exact(0.08, 274)).answer(20) == "EXPOSED"
+    assert msgspec.structs.replace(rebuilt, baseline=exact(0.01, 274)).status == "INCONCLUSIVE"
+    assert msgspec.structs.replace(rebuilt, baseline=exact(0.003, 274)).status == "LEAKS"
+    assert msgspec.structs.replace(rebuilt, baseline=exact(0.003, 274)).answer(2) == "INCONCLUSIVE"
+    assert msgspec.structs.replace(rebuilt, baseline=exact(0.003, 274), compared=2).status == "INCONCLUSIVE"
+    unsure = Estimate(0.0, 0.0, 0.02, 274, "wilson")  # none was guessed in so many trials
+    assert msgspec.structs.replace(rebuilt, baseline=unsure).status == "INCONCLUSIVE"
+    cosine = msgspec.structs.replace(
+        rebuilt, estimate=Estimate(0.02, -0.1, 0.1, 274, "bootstrap"), baseline=exact(0.0, 274)
+    )
+    assert cosine.status == "INCONCLUSIVE"
+
+
 def test_figures_are_judged_together() -> None:
     """One of twenty figures at chance beats its baseline by its own interval; a verdict on all does not count it."""
     barely = figure(0.51, 0.6, 0.69, 0.5)
@@ -185,7 +204,7 @@ def test_a_comparison_is_of_the_same_figure_in_each_case() -> None:
         "silent": of(),
     }
     (sheet,) = comparison_sheets(cases)
-    assert sheet.title == "Which attributes and links? edges.auc by server"
+    assert sheet.title == "Which attributes, links? edges.auc by server"
     assert [row[-1] for row in sheet.rows] == [
         None, "no difference shown", sheet.rows[2][-1], "nothing crossed", "not attacked",
     ]  # fmt: skip
