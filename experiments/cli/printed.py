@@ -197,6 +197,7 @@ def print_comparison(
     from fkgsec.experiments.reporting import tables, words
     from fkgsec.experiments.reporting.matrix import has_matrix, matrix, sheet
     from fkgsec.experiments.reporting.verdict import SURE, comparison_sheets
+    from fkgsec.experiments.reporting.worth import worth_sheet
     from fkgsec.experiments.runs.compare import UPDATE_AID
 
     console = make_console()
@@ -211,15 +212,14 @@ def print_comparison(
         figures = (figure for case in comparison.cases for figure in (*case.record.figures, *case.unlearned))
         aid = [UPDATE_AID] if any(figure.attack == UPDATE_RECOVERY for figure in figures) else []
         print_lines(console, [*lines, *aid, *words.lines_by_case(records), ""])
-    costs = tables.runs_sheets(records) if details else [tables.cases_sheet(records)]
-    print_sheets(console, [*costs, *comparison_sheets(records)])
+    if details:
+        print_sheets(console, tables.runs_sheets(records))
+    print_sheets(console, [worth_sheet(records), *comparison_sheets(records)])
     lines = [*words.lines_by_case(records, words.guarantee_lines), SURE, *remarks]
     if remark := words.temperature_remark(records):
         lines.append(f"{remark} Give --temperature 0 to train all cases so.")
     pictures = f"comparison.json, comparison.png{', matrix.png' if has_matrix(records) else ''}"
-    print_lines(
-        console, [*lines, f"Details: fkgsec show {folder} ({pictures}); fkgsec report {folder} has every figure"]
-    )
+    print_lines(console, [*lines, f"Details: fkgsec show {folder} ({pictures})"])
 
 
 def print_several(

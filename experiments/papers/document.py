@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from fkgsec.experiments.tasks.items import Average
 from fkgsec.unlearning.options import UnlearnOptions
 
 Metric = Literal[
@@ -18,7 +19,6 @@ Metric = Literal[
     "rounds@0.2", "rounds@0.4", "loss", "valid", "entities", "relations",
 ]  # fmt: skip
 Shown = Literal["own", "shared"]
-Average = Literal["items", "clients"]
 Level = Literal["", "local", "global"]
 Triples = Literal["forget", "test"]
 Role = Literal["raw", "retrained", "unlearned"]

@@ -21,7 +21,7 @@ from fkgsec.attacks.figure import headline
 from fkgsec.attacks.reconstruction.leakage import PAPER, PUBLISHED
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, exact
-from fkgsec.experiments.papers.document import RELATIVE, SIZES, Average, Metric, Stated
+from fkgsec.experiments.papers.document import RELATIVE, SIZES, Metric, Stated
 from fkgsec.experiments.papers.forgetting import Forgotten
 from fkgsec.experiments.papers.results import Made, Results, run_of
 from fkgsec.experiments.papers.spec import Cell, Experiment
@@ -30,6 +30,7 @@ from fkgsec.experiments.reporting.convergence import convergence, relative_cost,
 from fkgsec.experiments.reporting.pictures import BLUE, GREY
 from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines, terminal_table
 from fkgsec.experiments.runs.record import Record
+from fkgsec.experiments.tasks.items import Average
 from fkgsec.experiments.tasks.task import task_of
 
 SCHEMA = "fkgsec/experiment/1"

@@ -114,13 +114,6 @@ def runs_sheet(records: Mapping[str, Record]) -> Sheet:
     return Sheet.of(RUNS_TITLE, frame, {"run": "run"} | heads, notes=[note])
 
 
-def cases_sheet(records: Mapping[str, Record]) -> Sheet:
-    """Return utility, bytes and seconds of each case, in at most 80 columns."""
-    task = task_of(next(iter(records.values())).spec)
-    heads = {"run": "case", task.metric: f"test {task.label(task.metric)}", "bytes": "MiB", "seconds": "s"}
-    return Sheet.of("Utility and cost", run_frame(records), heads)
-
-
 def runs_sheets(records: Mapping[str, Record]) -> list[Sheet]:
     """Return `runs_sheet` in parts of at most 80 columns, for names of cases of up to 40."""
     frame, groups, note = _runs(records)

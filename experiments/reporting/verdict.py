@@ -32,6 +32,7 @@ from fkgsec.attacks.view import ALL
 from fkgsec.estimate import at_level
 from fkgsec.experiments.reporting.frames import attack_name, leading_by_place, leading_figures
 from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, short
+from fkgsec.experiments.reporting.worth import trains_alone
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
 
@@ -242,7 +243,9 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
         for case, verdict in verdicts.items():
             figure = next((one for _, one in verdict.ranked if one.question[:4] == asked.question[:4]), None)
             if figure is None or figure.reason is not None:
-                rows.append((case, None, None, figure.reason if figure else "not attacked"))
+                alone = trains_alone(records[case])
+                reason = "exchanges nothing" if alone else figure.reason if figure else "not attacked"
+                rows.append((case, None, None, reason))
                 continue
             apart = None if base is None else difference(figure, base, compared)
             base = base or figure

@@ -209,7 +209,7 @@ TASK = RunTask(
     standing="have a twin in some client's train split",
     network=lambda spec: f"{spec.model}, {spec.layers} layers of {spec.width}",
     columns=lambda spec: {"layers": spec.layers, "width": spec.width},
-    cases=("none", "secagg", "fedstar", "cefgl", "cefgl/secagg"),
+    cases=("none", "local-gc", "secagg", "fedstar", "cefgl", "cefgl/secagg"),
     first_policy=FirstPolicy(
         "secagg",
         "secure sums",

@@ -12,9 +12,12 @@ from __future__ import annotations
 import itertools
 import zlib
 from collections.abc import Sequence
+from typing import Literal
 
 import msgspec
 import numpy as np
+
+Average = Literal["items", "clients"]
 
 
 class TestItems(msgspec.Struct, frozen=True):
@@ -75,3 +78,31 @@ class TestItems(msgspec.Struct, frozen=True):
         """The rows of each client."""
         ends = np.cumsum([0, *self.counts])
         return [slice(int(low), int(high)) for low, high in itertools.pairwise(ends)]
+
+
+def scores_of(items: TestItems, metric: str) -> np.ndarray:
+    """Contribution of each test item to a metric, float64 `[n]`: the mean over its sides."""
+    if metric == "accuracy":
+        return items.values()[:, 0]
+    ranks = items.ranks()
+    return (1 / ranks if metric == "mrr" else ranks <= int(metric.partition("@")[2])).mean(axis=1)
+
+
+def paired_variance(
+    pairs: Sequence[tuple[TestItems, TestItems]], metric: str, share: float = 1.0, average: Average = "items"
+) -> float:
+    """Variance over test items of the mean of `first - share * second`; clients are strata.
+
+    Args:
+        pairs: outcomes of two runs on the same items, a pair for each seed; an item counts with its mean over seeds.
+        average: of all items alike, or the plain mean over clients.
+    """
+    differences = np.mean(
+        [scores_of(first, metric) - share * scores_of(second, metric) for first, second in pairs], axis=0
+    )
+    clients = [differences[rows] for rows in pairs[0][0].client_slices() if rows.stop > rows.start]
+    counts = np.array([len(client) for client in clients], dtype=np.float64)
+    weights = counts / counts.sum() if average == "items" else np.full(len(clients), 1 / len(clients))
+    overall = differences.var(ddof=1) if len(differences) > 1 else 0.25
+    variances = np.array([client.var(ddof=1) if len(client) > 1 else overall for client in clients])
+    return float((weights**2 * variances / counts).sum())

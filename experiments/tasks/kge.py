@@ -331,6 +331,7 @@ TASK = RunTask(
     columns=lambda spec: {"dim": spec.dim, "temperature": spec.sampling_temperature},
     cases=(
         "none",
+        "single",
         "fedr",
         "secagg",
         "psu,secagg",

@@ -26,7 +26,7 @@ from scipy.special import stdtrit
 
 from fkgsec.errors import SpecError
 from fkgsec.estimate import Estimate, critical_value
-from fkgsec.experiments.papers.document import Average, Metric
+from fkgsec.experiments.papers.document import Metric
 from fkgsec.experiments.papers.forgetting import Forgotten
 from fkgsec.experiments.papers.judging.admission import admit, data_hash
 from fkgsec.experiments.papers.results import Made, Results
@@ -34,7 +34,7 @@ from fkgsec.experiments.papers.spec import Cell, Experiment, select_names
 from fkgsec.experiments.papers.table import measure, over_seeds
 from fkgsec.experiments.runs.documents import read_document
 from fkgsec.experiments.runs.record import Record
-from fkgsec.experiments.tasks.items import TestItems
+from fkgsec.experiments.tasks.items import TestItems, paired_variance
 from fkgsec.experiments.tasks.task import task_of
 
 CLAIMS_FILE = Path(__file__).with_name("claims.yaml")
@@ -371,29 +371,6 @@ def _items(run: Made, cell: Cell) -> TestItems | None:
     if isinstance(run, Forgotten):
         return None
     return run.items_shared if cell.shown == "shared" else run.items
-
-
-def paired_variance(
-    pairs: Sequence[tuple[TestItems, TestItems]], metric: Metric, share: float, average: Average
-) -> float:
-    """Variance over test items of the mean difference, from each item's mean over seeds; clients are strata."""
-    differences = np.mean(
-        [scores_of(first, metric) - share * scores_of(second, metric) for first, second in pairs], axis=0
-    )
-    clients = [differences[rows] for rows in pairs[0][0].client_slices() if rows.stop > rows.start]
-    counts = np.array([len(client) for client in clients], dtype=np.float64)
-    weights = counts / counts.sum() if average == "items" else np.full(len(clients), 1 / len(clients))
-    overall = differences.var(ddof=1) if len(differences) > 1 else 0.25
-    variances = np.array([client.var(ddof=1) if len(client) > 1 else overall for client in clients])
-    return float((weights**2 * variances / counts).sum())
-
-
-def scores_of(items: TestItems, metric: Metric) -> np.ndarray:
-    """Contribution of each test item to a metric, float64 `[n]`: the mean over its sides."""
-    if metric == "accuracy":
-        return items.values()[:, 0]
-    ranks = items.ranks()
-    return (1 / ranks if metric == "mrr" else ranks <= int(metric.partition("@")[2])).mean(axis=1)
 
 
 def with_intervals(compared: Sequence[Compared], metric: Metric) -> list[Estimate]:
