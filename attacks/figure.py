@@ -29,8 +29,9 @@ LEAKS, EXPOSED, INCONCLUSIVE, NO_EVIDENCE, NOT_APPLICABLE = LABELS = (
 """How a figure compares with its baseline, the worst for the victim first (`Figure.answer`)."""
 SMALLEST_SHARE = 0.1
 """NO EVIDENCE is said where an attack that gains this share of the distance from baseline to upper bound would be noticed."""
-POWER = 0.9
-"""The probability with which `Figure.visible_effect` would be called LEAKS."""
+POWER = 0.95
+"""Probability by the normal distribution with which `Figure.visible_effect` is called LEAKS. Intervals are estimates themselves,
+so that it is 0.9 at least (tests/experiments/reporting/test_verdict_rates.py)."""
 
 Place = tuple[str, str, str, float | None, str]
 """Attack, metric, threat model, leak and variant, the strongest being ""."""
@@ -166,7 +167,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
     def visible_effect(self, compared: int = 1) -> float:
-        """Smallest excess over the baseline that would be called LEAKS with probability `POWER`, by the normal distribution."""
+        """Smallest excess over the baseline that would be called LEAKS with a probability of 0.9 at least, see `POWER`."""
         excess = self.excess(compared)
         half = (excess.high - excess.low) / 2
         return half * (1 + NormalDist().inv_cdf(POWER) / critical_value(compared * self.compared))
