@@ -14,7 +14,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -26,6 +26,7 @@ from fkgsec.errors import FkgsecError
 from fkgsec.protocols.core.errors import ProtocolError
 from fkgsec.text import printable
 
+Details = Annotated[bool, typer.Option("--details", help="print every table above the verdict")]
 INTERRUPTED = 130
 MOST_LETTERS = 2000  # of an error or a warning
 # typer brings a copy of click in some versions and imports it in others; this is the base of its errors in either.

@@ -19,6 +19,7 @@ from fkgsec.defenses.options import KINDS
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.audit import cli as audit_cli
 from fkgsec.experiments.cli.console import (
+    Details,
     OneLineErrors,
     complete_from,
     expected_errors,
@@ -39,7 +40,6 @@ from fkgsec.experiments.cli.engines import (
 from fkgsec.experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
 from fkgsec.experiments.cli.presets import Preset, choose, longer
 from fkgsec.experiments.cli.printed import (
-    Details,
     DryRun,
     Output,
     print_comparison,

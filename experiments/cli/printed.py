@@ -37,9 +37,6 @@ DryRun = Annotated[
 ]
 
 
-Details = Annotated[bool, typer.Option("--details", help="print every table of the run above the verdict")]
-
-
 class Output(NamedTuple):
     """Options of output: path of a copy of the record (`-`: standard output), errors only (`quiet`), `overwrite`, all tables."""
 

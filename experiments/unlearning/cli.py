@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fkgsec.errors import RunError
-from fkgsec.experiments.cli.console import make_console
+from fkgsec.experiments.cli.console import Details, make_console, print_lines
 from fkgsec.experiments.cli.options import struct_options
 from fkgsec.experiments.runs.choices import allowed, spelled
 from fkgsec.experiments.runs.writing import Force, Overwrite, refused, write_atomically, write_new
@@ -31,6 +31,7 @@ VERIFY_EXAMPLES = (
     "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --share 0.05 --references 8 --plants 2"
 )
 METHODS = allowed("method", UnlearnOptions)
+MOST_REASONS = 8  # of a verdict in the terminal
 MARKDOWN_FILE, HTML_FILE = "verification.md", "verification.html"
 ClientName = Annotated[
     str | None,
@@ -115,6 +116,7 @@ def verify(
     ] = None,
     overwrite: Overwrite = False,
     force: Force = False,
+    details: Details = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables")] = False,
 ) -> None:
     """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
@@ -154,7 +156,7 @@ def verify(
     elif json is not None:
         write_new(Path(json), encode(verification), overwrite=overwrite)
     if not quiet:
-        _show(verification, make_console(stderr=json == "-"))
+        _show(verification, make_console(stderr=json == "-"), target, details=details)
     raise typer.Exit(verification.verdict.exit_status)
 
 
@@ -195,19 +197,19 @@ def _earlier(path: Path) -> Verification | None:
     return earlier
 
 
-def _show(verification: Verification, console: Console) -> None:
-    """Print the verdict with its reasons, what was asked, tables, and what they rest on."""
+def _show(verification: Verification, console: Console, folder: Path, *, details: bool) -> None:
+    """Print the tables if asked for, then the request and the verdict with its reasons."""
     from fkgsec.experiments.reporting.sheets import print_sheets
     from fkgsec.experiments.unlearning.certificate import asked_lines, sheets
 
-    console.print(
-        f"Verdict: {verification.verdict.outcome}; exit status {verification.verdict.exit_status}",
-        highlight=False,
-        style="bold",
-    )
-    for line in (*(f"  {reason}" for reason in verification.verdict.reasons), "", *asked_lines(verification)):
-        console.print(line, soft_wrap=True, highlight=False)
-    console.print()
-    print_sheets(console, sheets(verification, wide=False))
-    for line in (*verification.assumptions, *verification.remarks, *verification.forgetting.notes):
-        console.print(line, soft_wrap=True, highlight=False)
+    asked, verdict = asked_lines(verification), verification.verdict
+    if details:
+        print_lines(console, [*asked, ""])
+        print_sheets(console, sheets(verification, wide=False))
+        print_lines(console, [*verification.assumptions, *verification.remarks, *verification.forgetting.notes, ""])
+    print_lines(console, asked[:1])
+    console.print(f"Verdict: {verdict.outcome}; exit status {verdict.exit_status}", highlight=False, style="bold")
+    shown = verdict.reasons if details else verdict.reasons[:MOST_REASONS]
+    more = len(verdict.reasons) - len(shown)
+    print_lines(console, [f"  {reason}" for reason in shown] + [f"  and {more} more in the certificate"] * bool(more))
+    print_lines(console, [f"Certificate: {folder / HTML_FILE}. Every table: --details"])

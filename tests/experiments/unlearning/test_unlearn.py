@@ -468,6 +468,7 @@ def test_an_entity_without_a_triple_left_is_no_damage(finished: tuple[Path, Path
     )
     status, output = invoke(
         "verify", "--run", folder, "--against", retrained, "--references", 0, "--shadows", 0, "--relearn-steps", 0,
+        "--details",
     )  # fmt: skip
     assert status in (1, 3), output
     assert "reconstruction" in output.lower()
@@ -495,7 +496,8 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert made.verdict.exit_status == status
     first = next(line for line in output.splitlines() if made.verdict.outcome in line)
     assert first == f"Verdict: {made.verdict.outcome}; exit status {status}"
-    assert output.index(first) < output.index(made.verdict.reasons[0]) < output.index("Asked to be forgotten")
+    assert output.index("Asked to be forgotten") < output.index(first) < output.index(made.verdict.reasons[0])
+    assert len(output[output.index("Asked to be forgotten") :].splitlines()) <= 20
     assert made.num_shadows == 4
     assert made.evidence is not None
     assert made.evidence.num_references == 4
@@ -560,6 +562,7 @@ def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path
     reference = finished[0].with_name("run-retrain")
     status, output = invoke(
         "verify", "--run", reference, "--against", reference, "--references", 0, "--shadows", 0, "--relearn-steps", 0,
+        "--details",
         "--out", tmp_path,
     )  # fmt: skip
     assert status == 3
