@@ -42,7 +42,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         attack, metric: names; together they are the measure that a policy limits, `attack.metric`.
-        threat_model: one of `fkgsec.attacks.view.THREAT_MODELS`; of unlearning see `fkgsec.attacks.forgetting.evaluation.HOLDER`.
+        threat_model: in `fkgsec.attacks.options.THREAT_MODELS`; of unlearning `fkgsec.attacks.forgetting.evaluation.HOLDER`.
         victim: a client, or "all" together.
         estimate: the figure with its interval; larger is worse for the victim, unless `less_is_worse`.
         baseline: the same figure of an adversary with the same knowledge that has no message of the rounds; of several such

@@ -75,7 +75,6 @@ class Laboratory(Generic[ViewT]):
         memory: what an attack learns for all threat models of one draw of leaked entities, by keys of its own.
 
     Attributes:
-        runs: the attacked run, and those that were trained here; for the evaluator.
         settings: what every party knows of the run. seed: of the attack, which nothing in the run is drawn from.
         uploads: by client the rounds after alignment in which it uploaded. last_round: of the attacked run.
         noised: whether its noise depends on the number of rounds. suppresses: whether rows with few holders are left out of sums.
@@ -92,7 +91,7 @@ class Laboratory(Generic[ViewT]):
         memory: dict[Any, Any] | None = None,
     ) -> None:
         defense, algorithm = result.options.defense, result.options.algorithm
-        self.runs: list[Any] = [result]
+        self._runs: list[Any] = [result]  # and those that are trained here; the evaluator alone reads them
         self.settings, self.options, self.seed = PublicSettings.of(result.options), options, options.seed
         self.colluders, self.memory = tuple(colluders), {} if memory is None else memory
         self.last_round = result.rounds[-1].round if result.rounds else 0
@@ -132,7 +131,7 @@ class Laboratory(Generic[ViewT]):
         Raises:
             NotAttacked: the run cannot be repeated, or broke down with the adversary in it.
         """
-        graph = self.runs[0].graph
+        graph = self._runs[0].graph
         if data:
             clients = tuple(data[one.name](one) if one.name in data else one for one in graph.clients)
             graph = replace(graph, clients=clients)
@@ -147,7 +146,7 @@ class Laboratory(Generic[ViewT]):
             triples: of names, object `[k, 3]`, whose heads and relations the client knows.
             make: the adversary, given the client's rows of the triples' tails, int64 `[k]`.
         """
-        graph = self.runs[0].graph
+        graph = self._runs[0].graph
         before = next(one for one in graph.clients if one.name == client)
         entities = tuple(dict.fromkeys([*graph.entities, *triples[:, 2]]))
         numbers = [{name: number for number, name in enumerate(names)} for names in (entities, graph.relations)]
@@ -162,7 +161,7 @@ class Laboratory(Generic[ViewT]):
 
     def _repeat(self, graph: Any, adversary: Adversary | None, rounds: Collection[int], last: int | None) -> ViewT:
         self.check_repeatable()
-        options = self.runs[0].options
+        options = self._runs[0].options
         if last is not None:
             options = msgspec.structs.replace(options, rounds=last, eval_every=last, patience=0)
         how: dict[str, Any] = {"adversary": adversary} if adversary is not None else {}
@@ -172,8 +171,8 @@ class Laboratory(Generic[ViewT]):
             result = self._train(graph, options, **how)
         except TrainingError as error:
             raise NotAttacked(f"the run broke down with the adversary in it: {error}") from error
-        self.runs.append(result)
-        return self._seen(result, len(self.runs) - 1)
+        self._runs.append(result)
+        return self._seen(result, len(self._runs) - 1)
 
     def train_own(self, data: Any, options: Any) -> Any:
         """Train a federation of the adversary's own, of which it knows all, and return its result."""

@@ -335,6 +335,3 @@ def _check_least(options: BaseAttackOptions, least: Mapping[str, int]) -> None:
 def _check_shadows(shadows: int) -> None:
     if shadows and (shadows < MIN_SHADOWS or shadows % 2):
         raise SpecError(f"shadows must be 0 or an even number from {MIN_SHADOWS} on; got {shadows}")
-
-
-AttackOptions = KgeAttackOptions  # as scripts call it that were written when there was one task

@@ -480,7 +480,7 @@ def run_attacks(
     An attack skips threat models that lack what it needs while others give it, and runs once where nobody colludes.
 
     Args:
-        options: of the run's task: `KgeAttackOptions` (also called `AttackOptions`), `GraphAttackOptions`.
+        options: of the run's task: `KgeAttackOptions` (also called `KgeAttackOptions`), `GraphAttackOptions`.
         leak_draws: how often an attack that is `redrawn` is run again on other leaked entities.
         train: how attacks train federations of their own, such as `run_federation` with an observer or a defense's transport.
 
@@ -531,7 +531,7 @@ def attack_view(
             reasons |= dict.fromkeys((victim.name for victim in able), str(reason))
             able = ()
     truth = Truth(
-        attack, model, view.round, view.leak, laboratory.runs, [victim.name for victim in able], laboratory.colluders,
+        attack, model, view.round, view.leak, laboratory._runs, [victim.name for victim in able], laboratory.colluders,
         laboratory.options, generator(seed, "score", *names), shuffled=clients(),
     )  # fmt: skip
     figures = [figure for victim, reason in reasons.items() if reason for figure in truth.not_attacked(victim, reason)]

@@ -3,8 +3,8 @@
     view = build_view(result, THREAT_MODELS["collusion"], colluder="hospital-1", leak=0.5, seed=0)    # a `KgeView`
     view = build_view(result, THREAT_MODELS["server"], colluder="MUTAG", seed=0)                      # a `GraphView`
 
-An attack receives a `View` and nothing else: messages that the adversary's parties saw and what its accomplice handed over. Each
-task extends it (`fkgsec.attacks.kge.view`, `fkgsec.attacks.graphs.view`).
+An attack receives a `View` (messages that the adversary's parties saw and what its accomplice handed over) and a `Laboratory`
+that trains for it. Each task extends it (`fkgsec.attacks.kge.view`, `fkgsec.attacks.graphs.view`).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import numpy as np
 import typer
 
 from fkgsec.attacks.figure import headline
-from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.options import KgeAttackOptions
 from fkgsec.attacks.registry import RECONSTRUCTION, run_attacks
 from fkgsec.attacks.view import ALL
 from fkgsec.defenses.transport import make_transport
@@ -29,7 +29,9 @@ DRAWS = 20
 
 def figures_of(result: KgeResult, leak: float, seed: int) -> dict[str, Estimate]:
     """ERR and TRR of all victims together under collusion, by the strongest inference."""
-    options = AttackOptions(attack=(RECONSTRUCTION,), threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed)
+    options = KgeAttackOptions(
+        attack=(RECONSTRUCTION,), threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed
+    )
     return {one.metric: one.estimate for one in headline(run_attacks(result, options).figures) if one.victim == ALL}
 
 

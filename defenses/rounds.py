@@ -372,7 +372,7 @@ def _server_sum(
     """The sums of rows and weights over the survivors, and with suppression which rows were sent, bool `[N]`.
 
     Args:
-        said: by party its advertisement. shown: the claims that it is shown.
+        messages: by party its advertisement. shown: the claims that it is shown.
 
     Raises `TooFewParties`, `DisconnectedGraph`, `ReconstructionMismatch`.
     """

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from fkgsec.attacks import (
         ATTACKS,
         Attack,
-        AttackOptions,
         Figure,
         GraphAttackOptions,
         KgeAttackOptions,
@@ -73,7 +72,6 @@ __all__ = [
     "RECIPES",
     "AlgorithmSettings",
     "Attack",
-    "AttackOptions",
     "AuditOptions",
     "ClientGraph",
     "Estimate",
@@ -121,7 +119,6 @@ _WHERE = {
     "ATTACKS": "fkgsec.attacks",
     "AlgorithmSettings": "fkgsec.federation.settings",
     "Attack": "fkgsec.attacks",
-    "AttackOptions": "fkgsec.attacks",
     "AuditOptions": "fkgsec.experiments.unlearning.options",
     "ClientGraph": "fkgsec.data.graph",
     "ENTITIES": "fkgsec.federation.recipes",

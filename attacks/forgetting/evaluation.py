@@ -51,7 +51,7 @@ from fkgsec.attacks.membership.figures import (
     measure_membership,
     score_distance,
 )
-from fkgsec.attacks.options import PAPER, RECONSTRUCTION, AttackOptions
+from fkgsec.attacks.options import PAPER, RECONSTRUCTION, KgeAttackOptions
 from fkgsec.attacks.registry import run_attacks
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import ThreatModelError
@@ -344,7 +344,7 @@ def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int)
         try:
             items = run_attacks(
                 replace(result, graph=_with_forgotten(result.graph, graph, forget)),
-                AttackOptions(
+                KgeAttackOptions(
                     attack=(RECONSTRUCTION,), colluder=colluder, inference=(PAPER,), unlinked_heads=0, seed=seed
                 ),
                 leak_draws=0,

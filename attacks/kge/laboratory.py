@@ -62,7 +62,7 @@ class KgeLaboratory(Laboratory[KgeView]):
 
     def candidates(self, view: KgeView) -> dict[str, np.ndarray]:
         """Draw triples of names to tell apart, object `[c, 3]` by victim, some trained on; of a victim that has enough."""
-        graph, model = self.runs[0].graph, view.threat_model
+        graph, model = self._runs[0].graph, view.threat_model
         self._audits = [audit for audit in draw_candidates(graph, self.seed) if audit.reason is None]
         alone = model.colluder and not model.server
         self._asked = {
@@ -76,7 +76,7 @@ class KgeLaboratory(Laboratory[KgeView]):
 
     def dictionary(self) -> Sequence[str]:
         """Names that the adversary guesses to be held by others, of which some are."""
-        return draw_dictionary(self.runs[0].graph, self.colluders, self.options.guesses, self.seed).names
+        return draw_dictionary(self._runs[0].graph, self.colluders, self.options.guesses, self.seed).names
 
     def shadow(self, number: int, knowledge: ShadowKnowledge) -> Shadow:
         """Train a federation on half of the candidates, see `fkgsec.attacks.membership.candidates`.
@@ -85,10 +85,10 @@ class KgeLaboratory(Laboratory[KgeView]):
             NotAttacked: the run cannot be repeated, or the federation broke down.
         """
         self.check_repeatable()
-        graph = self.runs[0].graph
+        graph = self._runs[0].graph
         federation, chosen = shadow_federation(graph, self._audits, number, seed=self.seed, knowledge=knowledge)
         try:
-            result = self.train_own(federation, shadow_options(self.runs[0].options, number, seed=self.seed))
+            result = self.train_own(federation, shadow_options(self._runs[0].options, number, seed=self.seed))
         except TrainingError as error:
             raise NotAttacked(f"shadow federation {number + 1} broke down: {error}") from error
         clients = [(audit, federation.clients[audit.place]) for audit in self._audits]

@@ -210,7 +210,7 @@ def kge_view(
     clients, colluding, shared = graph.clients, named(colluder), RECIPES[result.options.algorithm].shared
     if not 0 < leak <= 1:
         raise ThreatModelError(f"leak must lie in (0, 1]; got {leak}")
-    view = partial(KgeView, threat_model=threat_model, model=result.options.kge_model(), round=best)
+    make_view = partial(KgeView, threat_model=threat_model, model=result.options.kge_model(), round=best)
     victims = tuple((index, client) for index, client in enumerate(clients) if client.name not in colluding)
     if threat_model.models:
         entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
@@ -221,13 +221,15 @@ def kge_view(
             )
             for index, client in enumerate(clients)
         )  # fmt: skip
-        return view(leak=leak, victims=held)
+        return make_view(leak=leak, victims=held)
     if not threat_model.server:
         unseen = tuple(VictimView(client.name, None, None, None, "not seen") for _, client in victims)
         parties = {client_party(name) for name in colluding}
         lists = [one for one in transcript.entries if (one.kind, one.table) == ("psu-union-list", "entities")]
         union = frozenset(result.row_names["entities"]) if any(one.receiver in parties for one in lists) else None
-        return view(leak=1.0, colluder=_pooled_knowledge(result, colluding, 1.0, seed), victims=unseen, union=union)
+        return make_view(
+            leak=1.0, colluder=_pooled_knowledge(result, colluding, 1.0, seed), victims=unseen, union=union
+        )
     uploads = {
         (message.sender, message.table): message
         for number in sorted(transcript.latest_uploads(best))
@@ -285,7 +287,7 @@ def kge_view(
             assembled=any(result.observed.values()),
         )
 
-    return view(
+    return make_view(
         leak=leak,
         colluder=_pooled_knowledge(result, colluding, leak, seed) if threat_model.colluder else None,
         victims=tuple(victim_view(index, client) for index, client in victims),

@@ -1,6 +1,6 @@
 """Knowledge-graph reconstruction: entities and triples of the victims from what the adversary saw.
 
-Threat model: any of `fkgsec.attacks.view.THREAT_MODELS` with a colluder; without one there is nothing to compare embeddings with.
+Threat model: any of `fkgsec.attacks.options.THREAT_MODELS` with a colluder, whose embeddings are compared.
 Source: fedr.txt section 3.1 and Algorithm 2, i) for shared entities (FedE) and ii) for shared relations (FedR).
 
 Legend: `n` rows of the victim, `P` pairs, `W` width of an entity row, `R` relations that the adversary knows.

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.frames import HEADS, figures_to_frame, summary_rows
-from fkgsec.attacks.options import RECONSTRUCTION, THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import RECONSTRUCTION, THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.registry import build_view, default_threats, run_attacks
 from fkgsec.attacks.view import check_attackable
 from fkgsec.data.graph import ClientGraph, FederatedGraph
@@ -50,7 +50,7 @@ class Audit(msgspec.Struct, frozen=True):
     tables_hash: str
     algorithm: str
     model: KgeModel
-    attack: AttackOptions
+    attack: KgeAttackOptions
     data: DataRecord
     environment: Environment
     figures: list[Figure]
@@ -113,7 +113,7 @@ def audit_tables(
     tables: Tables,
     graph: FederatedGraph,
     options: KgeOptions,
-    attack: AttackOptions,
+    attack: KgeAttackOptions,
     manifest: Manifest | None = None,
 ) -> tuple[Audit, pd.DataFrame]:
     """Run attacks on tables: reconstruction, where none is named.

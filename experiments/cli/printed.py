@@ -211,12 +211,27 @@ def print_comparison(
         print_lines(console, [*lines, *aid, *words.lines_by_case(records), ""])
     if details:
         print_sheets(console, tables.runs_sheets(records))
-    print_sheets(console, [worth_sheet(records), *comparison_sheets(records)])
+    narrow = {_folded(name): record for name, record in records.items()}
+    print_sheets(console, [worth_sheet(narrow), *comparison_sheets(narrow)])
     lines = [*words.lines_by_case(records, words.guarantee_lines), SURE, *remarks]
     if remark := words.temperature_remark(records):
         lines.append(f"{remark} Give --temperature 0 to train all cases so.")
     pictures = f"comparison.json, comparison.png{', matrix.png' if has_matrix(records) else ''}"
     print_lines(console, [*lines, f"Details: fkgsec show {folder} ({pictures})"])
+
+
+def _folded(case: str, width: int = 18) -> str:
+    """Break a case's name at its commas into lines of this width.
+
+    >>> _folded("psu,secagg,dp:unit=row,clip=0.1").splitlines()
+    ['psu,secagg,', 'dp:unit=row,', 'clip=0.1']
+    """
+    lines = [""]
+    for part in case.replace(",", ",\n").splitlines():
+        if lines[-1] and len(lines[-1] + part) > width:
+            lines.append("")
+        lines[-1] += part
+    return "\n".join(lines)
 
 
 def print_several(

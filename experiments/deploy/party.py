@@ -41,7 +41,7 @@ from fkgsec.experiments.deploy.agreement import Agreement, agreed_terms, new_ide
 from fkgsec.experiments.deploy.core.audit import score_attacks
 from fkgsec.experiments.deploy.core.measure import Best, measure_models, rounded, write_embeddings
 from fkgsec.experiments.deploy.core.messages import (
-    LATE,
+    STALE_REQUEST,
     Answer,
     Hello,
     Item,
@@ -206,7 +206,7 @@ class Party:
         if serial == self._last[0] and seen == self._last[1]:
             return self._last[2]
         if serial <= self._last[0]:
-            kind = "another request with the serial number" if serial == self._last[0] else f"a {LATE}: number"
+            kind = "another request with the serial number" if serial == self._last[0] else f"a {STALE_REQUEST}: number"
             return self._refused(serial, f"{kind} {serial}; {self._last[0]} was answered")
         try:
             answers = self._take_all(message.items)

@@ -65,8 +65,8 @@ def worth_sheet(records: Mapping[str, Record]) -> Sheet:
     if alone is not None and others:
         columns += [Column("gain over alone", "figure"), Column("gain / lose")]
         notes.append(
-            f"Gain over alone: {label} less that of {alone[0]}, where clients exchange nothing, on the same test {task.items}. "
-            "Gain / lose: clients whose own interval excludes 0, corrected for all clients and cases."
+            f"Gain over alone: {label} less that of {alone[0]}, test item by test item. Gain / lose: clients whose own interval"
+            " excludes 0, corrected for all clients and cases."
         )
     rows = []
     for name, record in records.items():
@@ -81,6 +81,6 @@ def worth_sheet(records: Mapping[str, Record]) -> Sheet:
                     gains(record, alone[1], others).get(ALL),
                     f"{counts[0]} / {counts[1]} of {len(clients)}" if clients else None,
                 ]
-        rows.append((*cells, record.bytes.up + record.bytes.down, sum(entry.seconds for entry in record.rounds)))
-    columns += [Column("MiB", "MiB"), Column("s", "s")]
+        rows.append((*cells, record.bytes.up + record.bytes.down))
+    columns.append(Column("MiB", "MiB"))
     return Sheet("Utility and cost", tuple(columns), tuple(rows), notes=tuple(notes))

@@ -1,9 +1,8 @@
 """A run on disk: train (or go on, or reuse), attack, write the folder.
 
-runs/mine/record.json, scores.parquet, picture.png       the run as it was first finished
-runs/mine/membership-roc.png, membership-risk.csv        where membership was inferred, see
-`fkgsec.experiments.reporting.membership` runs/mine/attacks/score-2f1c09a4d7/record.json, ...      a further attack on it,
-found again by its options
+runs/mine/record.json, scores.parquet, picture.png    the run as it was first finished
+runs/mine/membership-roc.png, membership-risk.csv     where membership was inferred
+runs/mine/attacks/score-2f1c09a4d7/record.json        a further attack on it, found again by its options
 """
 
 from __future__ import annotations

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -28,7 +27,7 @@ from fkgsec.federation.disk.streamed import Joined, Stored
 from fkgsec.federation.messages import Entry
 
 SCHEMA, CONDENSED = 3, 4  # of a file whose tensors stand as they are, and of one that `condensed` made smaller
-DIGEST = "sha256"  # in the file's metadata; those of schema 1 and some of 2 have none
+DIGEST = "sha256"  # in the file's metadata; some of schema 2 have none
 
 
 class RoundEntry(msgspec.Struct, frozen=True):
@@ -214,8 +213,8 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[Mapping[str, Tens
             loaded = {name: handle.get_tensor(name) for name in names if name not in stored}
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
-    if progress.schema not in range(1, CONDENSED + 1):
-        raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads 1 to {CONDENSED}")
+    if progress.schema not in range(2, CONDENSED + 1):
+        raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads 2 to {CONDENSED}")
     digest = metadata.get(DIGEST, "" if progress.schema >= SCHEMA else None)
     if digest is not None and digest != _digest({**loaded, **stored}, metadata["progress"]):
         raise RunError(f"{path}: damaged: its content is not what was written; delete it to start over")
@@ -230,8 +229,6 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[Mapping[str, Tens
         raise RunError(
             f"{path}: belongs to a run with other options or data, or of another version; choose another --out or delete it"
         )
-    if progress.schema == 1:
-        tensors = {_renamed(name): tensor for name, tensor in tensors.items()}
     progress.schema = SCHEMA
     return tensors, progress
 
@@ -244,26 +241,6 @@ def stands_at(path: Path) -> tuple[str, int]:
         return str(stored_progress["identity"]), len(stored_progress["rounds"]) - 1
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, TypeError, RecursionError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
-
-
-_SCHEMA_1 = (
-    (r"now_private\.", r"now.private."),
-    (r"best_private\.", r"best.final.private."),
-    (r"best\.", r"best.final."),
-    (r"best_input\.", r"best.inputs."),
-    (r"best_observed\.(\w+)\.(\w+)\.(\d+)$", r"best.observed.\2.\3.\1"),
-    (r"best_(\w+)\.", r"best.\1."),
-    (r"exchange\.rows\.(\w+)$", r"exchange.server.\1.rows"),
-)
-
-
-def _renamed(name: str) -> str:
-    """Return what a tensor of schema 1 is called now."""
-    for pattern, new in _SCHEMA_1:
-        new_name, count = re.subn(f"^{pattern}", new, name)
-        if count:
-            return new_name
-    return name
 
 
 def unfinished(path: Path, progress: Progress) -> RunError:

@@ -128,7 +128,7 @@ def make_settings(
     """The settings of an algorithm: those given, the others at their defaults.
 
     Args:
-        given: of this algorithm; or by name, where None stands for the default; or of another algorithm, whose settings
+        values: of this algorithm; or by name, where None stands for the default; or of another algorithm, whose settings
             that are not at their defaults must be settings of this one, too.
 
     Raises:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from fkgsec import ClientGraph, FederatedGraph, KgeModel, KgeOptions, generate_consortium
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.figure import headline
 from fkgsec.attacks.view import View
 from fkgsec.data.graph import SPLITS
@@ -216,7 +216,7 @@ def attacked() -> Attacked:
     """Headline figures of one attack by (threat model, victim, metric)."""
 
     def run(result: KgeResult, attack: str, *threats: str, **options: object) -> dict[tuple[str, str, str], Figure]:
-        asked = AttackOptions(attack=(attack,), threat=threats, **options)
+        asked = KgeAttackOptions(attack=(attack,), threat=threats, **options)
         return {(one.threat_model, one.victim, one.metric): one for one in headline(run_attacks(result, asked).figures)}
 
     return run

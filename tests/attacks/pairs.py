@@ -11,7 +11,7 @@ import pandas as pd
 
 from fkgsec.attacks import run_attacks
 from fkgsec.attacks.figure import STRONGEST, Figure
-from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.options import KgeAttackOptions
 from fkgsec.attacks.reconstruction.leakage import RECONSTRUCTION, UNLINKED, rebuilt
 from fkgsec.kge.result import KgeResult
 
@@ -51,7 +51,7 @@ def strongest(pairs: Iterable[Pair]) -> list[Pair]:
     return [pair for pair in pairs if pair.variant == STRONGEST]
 
 
-def reconstruct(result: KgeResult, options: AttackOptions, **how: Any) -> tuple[list[Pair], pd.DataFrame]:
+def reconstruct(result: KgeResult, options: KgeAttackOptions, **how: Any) -> tuple[list[Pair], pd.DataFrame]:
     """Run reconstruction alone."""
     found = run_attacks(result, msgspec.structs.replace(options, attack=(RECONSTRUCTION,)), **how)
     return pairs_of(found.figures), found.scores

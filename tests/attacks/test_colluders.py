@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fkgsec import KgeOptions, generate_consortium
-from fkgsec.attacks import AttackOptions, GraphAttackOptions, build_view, run_attacks
+from fkgsec.attacks import GraphAttackOptions, KgeAttackOptions, build_view, run_attacks
 from fkgsec.attacks.figure import headline
 from fkgsec.attacks.kge.view import pool
 from fkgsec.attacks.options import THREAT_MODELS
@@ -81,7 +81,7 @@ def test_all_but_one_of_a_sum_tell_the_last_ones_upload() -> None:
 def test_two_know_more_than_one(defense: str) -> None:
     result, found = federation(defense), {}
     for who in ("hospital-1", BOTH):
-        options = AttackOptions(threat=("collusion",), colluder=who, leak=(1.0,), unlinked_heads=0)
+        options = KgeAttackOptions(threat=("collusion",), colluder=who, leak=(1.0,), unlinked_heads=0)
         figures = headline(run_attacks(result, options, leak_draws=0).figures)
         found[who] = {(one.victim, one.attack, one.metric): one for one in figures if one.threat_model == "collusion"}
     more, less = found[BOTH], found["hospital-1"]
@@ -97,15 +97,15 @@ def test_two_know_more_than_one(defense: str) -> None:
 
 @pytest.mark.parametrize("attack", ["client-passive", "client-active", "client-guess"])
 def test_clients_that_pool_what_they_know(attack: str) -> None:
-    found = run_attacks(federation(), AttackOptions(attack=(attack,), colluder=BOTH), train=trained).figures
+    found = run_attacks(federation(), KgeAttackOptions(attack=(attack,), colluder=BOTH), train=trained).figures
     assert {one.victim for one in found} <= {"hospital-3", "hospital-4", "all"}
     assert any(one.reason is None for one in found)
     assert {one.colluder for one in found} == {"hospital-1 + hospital-2"}
 
 
 def test_one_is_the_same_however_it_is_said() -> None:
-    assert AttackOptions(colluder=("hospital-1",)) == AttackOptions(colluder="hospital-1")
-    assert AttackOptions(colluder=()) == AttackOptions()
+    assert KgeAttackOptions(colluder=("hospital-1",)) == KgeAttackOptions(colluder="hospital-1")
+    assert KgeAttackOptions(colluder=()) == KgeAttackOptions()
     assert Spec(colluder=("hospital-1",)) == Spec(colluder="hospital-1")
     assert Spec(colluder=BOTH).attack_options().colluder == BOTH
 
@@ -115,8 +115,8 @@ def test_what_cannot_be_is_refused() -> None:
     everybody = tuple(client.name for client in result.graph.clients)
     for who, says in ((everybody, "names all 4 clients"), (("hospital-1", "clinic"), "must be one of .* got 'clinic'")):
         with pytest.raises(ThreatModelError, match=says):
-            run_attacks(result, AttackOptions(colluder=who))
+            run_attacks(result, KgeAttackOptions(colluder=who))
     with pytest.raises(SpecError, match="names a value twice: hospital-1, hospital-1"):
-        AttackOptions(colluder=("hospital-1", "hospital-1"))
+        KgeAttackOptions(colluder=("hospital-1", "hospital-1"))
     with pytest.raises(SpecError, match=r"colluder must .*got a, b"):
         GraphAttackOptions(colluder=("a", "b"))

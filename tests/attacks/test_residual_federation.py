@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.reconstruction.evaluation import NO_NAME
 from fkgsec.attacks.registry import build_view
 from fkgsec.attacks.residual import SOURCES, Claims, SecureTable, attribute_holders
@@ -54,7 +54,7 @@ def view_of(result: KgeResult, threat: str = "collusion", leak: float = 1.0) -> 
 
 
 def attack(result: KgeResult, threat: str = "collusion", leak: float = 1.0) -> tuple[dict[str, Pair], pd.DataFrame]:
-    options = AttackOptions(threat=(threat,), leak=(leak,), inference="cosine", unlinked_heads=0)
+    options = KgeAttackOptions(threat=(threat,), leak=(leak,), inference="cosine", unlinked_heads=0)
     rows, items = reconstruct(result, options)
     return {row.victim: row for row in rows if row.variant == "cosine"}, items
 
@@ -535,7 +535,7 @@ class TestFigures:
 
     def test_published_counts_are_refused(self) -> None:
         with pytest.raises(ThreatModelError, match="metric published counts uploads in clear"):
-            reconstruct(federate(2), AttackOptions(threat=("collusion",), metric="published"))
+            reconstruct(federate(2), KgeAttackOptions(threat=("collusion",), metric="published"))
 
     @pytest.mark.parametrize("threat", ["collusion", "identifiers"])
     @pytest.mark.parametrize("defense", [PROTECTED, SUPPRESSING])
@@ -559,7 +559,7 @@ class TestFigures:
             assert (entities.right.mean(), triples.right.mean()) == (row.err.estimate.value, row.trr.estimate.value)
 
     def test_ranking_pairs_is_left_to_clear_uploads(self) -> None:
-        rows, _ = reconstruct(federate(2), AttackOptions(threat=("collusion",), unlinked_heads=5))
+        rows, _ = reconstruct(federate(2), KgeAttackOptions(threat=("collusion",), unlinked_heads=5))
         assert not rows[0].unlinked
 
 

@@ -7,7 +7,7 @@ import functools
 import numpy as np
 import pytest
 
-from fkgsec.attacks import AttackOptions, Figure, run_attacks, update_recovery
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks, update_recovery
 from fkgsec.attacks.figure import STRONGEST
 from fkgsec.attacks.poisoning import untargeted
 from fkgsec.attacks.view import ALL
@@ -27,7 +27,7 @@ def found(federate):
     @functools.cache
     def run(attack: str, defense: str = "", algorithm: str = "fede") -> dict[tuple[str, str, str], Figure]:
         threat = ("collusion",) if attack == "reconstruction" else ("server",)
-        options = AttackOptions(attack=(attack,), threat=threat, leak=(1.0,), unlinked_heads=40)
+        options = KgeAttackOptions(attack=(attack,), threat=threat, leak=(1.0,), unlinked_heads=40)
         train = functools.partial(run_federation, make_transport=make_transport)
         figures = run_attacks(federate(defense, algorithm), options, train=train).figures
         return {(one.victim, one.metric, one.variant): one for one in figures}
@@ -53,7 +53,7 @@ def test_other_changes_than_those_that_were_made_are_not_recovered(federate, mon
         return names, start, start + (end - start)[np.random.default_rng(place).permutation(len(names))]
 
     monkeypatch.setattr(update_recovery, "client_rows", others_changes)
-    options = AttackOptions(attack=("update-recovery",), threat=("server",))
+    options = KgeAttackOptions(attack=("update-recovery",), threat=("server",))
     cosines = [one for one in run_attacks(federate(), options).figures if one.metric == "cosine"]
     assert [one.victim for one in cosines] == list(VICTIMS)
     assert all(abs(one.estimate.value) < 0.1 for one in cosines)
@@ -70,7 +70,7 @@ def test_a_rule_of_the_server_keeps_it_from_no_name_and_no_triple(found) -> None
 
 def test_of_other_triples_than_those_that_were_trained_on_nothing_is_learnt(federate, relabelled, found) -> None:
     """Relations of pairs that nobody trained on are told as the most frequent one is, and links among them hardly."""
-    options = AttackOptions(attack=("reconstruction",), threat=("collusion",), leak=(1.0,), unlinked_heads=40)
+    options = KgeAttackOptions(attack=("reconstruction",), threat=("collusion",), leak=(1.0,), unlinked_heads=40)
     true, kinds, links = found("reconstruction"), [], []
     for seed in range(3):
         figures = run_attacks(relabelled(federate(), seed), options).figures
@@ -85,7 +85,9 @@ def test_of_other_triples_than_those_that_were_trained_on_nothing_is_learnt(fede
 
 def test_entity_rows_that_stay_at_home_are_named_by_chance_even_where_they_are_known(federate, found) -> None:
     """Those of FedR, which lie in spaces of their own, whoever hands them over; in FedE every leaked name is found."""
-    options = AttackOptions(attack=("reconstruction",), threat=("collusion+entities",), leak=(1.0,), unlinked_heads=0)
+    options = KgeAttackOptions(
+        attack=("reconstruction",), threat=("collusion+entities",), leak=(1.0,), unlinked_heads=0
+    )
     apart = run_attacks(federate("", "fedr"), options).figures
     for victim in VICTIMS:
         [one] = [one for one in apart if (one.victim, one.metric, one.variant) == (victim, "err", STRONGEST)]
@@ -114,6 +116,6 @@ def test_noise_on_values_does_not_hide_which_rows_are_sent_and_is_refused(federa
 def test_a_client_that_does_what_it_should_spoils_nothing(federate, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RandomRows", "SignFlip", "ShuffledIdentities"):
         monkeypatch.setattr(untargeted, name, lambda party, *given: Adversary(party))
-    options = AttackOptions(attack=("client-spoil",))
+    options = KgeAttackOptions(attack=("client-spoil",))
     for one in run_attacks(federate(), options).figures:
         assert one.estimate.value == 0.0

@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.update_recovery import AGGREGATE, NO_CHANGE, UPLOAD, cosines, relative_error
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import ClientGraph, FederatedGraph
@@ -38,7 +38,7 @@ def test_by_hand() -> None:
 
 def recovered(result: KgeResult, threat: str = "server", leak: float = 1.0) -> dict[str, list[Figure]]:
     """Figures of the strongest way under the server alone and under a threat model, by metric."""
-    options = AttackOptions(attack=("update-recovery",), threat=(threat,), leak=(leak,))
+    options = KgeAttackOptions(attack=("update-recovery",), threat=(threat,), leak=(leak,))
     found: dict[str, list[Figure]] = {}
     for one in run_attacks(result, options).figures:
         found.setdefault(one.metric, []).append(one)

@@ -160,7 +160,7 @@ class Watched:
                 inside = caller.endswith("laboratory.py")
                 if not caller.endswith("registry.py") and not name.startswith("__"):
                     assert watcher._running, f"the score reached laboratory.{name}"
-                    hidden = name == "runs" or (name.startswith("_") and not name.startswith("__"))
+                    hidden = name.startswith("_") and not name.startswith("__")
                     assert inside or not hidden, f"the attack reached laboratory.{name}"
                 return super().__getattribute__(name)
 
@@ -239,8 +239,8 @@ def test_cheating_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def nothing(claims: Any, truth: Truth) -> list[Figure]:
         return []
 
-    with pytest.raises(AssertionError, match=r"the attack reached laboratory\.runs"):
-        cheat(lambda view, laboratory, rng: laboratory.runs[0].trained, nothing, monkeypatch)
+    with pytest.raises(AssertionError, match=r"the attack reached laboratory\._runs"):
+        cheat(lambda view, laboratory, rng: laboratory._runs[0].trained, nothing, monkeypatch)
     with pytest.raises(AssertionError, match=r"the score reached view\.victims"):
         cheat(lambda view, laboratory, rng: view, lambda view, truth: list(view.victims), monkeypatch)
     with pytest.raises(AssertionError, match=r"the score reached laboratory\.train"):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.active_server import UnprotectedTransport, active_server
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.broadcasts import BroadcastError
 from fkgsec.defenses.transport import DefendedTransport, make_transport
@@ -66,7 +66,7 @@ def attacked(
 def recovered(result: KgeResult, threat: str = "server") -> dict[str, Figure]:
     """What the server alone gets of the target, by metric."""
     target, other = (client.name for client in result.graph.clients[:2])
-    options = AttackOptions(attack=("update-recovery",), threat=(threat,), leak=(1.0,), colluder=other)
+    options = KgeAttackOptions(attack=("update-recovery",), threat=(threat,), leak=(1.0,), colluder=other)
     own = [one for one in run_attacks(result, options).figures if (one.victim, one.threat_model) == (target, threat)]
     return {one.metric.removesuffix("_relations"): one for one in own}
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.registry import build_view
 from fkgsec.attacks.residual import Claims
 from fkgsec.attacks.view import View
@@ -755,7 +755,7 @@ def test_earlier_rounds_fill_in_what_the_last_did_not_open(attacked: Callable[..
 def test_leakage_of_sparse_sums_counts_alignment(attacked: Callable[..., Attacked]) -> None:
     """Names crossed in clear, so ERR is what alignment tells: the share of a victim's entities that the colluder holds."""
     run = attacked()
-    rows, _ = reconstruct(run.result, AttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0))
+    rows, _ = reconstruct(run.result, KgeAttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0))
     graph = run.result.graph
     known = set(graph.clients[0].entity_ids[: graph.clients[0].num_trained_entities].tolist())
     for client, row in zip(graph.clients[1:], rows, strict=False):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.active_server import EchoingOthers
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.forgetting.update_difference import moved_rows
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import FederatedGraph
@@ -35,7 +35,7 @@ def asked(graph: FederatedGraph, *places: int) -> Forget:
 def of_target(result: KgeResult, place: int) -> dict[str, Figure]:
     """What the server alone knows of this client's change, by metric."""
     names = [client.name for client in result.graph.clients]
-    options = AttackOptions(attack=("update-recovery",), threat=("server",), leak=(1.0,), colluder=names[place - 1])
+    options = KgeAttackOptions(attack=("update-recovery",), threat=("server",), leak=(1.0,), colluder=names[place - 1])
     own = [one for one in run_attacks(result, options).figures if one.victim == names[place]]
     return {one.metric.removesuffix("_relations"): one for one in own}
 

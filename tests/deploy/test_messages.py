@@ -42,7 +42,7 @@ def test_a_party_says_what_is_wrong_with_a_request_and_does_nothing(asked: tuple
     tables, last = party.task.snapshot(), msgspec.msgpack.decode(requests[-1], type=Request)
     small = msgspec.structs.replace(apart.terms, largest_bytes=100)
     for request, reason in (
-        (requests[0], "a late request: number 1; 4 was answered"),
+        (requests[0], "a stale request: number 1; 4 was answered"),
         (msgspec.msgpack.encode(Request(last.run, 4, [])), "another request with the serial number 4"),
         (msgspec.msgpack.encode(Request(bytes(32), 9, last.items)), "a request of another run or under other terms"),
         (msgspec.msgpack.encode(Request(small.digest, 9, [])), "a request of another run or under other terms"),

@@ -131,14 +131,14 @@ def test_scripts_of_guides_run(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_block_on_graphs_is_what_its_command_prints(tmp_path: Path) -> None:
-    """All but the seconds, and the glossary, which is shown once."""
+    """All but where the run was written."""
     page = PAGES["docs/tutorials/graph-classification.md"]
     command = re.search(r"`fkgsec (attack --target fedstar .*?)`", page)
     block = re.search(r"<!-- graphs -->\n```\n(.*?)```\n<!-- /graphs -->", page, flags=re.DOTALL)
     assert command is not None
     assert block is not None
     words = [*command[1].split(), "--out", str(tmp_path / "run")]
-    shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"}).stdout.split("\nWritten to")[0]
+    shown = CliRunner().invoke(app, words, env={"COLUMNS": "80"}).stdout.split("\nDetails: ")[0]
     assert comparable(shown.strip()) == comparable(block[1].strip())
 
 

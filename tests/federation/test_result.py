@@ -1,7 +1,6 @@
 """Results: what they say of themselves, saved and loaded, and read from checkpoints of this version and the last."""
 
 import dataclasses
-import re
 from pathlib import Path
 
 import pytest
@@ -49,32 +48,6 @@ def test_ranking_leaves_live_models_as_they_are(algorithm: str, uneven: Federate
     assert not torch.equal(live["entities"], first["entities"])
     task.outcome({table: first[table] for table in ("entities", "relations")}, first)
     assert all(torch.equal(rows, live[name]) for name, rows in task.snapshot().items())
-
-
-@pytest.mark.parametrize("algorithm", ["fede", "fedlu"])
-def test_a_checkpoint_of_schema_1_is_read(
-    algorithm: str, uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
-) -> None:
-    """By the names that its tensors had, and by the identity that a setting given at its default made."""
-    chosen = replace(options, algorithm=algorithm)
-    result = run_federation(uneven, chosen, tmp_path)
-    with safe_open(tmp_path / CHECKPOINT, framework="pt") as handle:
-        tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
-    old = {
-        "now.private.": "now_private.", "best.final.private.": "best_private.", "best.final.": "best.",
-        "best.inputs.": "best_input.", "exchange.server.entities.rows": "exchange.rows.entities",
-    }  # fmt: skip
-
-    def before(name: str) -> str:
-        for new, given in old.items():
-            if name.startswith(new):
-                return given + name.removeprefix(new)
-        return re.sub(r"^best\.(trained|started|known|carried)\.", r"best_\1.", name)
-
-    _, progress = checkpoint.load(tmp_path / CHECKPOINT, run_identity(uneven, chosen))
-    progress.schema, progress.identity = 1, run_identity(uneven, chosen, None, ["evaluate"])
-    checkpoint.save(tmp_path / CHECKPOINT, {before(name): tensor for name, tensor in tensors.items()}, progress)
-    assert same(load_result(tmp_path / CHECKPOINT, uneven, chosen), result)
 
 
 def test_what_it_says_of_itself(uneven: FederatedGraph, options: KgeOptions) -> None:

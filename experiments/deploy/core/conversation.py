@@ -27,7 +27,17 @@ from fkgsec.defenses.rounds import SENT_ROWS
 from fkgsec.errors import RunError
 from fkgsec.exchange.rounds import check_header
 from fkgsec.experiments.deploy.agreement import Agreement
-from fkgsec.experiments.deploy.core.messages import LASTING, LATE, Answer, Item, Reply, Request, Step, decode, encode
+from fkgsec.experiments.deploy.core.messages import (
+    LASTING,
+    STALE_REQUEST,
+    Answer,
+    Item,
+    Reply,
+    Request,
+    Step,
+    decode,
+    encode,
+)
 from fkgsec.experiments.runs.writing import read_bytes
 from fkgsec.federation import messages
 from fkgsec.federation.messages import SERVER, AnyMessage, Transcript
@@ -277,7 +287,7 @@ class Conversation:
             reasons = "; ".join(f"{party}: {reason}" for party, reason in silent.items())
             raise RunError(f"{stage}: no answer of {reasons}; start the server again to go on")
         decoded = map(self._decode, replies.values())
-        if all(isinstance(message, Reply) and LATE in message.error for message in decoded):
+        if all(isinstance(message, Reply) and STALE_REQUEST in message.error for message in decoded):
             raise RunError(
                 f"{stage}: every party has answered a later request than {serial}; {self._journal.path.parent} is older than "
                 "the run, take the folder that it went on in"

@@ -2,7 +2,7 @@
 
     request = Request(run, 3, [Item(step="broadcast", round=2, table="entities", lasting=5, frames=[...]),
                                Item(step="train", round=3), Item(step="upload", round=3, table="entities")])
-    decode_reply(party.answer(encode(request)), largest_bytes).answers      # an `Answer` to each item, in their order
+    party.answer(encode(request))            # a reply with an `Answer` to each item, in their order
 
 The frames inside are the messages of an exchange in one process (`fkgsec.federation.messages`), byte for byte.
 """
@@ -26,7 +26,7 @@ Step = Literal[
 LASTING: tuple[Step, ...] = ("place", "broadcast", "candidate", "keep", "listen")
 """Steps that a client must take: they are sent again until it answers."""
 
-LATE = "late request"
+STALE_REQUEST = "stale request"
 """Part of the error in a reply to a request older than the last answered one."""
 
 

@@ -41,7 +41,7 @@ def trained(record: Record) -> tuple[Laboratory[KgeView], Truth, Plan]:
     view_of = partial(kge_view, threat_model=THREAT_MODELS["client"], colluder=who, leak=options.leak[0], seed=seed)
     view, laboratory = view_of(result), Laboratory(result, train, options, who, view_of)
     victims, rng = [one.name for one in view.victims], generator(seed, "score", ATTACK.name, "client")
-    truth = Truth(ATTACK, view.threat_model, view.round, None, laboratory.runs, victims, who, options, rng)
+    truth = Truth(ATTACK, view.threat_model, view.round, None, laboratory._runs, victims, who, options, rng)
     return laboratory, truth, draw_plan(view, options, generator(seed, "attack", ATTACK.name, "client"))
 
 

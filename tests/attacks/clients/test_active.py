@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.clients.active import Answers, Plan, Prober
 from fkgsec.attacks.view import ALL
 from fkgsec.defenses import make_transport
@@ -29,7 +29,7 @@ trained = functools.partial(run_federation, make_transport=make_transport)
 
 
 def figures(result: KgeResult, train: Callable = trained, **options: object) -> dict[tuple[str, str, str], Figure]:
-    found = run_attacks(result, AttackOptions(attack=("client-active",), **options), train=train).figures
+    found = run_attacks(result, KgeAttackOptions(attack=("client-active",), **options), train=train).figures
     return {(one.victim, one.metric, one.variant): one for one in found}
 
 
@@ -193,7 +193,7 @@ def test_a_run_that_breaks_down_with_it_loses_no_other_attack(federate, attack: 
             raise TrainingError("the loss of client hospital-2 is nan")
         return result
 
-    found = run_attacks(result, AttackOptions(attack=(attack, "client-passive")), train=train).figures
+    found = run_attacks(result, KgeAttackOptions(attack=(attack, "client-passive")), train=train).figures
     broken = [one.reason for one in found if one.attack == attack]
     assert broken
     assert all("broke down" in reason and reason.endswith("is nan") for reason in broken)
@@ -205,7 +205,7 @@ def test_a_run_that_breaks_down_with_it_loses_no_other_attack(federate, attack: 
 )
 def test_a_probe_that_there_is_not_is_refused(name: str, value: float) -> None:
     with pytest.raises(SpecError, match=f"{name} must"):
-        AttackOptions(**{name: value})
+        KgeAttackOptions(**{name: value})
 
 
 def test_for_moves_that_were_not_made_chance_is_a_half() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fkgsec import FederatedGraph
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.clients.guess import Guesser
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.options import THREAT_MODELS
@@ -27,13 +27,13 @@ VICTIMS = ("hospital-2", "hospital-3")
 
 
 def figures(result: KgeResult, train: Callable = trained, **options: object) -> dict[tuple[str, str, str], Figure]:
-    found = run_attacks(result, AttackOptions(attack=("client-guess",), **options), train=train).figures
+    found = run_attacks(result, KgeAttackOptions(attack=("client-guess",), **options), train=train).figures
     return {(one.victim, one.metric, one.variant): one for one in found}
 
 
 def test_a_dictionary_that_there_is_not_is_refused() -> None:
     with pytest.raises(SpecError, match=r"guesses must .*got 1"):
-        AttackOptions(guesses=1)
+        KgeAttackOptions(guesses=1)
 
 
 def test_random_answers_tell_nothing(federate) -> None:
@@ -91,7 +91,7 @@ def test_the_client_alone_claims_them(federate) -> None:
     laboratory = Laboratory(
         federate(),
         train,
-        AttackOptions(),
+        KgeAttackOptions(),
         ["hospital-1"],
         lambda _: View(threat_model=THREAT_MODELS["client"], round=1, victims=()),
     )

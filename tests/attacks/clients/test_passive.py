@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fkgsec import ClientGraph, FederatedGraph
-from fkgsec.attacks import ATTACKS, AttackOptions, Figure, run_attacks
+from fkgsec.attacks import ATTACKS, Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.attacks.registry import build_view
 from fkgsec.kge.models import ClientTables
@@ -36,7 +36,7 @@ def test_at_shuffled_rows_it_is_chance(linked_apart, attacked) -> None:
 
 def by_score(result) -> list[Figure]:
     """The figures on random pairs by score alone: of so few triples names tell more, and would be the strongest."""
-    figures = run_attacks(result, AttackOptions(attack=("client-passive",))).figures
+    figures = run_attacks(result, KgeAttackOptions(attack=("client-passive",))).figures
     found = [one for one in figures if (one.metric, one.variant) == ("auc_pairs", "score")]
     assert [one.victim for one in found] == ["hospital-2", "hospital-3"]
     return found
@@ -88,5 +88,5 @@ def test_of_relations_that_it_does_not_know_it_is_asked_nothing(fabricate) -> No
     graph = FederatedGraph("disjoint", tuple(f"e{number}" for number in range(12)), ("r0", "r1"), clients)
     tables = [ClientTables(torch.randn(one.num_entities, 8), torch.randn(1, 8)) for one in clients]
     result = fabricate(graph, tables, tables, dim=8)
-    found = run_attacks(result, AttackOptions(attack=("client-passive",)), train=lambda *_, **__: result)
+    found = run_attacks(result, KgeAttackOptions(attack=("client-passive",)), train=lambda *_, **__: result)
     assert {one.reason for one in found.figures} == {"own trains no relation of those that victim trains"}

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fkgsec.attacks import AttackOptions, GraphAttackOptions, run_attacks
+from fkgsec.attacks import GraphAttackOptions, KgeAttackOptions, run_attacks
 from fkgsec.attacks.graphs.candidates import draw_candidates
 from fkgsec.attacks.graphs.view import GraphView, joined_sets
 from fkgsec.attacks.options import THREAT_MODELS, threat_models
@@ -199,7 +199,7 @@ class TestCandidates:
 class TestOptions:
     def test_options_of_another_task_are_refused(self, graph_runs: dict[str, GnnResult]) -> None:
         with pytest.raises(SpecError, match="a run of fedavg takes GraphAttackOptions; got KgeAttackOptions"):
-            run_attacks(graph_runs["fedavg"], AttackOptions())
+            run_attacks(graph_runs["fedavg"], KgeAttackOptions())
 
     def test_attacks_of_another_task_are_refused(self, graph_runs: dict[str, GnnResult]) -> None:
         with pytest.raises(SpecError, match="attack 'reconstruction' is one on runs of the task 'kge'"):
@@ -209,7 +209,7 @@ class TestOptions:
         with pytest.raises(SpecError, match=r"threat must be one of server, collusion, models, .*, client; got"):
             GraphAttackOptions(threat=("identifiers",))
         with pytest.raises(SpecError, match=r"threat must .*got 'models\+graphs'"):
-            AttackOptions(threat=("models+graphs",))
+            KgeAttackOptions(threat=("models+graphs",))
         with pytest.raises(ThreatModelError, match="'identifiers' does not apply to fedavg"):
             view_of(graph_runs["fedavg"], "identifiers")
 

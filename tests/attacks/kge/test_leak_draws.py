@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fkgsec.attacks.kge.task import other_seeds
-from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.options import KgeAttackOptions
 from fkgsec.attacks.registry import LEAK_DRAWS
 from fkgsec.attacks.view import ALL
 from fkgsec.data.consortium import generate_consortium
@@ -25,7 +25,7 @@ DRAWS = 20
 
 def figures(result: KgeResult, leak: float, seed: int, leak_draws: int = LEAK_DRAWS) -> dict[str, Estimate]:
     """ERR and TRR of all victims together under collusion."""
-    options = AttackOptions(threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed)
+    options = KgeAttackOptions(threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed)
     rows, _ = reconstruct(result, options, leak_draws=leak_draws)
     row = [row for row in rows if row.victim == ALL][-1]
     return {"err": row.err.estimate, "trr": row.trr.estimate}

@@ -9,7 +9,7 @@ import torch
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.row_order import RowOrder
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
 from fkgsec.attacks.view import View
 from fkgsec.estimate import proportion
@@ -71,9 +71,9 @@ def test_an_attack_that_looks_at_places_alone_names_nothing(
     attack = Attack("places", "by their places", needs, {"named": "entities named"}, run, score, threats=("collusion",))
     ATTACKS.register("places", attack)
     try:
-        shuffled = run_attacks(trained_runs["fede"], AttackOptions(attack=("places",), leak=(1.0,))).figures
+        shuffled = run_attacks(trained_runs["fede"], KgeAttackOptions(attack=("places",), leak=(1.0,))).figures
         monkeypatch.setattr(RowOrder, "shuffled", lambda _, view: view)
-        in_order = run_attacks(trained_runs["fede"], AttackOptions(attack=("places",), leak=(1.0,))).figures
+        in_order = run_attacks(trained_runs["fede"], KgeAttackOptions(attack=("places",), leak=(1.0,))).figures
     finally:
         ATTACKS.remove("places")
     named = [float(np.mean([one.estimate.value for one in found])) for found in (in_order, shuffled)]

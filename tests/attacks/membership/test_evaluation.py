@@ -19,7 +19,7 @@ from fkgsec.attacks.membership.audits import contains, to_local
 from fkgsec.attacks.membership.evaluation import Group, group_figures
 from fkgsec.attacks.membership.figures import placements
 from fkgsec.attacks.membership.intervals import dyadic_auc, dyadic_tpr
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.registry import Truth
 from fkgsec.estimate import critical_value
 
@@ -29,7 +29,7 @@ def truth_of(graph: FederatedGraph | None = None) -> Truth:
     result = SimpleNamespace(options=KgeOptions(), graph=graph)
     victims = [client.name for client in graph.clients] if graph else []
     rng = np.random.default_rng(0)
-    return Truth(inference.ATTACK, THREAT_MODELS["models"], 0, 0.0, [result], victims, ("",), AttackOptions(), rng)
+    return Truth(inference.ATTACK, THREAT_MODELS["models"], 0, 0.0, [result], victims, ("",), KgeAttackOptions(), rng)
 
 
 def group_of(seed: int, m: int = 160, c: int = 200, entities: int = 30) -> Group:
@@ -137,7 +137,7 @@ def whole() -> list[Figure]:
         protection=SimpleNamespace(guarantees={}),
         transcript=SimpleNamespace(entries=[]),
     )
-    laboratory = KgeLaboratory(result, train, AttackOptions(shadows=4), [], lambda _: replace(view))
+    laboratory = KgeLaboratory(result, train, KgeAttackOptions(shadows=4), [], lambda _: replace(view))
     with pytest.MonkeyPatch.context() as patch:
         # What is held of a shadow comes of the graph that was trained on last.
         patch.setattr(

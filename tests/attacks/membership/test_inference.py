@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import mannwhitneyu
 
 from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.figure import STRONGEST, headline
 from fkgsec.attacks.membership.evaluation import ITEM, METRICS, OF_SHARED
 from fkgsec.attacks.membership.inference import TOO_FEW
@@ -54,7 +54,7 @@ def federation(defense: str = "", size: int = 2000) -> KgeResult:
 
 
 def attack(result: KgeResult, *threats: str, **options: object) -> Attacked:
-    return run_attacks(result, AttackOptions(attack=("membership",), threat=threats, **options), train=train)
+    return run_attacks(result, KgeAttackOptions(attack=("membership",), threat=threats, **options), train=train)
 
 
 def strongest(figures: list[Figure], metric: str = "auc", victim: str = ALL, threat: str = "models") -> Figure:
@@ -198,7 +198,7 @@ def test_shadow_federations_sharpen_it_under_a_defense_too() -> None:
                 made.append(graph.hash)  # noqa: B023
                 return train(graph, options, **how)  # type: ignore[arg-type]
 
-            options = AttackOptions(attack=("membership",), shadows=4, shadow_knowledge=knowledge)
+            options = KgeAttackOptions(attack=("membership",), shadows=4, shadow_knowledge=knowledge)
             found = run_attacks(result, options, train=counting).figures
             assert len(made) == len(set(made)) == 4  # the adversaries share them
             own = {one.variant: one.estimate for one in found if (one.metric, one.victim) == ("auc", ALL)}
@@ -245,7 +245,7 @@ def test_needs_that_are_not_met_give_a_reason() -> None:
         assert {one.threat_model for one in figures} == {threat}
         (reason,) = {one.reason for one in figures}
         assert str(reason).startswith("it needs clients' models; or a client alone; or ")
-    options = AttackOptions(attack=("membership",), threat=("models",), shadows=4)
+    options = KgeAttackOptions(attack=("membership",), threat=("models",), shadows=4)
     defended = run_attacks(federation("secagg"), options).figures  # with no transport of the defense
     assert {one.reason for one in defended} == {
         "the run was defended: it can be trained again with that defense's transport alone"
@@ -278,4 +278,4 @@ def test_relations_alone_are_no_broadcast_to_ask(trained_runs: dict[str, KgeResu
 )  # fmt: skip
 def test_settings_of_shadows(given: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
-        AttackOptions(**given)
+        KgeAttackOptions(**given)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.figure import STRONGEST
 from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
@@ -23,7 +23,7 @@ def poisoned(federate: Callable[..., KgeResult]) -> Poisoned:
     @functools.cache
     def found(attack: str, defense: str = "", algorithm: str = "fede", size: int = 700, rounds: int = 8) -> Found:
         result = federate(defense, algorithm, rounds, size)
-        figures = run_attacks(result, AttackOptions(attack=(attack,)), train=train).figures
+        figures = run_attacks(result, KgeAttackOptions(attack=(attack,)), train=train).figures
         by_victim = [one for one in figures if one.victim == "all"] or [one for one in figures if one.reason]
         return {(one.metric, one.variant or STRONGEST): one for one in by_victim}
 

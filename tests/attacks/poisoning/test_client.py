@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fkgsec import ClientGraph
-from fkgsec.attacks import AttackOptions, headline, run_attacks
+from fkgsec.attacks import KgeAttackOptions, headline, run_attacks
 from fkgsec.attacks.poisoning.client import Poisoner
 
 POISON = np.array([(1, 0, 3), (2, 1, 0)])
@@ -51,7 +51,7 @@ def test_victims_believe_what_is_planted_and_not_what_is_drawn_alike(poisoned) -
 
 def test_in_few_last_rounds_it_plants_less(poisoned, federate) -> None:
     whole = poisoned("client-poison")["hits@10", "boosted"]
-    options = AttackOptions(attack=("client-poison",), attack_rounds=3)
+    options = KgeAttackOptions(attack=("client-poison",), attack_rounds=3)
     found = {(one.victim, one.metric, one.variant): one for one in run_attacks(federate(), options).figures}
     late = found["all", "hits@10", "boosted"]
     assert not late.reason
@@ -80,7 +80,7 @@ def test_a_clip_by_the_server_takes_what_boosting_gains(poisoned) -> None:
 
 def test_entity_rows_that_stay_at_home_stop_it(trained_runs) -> None:
     """FedR shares relation rows alone, which triples of one pair move little."""
-    figures = headline(run_attacks(trained_runs["fedr"], AttackOptions(attack=("client-poison",))).figures)
+    figures = headline(run_attacks(trained_runs["fedr"], KgeAttackOptions(attack=("client-poison",))).figures)
     found = {one.metric: one for one in figures if one.victim == "all"}
     for metric in ("hits@10", "mrr"):
         assert found[metric].estimate.low <= found[metric].baseline.value

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fkgsec.attacks.figure import STRONGEST, Figure
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.poisoning.damage import damage
 from fkgsec.attacks.poisoning.untargeted import ATTACK, RandomRows, ShuffledIdentities, SignFlip
 from fkgsec.attacks.registry import Truth
@@ -40,7 +40,7 @@ def run(**ranks: list[list[int]]) -> Any:
 @pytest.fixture
 def truth() -> Truth:
     rng = np.random.default_rng(0)
-    return Truth(ATTACK, THREAT_MODELS["client"], 2, None, [run()], ["one", "two"], ("bad",), AttackOptions(), rng)
+    return Truth(ATTACK, THREAT_MODELS["client"], 2, None, [run()], ["one", "two"], ("bad",), KgeAttackOptions(), rng)
 
 
 @pytest.fixture

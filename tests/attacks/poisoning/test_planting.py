@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from fkgsec.attacks import AttackOptions, run_attacks
+from fkgsec.attacks import KgeAttackOptions, run_attacks
 from fkgsec.attacks.poisoning.planting import tail_ranks
 from fkgsec.attacks.registry import ATTACKS, attacks_of
 from fkgsec.federation.adversary import Adversary
@@ -47,7 +47,7 @@ def planted_by_hand(graph, options, adversary: Adversary, **given: object) -> Kg
 
 def test_what_is_planted_by_hand_is_found_and_what_nobody_plants_is_chance(federate) -> None:
     result: KgeResult = federate()
-    options = AttackOptions(attack=("client-poison",), poison_triples=20)
+    options = KgeAttackOptions(attack=("client-poison",), poison_triples=20)
     found = {
         (one.victim, one.metric, one.variant): one
         for one in run_attacks(result, options, train=planted_by_hand).figures
@@ -68,7 +68,7 @@ def test_what_is_planted_by_hand_is_found_and_what_nobody_plants_is_chance(feder
 @pytest.mark.parametrize("attack", ["client-poison", "client-spoil", "server-poison"])
 def test_what_cannot_be_trained_again_is_no_zero(attack: str, federate, fabricate, trained_runs) -> None:
     """A defended run without its transport, tables from elsewhere, and a threat model that does not have the adversary."""
-    options = AttackOptions(attack=(attack,))
+    options = KgeAttackOptions(attack=(attack,))
     defended = run_attacks(federate("secagg"), options)
     assert {one.reason for one in defended.figures} == {
         "the run was defended: it can be trained again with that defense's transport alone"
@@ -76,7 +76,7 @@ def test_what_cannot_be_trained_again_is_no_zero(attack: str, federate, fabricat
     result: KgeResult = federate()
     elsewhere = run_attacks(replace(result, rounds=[]), options)
     assert all("trained elsewhere" in (one.reason or "") for one in elsewhere.figures)
-    lacking = run_attacks(result, AttackOptions(attack=(attack,), threat=("collusion",)))
+    lacking = run_attacks(result, KgeAttackOptions(attack=(attack,), threat=("collusion",)))
     assert {one.reason for one in lacking.figures} == {f"it needs {ATTACKS[attack].needs.words()}"}
     if attack == "server-poison":
         reasons = {one.reason for one in run_attacks(trained_runs["fedr"], options).figures}
@@ -95,7 +95,7 @@ def test_what_trains_says_so(attack: str, federate) -> None:
     def train(*given: object, **named: object) -> KgeResult:
         raise Trained
 
-    options, trained = AttackOptions(attack=(attack,), unlinked_heads=0), False
+    options, trained = KgeAttackOptions(attack=(attack,), unlinked_heads=0), False
     for defense in ("", "secagg", "secagg,suppress:t=2"):  # some need a sum or a least count, some single uploads
         try:
             run_attacks(federate(defense), options, leak_draws=0, train=train)
@@ -114,7 +114,7 @@ def test_of_the_last_rounds_alone_it_poisons_these(attack: str, begins: int, fed
         return federate()
 
     for number in (3, 8, 50):
-        run_attacks(federate(), AttackOptions(attack=(attack,), attack_rounds=number), train=train)
+        run_attacks(federate(), KgeAttackOptions(attack=(attack,), attack_rounds=number), train=train)
     count = len(seen) // 3
     assert seen == [begins] * count + [0] * 2 * count
 
@@ -123,7 +123,7 @@ def test_a_run_that_ends_before_the_adversary_begins_is_no_zero(federate) -> Non
     def train(graph, options, adversary: Adversary) -> KgeResult:
         return replace(federate(), best_round=5, rounds=federate().rounds[:6])
 
-    options = AttackOptions(attack=("client-poison",), attack_rounds=3)
+    options = KgeAttackOptions(attack=("client-poison",), attack_rounds=3)
     assert {one.reason for one in run_attacks(federate(), options, train=train).figures} == {
         "the run ended in round 5, before round 6, in which the adversary begins (plain)"
     }
@@ -139,7 +139,7 @@ def test_what_validation_would_not_keep_is_measured_and_said(attack: str, federa
         return replace(result, rounds=rounds if getattr(adversary, "boost", 2.0) > 1 else result.rounds)
 
     for number, expected in ((3, "from round 6 on; validation would keep round 4 ("), (None, None)):
-        found = run_attacks(federate(), AttackOptions(attack=(attack,), attack_rounds=number), train=train).figures
+        found = run_attacks(federate(), KgeAttackOptions(attack=(attack,), attack_rounds=number), train=train).figures
         for one in found:
             if one.metric == "rows-cut" or expected is None:
                 assert one.remark is None
@@ -151,7 +151,7 @@ def test_what_validation_would_not_keep_is_measured_and_said(attack: str, federa
 def test_a_server_that_begins_late_takes_clients_that_all_take_part(federate) -> None:
     result = federate()
     result = replace(result, options=msgspec.structs.replace(result.options, participation=0.5))
-    found = run_attacks(result, AttackOptions(attack=("server-poison",), attack_rounds=3)).figures
+    found = run_attacks(result, KgeAttackOptions(attack=("server-poison",), attack_rounds=3)).figures
     assert {one.reason for one in found} == {
         "a server that begins late has not sent rows to the clients that sat out; it takes participation 1"
     }

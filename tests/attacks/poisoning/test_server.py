@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
-from fkgsec.attacks import AttackOptions, run_attacks
+from fkgsec.attacks import KgeAttackOptions, run_attacks
 from fkgsec.attacks.figure import headline
 from fkgsec.attacks.poisoning.server import ShadowHolder, ShadowModel
 from fkgsec.data.graph import SPLITS
@@ -92,7 +92,7 @@ def test_where_no_row_has_enough_holders_to_be_sent_there_is_no_mean_that_it_ent
     for defense in ("psu,secagg", "psu,secagg,suppress:t=3"):
         train = functools.partial(run_federation, make_transport=make_transport)
         result = train(graph, replace(options, defense=defense, protocol_seed=3))
-        asked = AttackOptions(attack=("server-poison",), auxiliary=0.4)
+        asked = KgeAttackOptions(attack=("server-poison",), auxiliary=0.4)
         figures = {(one.victim, one.metric): one for one in headline(run_attacks(result, asked, train=train).figures)}
         found[defense] = figures["all", "mrr"]
     reached, kept = found.values()

@@ -13,7 +13,7 @@ from sklearn.metrics import average_precision_score
 
 from fkgsec import ClientGraph, FederatedGraph
 from fkgsec.attacks.kge.view import VictimView
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.reconstruction import unlinked
 from fkgsec.attacks.registry import build_view, default_threats
 from fkgsec.attacks.view import ALL, View
@@ -75,7 +75,7 @@ def by(inference: str, rows: list[Pair]) -> list[Pair]:
 @pytest.fixture(scope="module")
 def attacked(trained_runs) -> dict[tuple[str, str], tuple[list[Pair], object]]:
     """By the papers' inference alone, so that every figure can be recounted by a few loops."""
-    options = AttackOptions(leak=LEAKS, inference="cosine", unlinked_heads=EVERY_HEAD)
+    options = KgeAttackOptions(leak=LEAKS, inference="cosine", unlinked_heads=EVERY_HEAD)
     return {
         (algorithm, threat): reconstruct(trained_runs[algorithm], msgspec.structs.replace(options, threat=(threat,)))
         for algorithm, threat in CASES
@@ -180,7 +180,7 @@ class TestAgainstLoops:
 
     def test_heads_are_sampled(self, trained_runs) -> None:
         result = trained_runs["fede"]
-        rows, _ = reconstruct(result, AttackOptions(threat=("collusion",), unlinked_heads=5))
+        rows, _ = reconstruct(result, KgeAttackOptions(threat=("collusion",), unlinked_heads=5))
         assert {row.variant for row in rows if row.unlinked} == {"strongest"}
         first = by("strongest", rows)[0]
         assert first.unlinked["average_precision"].by == "score"
@@ -254,7 +254,7 @@ class TestBaselines:
     def test_are_the_expectation_of_a_random_adversary(self, fabricate, threat: str, self_loops: bool) -> None:
         graph, tables = toy_tables(self_loops=self_loops)
         result = fabricate(graph, tables, tables, dim=4)
-        options = AttackOptions(threat=(threat,), leak=(0.75,), unlinked_heads=5)
+        options = KgeAttackOptions(threat=(threat,), leak=(0.75,), unlinked_heads=5)
         (row,) = by("strongest", reconstruct(result, options, leak_draws=0)[0])
         known = build_view(result, THREAT_MODELS[threat], colluder="colluder", leak=0.75, seed=0).colluder
         rng = np.random.default_rng(5)
@@ -310,7 +310,7 @@ class TestBaselines:
 
     def test_a_single_victim_needs_no_pooled_row(self, fabricate) -> None:
         graph, tables = toy_tables(self_loops=True)
-        rows, _ = reconstruct(fabricate(graph, tables, tables, dim=4), AttackOptions(threat=("collusion",)))
+        rows, _ = reconstruct(fabricate(graph, tables, tables, dim=4), KgeAttackOptions(threat=("collusion",)))
         assert {row.victim for row in rows} == {"victim"}
 
     def test_a_victim_with_one_entity_has_no_candidate_pair(self, fabricate) -> None:
@@ -320,7 +320,7 @@ class TestBaselines:
         graph = FederatedGraph("loop", ("a", "b"), ("r",), clients)
         tables = [ClientTables(torch.eye(4)[:count], torch.ones(1, 4)) for count in (2, 1)]
         rows, _ = reconstruct(
-            fabricate(graph, tables, tables, dim=4), AttackOptions(threat=("collusion",), leak=(1.0,))
+            fabricate(graph, tables, tables, dim=4), KgeAttackOptions(threat=("collusion",), leak=(1.0,))
         )
         (row,) = by("strongest", rows)
         assert (row.err.estimate.value, row.trr.estimate.value, row.unlinked["precision"].counts["pairs"]) == (1, 1, 0)
@@ -346,7 +346,7 @@ class TestNothingToAttack:
         ],
     )
     def test_says_why_and_gives_zero(self, planted, algorithm: str, threat: str, reason: str) -> None:
-        rows, items = reconstruct(planted(algorithm=algorithm), AttackOptions(threat=(threat,)))
+        rows, items = reconstruct(planted(algorithm=algorithm), KgeAttackOptions(threat=(threat,)))
         assert len(items) == 0
         assert [row.victim for row in by("strongest", rows)] == ["victim a", "victim b", ALL]
         for row in rows:
@@ -364,7 +364,7 @@ class TestNothingToAttack:
     def test_all_has_a_reason_only_if_nobody_could_be_attacked(self, planted, fabricate) -> None:
         whole = planted()
         result = fabricate(whole.graph, whole.trained, whole.tables, participants=["colluder", "victim a"])
-        seen, unseen, pooled = by("cosine", reconstruct(result, AttackOptions(threat=("collusion",)))[0])
+        seen, unseen, pooled = by("cosine", reconstruct(result, KgeAttackOptions(threat=("collusion",)))[0])
         assert (seen.reason, unseen.reason) == (None, "no embedding of this client crossed")
         assert pooled.reason is None
         assert pooled.err.estimate.value == pytest.approx(
@@ -373,7 +373,7 @@ class TestNothingToAttack:
 
     def test_threats_with_and_without_anything_to_attack_share_a_table(self, planted) -> None:
         rows, items = reconstruct(
-            planted(algorithm="fedr"), AttackOptions(threat=("collusion", "collusion+entities"), leak=LEAKS)
+            planted(algorithm="fedr"), KgeAttackOptions(threat=("collusion", "collusion+entities"), leak=LEAKS)
         )
         assert {row.threat_model for row in rows if row.reason} == {"collusion"}
         assert set(items.threat_model) == {"collusion+entities"}
@@ -394,7 +394,7 @@ class TestFigures:
             assert 0 <= figure.low <= figure.value <= figure.high <= 1
 
     def test_depend_on_nothing_but_run_options_and_seed(self, trained_runs, attacked) -> None:
-        options = AttackOptions(threat=("collusion",), leak=LEAKS, inference="cosine", unlinked_heads=EVERY_HEAD)
+        options = KgeAttackOptions(threat=("collusion",), leak=LEAKS, inference="cosine", unlinked_heads=EVERY_HEAD)
         rows, items = reconstruct(trained_runs["fede"], options)
         before, items_before = attacked["fede", "collusion"]
         assert rows == before
@@ -408,7 +408,7 @@ class TestFigures:
         ]
 
     def test_the_colluder_can_be_any_client(self, trained_runs) -> None:
-        options = AttackOptions(threat=("collusion",), colluder="hospital-2", unlinked_heads=0)
+        options = KgeAttackOptions(threat=("collusion",), colluder="hospital-2", unlinked_heads=0)
         rows, _ = reconstruct(trained_runs["fede"], options)
         assert [row.victim for row in by("strongest", rows)] == ["hospital-1", "hospital-3", ALL]
         assert {row.colluder for row in rows} == {"hospital-2"}
@@ -430,11 +430,11 @@ class TestOptions:
     )
     def test_are_checked(self, wrong: dict, message: str) -> None:
         with pytest.raises(SpecError, match=message):
-            AttackOptions(**wrong)
+            KgeAttackOptions(**wrong)
 
     def test_default_threats(self, planted) -> None:
         assert default_threats("fede") == ("collusion", "identifiers")
         assert default_threats("fedr") == ("collusion", "collusion+entities")
         assert default_threats("single") == ("collusion",)
-        rows, _ = reconstruct(planted(), AttackOptions(unlinked_heads=0))
+        rows, _ = reconstruct(planted(), KgeAttackOptions(unlinked_heads=0))
         assert {row.threat_model for row in rows} == {"collusion", "identifiers"}

@@ -10,7 +10,7 @@ import torch
 
 from fkgsec import KgeModel
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.reconstruction.inference import (
     best_relations,
     expected_pairs,
@@ -213,7 +213,7 @@ class TestPlanted:
         result = planted(model)
         expected = self.expected(result, leak)
         rows, _ = reconstruct(
-            result, AttackOptions(threat=("collusion",), leak=(leak,), inference=inference, unlinked_heads=0)
+            result, KgeAttackOptions(threat=("collusion",), leak=(leak,), inference=inference, unlinked_heads=0)
         )
         assert 0 < min(err for err, _ in expected.values()) < max(err for err, _ in expected.values()) < 1
         for row in rows:
@@ -226,7 +226,7 @@ class TestPlanted:
     def test_is_found_from_shared_relations_and_assumed_entities(self, planted, model: ModelName) -> None:
         result = planted(model, "fedr")
         expected = self.expected(result, 1.0)
-        rows, _ = reconstruct(result, AttackOptions(threat=("collusion+entities",), leak=(1.0,)))
+        rows, _ = reconstruct(result, KgeAttackOptions(threat=("collusion+entities",), leak=(1.0,)))
         for row in rows:
             if row.victim != ALL and row.variant == "cosine":
                 assert (row.err.estimate.value, row.trr.estimate.value) == pytest.approx(expected[row.victim])
@@ -234,7 +234,7 @@ class TestPlanted:
     @pytest.mark.parametrize("model", ["transe", "rotate", "complex"])
     def test_linked_pairs_are_found_without_being_told(self, planted, model: ModelName) -> None:
         """Names given, triples of known relations rank first. (DistMult cannot tell a triple from its reverse.)"""
-        options = AttackOptions(threat=("identifiers",), leak=(1.0,), unlinked_heads=10**6)
+        options = KgeAttackOptions(threat=("identifiers",), leak=(1.0,), unlinked_heads=10**6)
         rows, _ = reconstruct(planted(model), options)
         for row in rows:
             if row.unlinked:
@@ -256,7 +256,7 @@ class TestPlanted:
     @pytest.mark.parametrize("model", MODELS)
     def test_shuffled_rows_give_chance(self, planted, model: ModelName) -> None:
         """Over many shuffles the number of right entities is that of the baseline, and so it is for triples."""
-        options = AttackOptions(threat=("collusion",), leak=(1.0,), inference="cosine", unlinked_heads=0)
+        options = KgeAttackOptions(threat=("collusion",), leak=(1.0,), inference="cosine", unlinked_heads=0)
         runs = (planted(model, shuffled=True, clusters=18, seed=seed) for seed in range(15))
         pooled = [reconstruct(run, options)[0][2] for run in runs]
         assert {(row.victim, row.variant) for row in pooled} == {(ALL, "cosine")}
@@ -278,7 +278,7 @@ class TestPlanted:
         result = planted("transe")
         colluder, *victims = result.trained
         turned = replace(result, trained=[replace(colluder, relations=colluder.relations.roll(1, 0)), *victims])
-        options = AttackOptions(threat=("collusion",), leak=(1.0,), inference="cosine", unlinked_heads=0)
+        options = KgeAttackOptions(threat=("collusion",), leak=(1.0,), inference="cosine", unlinked_heads=0)
         before, after = (reconstruct(run, options)[0][2] for run in (result, turned))
         assert (after.victim, after.variant) == (ALL, "cosine")
         assert (after.err.estimate, after.trr.estimate.value) == (before.err.estimate, 0)

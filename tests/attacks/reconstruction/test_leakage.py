@@ -12,7 +12,7 @@ import pytest
 from fkgsec import ClientGraph, FederatedGraph, KgeOptions, generate_consortium
 from fkgsec.attacks import run_attacks
 from fkgsec.attacks.figure import Figure, headline, over_victims
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.reconstruction.leakage import items_behind
 from fkgsec.attacks.reconstruction.scoring import strongest
 from fkgsec.attacks.registry import build_view
@@ -43,7 +43,7 @@ def err(inference: str, right: int, n: int = 300) -> Figure:
 
 @pytest.fixture(scope="module")
 def attacked(trained_runs) -> tuple[list[Pair], pd.DataFrame]:
-    return reconstruct(trained_runs["fede"], AttackOptions(leak=(0.4, 1.0), unlinked_heads=0))
+    return reconstruct(trained_runs["fede"], KgeAttackOptions(leak=(0.4, 1.0), unlinked_heads=0))
 
 
 class TestFigures:
@@ -71,7 +71,7 @@ class TestAttainable:
         for leak in (0.3, 1.0):
             view = build_view(result, THREAT_MODELS[threat], colluder=graph.clients[0].name, leak=leak, seed=0)
             known, relations = set(view.colluder.entity_names), set(view.colluder.relation_names)
-            options = AttackOptions(threat=(threat,), leak=(leak,), unlinked_heads=0)
+            options = KgeAttackOptions(threat=(threat,), leak=(leak,), unlinked_heads=0)
             rows, _ = reconstruct(result, options, leak_draws=0)
             for client in graph.clients[1:]:
                 held = [graph.entities[number] for number in client.entity_ids[: client.num_trained_entities]]
@@ -93,7 +93,7 @@ class TestAttainable:
     @pytest.mark.parametrize("algorithm", ["fede", "fedr"])
     def test_no_figure_and_no_baseline_is_above_it(self, trained_runs, algorithm: str) -> None:
         threats = ("collusion", "identifiers" if algorithm == "fede" else "collusion+entities")
-        rows, _ = reconstruct(trained_runs[algorithm], AttackOptions(threat=threats, leak=(0.2, 1.0)))
+        rows, _ = reconstruct(trained_runs[algorithm], KgeAttackOptions(threat=threats, leak=(0.2, 1.0)))
         reached = 0
         for row in rows:
             if not row.reason:
@@ -118,7 +118,7 @@ class TestZeroWithAReason:
         options = KgeOptions(
             dim=8, rounds=1, local_epochs=1, eval_every=1, patience=0, num_negatives=4, learning_rate=0.05, device="cpu"
         )
-        rows, _ = reconstruct(run_federation(divided, options), AttackOptions(leak=(1.0,), unlinked_heads=0))
+        rows, _ = reconstruct(run_federation(divided, options), KgeAttackOptions(leak=(1.0,), unlinked_heads=0))
         assert {row.threat_model for row in rows} == {"collusion", "identifiers"}
         for row in rows:
             assert (row.trr.estimate.value, row.trr.attainable, row.reason) == (0, 0, None)
@@ -126,14 +126,14 @@ class TestZeroWithAReason:
             assert row.err.attainable > 0.2
 
     def test_a_leak_too_small_to_know_anything_says_so(self, trained_runs) -> None:
-        rows, _ = reconstruct(trained_runs["fede"], AttackOptions(threat=("collusion",), leak=(1e-6,)))
+        rows, _ = reconstruct(trained_runs["fede"], KgeAttackOptions(threat=("collusion",), leak=(1e-6,)))
         assert {row.trr.attainable for row in rows} == {0}
         for row in strongest_of(rows):
             assert "so TRR is 0 by construction" in row.trr.remark
             assert "no relation is shared" not in row.trr.remark
 
     def test_no_remark_where_triples_can_be_rebuilt(self, trained_runs) -> None:
-        rows, _ = reconstruct(trained_runs["fede"], AttackOptions(leak=(1.0,), unlinked_heads=0))
+        rows, _ = reconstruct(trained_runs["fede"], KgeAttackOptions(leak=(1.0,), unlinked_heads=0))
         assert {row.trr.remark for row in rows} == {None}
 
 
@@ -232,7 +232,9 @@ def test_a_federation_that_learned_nothing_exposes_names_and_leaks_none(
     """Who holds which row follows from the protocol: no figure of naming is headed LEAKS without any training."""
     options = msgspec.structs.replace(NULL, algorithm=algorithm, defense=defense, model=model)
     run = run_federation(generate_consortium(clients=3, size=900, seed=1), options, make_transport=make_transport)
-    asked = AttackOptions(attack=("reconstruction", "structure"), threat=("collusion",), leak=(0.5,), unlinked_heads=0)
+    asked = KgeAttackOptions(
+        attack=("reconstruction", "structure"), threat=("collusion",), leak=(0.5,), unlinked_heads=0
+    )
     figures = [one for one in headline(run_attacks(run, asked, leak_draws=1).figures) if not one.reason]
     assert len(figures) >= 3 * 2
     for one in figures:

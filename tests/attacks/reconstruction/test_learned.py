@@ -13,7 +13,7 @@ from sklearn.neural_network import MLPClassifier
 
 from fkgsec import KgeModel, KgeOptions, generate_consortium, load_dataset, partition
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.reconstruction import learned
 from fkgsec.attacks.reconstruction.leakage import INFERENCES
 from fkgsec.attacks.reconstruction.learned import SoftmaxRegression, learn_relations
@@ -195,7 +195,7 @@ class TestOnFederations:
     @pytest.mark.parametrize("model", MODELS)
     def test_a_planted_signal_is_found(self, planted, model: ModelName) -> None:
         rows, _ = reconstruct(
-            planted(model, clusters=60), AttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0)
+            planted(model, clusters=60), KgeAttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0)
         )
         found = of_all(rows)
         assert found["learned"].trr.estimate.value > 0.8 * found["cosine"].trr.estimate.value > 0.3
@@ -206,14 +206,14 @@ class TestOnFederations:
         result: KgeResult = planted("transe", clusters=60)
         colluder, *victims = result.trained
         turned = replace(result, trained=[replace(colluder, relations=colluder.relations.roll(1, 0)), *victims])
-        rows, _ = reconstruct(turned, AttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0))
+        rows, _ = reconstruct(turned, KgeAttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0))
         found = of_all(rows)
         assert found["cosine"].trr.estimate.value == 0
         assert found["strongest"].trr.by in ("learned", "names")
         assert found["learned"].trr.estimate.value > 0.3
 
     def test_a_tiny_leak_has_a_remark(self, trained_runs) -> None:
-        rows, _ = reconstruct(trained_runs["fede"], AttackOptions(threat=("collusion",), leak=(1e-6,)))
+        rows, _ = reconstruct(trained_runs["fede"], KgeAttackOptions(threat=("collusion",), leak=(1e-6,)))
         remarks = {row.trr.remark for row in rows if row.variant == "learned"}
         assert all("learned: the colluder knows no triple between leaked entities" in remark for remark in remarks)
 
@@ -223,7 +223,7 @@ class TestOnFederations:
         result = trained_runs["fede"]
         view = build_view(result, THREAT_MODELS["collusion"], colluder=result.graph.clients[0].name, leak=leak, seed=0)
         learner = learn_relations(view.model, view.colluder, 0)
-        options = AttackOptions(threat=("collusion",), leak=(leak,), inference="learned", unlinked_heads=0)
+        options = KgeAttackOptions(threat=("collusion",), leak=(leak,), inference="learned", unlinked_heads=0)
         _, items = reconstruct(result, options)
         for victim, client in zip(view.victims, result.graph.clients[1:], strict=True):
             own = items[(items["item"] == "triple") & (items["victim"] == victim.name)]
@@ -243,7 +243,7 @@ def test_umls_is_rebuilt_as_well_as_by_an_independent_attack(model: ModelName) -
     options = KgeOptions(model=model, dim=32, rounds=30, num_negatives=32, learning_rate=0.01, patience=0, device="cpu")
     rows, _ = reconstruct(
         run_federation(graph, options),
-        AttackOptions(threat=("collusion", "identifiers"), leak=(1.0,), unlinked_heads=0),
+        KgeAttackOptions(threat=("collusion", "identifiers"), leak=(1.0,), unlinked_heads=0),
     )
     for threat in ("collusion", "identifiers"):
         found = of_all([row for row in rows if row.threat_model == threat])
@@ -259,7 +259,7 @@ def test_umls_is_rebuilt_as_well_as_by_an_independent_attack(model: ModelName) -
 def test_on_the_embedded_hospitals_rows_and_names_together_beat_either() -> None:
     options = KgeOptions(dim=32, rounds=20, num_negatives=32, learning_rate=0.01, patience=0, device="cpu")
     result = run_federation(generate_consortium(clients=3, size=3000, seed=0), options)
-    rows, _ = reconstruct(result, AttackOptions(threat=("identifiers",), leak=(1.0,), unlinked_heads=0))
+    rows, _ = reconstruct(result, KgeAttackOptions(threat=("identifiers",), leak=(1.0,), unlinked_heads=0))
     found = of_all(rows)
     print({name: round(row.trr.estimate.value, 4) for name, row in found.items()})
     assert (

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fkgsec import ClientGraph, KgeOptions, generate_consortium
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.reconstruction.evaluation import NO_NAME
 from fkgsec.attacks.reconstruction.inference import rank_pairs
 from fkgsec.attacks.registry import build_view
@@ -108,7 +108,7 @@ def view_of(result: KgeResult, threat: str = "collusion", leak: float = 1.0) -> 
 def attack(
     result: KgeResult, threat: str = "collusion", unlinked_heads: int = 0
 ) -> tuple[dict[str, Pair], pd.DataFrame]:
-    options = AttackOptions(threat=(threat,), leak=(0.6,), inference="cosine", unlinked_heads=unlinked_heads)
+    options = KgeAttackOptions(threat=(threat,), leak=(0.6,), inference="cosine", unlinked_heads=unlinked_heads)
     rows, items = reconstruct(result, options)
     unlinked = {row.victim: row.unlinked for row in rows if row.variant == "strongest"}
     papers = [row for row in rows if row.variant == "cosine"]

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from fkgsec.attacks.kge.view import ColluderKnowledge
-from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.options import KgeAttackOptions
 from fkgsec.attacks.reconstruction.prior import SMOOTHINGS, fit_names
 from tests.attacks.pairs import reconstruct
 
@@ -82,7 +82,7 @@ def test_a_relation_that_occurs_once_does_not_stop_it() -> None:
 
 
 def test_it_is_beside_every_figure_and_counts_only_where_names_are_known(trained_runs) -> None:
-    rows, _ = reconstruct(trained_runs["fede"], AttackOptions(threat=("collusion", "identifiers"), leak=(1.0,)))
+    rows, _ = reconstruct(trained_runs["fede"], KgeAttackOptions(threat=("collusion", "identifiers"), leak=(1.0,)))
     for row in rows:
         if row.threat_model == "collusion":
             assert row.trr.guesses["prior"] == row.trr.guesses["majority"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.registry import build_view
 from fkgsec.attacks.view import ALL
 from fkgsec.kge.result import KgeResult
@@ -13,7 +13,7 @@ from tests.attacks.pairs import Pair, reconstruct
 
 
 def published_rows(result: KgeResult, threat: str, leak: float) -> dict[str, Pair]:
-    options = AttackOptions(threat=(threat,), leak=(leak,), metric="published")
+    options = KgeAttackOptions(threat=(threat,), leak=(leak,), metric="published")
     rows, items = reconstruct(result, options)
     assert len(items) == 0  # the notebooks' counts are not sums over items
     return {row.victim: row for row in rows if row.victim != ALL}

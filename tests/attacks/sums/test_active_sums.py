@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.kge.result import KgeResult
@@ -17,7 +17,7 @@ VICTIMS = ("hospital-2", "hospital-3")
 
 
 def figures(result: KgeResult, attack: str) -> dict[tuple[str, str], Figure]:
-    found = run_attacks(result, AttackOptions(attack=(attack,)), train=train).figures
+    found = run_attacks(result, KgeAttackOptions(attack=(attack,)), train=train).figures
     return {(one.victim, one.metric): one for one in found}
 
 

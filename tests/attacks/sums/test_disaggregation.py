@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fkgsec import KgeOptions, generate_consortium
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.sums.disaggregation import disaggregate
 from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
@@ -21,7 +21,7 @@ PARTIES = [f"client/{letter}" for letter in "abcde"]
 
 
 def figures(result: KgeResult, train: Callable = trained) -> dict[tuple[str, str], Figure]:
-    found = run_attacks(result, AttackOptions(attack=("disaggregation",)), train=train).figures
+    found = run_attacks(result, KgeAttackOptions(attack=("disaggregation",)), train=train).figures
     return {(one.victim, one.metric): one for one in found}
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.active_server import UnprotectedTransport
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.sums.inconsistent import left_of_sum
 from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
@@ -22,7 +22,7 @@ checking, trusting = (
 
 
 def figures(result: KgeResult, train: Callable = checking) -> dict[tuple[str, str], Figure]:
-    found = run_attacks(result, AttackOptions(attack=("server-active",)), train=train).figures
+    found = run_attacks(result, KgeAttackOptions(attack=("server-active",)), train=train).figures
     return {(one.victim, one.metric): one for one in found}
 
 

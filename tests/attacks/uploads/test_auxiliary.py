@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fkgsec import KgeModel
-from fkgsec.attacks import AttackOptions
+from fkgsec.attacks import KgeAttackOptions
 from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.attacks.registry import build_view
 from fkgsec.attacks.uploads.auxiliary import FILLED_UP, UNSEEN, fit, fit_relations
@@ -110,4 +110,4 @@ def test_what_was_told_is_a_share_of_the_victims_triples(federate) -> None:
 @pytest.mark.parametrize("share", [0.0, 1.0, -0.1, float("nan")])
 def test_a_share_out_of_range_is_refused(share: float) -> None:
     with pytest.raises(SpecError, match="auxiliary must lie between 0 and 1, both excluded"):
-        AttackOptions(auxiliary=share)
+        KgeAttackOptions(auxiliary=share)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fkgsec.attacks import AttackOptions, run_attacks
+from fkgsec.attacks import KgeAttackOptions, run_attacks
 from fkgsec.attacks.uploads.degrees import NEIGHBOURS, nearness
 from fkgsec.attacks.uploads.pairs import closeness
 from fkgsec.kge.models import ClientTables, KgeModel
@@ -36,7 +36,7 @@ def test_planted_norms_are_read(federate, fabricate, attacked) -> None:
     assert one.estimate.value > 0.98  # rows of one degree tie but for rounding
     assert (one.by, one.baseline.value, one.attainable) == ("norm", 0.0, 1.0)
     assert {metric for _, _, metric in found} == {"degree"}  # no relation crosses
-    figures = run_attacks(with_planted_norms(federate(), fabricate), AttackOptions(attack=("degrees",))).figures
+    figures = run_attacks(with_planted_norms(federate(), fabricate), KgeAttackOptions(attack=("degrees",))).figures
     near = [one for one in figures if one.variant == "neighbours"]
     assert [one.victim for one in near] == ["hospital-2", "hospital-3"]
     for one in near:  # short rows lie near each other

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fkgsec import ClientGraph, FederatedGraph
-from fkgsec.attacks import ATTACKS, AttackOptions, run_attacks
+from fkgsec.attacks import ATTACKS, KgeAttackOptions, run_attacks
 from fkgsec.attacks.kge.task import default_attacks
 from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.kge.models import ClientTables
@@ -43,7 +43,7 @@ def test_what_sums_and_robust_rules_cannot_stop(federate, attacked, defense: str
 
 def test_a_server_that_nobody_helps_is_asked_for_links_and_degrees(federate) -> None:
     """Where no attack is named: reconstruction alone would say that there is nothing to start from."""
-    found = run_attacks(federate(), AttackOptions(threat=(SERVER,), unlinked_heads=0)).figures
+    found = run_attacks(federate(), KgeAttackOptions(threat=(SERVER,), unlinked_heads=0)).figures
     reasons = {one.attack: {other.reason for other in found if other.attack == one.attack} for one in found}
     assert list(reasons) == ["reconstruction", "update-recovery", "edges", "degrees"]
     assert reasons["reconstruction"] == {"no element-embedding pair is known without a colluder"}

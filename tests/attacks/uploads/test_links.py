@@ -9,7 +9,7 @@ import torch
 from fkgsec import KgeModel
 from fkgsec.attacks.figure import Figure, headline
 from fkgsec.attacks.kge.view import ColluderKnowledge
-from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.options import KgeAttackOptions
 from fkgsec.attacks.reconstruction.learned import learn_relations
 from fkgsec.attacks.registry import run_attacks
 from fkgsec.attacks.uploads.links import MAX_LINKED, LinkLearner, learn_links
@@ -109,7 +109,7 @@ class TestLearner:
 
 class TestOnFederations:
     def figures(self, result, **options) -> dict[tuple[str, str, str], Figure]:
-        chosen = AttackOptions(attack=("reconstruction",), threat=("collusion",), leak=(1.0,), **options)
+        chosen = KgeAttackOptions(attack=("reconstruction",), threat=("collusion",), leak=(1.0,), **options)
         found = run_attacks(result, chosen, leak_draws=0).figures
         return {(one.victim, one.metric, one.variant): one for one in found}
 

@@ -14,7 +14,7 @@ import torch
 from fkgsec import KgeModel, Truth
 from fkgsec.attacks.membership.figures import estimate_auc, placements
 from fkgsec.attacks.membership.intervals import spearman
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.uploads.pairs import (
     Pairs,
     attraction,
@@ -160,7 +160,7 @@ def test_spearman_is_scipys_and_its_interval_covers() -> None:
 def test_the_strongest_of_ways_and_guesses_is_corrected_for_the_choice() -> None:
     attack: Any = SimpleNamespace(name="x", errors=())
     rng = np.random.default_rng(0)
-    truth = Truth(attack, THREAT_MODELS["server"], 1, None, [], ["v"], ("c",), AttackOptions(), rng)
+    truth = Truth(attack, THREAT_MODELS["server"], 1, None, [], ["v"], ("c",), KgeAttackOptions(), rng)
     ways = {"a": partial(proportion, 30, 100), "b": partial(proportion, 50, 100)}
     *_, best = truth.figures("m", "v", ways, {"chance": exact(0.1, 100), "names": exact(0.4, 100)})
     assert (best.by, best.compared, best.variant, best.estimate) == (

@@ -9,7 +9,7 @@ from fkgsec.attacks import ATTACKS, Truth
 from fkgsec.attacks.membership.audits import contains
 from fkgsec.attacks.membership.figures import estimate_auc, placements
 from fkgsec.attacks.membership.intervals import dyadic_tpr
-from fkgsec.attacks.options import THREAT_MODELS, AttackOptions
+from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
 from fkgsec.attacks.uploads.questions import TPR, draw_questions, named, question_figures
 from fkgsec.estimate import proportion
 
@@ -17,7 +17,7 @@ from fkgsec.estimate import proportion
 def truth_of(result) -> Truth:
     model, victims = THREAT_MODELS["server+triples"], ["hospital-2", "hospital-3"]
     rng = np.random.default_rng(0)
-    who, options = ("hospital-1",), AttackOptions()
+    who, options = ("hospital-1",), KgeAttackOptions()
     return Truth(ATTACKS["server-aux"], model, result.best_round, 1.0, [result], victims, who, options, rng)
 
 

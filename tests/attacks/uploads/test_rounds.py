@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fkgsec import FederatedGraph, KgeModel, KgeOptions
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.figure import headline
 from fkgsec.attacks.kge.view import VictimView
 from fkgsec.attacks.membership.figures import placements
@@ -95,7 +95,7 @@ def test_of_other_triples_than_those_that_were_trained_on_it_knows_nothing(feder
     found: dict[str, list[float]] = {}
     for seed in range(3):
         result = relabelled(federate(), seed)
-        asked = AttackOptions(attack=(attack,), auxiliary=0.2)
+        asked = KgeAttackOptions(attack=(attack,), auxiliary=0.2)
         for one in run_attacks(result, asked, train=lambda graph, *_, **__: replace(made, graph=graph)).figures:
             if one.metric in ("auc", "auc_pairs") and one.variant not in ("", "strongest") and not one.reason:
                 found.setdefault(f"{one.metric}, {one.variant}", []).append(one.estimate.value)
@@ -139,7 +139,7 @@ def figures(federate) -> Callable[..., dict[tuple[str, str, str], Figure]]:
 
     def run(attack: str, defense: str = "", algorithm: str = "fede") -> dict[tuple[str, str, str], Figure]:
         train = partial(run_federation, make_transport=make_transport)
-        options = AttackOptions(attack=(attack,), auxiliary=0.2)
+        options = KgeAttackOptions(attack=(attack,), auxiliary=0.2)
         found = run_attacks(federate(defense, algorithm), options, train=train).figures
         return {(one.victim, one.metric, one.variant): one for one in found}
 
@@ -173,7 +173,7 @@ def test_noise_stops_it(figures) -> None:
 
 def test_of_one_run_trained_twice_the_last_upload_is_that_of_the_record(figures, federate, attacked) -> None:
     once, again = attacked(federate(), "edges"), figures("edges-rounds")
-    for one in run_attacks(federate(), AttackOptions(attack=("edges",))).figures:
+    for one in run_attacks(federate(), KgeAttackOptions(attack=("edges",))).figures:
         if one.variant in ("distance", "standardised", "movement"):
             assert again[one.victim, one.metric, one.variant].estimate.value == pytest.approx(one.estimate.value)
     for victim in ("hospital-2", "hospital-3"):
@@ -183,7 +183,7 @@ def test_of_one_run_trained_twice_the_last_upload_is_that_of_the_record(figures,
 @pytest.mark.parametrize("attack", ["edges-rounds", "server-aux-rounds"])
 def test_where_it_cannot_run_it_says_so(federate, attack: str) -> None:
     def reasons(result: KgeResult) -> set[str | None]:
-        return {one.reason for one in headline(run_attacks(result, AttackOptions(attack=(attack,))).figures)}
+        return {one.reason for one in headline(run_attacks(result, KgeAttackOptions(attack=(attack,))).figures)}
 
     assert reasons(federate("secagg")) == {
         "the run was defended: it can be trained again with that defense's transport alone"
@@ -203,7 +203,7 @@ def test_where_no_row_crosses_nothing_is_trained(federate) -> None:
     def train(*_: object, **__: object) -> KgeResult:
         raise AssertionError("trained for nothing")
 
-    found = run_attacks(federate(algorithm="fedr"), AttackOptions(attack=("edges-rounds",)), train=train).figures
+    found = run_attacks(federate(algorithm="fedr"), KgeAttackOptions(attack=("edges-rounds",)), train=train).figures
     assert {one.reason for one in found} == {"no entity embedding of it crossed"}
 
 
@@ -218,7 +218,7 @@ def test_where_no_row_crosses_nothing_is_trained(federate) -> None:
 )
 def test_nothing_counts_that_the_server_does_not_see(federate, attack: str, defense: str) -> None:
     """Models of clients, their relation rows, what they put into a sum: drawn at random in the run that is trained again."""
-    options = AttackOptions(attack=(attack,), auxiliary=0.2)
+    options = KgeAttackOptions(attack=(attack,), auxiliary=0.2)
 
     def train(graph: FederatedGraph, asked: KgeOptions, **how: object) -> KgeResult:
         found = run_federation(graph, asked, make_transport=make_transport, **how)
@@ -252,10 +252,10 @@ def test_of_few_last_rounds_it_looks_at_these(federate, attack: str) -> None:
         needed.append(rounds_needed)
         return run_federation(graph, asked, rounds_needed=rounds_needed)
 
-    found = run_attacks(federate(), AttackOptions(attack=(attack,), attack_rounds=3), train=train).figures
+    found = run_attacks(federate(), KgeAttackOptions(attack=(attack,), attack_rounds=3), train=train).figures
     assert needed == [[5, 6, 7, 8]]
     assert any(not one.reason for one in found)
-    alone = run_attacks(federate(), AttackOptions(attack=(attack,), attack_rounds=1), train=train).figures
+    alone = run_attacks(federate(), KgeAttackOptions(attack=(attack,), attack_rounds=1), train=train).figures
     assert {one.reason for one in alone} == {
         "in the rounds looked at 1 upload of it has the rows of the last one; it takes 2"
     }

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fkgsec import ClientGraph, FederatedGraph, KgeModel
-from fkgsec.attacks import AttackOptions, Figure, run_attacks
+from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.kge.view import VictimView
 from fkgsec.attacks.uploads import structure
 from fkgsec.attacks.uploads.structure import NEAREST, profiles
@@ -47,7 +47,7 @@ def moved_apart(fabricate):
 
 
 def figures(result: KgeResult, *threats: str, leak: float = 1.0) -> dict[tuple[str, str], Figure]:
-    options = AttackOptions(attack=("structure",), threat=threats, leak=(leak,))
+    options = KgeAttackOptions(attack=("structure",), threat=threats, leak=(leak,))
     return {(one.victim, one.variant): one for one in run_attacks(result, options).figures}
 
 

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from fkgsec import FederatedGraph, KgeOptions
 from fkgsec.attacks.figure import Figure
-from fkgsec.attacks.options import AttackOptions
+from fkgsec.attacks.options import KgeAttackOptions
 from fkgsec.attacks.reconstruction.leakage import rebuilt
 from fkgsec.errors import FkgsecError, RunError, SpecError, ThreatModelError
 from fkgsec.experiments.audit.artefacts import audit_tables, collect_tables, infer_dim
@@ -131,7 +131,7 @@ def test_runs_that_tell_the_figures_apart(finish: Finish) -> None:
 
 def test_the_audit_is_of_the_tables_it_got(fede: tuple[Manifest, Tables, FederatedGraph]) -> None:
     manifest, tables, graph = fede
-    attack = AttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0)
+    attack = KgeAttackOptions(threat=("collusion",), leak=(1.0,), unlinked_heads=0)
 
     def err(changed: Tables) -> float:
         made, _ = audit_tables(changed, graph, manifest.spec.federation_options(), attack, manifest)
@@ -626,7 +626,7 @@ def test_tables_that_do_not_fit(
     change(tables)
     options = manifest.spec.federation_options()
     with pytest.raises(error, match=message):
-        audit_tables(tables, graph, options, AttackOptions(**attack))  # type: ignore[arg-type]
+        audit_tables(tables, graph, options, KgeAttackOptions(**attack))  # type: ignore[arg-type]
 
 
 def rename(tables: Tables, client: str) -> None:
