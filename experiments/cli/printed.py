@@ -130,7 +130,8 @@ def print_finished(
         files = ", ".join(name for name in names if (folder / name).exists())
         next_step = f"Details: fkgsec show {folder}" if record.figures else f"Next: fkgsec attack --run {folder}"
         reused = " Finished before; --overwrite makes it anew." if finished.reused else ""
-        print_lines(console, [f"{next_step} ({files}).{reused}"])
+        worth = ["Worth joining? fkgsec compare, with the same options"] if record.figures else []
+        print_lines(console, [f"{next_step} ({files}).{reused}", *worth])
     _write_json(encode_record(record), output)
 
 
