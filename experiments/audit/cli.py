@@ -11,7 +11,7 @@ import msgspec
 import typer
 
 from fkgsec.errors import SpecError
-from fkgsec.experiments.cli.console import Details, make_console
+from fkgsec.experiments.cli.console import Details, Json, Quiet, make_console
 from fkgsec.experiments.cli.options import ATTACK_FIELDS, DATA_FIELDS, spec_options
 from fkgsec.experiments.runs.spec import Spec, make_spec, require_triples
 from fkgsec.experiments.runs.writing import Overwrite, write_new
@@ -55,11 +55,11 @@ def audit(
     tables: Annotated[
         Path, typer.Option("--tables", help="folder with one folder for each client, or a .safetensors file")
     ],
-    json: Annotated[str | None, typer.Option("--json", help="also write the audit here; - for standard output")] = None,
+    json: Json = None,
     scores: Annotated[Path | None, typer.Option("--scores", help="also write every item's score here, Parquet")] = None,
     overwrite: Overwrite = False,
     details: Details = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no tables; errors only")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Attack embedding tables without training: those of `fkgsec export`, of PyKEEN, LibKGE or DGL-KE, or plain arrays."""
     from fkgsec.experiments.audit.artefacts import audit_tables

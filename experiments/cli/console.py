@@ -18,7 +18,6 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 from typer.core import TyperGroup
 
@@ -26,6 +25,8 @@ from fkgsec.errors import FkgsecError
 from fkgsec.protocols.core.errors import ProtocolError
 from fkgsec.text import printable
 
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
+Json = Annotated[str | None, typer.Option("--json", help="also write the record here; - for standard output")]
 Details = Annotated[bool, typer.Option("--details", help="print every table above the verdict")]
 INTERRUPTED = 130
 MOST_LETTERS = 2000  # of an error or a warning
@@ -60,13 +61,6 @@ def print_lines(console: Console, lines: Iterable[str], style: str | None = None
     """Print lines as they are, without wrapping or highlighting."""
     for line in lines:
         console.print(line, style=style, soft_wrap=True, highlight=False)
-
-
-def print_tables(console: Console, shown: Iterable[Table]) -> None:
-    """Print tables with an empty line after each."""
-    for table in shown:
-        console.print(table)
-        console.print()
 
 
 def expected_errors(command: Callable[..., None]) -> Callable[..., None]:

@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from fkgsec.data.catalogue import datasets
-from fkgsec.experiments.cli.console import expected_errors, make_console, print_lines
+from fkgsec.experiments.cli.console import Json, expected_errors, make_console, print_lines
 from fkgsec.experiments.cli.options import DATA_FIELDS, spec_options
 from fkgsec.experiments.reporting.sheets import Column, Sheet, print_sheets
 from fkgsec.experiments.runs.spec import make_spec, require_triples
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 data_app = typer.Typer(help="List, inspect, divide and generate data.", no_args_is_help=True)
 
 Config = Annotated[Path | None, typer.Option("--config", help="YAML or JSON file with any of these options as keys")]
-Json = Annotated[str | None, typer.Option("--json", help="also write the record here; - for standard output")]
 
 
 @data_app.command("list", epilog="Example:\n\n  fkgsec data list")

@@ -20,14 +20,16 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.audit import cli as audit_cli
 from fkgsec.experiments.cli.console import (
     Details,
+    Json,
     OneLineErrors,
+    Quiet,
     complete_from,
     expected_errors,
     make_console,
     print_lines,
     say,
 )
-from fkgsec.experiments.cli.data import Config, Json, data_app
+from fkgsec.experiments.cli.data import Config, data_app
 from fkgsec.experiments.cli.engines import (
     ENGINES,
     Engine,
@@ -112,7 +114,6 @@ Track = Annotated[
         help="log rounds and final figures as they come: tensorboard\\[:FOLDER], mlflow\\[:ADDRESS]; repeatable",
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
 
 
 class Training(NamedTuple):

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from fkgsec.errors import SpecError
-from fkgsec.experiments.cli.console import expected_errors, make_console, say
-from fkgsec.experiments.cli.data import Config, Json
+from fkgsec.experiments.cli.console import Json, Quiet, expected_errors, make_console, say
+from fkgsec.experiments.cli.data import Config
 from fkgsec.experiments.cli.options import TRAIN_FIELDS, spec_options
 from fkgsec.experiments.deploy import FEWEST_TRIPLES, TIMEOUT_S
 from fkgsec.experiments.deploy.flower.local import Door, attend
@@ -30,7 +30,6 @@ deploy_app = typer.Typer(help="Run a federation whose parties sit apart, over Fl
 OWN_DATA = "parties"
 """Name of the data in a record if each party has its own."""
 ServerPlace = Annotated[Path, typer.Argument(metavar="SERVER", help="the server's folder, such as consortium/server")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
 PartyPlace = Annotated[
     Path, typer.Argument(metavar="PARTY", help="a party's folder, such as consortium/parties/berlin")
 ]

@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from fkgsec.errors import RunError, SpecError
-from fkgsec.experiments.cli.console import make_console
+from fkgsec.experiments.cli.console import Quiet, make_console
 from fkgsec.experiments.gate import CHECK_FILE, SCHEMA, WhenInconclusive
 from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.experiments.runs.writing import Force, Overwrite, refused, write_atomically
@@ -64,7 +64,7 @@ def check(
     ),
     overwrite: Overwrite = False,
     force: Force = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no table")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Judge what federations leak, cost and lose by a policy's limits. Exits 0 pass, 1 fail, 2 wrong input, 3 inconclusive."""
     from fkgsec.experiments.cli.progress import observe_on

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fkgsec.errors import FkgsecError, SpecError
-from fkgsec.experiments.cli.console import expected_errors, make_console, print_tables, say
+from fkgsec.experiments.cli.console import Quiet, expected_errors, make_console, say
 from fkgsec.experiments.runs.writing import Force, Overwrite, write_new
 from fkgsec.experiments.tasks.spec import MOST_SEEDS
 from fkgsec.protocols.core.errors import ProtocolError
@@ -41,7 +41,6 @@ Only = Annotated[
         "--only", help="cells whose name has these words: space is and, comma is or; 'TransE R3, RotatE R3 FedS'"
     ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors only")]
 Out = Annotated[
     Path | None, typer.Option("--out", help="folder; each cell gets one of its own in it (default: runs/<SPEC>)")
 ]
@@ -86,9 +85,7 @@ DryRun = Annotated[
 )
 @expected_errors
 def reproduce(
-    table: Annotated[
-        str, typer.Argument(metavar="TABLE", help="a shipped experiment (see `fkgsec experiment list`) or a file")
-    ],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help=SPEC_HELP)],
     name: Annotated[str, typer.Argument(metavar="CELL", help="its name, or words that one cell alone has")],
     *,
     records: Annotated[
@@ -240,14 +237,14 @@ def list_experiments(
     """The shipped experiments, or the cells of one, and how many runs are finished."""
     from fkgsec.experiments.papers.results import Results, read_records
     from fkgsec.experiments.papers.spec import find_experiment, read_experiment, shipped_experiments
-    from fkgsec.experiments.reporting.sheets import make_table
+    from fkgsec.experiments.reporting.sheets import Column, Sheet, print_sheets
 
     paths = [find_experiment(spec)] if spec else list(shipped_experiments().values())
     experiments = [read_experiment(path) for path in paths]
     results = Results(read_records([runs] if runs.exists() else [])[0])
     if spec:
-        title = f"{experiments[0].table} of {experiments[0].paper}"
-        shown = make_table(title, "cell", "algorithm", "model", "data", "finished seeds")
+        title, rows = f"{experiments[0].table} of {experiments[0].paper}", []
+        heads = ("cell", "algorithm", "model", "data", "finished seeds")
         for cell in experiments[0].cells:
             of = [cell.spec.algorithm, cell.spec.model, cell.spec.data] if cell.spec else ["–", "–", cell.missing]
             number = len(cell.candidates)
@@ -255,14 +252,15 @@ def list_experiments(
                 str(seed) if len(records) == number else f"{seed} ({len(records)} of {number})"
                 for seed, records in results.tried(cell).items()
             ]
-            shown.add_row(cell.name, *of, ", ".join(seeds))
+            rows.append((cell.name, *of, ", ".join(seeds)))
     else:
-        shown = make_table("Shipped experiments", "name", "table", "cells", "not at hand", "finished")
+        title, rows = "Shipped experiments", []
+        heads = ("name", "table", "cells", "not at hand", "finished")
         for table in experiments:
             missing = sum(cell.spec is None for cell in table.cells)
             finished = sum(bool(results.of(cell)) for cell in table.cells)
-            shown.add_row(table.name, table.table, str(len(table.cells)), str(missing or ""), str(finished or ""))
-    make_console().print(shown)
+            rows.append((table.name, table.table, str(len(table.cells)), str(missing or ""), str(finished or "")))
+    print_sheets(make_console(), [Sheet(title, tuple(map(Column, heads)), tuple(rows))])
 
 
 @experiment_app.command(
@@ -320,12 +318,12 @@ def status(
         tables_sheet,
         total_line,
     )
-    from fkgsec.experiments.reporting.sheets import terminal_table
+    from fkgsec.experiments.reporting.sheets import print_sheets
 
     records, left_out = _admitted(places)
     board = make_scoreboard(read_experiments(), records)
     console = make_console()
-    print_tables(console, [terminal_table(tables_sheet(board)), terminal_table(cells_sheet(board))])
+    print_sheets(console, [tables_sheet(board), cells_sheet(board)])
     console.print(total_line(board), highlight=False, soft_wrap=True)
     if markdown:
         write_new(markdown, "\n".join([*scoreboard_lines(board, left_out), ""]).encode(), overwrite=overwrite)
@@ -353,14 +351,14 @@ def claims(
     from fkgsec.experiments.papers.judging.claims_page import page_lines, summary_sheet
     from fkgsec.experiments.papers.judging.scoreboard import read_experiments
     from fkgsec.experiments.papers.plan import plan_claims
-    from fkgsec.experiments.reporting.sheets import terminal_table
+    from fkgsec.experiments.reporting.sheets import print_sheets
 
     records, left_out = _admitted(places)
     judged = judge_claims(read_claims(), read_experiments(), records)
     if power:
-        print_tables(make_console(), [terminal_table(plan_claims(judged, records))])
+        print_sheets(make_console(), [plan_claims(judged, records)])
         return
-    print_tables(make_console(), [terminal_table(summary_sheet(judged))])
+    print_sheets(make_console(), [summary_sheet(judged)])
     if markdown:
         write_new(markdown, "\n".join([*page_lines(judged, left_out), ""]).encode(), overwrite=overwrite)
 
@@ -386,13 +384,14 @@ def _check_fits(what: str, options: dict[str, bool]) -> None:
 
 def _print(table: PaperTable, cells: Sequence[Cell], out: Path | None) -> None:
     from fkgsec.experiments.papers.runner import MARKDOWN_FILE, PICTURE_FILE, TABLE_FILE
-    from fkgsec.experiments.papers.table import reading_aid, remark_lines, terminal_tables
+    from fkgsec.experiments.papers.table import figure_sheets, reading_aid, remark_lines
+    from fkgsec.experiments.reporting.sheets import print_sheets
 
     names, console = [cell.name for cell in cells], make_console()
     shown = [cell for cell in table.cells if cell.name in names]
     for line in (f"{table.title}. {table.table} of {table.paper}.", *table.notes, ""):
         console.print(line, highlight=False, soft_wrap=True)
-    print_tables(console, terminal_tables(table, shown))
+    print_sheets(console, figure_sheets(table, shown))
     lines = [reading_aid(table), *remark_lines(shown)]
     lines += [f"Written to {out}: {TABLE_FILE}, {MARKDOWN_FILE}, {PICTURE_FILE}"] if out else []
     for line in lines:

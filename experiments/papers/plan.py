@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 
 from fkgsec.errors import RunError, SpecError
-from fkgsec.experiments.cli.console import make_console, print_tables, say
+from fkgsec.experiments.cli.console import make_console, say
 from fkgsec.experiments.cli.progress import observe_on
 from fkgsec.experiments.papers.estimates import ESTIMATOR, Costs, Entry, entries_of, papers_rounds
 from fkgsec.experiments.papers.judging.claims import Judged, comparisons, judge_claims, read_claims
@@ -32,7 +32,7 @@ from fkgsec.experiments.papers.results import Made, Results, read_records
 from fkgsec.experiments.papers.spec import Cell, Experiment
 from fkgsec.experiments.papers.table import settings_sheet
 from fkgsec.experiments.papers.workers import CutOff, run_jobs
-from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, terminal_table
+from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, print_sheets
 from fkgsec.experiments.runs.writing import locked
 from fkgsec.experiments.tasks.memory import GIB, available, needed
 from fkgsec.experiments.tasks.trainings import lasting
@@ -55,7 +55,7 @@ def print_plan(
     for cell in cells:
         places |= {cell.row, f"{cell.row}, unlearning", cell.column, cell.name, cell.trained}
     settings = settings_sheet(stated for stated in experiment.settings if stated.where in places)
-    print_tables(console, [terminal_table(sheet) for sheet in (settings, runs_sheet(plan))])
+    print_sheets(console, [settings, runs_sheet(plan)])
     for line in plan_lines(plan, cells, jobs):
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -192,7 +192,7 @@ def _print_everything(plan: Sequence[Entry], hours: float | None) -> None:
     title = (
         "Runs that cells are missing: those that decide claims in the fewest hours first, then the most cells per hour"
     )
-    print_tables(console, [terminal_table(runs_sheet(possible[:_MOST_ROWS], title))])
+    print_sheets(console, [runs_sheet(possible[:_MOST_ROWS], title)])
     if len(possible) > _MOST_ROWS:
         console.print(f"... and {len(possible) - _MOST_ROWS} more")
     ends, cells = (

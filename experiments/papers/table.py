@@ -2,7 +2,7 @@
 
 table = table_of(experiment, results)
 Path("table.md").write_text("\n".join(table_lines(table)))
-print_tables(console, terminal_tables(table, ["TransE FedE R3"]))
+print_sheets(console, figure_sheets(table, ["TransE FedE R3"]))
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Literal
 import msgspec
 import numpy as np
 from matplotlib.figure import Figure as Picture
-from rich.table import Table
 from scipy.special import stdtrit
 
 from fkgsec.attacks.figure import headline
@@ -28,7 +27,7 @@ from fkgsec.experiments.papers.spec import Cell, Experiment
 from fkgsec.experiments.reporting import pictures
 from fkgsec.experiments.reporting.convergence import convergence, relative_cost, round_reaching
 from fkgsec.experiments.reporting.pictures import BLUE, GREY
-from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines, terminal_table
+from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, markdown_lines
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.items import Average
 from fkgsec.experiments.tasks.task import task_of
@@ -317,10 +316,10 @@ def settings_sheet(settings: Iterable[Stated]) -> Sheet:
     return Sheet("Settings", tuple(map(Column, ("cells", "option", "value", "whose", "why"))), rows)
 
 
-def terminal_tables(table: PaperTable, cells: Sequence[TableCell]) -> list[Table]:
-    """A terminal table of these cells for each metric."""
+def figure_sheets(table: PaperTable, cells: Sequence[TableCell]) -> list[Sheet]:
+    """A table of these cells for each metric."""
     sheets = [_figure_sheet(cells, metric, table.items) for metric in table.metrics]
-    return [terminal_table(sheet) for sheet in sheets if sheet.rows]
+    return [sheet for sheet in sheets if sheet.rows]
 
 
 def remark_lines(cells: Sequence[TableCell]) -> list[str]:

@@ -16,7 +16,7 @@ import typer
 
 from fkgsec.attacks.figure import LEAKS, over_victims
 from fkgsec.errors import FkgsecError, RunError, SpecError
-from fkgsec.experiments.cli.console import complete_from, make_console, say
+from fkgsec.experiments.cli.console import Quiet, complete_from, make_console, say
 from fkgsec.experiments.runs.choices import spelled
 from fkgsec.experiments.runs.writing import Overwrite, write_new
 from fkgsec.text import printable
@@ -74,7 +74,7 @@ def results(
         str | None, typer.Option("--mlflow", help="log the runs to this tracking server (fkgsec\\[mlflow])")
     ] = None,
     overwrite: Overwrite = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no table; errors only")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """List finished runs: settings, utility, leakage by threat model, bytes, seconds and commit."""
     from fkgsec.experiments.reporting.frames import figures

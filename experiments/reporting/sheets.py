@@ -169,11 +169,6 @@ def print_sheets(console: Console, sheets: Iterable[Sheet], *, once: int = 0) ->
         console.print()
 
 
-def make_table(title: str, first: str, *others: str) -> Table:
-    """Return an empty table for a terminal."""
-    return terminal_table(Sheet(title, tuple(map(Column, (first, *others))), ()))
-
-
 def markdown_text(text: str) -> str:
     """Write text on one line: white space is folded; control characters, bars and what HTML would read are escaped."""
     return printable(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")

@@ -1,6 +1,6 @@
 """Every table of runs and figures, made from `frames` and written by `sheets`.
 
-print_tables(console, map(terminal_table, run_sheets(record)))
+print_sheets(console, run_sheets(record))
 print("\\n".join(markdown_lines(figure_sheet(figures(records, each_victim), "Attacks"))))
 """
 

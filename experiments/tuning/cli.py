@@ -10,7 +10,7 @@ import msgspec
 import typer
 
 from fkgsec.errors import SpecError
-from fkgsec.experiments.cli.console import make_console
+from fkgsec.experiments.cli.console import Quiet, make_console
 from fkgsec.experiments.cli.data import Config
 from fkgsec.experiments.cli.options import TRAIN_FIELDS, spec_options
 from fkgsec.experiments.cli.presets import Preset, choose
@@ -53,9 +53,7 @@ def tune_options(
     ] = None,
     overwrite: Overwrite = False,
     force: Force = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")
-    ] = False,
+    quiet: Quiet = False,
     track: Annotated[list[str] | None, typer.Option("--track", hidden=True)] = None,
 ) -> None:
     """Find options by their validation alone; killed, it goes on when the same command is given again."""

@@ -12,7 +12,7 @@ import typer
 from rich.console import Console
 
 from fkgsec.errors import RunError
-from fkgsec.experiments.cli.console import Details, make_console, print_lines
+from fkgsec.experiments.cli.console import Details, Json, Quiet, make_console, print_lines
 from fkgsec.experiments.cli.options import struct_options
 from fkgsec.experiments.runs.choices import allowed, spelled
 from fkgsec.experiments.runs.writing import Force, Overwrite, refused, write_atomically, write_new
@@ -56,7 +56,7 @@ def unlearn(
     ] = None,
     overwrite: Overwrite = False,
     force: Force = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no summary; errors only")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
     from fkgsec.experiments.cli.progress import observe_on
@@ -111,13 +111,11 @@ def verify(
             "--out", help="folder for record, certificate and the audit's runs (default: RUN-audit beside the run)"
         ),
     ] = None,
-    json: Annotated[
-        str | None, typer.Option("--json", help="also write the record here; - for standard output")
-    ] = None,
+    json: Json = None,
     overwrite: Overwrite = False,
     force: Force = False,
     details: Details = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
     from fkgsec.experiments.cli.progress import observe_on
