@@ -62,11 +62,6 @@ def most_uploaded(counts: Tensor, count: int, rng: np.random.Generator) -> Tenso
     return chosen & (counts > 0)
 
 
-def combined(client_rows: Tensor, sums: Tensor, counts: Tensor, weight: int = 1) -> Tensor:
-    """(A + w E) / (w + P), the mean of a client's row and those that the sum is of, `[n, W]`. Source: feds.txt Eq. 4, w = 1."""
-    return (sums + weight * client_rows) / (weight + counts)[:, None]
-
-
 def is_synchronised(round: int, sparse_rounds: int) -> bool:
     """Return whether all shared rows are sent: after every `sparse_rounds` sparse rounds; in round 0 only if 0.
 
@@ -155,10 +150,13 @@ class TopKClient(ClientCodec):
         return self.answers == "counted sums" and not _schedule(self.options, round)
 
     def _combined(self, places: Tensor, sums: Tensor, counts: Tensor) -> Received:
-        """Return what the client's rows at `places` become with sums `[k, W]` of `counts` `[k]` others."""
+        """Return what the client's rows E at `places` become with sums A `[k, W]` of `counts` P `[k]` others.
+
+        (A + w E) / (w + P): the rows returned are without E, whose share is w / (w + P). Source: feds.txt Eq. 4, w = 1.
+        """
         taken = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, places[counts > 0], True)
         rows, shares = torch.zeros(self.num_rows, sums.shape[1]), torch.zeros(self.num_rows)
-        rows[places] = combined(torch.zeros_like(sums), sums, counts, self.weight)
+        rows[places] = sums / (self.weight + counts)[:, None]
         return Received(rows, taken, shares.index_copy_(0, places, self.weight / (float(self.weight) + counts)))
 
     def _of_others(self, round: int, content: Content) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
 """FedS by hand from feds.txt section III: its equations, and rounds of three clients over five entities."""
 
 import math
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ from torch import Tensor
 from fkgsec.algorithms.settings import equal_cost_dim, transmitted_ratio
 from fkgsec.exchange import Delivered, Holding, Transport, Upload
 from fkgsec.exchange.top_k import (
+    TopKClient,
     changes,
-    combined,
     is_synchronised,
     largest,
     most_uploaded,
@@ -151,11 +152,21 @@ class TestMostUploaded:
 
 
 class TestCombined:
-    def test_eq_4_by_hand(self) -> None:
+    @pytest.mark.parametrize(
+        ("weight", "expected"),
+        [
+            # (1 + 5, 2 + 4) / (1 + 2); (0 + 4, -6 + 0) / (1 + 1); nothing came, the row stays
+            (1, [[2.0, 2.0], [2.0, -3.0], [5.0, 7.0]]),
+            # (2 x 1 + 5, 2 x 2 + 4) / (2 + 2); (2 x 0 + 4, 2 x -6 + 0) / (2 + 1)
+            (2, [[1.75, 2.0], [4 / 3, -4.0], [5.0, 7.0]]),
+        ],
+    )
+    def test_eq_4_by_hand(self, weight: int, expected: list[list[float]]) -> None:
         own = torch.tensor([[1.0, 2.0], [0.0, -6.0], [5.0, 7.0]])
         sums = torch.tensor([[5.0, 4.0], [4.0, 0.0], [0.0, 0.0]])
-        # (1 + 5, 2 + 4) / (1 + 2); (0 + 4, -6 + 0) / (1 + 1); nothing came, the row stays
-        close(combined(own, sums, torch.tensor([2, 1, 0])), [[2.0, 2.0], [2.0, -3.0], [5.0, 7.0]])
+        codec: Any = SimpleNamespace(num_rows=3, weight=weight)
+        received = TopKClient._combined(codec, torch.arange(3), sums, torch.tensor([2, 1, 0]))
+        close(received.merged(own), expected)
 
 
 class TestCost:
