@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pandas as pd
 
-from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.options import RECONSTRUCTION, threat_models
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.experiments.gate import CHECK_FILE
@@ -40,8 +39,17 @@ from fkgsec.experiments.reporting.sheets import (
 )
 from fkgsec.experiments.reporting.tables import clients_sheet, figure_sheet, runs_sheet
 from fkgsec.experiments.reporting.verdict import RULE as VERDICT_RULE
-from fkgsec.experiments.reporting.verdict import SAYS_NOT, SURE, adversary, figure_text, verdict_of, verdict_sheet
+from fkgsec.experiments.reporting.verdict import (
+    SAYS_NOT,
+    SURE,
+    adversary,
+    comparison_sheets,
+    figure_text,
+    verdict_of,
+    verdict_sheet,
+)
 from fkgsec.experiments.reporting.words import figure_reasons, protection_lines, temperature_remark
+from fkgsec.experiments.reporting.worth import worth_sheet
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.experiments.runs.stored import encode_stored
@@ -160,6 +168,7 @@ def _federation(
         # Whether attacks rebuild triples, which have sections of their own.
         "rebuilds": task.name == ATTACKS[RECONSTRUCTION].task and (rebuilds or not any(map(len, figures.values()))),
         "lead": list(_lead(runs)),
+        "compared": [worth_sheet(records), *comparison_sheets(records)] if len(runs) > 1 else [],
         "warnings": dict.fromkeys(warning for run in runs for warning in run.record.data.warnings),
         "cards": [_card(run, facts[run.name]) for run in runs],
         "adversaries": _adversaries(runs),
@@ -183,21 +192,7 @@ def _by_advantage(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _lead(runs: Sequence[Run]) -> Iterator[str]:
-    """State for each leading figure the run in which attacks add most and least to the baseline, and how the runs differ."""
-    by_key: dict[str, list[tuple[str, Figure]]] = {}
-    for run in runs:
-        worst: dict[str, Figure] = {}
-        for _, figure in verdict_of(run.record.figures).measured:
-            worst[figure.key] = max(worst.get(figure.key, figure), figure, key=lambda one: one.advantage)
-        for key, figure in worst.items():
-            by_key.setdefault(key, []).append((run.name, figure))
-    for key, figures in by_key.items():
-        (name, most), *_, (least_name, least) = sorted(figures * 2, key=lambda pair: -pair[1].advantage)
-        yield f"{key} adds most to its baseline in “{name}”: {figure_text(most)} ({adversary(most)})."
-        if least is not most:
-            lower, upper = sorted((most.estimate, least.estimate), key=lambda estimate: estimate.value)
-            apart = "" if lower.high < upper.low else " The two intervals overlap."
-            yield f"It adds least in “{least_name}”: {figure_text(least)} ({adversary(least)}).{apart}"
+    """State how the runs differ."""
     if len(runs) > 1:
         specs = [run.record.spec.document() for run in runs]
         shared = [name for name in specs[0] if all(name in spec for spec in specs)]
