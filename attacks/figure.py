@@ -219,10 +219,10 @@ def headline(figures: Iterable[Figure]) -> list[Figure]:
 def over_victims(figures: Iterable[Figure]) -> list[Figure]:
     """For each question the figure of all victims together; where an attack gives none, that of the victim with the worst."""
     best: dict[tuple[str, str, str, float | None, str], Figure] = {}
-    for one in figures:
-        known = best.get(one.question)
-        if known is None or _rank(one) > _rank(known):
-            best[one.question] = one
+    for figure in figures:
+        known = best.get(figure.question)
+        if known is None or _rank(figure) > _rank(known):
+            best[figure.question] = figure
     return list(best.values())
 
 
@@ -233,11 +233,11 @@ def leading(figures: Iterable[Figure], leads: Mapping[str, Sequence[str]]) -> di
         leads: by attack its leading metrics; of an attack that is not named every metric leads.
     """
     found: dict[Place, Figure] = {}
-    for one in over_victims(headline(figures)):
-        if one.metric in leads.get(one.attack, (one.metric,)):
-            place = (*one.question[:4], "" if one.variant == STRONGEST else one.variant)
-            if not (one.reason and place in found):  # of victims that differ, those that could be attacked
-                found[place] = one
+    for figure in over_victims(headline(figures)):
+        if figure.metric in leads.get(figure.attack, (figure.metric,)):
+            place = (*figure.question[:4], "" if figure.variant == STRONGEST else figure.variant)
+            if not (figure.reason and place in found):  # of victims that differ, those that could be attacked
+                found[place] = figure
     return found
 
 

@@ -65,14 +65,14 @@ def summary_rows(figures: Sequence[Figure]) -> list[tuple[Any, ...]]:
     """A row of `HEADS` for each question, of all victims together or of the worst one: what a notebook shows."""
     return [
         (
-            one.attack,
-            one.label,
-            one.threat_model,
-            one.leak,
-            one.victim,
-            f"not attacked: {one.reason}" if one.reason else one.estimate,
-            None if one.baseline is None else one.baseline.value,
-            None if one.reason else one.attainable,
+            figure.attack,
+            figure.label,
+            figure.threat_model,
+            figure.leak,
+            figure.victim,
+            f"not attacked: {figure.reason}" if figure.reason else figure.estimate,
+            None if figure.baseline is None else figure.baseline.value,
+            None if figure.reason else figure.attainable,
         )
-        for one in over_victims(headline(figures))
+        for figure in over_victims(headline(figures))
     ]

@@ -96,7 +96,11 @@ class Laboratory(Generic[ViewT]):
         self.colluders, self.memory = tuple(colluders), {} if memory is None else memory
         self.last_round = result.rounds[-1].round if result.rounds else 0
         self.noised, self.suppresses = bool(result.protection.guarantees), "suppress" in defense
-        sent = [(one.sender, one.round) for one in result.transcript.entries if one.direction == "up" and one.round > 0]
+        sent = [
+            (entry.sender, entry.round)
+            for entry in result.transcript.entries
+            if entry.direction == "up" and entry.round > 0
+        ]
         self.uploads = {
             client.name: tuple(sorted({number for sender, number in sent if sender == client_party(client.name)}))
             for client in result.graph.clients
@@ -133,7 +137,7 @@ class Laboratory(Generic[ViewT]):
         """
         graph = self._runs[0].graph
         if data:
-            clients = tuple(data[one.name](one) if one.name in data else one for one in graph.clients)
+            clients = tuple(data[client.name](client) if client.name in data else client for client in graph.clients)
             graph = replace(graph, clients=clients)
         return self._repeat(graph, adversary, rounds, last)
 

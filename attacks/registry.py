@@ -498,7 +498,7 @@ def run_attacks(
         if one.task != name:
             fitting = ", ".join(attacks_of(name))
             raise SpecError(f"attack {one.name!r} is one on runs of the task {one.task!r}; on {algorithm}: {fitting}")
-    made = [found for one in chosen for found in task.cases(one, result, options, leak_draws, train)]
+    made = [case for one in chosen for case in task.cases(one, result, options, leak_draws, train)]
     scores = [items for _, of_case in made for items in of_case]
     return Attacked(
         [figure for figures, _ in made for figure in figures],

@@ -183,7 +183,7 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
     sources[held != UNKNOWN] = SOURCES.index("alignment")
 
     follow_counts(held, members[:1], counts[:1])
-    alone = members[0].sum() - sum(one.party in table.opened[0].survivors for one in table.parts) == 1
+    alone = members[0].sum() - sum(part.party in table.opened[0].survivors for part in table.parts) == 1
     sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("alone" if alone else "all hold it")
 
     solve_counts(held, members, counts)

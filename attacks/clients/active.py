@@ -267,9 +267,9 @@ def _cost(truth: Truth, attacked: KgeResult, victim: str, number: int) -> Figure
 def _visibility(truth: Truth, attacked: KgeResult, number: int) -> Figure:
     """Compare the uploads that crossed in the round of the probe."""
     uploads = {
-        one.sender: one
-        for one in attacked.transcript.messages(number)
-        if isinstance(one, Rows) and one.receiver == SERVER and one.table == "entities"
+        message.sender: message
+        for message in attacked.transcript.messages(number)
+        if isinstance(message, Rows) and message.receiver == SERVER and message.table == "entities"
     }
     party = client_party(truth.colluder)
     norms = {

@@ -51,9 +51,11 @@ def askable(graph: FederatedGraph, colluding: Sequence[str], victim: str) -> Cal
     """Make the test of a victim's local triples `[k, 3]` that colluding clients can be asked about, bool `[k]`."""
     colluders = [client for client in graph.clients if client.name in colluding]
     victim_graph = next(client for client in graph.clients if client.name == victim)
-    entities = {number for one in colluders for number in one.entity_ids[: one.num_trained_entities].tolist()}
-    relations = {number for one in colluders for number in _relations(one)}
-    ends = np.concatenate([one.to_global(one.triples) for one in colluders])[:, [0, 2]]
+    entities = {
+        number for colluder in colluders for number in colluder.entity_ids[: colluder.num_trained_entities].tolist()
+    }
+    relations = {number for colluder in colluders for number in _relations(colluder)}
+    ends = np.concatenate([colluder.to_global(colluder.triples) for colluder in colluders])[:, [0, 2]]
     pairs = {pair for head, tail in ends.tolist() for pair in ((head, tail), (tail, head))}
 
     def known(triples: np.ndarray) -> np.ndarray:

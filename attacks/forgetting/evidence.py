@@ -330,12 +330,12 @@ def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
         for name, one in (("upper tail", hiding.tail), ("order", hiding.order))
     ]
     if audited.relearned is not None:
-        values = np.stack([one.relearned for one in case.references if one.relearned is not None])
+        values = np.stack([reference.relearned for reference in case.references if reference.relearned is not None])
         one = _unseen_difference(audited.relearned, values)
         tests.append(PairedTest("relearned", one.estimate(), one.p_value))
     if case.references:
         members = case.forgotten
-        scores = np.stack([one.audited["score"][members] for one in case.references])
+        scores = np.stack([reference.audited["score"][members] for reference in case.references])
         apart = distance_to_runs(audited.audited["score"][members], scores)
         tests.append(PairedTest("distance", apart.estimate(), apart.p_value if apart.value > 0 else 1.0))
     return tests

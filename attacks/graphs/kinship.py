@@ -36,7 +36,7 @@ Pairs = Mapping[tuple[str, str], float]
 
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[tuple[str, str], float]]:
     """Measure how alike each two clients look, by variant."""
-    known = [one for one in view.victims if one.broadcast is not None and one.upload is not None]
+    known = [victim for victim in view.victims if victim.broadcast is not None and victim.upload is not None]
     updates = {one.name: change(one.broadcast or {}, one.upload or {}) for one in known}
     sent = {one.name: view.layout.pack(one.broadcast or {}) for one in known}
     pairs = list(itertools.combinations(updates, 2))

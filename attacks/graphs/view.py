@@ -194,7 +194,7 @@ class _Traffic:
         self._alignments = {one.sender: one for one in transcript.messages(0) if isinstance(one, Alignment)}
         self._server_names = result.row_names.get(PARAMETERS, layout.names)
         last = max(transcript.latest_uploads(result.best_round), default=result.best_round)
-        crossed = (one.round for one in transcript.entries if one.direction == "up" and one.round > 0)
+        crossed = (entry.round for entry in transcript.entries if entry.direction == "up" and entry.round > 0)
         self.round = min(crossed, default=last) if first else last
         self._uploads: dict[str, Tensor] = {}
         self._broadcasts: dict[str, Tensors] = {}

@@ -225,7 +225,7 @@ def kge_view(
     if not threat_model.server:
         unseen = tuple(VictimView(client.name, None, None, None, "not seen") for _, client in victims)
         parties = {client_party(name) for name in colluding}
-        lists = [one for one in transcript.entries if (one.kind, one.table) == ("psu-union-list", "entities")]
+        lists = [entry for entry in transcript.entries if (entry.kind, entry.table) == ("psu-union-list", "entities")]
         union = frozenset(result.row_names["entities"]) if any(one.receiver in parties for one in lists) else None
         return make_view(
             leak=1.0, colluder=_pooled_knowledge(result, colluding, 1.0, seed), victims=unseen, union=union
@@ -250,7 +250,9 @@ def kge_view(
     # A server that averages rows knows which rows of its clients belong together.
     numbers = {table: generator(seed, "row numbers", table).permutation(len(getattr(graph, table))) for table in shared}
     sent = _sent(result)
-    now = {(one.sender, one.table) for one in transcript.entries if one.direction == "up" and one.round == best}
+    now = {
+        (entry.sender, entry.table) for entry in transcript.entries if entry.direction == "up" and entry.round == best
+    }
 
     def victim_view(index: int, client: ClientGraph) -> VictimView:
         party = client_party(client.name)
@@ -308,7 +310,7 @@ def _uploaded(result: KgeResult, uploads: Mapping[tuple[str, str], Rows], party:
 def _sent(result: KgeResult) -> dict[str, np.ndarray]:
     """Entity rows that each party sent in each round of sparse uploads that was kept, up to the best one."""
     transcript, found = result.transcript, dict[str, list[np.ndarray]]()
-    sparse = {one.round for one in transcript.entries if one.kind == "sparse-rows" and one.direction == "up"}
+    sparse = {entry.round for entry in transcript.entries if entry.kind == "sparse-rows" and entry.direction == "up"}
     for number in sorted(one for one in sparse if one <= result.best_round):
         for message in transcript.messages(number):
             if isinstance(message, SparseRows) and message.receiver == SERVER and message.table == "entities":
@@ -321,10 +323,14 @@ def _sent(result: KgeResult) -> dict[str, np.ndarray]:
 def sent_before(result: KgeResult, upload: Rows) -> Tensor | None:
     """Rows of an upload as the server last sent them, in their order; None if they were not recorded or differ."""
     entries = result.transcript.entries
-    sent = (one.round for one in entries if one.receiver == upload.sender and one.table == upload.table)
+    sent = (entry.round for entry in entries if entry.receiver == upload.sender and entry.table == upload.table)
     number = max((round for round in sent if round < upload.round), default=-1)
     messages = [*result.transcript.messages(0), *result.transcript.messages(number)]
-    own = [one for one in messages if one.table == upload.table and upload.sender in (one.sender, one.receiver)]
+    own = [
+        message
+        for message in messages
+        if message.table == upload.table and upload.sender in (message.sender, message.receiver)
+    ]
     held = next((len(one.names) for one in own if isinstance(one, Alignment)), None)
     broadcast = next(
         (one for one in own if isinstance(one, Rows) and (one.round, one.sender) == (number, SERVER)), None

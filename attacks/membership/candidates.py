@@ -58,7 +58,7 @@ def draw_candidates(graph: FederatedGraph, seed: int) -> list[Audited]:
             drawn[client.name] = train[generator(seed, "members", place).permutation(len(train))[:count]]
     if not drawn:
         return []
-    return [one for one in audited_triples(graph, retaining(graph, drawn), drawn, seed) if one.asked]
+    return [triple for triple in audited_triples(graph, retaining(graph, drawn), drawn, seed) if triple.asked]
 
 
 def asked_candidates(

@@ -198,7 +198,7 @@ def score_planted(claims: Planted, truth: Truth) -> list[Figure]:
         ranks.append(own)
         figures += _figures(truth, victim, own, list(attacked), remark)
     if ranks:
-        together = {name: np.concatenate([own[name] for own in ranks]) for name in ranks[0]}
+        together = {name: np.concatenate([rank[name] for rank in ranks]) for name in ranks[0]}
         figures += _figures(truth, ALL, together, list(attacked), remark, num_attacked=len(ranks))
     return figures + damage.damage(truth, attacked, claims.adversaries, remark)
 

@@ -185,7 +185,7 @@ def _adversary(
         names = list(dict.fromkeys(name for sent in view.alignments.values() for name in sent))
         row_of = {name: row for row, name in enumerate(names)}
         rows = {party: np.array([row_of[name] for name in sent]) for party, sent in view.alignments.items()}
-        uploaded = [name for one in view.victims if one.entity_names is not None for name in one.entity_names]
+        uploaded = [name for victim in view.victims if victim.entity_names is not None for name in victim.entity_names]
         holders = np.bincount([row_of[name] for name in uploaded], minlength=len(names))
     else:
         row_of, rows = {name: row for row, name in enumerate(secure.names)}, {}

@@ -24,7 +24,7 @@ UNLINKED = ("precision", "recall", "average_precision")
 
 def rebuilt(figures: Iterable[Figure]) -> list[Figure]:
     """Select ERR and TRR of reconstruction, of each victim by each inference."""
-    return [one for one in figures if one.attack == RECONSTRUCTION and one.metric not in UNLINKED]
+    return [figure for figure in figures if figure.attack == RECONSTRUCTION and figure.metric not in UNLINKED]
 
 
 def items_behind(figure: Figure, scores: pd.DataFrame) -> pd.DataFrame:

@@ -94,7 +94,7 @@ def strongest(variants: Sequence[Figure]) -> Figure:
     first = variants[0]
     if first.reason:
         return msgspec.structs.replace(first, variant=STRONGEST)
-    values = {one.variant: one.estimate.value for one in variants}
+    values = {variant.variant: variant.estimate.value for variant in variants}
     if first.guesses:
         values |= {name: guess.value for name, guess in first.guesses.items()}
         by = max(values, key=lambda name: values[name])

@@ -137,7 +137,9 @@ def names_scorer(known: np.ndarray) -> Scorer:
     counts = Counter((end, triple[1], triple[end]) for triple in known for end in (0, 2))
 
     def score(triples: np.ndarray) -> np.ndarray:
-        return np.array([sum(np.log(counts[end, one[1], one[end]] + SMOOTHING) for end in (0, 2)) for one in triples])
+        return np.array(
+            [sum(np.log(counts[end, triple[1], triple[end]] + SMOOTHING) for end in (0, 2)) for triple in triples]
+        )
 
     return score
 

@@ -75,7 +75,7 @@ def watch(
         """Views that have the rows of the last one, and say something that the one before did not."""
         victim.crossed()
         views = [one for seen in rounds for one in seen.victims if one.name == victim.name and one.entities is not None]
-        views = [replace(one, auxiliary=victim.auxiliary) for one in views]
+        views = [replace(view, auxiliary=victim.auxiliary) for view in views]
         if views and "entities" in views[-1].claims:
             views = _of_sums(sums, views[-1], needed, chosen)
         else:  # without rounds that the victim sat out, in which its last upload is that of the round before

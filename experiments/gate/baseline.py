@@ -87,7 +87,7 @@ def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Qu
         attack = MEASURES[limit.measure].attack
         if limit.federation == federation and attack is not None and attack.name != RECONSTRUCTION:
             questions.append((limit.measure, limit.question))
-    return {figure_id(federation, *one): one for one in questions}
+    return {figure_id(federation, *question): question for question in questions}
 
 
 def make_baseline(policy: Policy, cells: Mapping[str, Mapping[int, Finished]], environment: Environment) -> Baseline:

@@ -190,7 +190,7 @@ def _lines(path: Path, name: str, spec: RunSpec, run: Finished, bare: Finished) 
     yield "limits:"
     for measure in first.measures:
         separations = [one for one in found if one.measure == measure]
-        notices = any(one.limit is not None for one in separations)
+        notices = any(separation.limit is not None for separation in separations)
         yield f"  {'' if notices else '# '}{measure}:  # {MEASURES[measure].about}"
         for one in separations:
             leak = "" if one.question.leak is None else f", leak: {one.question.leak:g}"

@@ -108,8 +108,8 @@ def find_figure(record: Record, key: str, question: Question) -> Figure:
     asked = (key, question.threat, question.leak)
     listed = [one for one in headline(record.figures) if (one.key, one.threat_model, one.leak) == asked]
     victims = [one for one in listed if one.victim != ALL]
-    missing = "; ".join(dict.fromkeys(f"{one.victim}: {one.reason}" for one in victims if one.reason))
-    num_victims = len({one.victim for one in victims})
+    missing = "; ".join(dict.fromkeys(f"{victim.victim}: {victim.reason}" for victim in victims if victim.reason))
+    num_victims = len({victim.victim for victim in victims})
     candidates = [one for one in listed if one.victim == question.victim]
     if question.victim == ALL and not candidates:
         if missing and num_victims > 1:
@@ -117,7 +117,7 @@ def find_figure(record: Record, key: str, question: Question) -> Figure:
         candidates = over_victims(victims)
     if not candidates:
         raise NotMeasured(f"no attack was run under {question.words()} that gives {key}")
-    figure = max(candidates, key=lambda one: one.severity)  # of several variants the worst
+    figure = max(candidates, key=lambda candidate: candidate.severity)  # of several variants the worst
     if figure.reason:
         raise NotMeasured(f"nothing to attack: {figure.reason}")
     if figure.victim == ALL and figure.num_attacked < num_victims:

@@ -51,7 +51,7 @@ def limits_sheet(checked: Checked, *, why: bool = False) -> Sheet:
 
 def summary_line(checked: Checked) -> str:
     """State how many limits passed, failed, and could not be decided."""
-    counts = {status: sum(one.status == status for one in checked.verdicts) for status in get_args(Status)}
+    counts = {status: sum(verdict.status == status for verdict in checked.verdicts) for status in get_args(Status)}
     parts = [f"{count} {status}" for status, count in counts.items() if count]
     return f"{checked.status}: {', '.join(parts)} of {len(checked.verdicts)} limits"
 

@@ -186,9 +186,9 @@ def panels(records: Mapping[str, Record], num_attacks: int) -> dict[str, Callabl
         height = 0.8 / max(1, len(shown))
         for number, (group, cells) in enumerate(shown.items()):
             at = [place + 0.4 - height * (number + 0.5) for place in cells]
-            bases = [one.baseline and one.baseline.value for one in cells.values()]
+            bases = [cell.baseline and cell.baseline.value for cell in cells.values()]
             style = {"color": COLOURS[groups.index(group) % len(COLOURS)], "label": ", ".join(filter(None, group))}
-            draw_bars(axes, at, [one.estimate for one in cells.values()], 0.9 * height, bases, **style)
+            draw_bars(axes, at, [cell.estimate for cell in cells.values()], 0.9 * height, bases, **style)
         for place in places:
             if not any(place in cells for cells in shown.values()):
                 axes.text(0.01, place, "nothing measured", va="center", fontsize=7, color=GREY)

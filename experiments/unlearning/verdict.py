@@ -124,7 +124,7 @@ def judge(
     level = thresholds.error / max(1, count + num_tests)
     judgements = [_judge_one(row, thresholds, count + num_tests) for row in measures]
     told = []
-    if names := [_named(one) for one in judgements if one.reading == "told apart"]:
+    if names := [_named(judgement) for judgement in judgements if judgement.reading == "told apart"]:
         told.append(f"{len(names)} of {count} measures tell the forgotten triples apart: {', '.join(names)}")
     for model in evidence.models if evidence is not None else ():
         if tests := [test for test in model.tests if test.p_value < level]:
@@ -168,7 +168,7 @@ def _doubts_of_measures(
             f"apart from re-training: {', '.join(undecided)}"
         )
     yield from (f"not measured: {row.client} {row.model}: {row.reason}" for row in measures if row.reason and row.asked)
-    if unfair := [_named(one) for one in judgements if not one.fair]:
+    if unfair := [_named(judgement) for judgement in judgements if not judgement.fair]:
         yield (
             "the controls are not fair, since the re-trained model tells them from the forgotten triples, too: "
             + ", ".join(unfair)
@@ -291,7 +291,7 @@ def _unmeasured(model: ModelEvidence) -> str:
 def blind_models(measures: Sequence[Membership], judgements: Sequence[Judgement]) -> list[tuple[str, str]]:
     """Return the models of clients that asked on which no attack noticed the raw run's memory: what passes there says nothing."""
     asked = {(row.client, row.model) for row in measures if row.asked and not row.reason}
-    return sorted(asked - {(one.client, one.model) for one in judgements if one.noticed})
+    return sorted(asked - {(judgement.client, judgement.model) for judgement in judgements if judgement.noticed})
 
 
 def _judge_one(row: Membership, thresholds: Thresholds, count: int) -> Judgement:

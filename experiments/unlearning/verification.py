@@ -225,9 +225,15 @@ class Verification(msgspec.Struct, frozen=True):
 
     def _repr_html_(self) -> str:
         rows = [
-            (one.key, one.variant, one.victim, one.estimate, None if one.baseline is None else one.baseline.value)
-            for one in self.figures
-            if one.reason is None
+            (
+                figure.key,
+                figure.variant,
+                figure.victim,
+                figure.estimate,
+                None if figure.baseline is None else figure.baseline.value,
+            )
+            for figure in self.figures
+            if figure.reason is None
         ]
         heads = ("measure", "model, attack", "client", "unlearned", "re-trained")
         return block(f"Unlearning: {self.verdict.outcome}", self.verdict.reasons, heads=heads, rows=rows)

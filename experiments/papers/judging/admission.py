@@ -117,7 +117,7 @@ def _conflicts(record: Made, seeds: Mapping[int, Made]) -> Iterator[str]:
 
 def _figures(record: Made) -> list[float]:
     if isinstance(record, Forgotten):
-        return [one.value for row in record.quality for one in row.figures.values()]
+        return [figure.value for row in record.quality for figure in row.figures.values()]
     return [record.utility[task_of(record.spec).metric].value]
 
 
