@@ -14,7 +14,14 @@ if TYPE_CHECKING:
     from fkgsec.attacks.figure import Figure, headline
     from fkgsec.attacks.frames import figures_to_frame
     from fkgsec.attacks.laboratory import Laboratory
-    from fkgsec.attacks.options import THREAT_MODELS, AttackOptions, GraphAttackOptions, KgeAttackOptions, ThreatModel
+    from fkgsec.attacks.options import (
+        THREAT_MODELS,
+        AttackOptions,
+        AttackSettings,
+        GraphAttackOptions,
+        KgeAttackOptions,
+        ThreatModel,
+    )
     from fkgsec.attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
     from fkgsec.attacks.view import View
 
@@ -23,6 +30,7 @@ __all__ = [
     "THREAT_MODELS",
     "Attack",
     "AttackOptions",
+    "AttackSettings",
     "Figure",
     "GraphAttackOptions",
     "KgeAttackOptions",
@@ -41,7 +49,14 @@ _MODULES = {
     "figure": ("Figure", "headline"),
     "frames": ("figures_to_frame",),
     "laboratory": ("Laboratory",),
-    "options": ("AttackOptions", "GraphAttackOptions", "KgeAttackOptions", "THREAT_MODELS", "ThreatModel"),
+    "options": (
+        "AttackOptions",
+        "AttackSettings",
+        "GraphAttackOptions",
+        "KgeAttackOptions",
+        "THREAT_MODELS",
+        "ThreatModel",
+    ),
     "registry": ("ATTACKS", "Attack", "Needs", "Truth", "build_view", "run_attacks"),
     "view": ("View",),
 }
