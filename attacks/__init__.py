@@ -14,7 +14,13 @@ if TYPE_CHECKING:
     from fkgsec.attacks.figure import Figure, headline
     from fkgsec.attacks.frames import figures_to_frame
     from fkgsec.attacks.laboratory import Laboratory
-    from fkgsec.attacks.options import THREAT_MODELS, GraphAttackOptions, KgeAttackOptions, ThreatModel
+    from fkgsec.attacks.options import (
+        THREAT_MODELS,
+        AttackSettings,
+        GraphAttackOptions,
+        KgeAttackOptions,
+        ThreatModel,
+    )
     from fkgsec.attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
     from fkgsec.attacks.view import View
 
@@ -22,6 +28,7 @@ __all__ = [
     "ATTACKS",
     "THREAT_MODELS",
     "Attack",
+    "AttackSettings",
     "Figure",
     "GraphAttackOptions",
     "KgeAttackOptions",
@@ -40,7 +47,13 @@ _MODULES = {
     "figure": ("Figure", "headline"),
     "frames": ("figures_to_frame",),
     "laboratory": ("Laboratory",),
-    "options": ("GraphAttackOptions", "KgeAttackOptions", "THREAT_MODELS", "ThreatModel"),
+    "options": (
+        "AttackSettings",
+        "GraphAttackOptions",
+        "KgeAttackOptions",
+        "THREAT_MODELS",
+        "ThreatModel",
+    ),
     "registry": ("ATTACKS", "Attack", "Needs", "Truth", "build_view", "run_attacks"),
     "view": ("View",),
 }

@@ -189,6 +189,14 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
         return (self.colluder or clients[0].name,)
 
 
+class AttackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Settings of one attack, written `--attack name:key=value,key=value`. An attack of another package extends it.
+
+    class NormSettings(AttackSettings, frozen=True):
+        norm: Annotated[float, Meta(ge=1)] = 2.0
+    """
+
+
 class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of attacks on knowledge graphs; `inference`, `metric` and `unlinked_heads` are of reconstruction alone.
 

@@ -15,14 +15,17 @@ attacks are run in the same way.
 
 from __future__ import annotations
 
+import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import pandas as pd
 
+from fkgsec.arguments import settings_from
 from fkgsec.attacks.figure import NOT_ATTACKED, STRONGEST, TOGETHER, Figure
 from fkgsec.attacks.frames import HEADS, figures_to_frame, summary_rows
 from fkgsec.attacks.laboratory import Laboratory
@@ -31,6 +34,7 @@ from fkgsec.attacks.options import (
     KGE,
     RECONSTRUCTION,
     UPDATE_RECOVERY,
+    AttackSettings,
     BaseAttackOptions,
     ThreatModel,
     threat_models,
@@ -299,6 +303,7 @@ class Attack:
         trains: whether it has the run trained once more, with itself in it or for messages that were not kept; what clients then
             unlearn is no such run.
         also: other things of which each is enough in the place of `needs`.
+        settings: the attack's own settings, which `run` then receives as the keyword `settings`.
     """
 
     name: str
@@ -317,6 +322,25 @@ class Attack:
     leads: tuple[str, ...] = ()
     trains: bool = False
     also: tuple[Needs, ...] = ()
+    settings: type[AttackSettings] | None = None
+
+    def with_settings(self, text: str) -> Attack:
+        """Bind `run` to the settings in `key=value,key=value`. Raises `SpecError` for a setting that is not allowed."""
+        owner = f"attack: {self.name}"
+        if self.settings is None:
+            if text:
+                raise SpecError(f"{owner} has no settings of its own; got {text!r}")
+            return self
+        written = {}
+        for piece in text.split(",") if text else ():
+            key, equals, value = (part.strip() for part in piece.partition("="))
+            if not equals:
+                raise SpecError(f"{owner}: {piece!r} is no setting; write {self.name}:key=value,key=value")
+            if key in written:
+                raise SpecError(f"{owner} has {key} twice")
+            written[key] = value
+        settings = settings_from(owner, self.settings, written)
+        return replace(self, run=functools.partial(self.run, settings=settings))
 
     def needs_under(self, model: ThreatModel) -> Needs:
         """Requirements under a threat model: of several alternatives the one that it meets."""
@@ -345,7 +369,16 @@ class Attack:
         return tuple(name for name in asked if name in able) or tuple(asked) or self.threats or able[:1]
 
 
-ATTACKS: Registry[Attack] = Registry(
+class AttackRegistry(Registry[Attack]):
+    """Attacks by name. `name:key=value,key=value` is the attack with its own settings."""
+
+    def __getitem__(self, name: str) -> Attack:
+        """Raises `SpecError` for a name that no attack has, and for a setting that is not allowed."""
+        plain, _, text = name.partition(":")
+        return super().__getitem__(plain).with_settings(text)
+
+
+ATTACKS = AttackRegistry(
     "attack",
     "fkgsec.attacks",
     {
@@ -463,9 +496,11 @@ class Attacked(NamedTuple):
 
 
 def check_attacks(names: Iterable[str]) -> None:
-    """Raises `SpecError` for a name that no attack has."""
-    for name in names:
-        ATTACKS[name]
+    """Raises `SpecError` for a name that no attack has, and for an attack that is named twice."""
+    count = Counter(ATTACKS[name].name for name in names)
+    for name, times in count.items():
+        if times > 1:
+            raise SpecError(f"attack: {name} is named twice. Run it once for each value of its settings.")
 
 
 def run_attacks(

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from types import NoneType
-from typing import TYPE_CHECKING, ClassVar, Literal, get_args, get_type_hints
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import msgspec
 
+from fkgsec.arguments import settings_from
 from fkgsec.errors import SpecError
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.protocols import MAX_ATTEMPTS, Accountant, CipherName
@@ -305,16 +305,7 @@ def parse_defense(text: str) -> Defense:
         written[name][key] = value
     parsed = {}
     for name, settings in written.items():
-        try:
-            parsed[name] = msgspec.convert(settings, KINDS[name], strict=False)
-        except msgspec.ValidationError as error:
-            field = str(error).partition(" - at `$.")
-            key = field[2].rstrip("`")
-            choices = get_args(get_type_hints(KINDS[name]).get(key))
-            allowed = f"; allowed: {', '.join(str(c) for c in choices)}" if choices and NoneType not in choices else ""
-            raise SpecError(f"defense: {name}: {f'{key}: ' if key else ''}{field[0]}{allowed}") from error
-        except SpecError as error:
-            raise SpecError(f"defense: {name}: {error}") from error
+        parsed[name] = settings_from(f"defense: {name}", KINDS[name], settings)
     others = {name: options for name, options in parsed.items() if name not in _OF_PROTOCOLS}
     try:
         return Defense(**{name: options for name, options in parsed.items() if name in _OF_PROTOCOLS}, others=others)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fkgsec.attacks import (
         ATTACKS,
         Attack,
+        AttackSettings,
         Figure,
         GraphAttackOptions,
         KgeAttackOptions,
@@ -72,6 +73,7 @@ __all__ = [
     "RECIPES",
     "AlgorithmSettings",
     "Attack",
+    "AttackSettings",
     "AuditOptions",
     "ClientGraph",
     "Estimate",
@@ -119,6 +121,7 @@ _WHERE = {
     "ATTACKS": "fkgsec.attacks",
     "AlgorithmSettings": "fkgsec.federation.settings",
     "Attack": "fkgsec.attacks",
+    "AttackSettings": "fkgsec.attacks",
     "AuditOptions": "fkgsec.experiments.unlearning.options",
     "ClientGraph": "fkgsec.data.graph",
     "ENTITIES": "fkgsec.federation.recipes",

@@ -20,13 +20,16 @@ import functools
 import numbers
 import operator
 import sys
+from collections.abc import Mapping
 from types import NoneType
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 
 from fkgsec.errors import SpecError
 from fkgsec.text import shown
+
+SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
 
 _StructType: Any = type(msgspec.Struct)
 _WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
@@ -71,6 +74,27 @@ def check_values(kind: type[msgspec.Struct], values: dict[str, Any]) -> None:
     for name, field in _kinds(kind):
         if name in values:
             checked(name, field, values[name])
+
+
+def settings_from(owner: str, kind: type[SettingsT], written: Mapping[str, str]) -> SettingsT:
+    """Make a part's settings of the text that a user wrote for each.
+
+    Args:
+        owner: what errors call the part, such as "defense: dp".
+
+    Raises:
+        SpecError: an unknown setting, or a value that is not allowed.
+    """
+    try:
+        return msgspec.convert(written, kind, strict=False)
+    except msgspec.ValidationError as error:
+        field = str(error).partition(" - at `$.")
+        key = field[2].rstrip("`")
+        choices = get_args(get_type_hints(kind).get(key))
+        allowed = f"; allowed: {', '.join(str(c) for c in choices)}" if choices and NoneType not in choices else ""
+        raise SpecError(f"{owner}: {f'{key}: ' if key else ''}{field[0]}{allowed}") from error
+    except SpecError as error:
+        raise SpecError(f"{owner}: {error}") from error
 
 
 def checked(name: str, kind: Any, value: Any) -> Any:

@@ -117,4 +117,7 @@ class Registry(Mapping[str, Part]):
         try:
             return point.load()
         except Exception as error:  # whatever a foreign module does when it is imported
-            raise SpecError(f"{self.kind} {point.name!r}: its package cannot be loaded ({error})") from error
+            package = f"package {point.dist.name!r}" if getattr(point, "dist", None) else "its package"
+            raise SpecError(
+                f"{self.kind} {point.name!r}: {package} cannot be loaded ({error}). Fix or uninstall it."
+            ) from error

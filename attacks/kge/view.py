@@ -24,7 +24,16 @@ from fkgsec.attacks.residual import Claims, Part, SecureTable, claim_rows
 from fkgsec.attacks.view import NotAttacked, Victim, View, named
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import ThreatModelError
-from fkgsec.federation.messages import SERVER, Alignment, Opened, Rows, SparseRows, client_party
+from fkgsec.federation.messages import (
+    SERVER,
+    Alignment,
+    LowRankRows,
+    Opened,
+    QuantisedRows,
+    Rows,
+    SparseRows,
+    client_party,
+)
 from fkgsec.federation.recipes import ENTITIES, RECIPES, RELATIONS, Table
 from fkgsec.kge.models import KgeModel
 from fkgsec.kge.result import KgeResult
@@ -32,6 +41,7 @@ from fkgsec.randomness import generator
 
 AUXILIARY = 0.1  # share of a victim's triples
 TABLES = ENTITIES + RELATIONS
+Upload = Rows | QuantisedRows  # which hold all rows of a client
 
 
 @dataclass(frozen=True, eq=False)
@@ -234,7 +244,13 @@ def kge_view(
         (message.sender, message.table): message
         for number in sorted(transcript.latest_uploads(best))
         for message in transcript.messages(number)
-        if isinstance(message, Rows) and message.receiver == SERVER
+        if isinstance(message, Upload) and message.receiver == SERVER
+    }
+    unreadable = {
+        (message.sender, message.table): message.label
+        for number in sorted(transcript.latest_uploads(best))
+        for message in transcript.messages(number)
+        if isinstance(message, SparseRows | LowRankRows) and message.receiver == SERVER
     }
     alignments = {
         message.sender: message
@@ -258,7 +274,7 @@ def kge_view(
         party = client_party(client.name)
         own = {table: found[party] for table, found in claims.items() if party in found}
         rows = {
-            table: own[table].embeddings if table in own else _uploaded(result, uploads, party, table)
+            table: own[table].embeddings if table in own else _uploaded(result, uploads, unreadable, party, table)
             for table in TABLES
         }
         origin = "summed" if "entities" in own else "not uploaded" if rows["entities"] is None else "uploaded"
@@ -298,13 +314,24 @@ def kge_view(
     )
 
 
-def _uploaded(result: KgeResult, uploads: Mapping[tuple[str, str], Rows], party: str, table: Table) -> Tensor | None:
+def _uploaded(
+    result: KgeResult,
+    uploads: Mapping[tuple[str, str], Upload],
+    unreadable: Mapping[tuple[str, str], str],
+    party: str,
+    table: Table,
+) -> Tensor | None:
     """A client's rows as the server last saw each, NaN where it never did; None when none crossed."""
     observed = result.observed.get(table, {}).get(party)
     if observed is not None:
         return observed.rows.masked_fill(~observed.seen[:, None], torch.nan) if observed.seen.any() else None
+    if label := unreadable.get((party, table)):
+        codec = RECIPES[result.options.algorithm].codec
+        raise ThreatModelError(
+            f"codec {codec!r} uploads {label}, which attacks cannot read. Return the rows from `observed` of its server half."
+        )
     message = uploads.get((party, table))
-    return message.unpack() if message else None
+    return None if message is None else message.rows() if isinstance(message, QuantisedRows) else message.unpack()
 
 
 def _sent(result: KgeResult) -> dict[str, np.ndarray]:
@@ -320,7 +347,7 @@ def _sent(result: KgeResult) -> dict[str, np.ndarray]:
     return {party: np.stack(rows) for party, rows in found.items()}
 
 
-def sent_before(result: KgeResult, upload: Rows) -> Tensor | None:
+def sent_before(result: KgeResult, upload: Upload) -> Tensor | None:
     """Rows of an upload as the server last sent them, in their order; None if they were not recorded or differ."""
     entries = result.transcript.entries
     sent = (entry.round for entry in entries if entry.receiver == upload.sender and entry.table == upload.table)

@@ -346,7 +346,8 @@ def _with_questions(spec: RunSpec, name: str, limits: list[Limit]) -> RunSpec:
     threats = dict.fromkeys([*threats_of(spec), *(str(question.threat) for question in asked)])
     registered = [MEASURES[limit.measure].attack for limit in limits if limit.federation == name]
     own = spec.attack or attacked_task(spec.algorithm).default(spec.algorithm)
-    added = dict.fromkeys(one.name for one in registered if one is not None and one.name not in own)
+    named = {ATTACKS[attack].name for attack in own}
+    added = dict.fromkeys(one.name for one in registered if one is not None and one.name not in named)
     attack = (*own, *added) if added else spec.attack
     leaks = dict.fromkeys(question.leak for question in asked if question.leak is not None)
     shares = {"leak": tuple(dict.fromkeys([*getattr(spec, "leak", ()), *leaks]))} if leaks else {}

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+import msgspec
+
 from fkgsec.attacks.figure import Figure, headline
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.attacks.view import ALL
@@ -119,5 +121,8 @@ def attack_lines() -> list[str]:
             f"  needs: {attack.need_words}",
             f"  threat models: {', '.join(attack.threat_models)}",
         ]
+        if attack.settings is not None:
+            fields = ((field.name, field.default) for field in msgspec.structs.fields(attack.settings))
+            lines.append(f"  settings: {name}:{','.join(f'{key}={default}' for key, default in fields)}")
         lines += [f"  {name}.{metric}: {meaning}" for metric, meaning in attack.metrics.items()]
     return lines

@@ -214,6 +214,13 @@ class QuantisedRows(Message, frozen=True, tag="quantised-rows", omit_defaults=Tr
         rows = torch.from_numpy(levels).reshape(self.num_rows, self.width)
         return rows, steps.repeat_interleave(torch.tensor(self.counts))
 
+    def rows(self) -> Tensor:
+        """The rows, float32 `[num_rows, width]`. Raises `RunError` where some come as factors."""
+        if any(rank >= 0 for rank in self.ranks):
+            raise RunError(f"message of {self.sender} in round {self.round}: its rows are factors")
+        levels, steps = self.unpack()
+        return levels * steps[:, None]
+
 
 def _packed(values: Tensor) -> bytes:
     return np.ascontiguousarray(values.detach().cpu().numpy(), dtype="<f4").tobytes()

@@ -58,7 +58,7 @@ class SettingField(NamedTuple):
 
     Attributes:
         kind: int, float, bool or str. default: what the algorithm takes when nothing is given.
-        low, high: the range of a number, both ends allowed, `low` not where `above`; None: no bound.
+        low, high: the range of a number, both ends allowed, `low` not where `above`, `high` not where `below`; None: no bound.
         choices: the words allowed; empty for numbers and flags.
         help: a line for `--help`, without default and range.
     """
@@ -71,6 +71,7 @@ class SettingField(NamedTuple):
     above: bool = False
     choices: tuple[str, ...] = ()
     help: str = ""
+    below: bool = False
 
     def checked(self, value: Any) -> Any:
         """The value as its kind, so that 4 and 4.0 are one. Raises `SpecError` with the name, the value and what is allowed."""
@@ -78,7 +79,8 @@ class SettingField(NamedTuple):
         if self.kind in (bool, str):
             return value
         low = -math.inf if self.low is None else self.low
-        inside = low <= value <= (math.inf if self.high is None else self.high) and not (self.above and value == low)
+        high = math.inf if self.high is None else self.high
+        inside = low <= value <= high and not (self.above and value == low) and not (self.below and value == high)
         if not (inside and math.isfinite(value)):
             raise SpecError(f"{self.name} must {self.range}; got {value}")
         return self.kind(value)
@@ -86,12 +88,12 @@ class SettingField(NamedTuple):
     @property
     def range(self) -> str:
         """The numbers allowed, in words that follow "must"."""
-        if self.low is not None and self.high is not None and not self.above:
+        if self.low is not None and self.high is not None and not (self.above or self.below):
             return f"lie in {self.low:g}..{self.high:,}"
         if self.low == 0 and self.above and self.high is None:
             return "be a positive number"
         low = "" if self.low is None else f"{'above' if self.above else 'at least'} {self.low:g}"
-        high = "" if self.high is None else f"at most {self.high:,}"
+        high = "" if self.high is None else f"{'below' if self.below else 'at most'} {self.high:,}"
         return f"be {' and '.join(filter(None, (low, high))) or 'a finite number'}"
 
 
@@ -111,9 +113,9 @@ def _field_of(kind: type[AlgorithmSettings], field: msgspec.structs.FieldInfo) -
         case inspect.IntType() | inspect.FloatType():
             low = field_type.ge if field_type.gt is None else field_type.gt
             number = int if isinstance(field_type, inspect.IntType) else float
-            return SettingField(
-                field.name, number, field.default, low, field_type.le, field_type.gt is not None, (), help
-            )
+            high = field_type.le if field_type.lt is None else field_type.lt
+            above, below = field_type.gt is not None, field_type.lt is not None
+            return SettingField(field.name, number, field.default, low, high, above, (), help, below)
         case inspect.LiteralType():
             return SettingField(field.name, str, field.default, choices=tuple(map(str, field_type.values)), help=help)
         case inspect.BoolType() | inspect.StrType():

@@ -91,7 +91,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     task: ClassVar[str] = "kge"
 
     model: Annotated[
-        ModelName, Meta(description="scoring function, encoder, or convolution (or the dotted name of one)")
+        ModelName, Meta(description="scoring function, encoder, or convolution (or a convolution's dotted name)")
     ] = "transe"
     dim: Annotated[int, Meta(description="embedding dimension")] = 128
     gamma: Annotated[float, Meta(description="margin of the distance models")] = 10.0

@@ -46,3 +46,13 @@ def test_it_trains_by_its_settings_and_a_spec_reads_them(request: pytest.Fixture
     assert run_federation(graph, plain).rounds[-1].loss == runs[0.0] != runs[50.0]
     with pytest.raises(SpecError, match=r"decay must .*got 0"):
         make_spec(None, {"algorithm": "leash", "decay": 0})
+
+
+def test_a_bound_that_is_excluded_is_refused() -> None:
+    """`lt` was once ignored."""
+
+    class Below(AlgorithmSettings, frozen=True):
+        share: Annotated[float, Meta(ge=0, lt=1)] = 0.5
+
+    with pytest.raises(SpecError, match="share must be at least 0 and below 1; got 1"):
+        Below(share=1.0)

@@ -27,6 +27,7 @@ from fkgsec.experiments.reporting.html.charts import (
     matrix_chart,
     roc_charts,
 )
+from fkgsec.experiments.reporting.html.sections import SECTIONS
 from fkgsec.experiments.reporting.items import RULE, Run, examples_of, rebuilt, relations_sheet, risk_sheets
 from fkgsec.experiments.reporting.matrix import has_matrix, matrix
 from fkgsec.experiments.reporting.pages import render_page
@@ -122,6 +123,7 @@ def assemble(
             for name, verdict in judged
         ],
         "federations": federations,
+        "sections": [(section.title, sheets) for section in SECTIONS.values() if (sheets := section.sheets(runs))],
         "facts": shared,
         "glossary": [
             *GLOSSARY,

@@ -1,0 +1,30 @@
+"""A codec in one file: uploads are 8-bit integers times a step for each row; broadcasts stay float32."""
+
+import torch
+
+from fkgsec import ENTITIES, Recipe
+from fkgsec.errors import RunError
+from fkgsec.exchange import Codec, Upload
+from fkgsec.exchange.codec import ClientCodec, Contribution, ServerCodec
+from fkgsec.federation.messages import SERVER, QuantisedRows
+
+
+class EightBitClient(ClientCodec):
+    def encode(self, round, rows):
+        self.steps = (rows.abs().amax(1) / 127).clamp_min(1e-9)
+        self.levels = (rows / self.steps[:, None]).round().long()
+        return Contribution(torch.ones(len(rows), dtype=torch.bool), self.levels * self.steps[:, None])
+
+    def pack(self, round, party, table, contribution):
+        return QuantisedRows.pack(round, party, SERVER, table, self.levels, self.steps, bits=8)
+
+
+class EightBitServer(ServerCodec):
+    def accept(self, round, message):
+        if not isinstance(message, QuantisedRows):
+            raise RunError(f"{message.sender} uploaded {message.label}; quantised-rows expected")
+        return Upload(self.shared.places(message.sender, message.num_rows), message.rows())
+
+
+EIGHT_BIT = Codec(EightBitClient, EightBitServer, whole=True)
+FEDE_8BIT = Recipe("fede-8bit", ENTITIES, "this file", codec="eight-bit")
