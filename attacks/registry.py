@@ -310,7 +310,7 @@ class Attack:
     about: str
     needs: Needs
     metrics: Mapping[str, str]
-    run: Callable[[Any, Any, np.random.Generator], Any]  # the laboratory is the task's
+    run: Callable[..., Any]  # of view, laboratory (the task's) and generator, and its settings where it has any
     score: Callable[[Any, Truth], list[Figure]]
     threats: tuple[str, ...] = ()
     questions: Mapping[str, str] = field(default_factory=dict)

@@ -117,7 +117,7 @@ class Registry(Mapping[str, Part]):
         try:
             return point.load()
         except Exception as error:  # whatever a foreign module does when it is imported
-            package = f"package {point.dist.name!r}" if getattr(point, "dist", None) else "its package"
+            package = f"package {point.dist.name!r}" if point.dist is not None else "its package"
             raise SpecError(
                 f"{self.kind} {point.name!r}: {package} cannot be loaded ({error}). Fix or uninstall it."
             ) from error

@@ -23,7 +23,9 @@ class EightBitServer(ServerCodec):
     def accept(self, round, message):
         if not isinstance(message, QuantisedRows):
             raise RunError(f"{message.sender} uploaded {message.label}; quantised-rows expected")
-        return Upload(self.shared.places(message.sender, message.num_rows), message.rows())
+        return Upload(
+            self.shared.places(message.sender, message.num_rows), message.rows(), self.shared.weights[message.sender]
+        )
 
 
 EIGHT_BIT = Codec(EightBitClient, EightBitServer, whole=True)
