@@ -212,16 +212,18 @@ def headline(figures: Iterable[Figure]) -> list[Figure]:
     One without a variant stands for a victim that was not attacked in any.
     """
     listed = list(figures)
-    chosen = {(one.attack, one.metric) for one in listed if one.variant == STRONGEST}
-    return [one for one in listed if one.variant in (STRONGEST, "") or (one.attack, one.metric) not in chosen]
+    chosen = {(figure.attack, figure.metric) for figure in listed if figure.variant == STRONGEST}
+    return [
+        figure for figure in listed if figure.variant in (STRONGEST, "") or (figure.attack, figure.metric) not in chosen
+    ]
 
 
 def over_victims(figures: Iterable[Figure]) -> list[Figure]:
     """For each question the figure of all victims together; where an attack gives none, that of the victim with the worst."""
     best: dict[tuple[str, str, str, float | None, str], Figure] = {}
     for figure in figures:
-        known = best.get(figure.question)
-        if known is None or _rank(figure) > _rank(known):
+        worst = best.get(figure.question)
+        if worst is None or _rank(figure) > _rank(worst):
             best[figure.question] = figure
     return list(best.values())
 
@@ -232,13 +234,13 @@ def leading(figures: Iterable[Figure], leads: Mapping[str, Sequence[str]]) -> di
     Args:
         leads: by attack its leading metrics; of an attack that is not named every metric leads.
     """
-    found: dict[Place, Figure] = {}
+    by_place: dict[Place, Figure] = {}
     for figure in over_victims(headline(figures)):
         if figure.metric in leads.get(figure.attack, (figure.metric,)):
             place = (*figure.question[:4], "" if figure.variant == STRONGEST else figure.variant)
-            if not (figure.reason and place in found):  # of victims that differ, those that could be attacked
-                found[place] = figure
-    return found
+            if not (figure.reason and place in by_place):  # of victims that differ, those that could be attacked
+                by_place[place] = figure
+    return by_place
 
 
 def _rank(figure: Figure) -> tuple[bool, bool, float]:

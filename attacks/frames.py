@@ -31,8 +31,8 @@ HEADS = ("attack", "metric", "threat model", "leak", "victim", "figure", "baseli
 def figure_rows(figures: Iterable[Figure]) -> list[dict[str, Any]]:
     """A row for each figure, by the names of `COLUMNS`."""
     listed = list(figures)
-    chosen = {id(one) for one in headline(listed)}
-    return [_row(one) | {"headline": id(one) in chosen} for one in listed]
+    chosen = {id(figure) for figure in headline(listed)}
+    return [_row(figure) | {"headline": id(figure) in chosen} for figure in listed]
 
 
 def _row(one: Figure) -> dict[str, Any]:

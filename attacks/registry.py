@@ -233,11 +233,11 @@ class Truth:
         """
         worse = -1 if metric in self.attack.errors else 1
         baseline = max(guesses.values(), key=lambda guess: worse * guess.value)
-        made = [
+        figures_of = [
             self.figure(metric, victim, measure(), baseline=baseline, variant=way, guesses=dict(guesses), **details)
             for way, measure in ways.items()
         ]
-        best = max(made, key=lambda figure: worse * figure.estimate.value)
+        best = max(figures_of, key=lambda figure: worse * figure.estimate.value)
         compared = len(ways) + sum(name != "chance" for name in guesses)  # chance needs no choosing
         estimate, by = ways[best.variant](compared=compared), best.variant
         if worse * baseline.value > worse * estimate.value:
@@ -245,7 +245,10 @@ class Truth:
             estimate = msgspec.structs.replace(
                 estimate, value=value, low=min(estimate.low, value), high=max(estimate.high, value)
             )
-        return [*made, msgspec.structs.replace(best, variant=STRONGEST, estimate=estimate, by=by, compared=compared)]
+        return [
+            *figures_of,
+            msgspec.structs.replace(best, variant=STRONGEST, estimate=estimate, by=by, compared=compared),
+        ]
 
     def membership(self, victim: str, members: np.ndarray, controls: np.ndarray) -> list[Figure]:
         """The figure `auc` of a membership attack: scores of trained triples `[m]` and of others `[c]`, larger for trained ones.
@@ -270,15 +273,15 @@ def score_each(
     """
 
     def score(claims: Mapping[str, Any], truth: Truth) -> list[Figure]:
-        made: list[Figure] = []
+        listed: list[Figure] = []
         for victim, claim in claims.items():
             try:
                 if isinstance(claim, NotAttacked):
                     raise claim
-                made += figures(truth, victim, claim)
+                listed += figures(truth, victim, claim)
             except NotAttacked as reason:
-                made += truth.not_attacked(victim, reason)
-        return made
+                listed += truth.not_attacked(victim, reason)
+        return listed
 
     return score
 

@@ -86,10 +86,10 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
     total, holders = table.opened[0].sums()
     residual, count = torch.from_numpy(total.copy()), holders.copy()
     in_sum = table.opened[0].survivors
-    for party, leaked, own in table.parts:
-        if own is not None and party in in_sum and party not in table.known:
-            residual[leaked] -= own
-            count[leaked] -= own.any(dim=1).numpy()  # a row of zeros was not sent
+    for party, leaked, inputs in table.parts:
+        if inputs is not None and party in in_sum and party not in table.known:
+            residual[leaked] -= inputs
+            count[leaked] -= inputs.any(dim=1).numpy()  # a row of zeros was not sent
     exposed = _subtract_known(table, residual, count)
     for older in table.opened[1:]:
         if older.total:  # a row that the newest sum does not have, as it last was in one; the colluder's part stays
@@ -170,40 +170,40 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
             holders = np.where(holders == 0, UNKNOWN, holders)
         equations.append(holders)
     counts = np.stack(equations)
-    held = np.full((len(table.parties), counts.shape[1]), UNKNOWN, dtype=np.int8)
-    sources = np.zeros(held.shape, dtype=np.int8)
+    holds = np.full((len(table.parties), counts.shape[1]), UNKNOWN, dtype=np.int8)
+    sources = np.zeros(holds.shape, dtype=np.int8)
     for party, leaked, _ in table.parts:
         place = table.parties.index(party)
         if table.all_leaked:
-            held[place] = 0
-        held[place, leaked] = 1
+            holds[place] = 0
+        holds[place, leaked] = 1
     for party, rows in table.holdings.items():
-        held[table.parties.index(party)] = 0
-        held[table.parties.index(party), rows] = 1
-    sources[held != UNKNOWN] = SOURCES.index("alignment")
+        holds[table.parties.index(party)] = 0
+        holds[table.parties.index(party), rows] = 1
+    sources[holds != UNKNOWN] = SOURCES.index("alignment")
 
-    follow_counts(held, members[:1], counts[:1])
+    follow_counts(holds, members[:1], counts[:1])
     alone = members[0].sum() - sum(part.party in table.opened[0].survivors for part in table.parts) == 1
-    sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("alone" if alone else "all hold it")
+    sources[(holds != UNKNOWN) & (sources == 0)] = SOURCES.index("alone" if alone else "all hold it")
 
-    solve_counts(held, members, counts)
-    follow_counts(held, members, counts)
-    sources[(held != UNKNOWN) & (sources == 0)] = SOURCES.index("rounds")
+    solve_counts(holds, members, counts)
+    follow_counts(holds, members, counts)
+    sources[(holds != UNKNOWN) & (sources == 0)] = SOURCES.index("rounds")
 
-    certainty = np.where(held != UNKNOWN, 1.0, 0.0)
-    settled = held.copy()
+    certainty = np.where(holds != UNKNOWN, 1.0, 0.0)
+    settled = holds.copy()
     for present, count in zip(members, counts, strict=True):
-        _draw(held, settled, certainty, present, count, rng)
-    guessed = (held != UNKNOWN) & (sources == 0)
+        _draw(holds, settled, certainty, present, count, rng)
+    guessed = (holds != UNKNOWN) & (sources == 0)
     sources[guessed] = SOURCES.index("guess")
     # Each party's drawn holdings move to the likeliest of the rows that are open for it: as many claims as were drawn, right more
     # often. Rows that are as likely stay as they were drawn, so that each of those is somebody's.
     for place, open_rows in enumerate(guessed):
         rows = np.nonzero(open_rows)[0]
-        order = rows[np.lexsort((rng.random(len(rows)), -held[place, rows], -certainty[place, rows]))]
-        num_claims = int(held[place, rows].sum())
-        held[place, order[:num_claims]], held[place, order[num_claims:]] = 1, 0
-    return held, sources, certainty
+        order = rows[np.lexsort((rng.random(len(rows)), -holds[place, rows], -certainty[place, rows]))]
+        num_claims = int(holds[place, rows].sum())
+        holds[place, order[:num_claims]], holds[place, order[num_claims:]] = 1, 0
+    return holds, sources, certainty
 
 
 def follow_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:

@@ -92,29 +92,29 @@ def recover(view: KgeView, table: Table) -> dict[str, Recovered]:
         means = np.full(total.shape, np.nan)
         if opened[0].round == view.round:
             means[holders > 0] = total[holders > 0] / holders[holders > 0, None]
-        found = {}
+        recovered = {}
         for victim in view.victims:
-            own, rows = np.full(total.shape, np.nan), victim.rows(table)
+            upload, rows = np.full(total.shape, np.nan), victim.rows(table)
             if rows is not None and table in victim.claims:
-                own[victim.claims[table].rows] = rows.double().numpy()
-            found[victim.name] = Recovered(means, own, summed=True)
-        return found
-    known = {one.name: rows.double().numpy() for one in view.victims if (rows := one.rows(table)) is not None}
+                upload[victim.claims[table].rows] = rows.double().numpy()
+            recovered[victim.name] = Recovered(means, upload, summed=True)
+        return recovered
+    rows_of = {one.name: rows.double().numpy() for one in view.victims if (rows := one.rows(table)) is not None}
     uploads: dict[int, list[np.ndarray]] = {}
-    victims = [victim for victim in view.victims if victim.name in known]
+    victims = [victim for victim in view.victims if victim.name in rows_of]
     for victim in victims:
         if table in victim.uploaded:
-            for number, row in zip(victim.aligned[table].tolist(), known[victim.name], strict=False):
+            for number, row in zip(victim.aligned[table].tolist(), rows_of[victim.name], strict=False):
                 if not np.isnan(row).any():
                     uploads.setdefault(number, []).append(row)
-    found = {}
+    recovered = {}
     for victim in victims:
-        means = np.full(known[victim.name].shape, np.nan)
+        means = np.full(rows_of[victim.name].shape, np.nan)
         for row, number in enumerate(victim.aligned[table].tolist()):
             if number in uploads:
                 means[row] = np.mean(uploads[number], axis=0)
-        found[victim.name] = Recovered(means, known[victim.name], summed=False)
-    return found
+        recovered[victim.name] = Recovered(means, rows_of[victim.name], summed=False)
+    return recovered
 
 
 def run(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[Table, dict[str, Recovered]]:
@@ -230,9 +230,9 @@ def table_rows(result: KgeResult, names: Sequence[str], table: Table) -> np.ndar
 
 def at_rows(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     """The values `[m, W]` of rows `[n]`, float64 `[n, W]`, NaN where there is no such row."""
-    found, there = np.full((len(rows), values.shape[1]), np.nan), (rows >= 0) & (rows < len(values))
-    found[there] = values[rows[there]]
-    return found
+    selected, there = np.full((len(rows), values.shape[1]), np.nan), (rows >= 0) & (rows < len(values))
+    selected[there] = values[rows[there]]
+    return selected
 
 
 def holds_rows(result: KgeResult, victim: str, table: Table) -> tuple[np.ndarray, Estimate]:
@@ -258,14 +258,14 @@ def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Rec
     moved = changed_rows(start, end)
     if not moved.any():
         raise NotAttacked(f"training in round {result.best_round} changed no row of {victim}")
-    mean, known = start, np.full_like(start, np.nan)
+    mean, others = start, np.full_like(start, np.nan)
     if recovered is not None:
         own = truth.rows_of(victim, table)[: len(names)]
         rows = table_rows(result, names, table) if recovered.summed else own
-        mean, known = (at_rows(values, rows) for values in (recovered.means, recovered.own))
+        mean, others = (at_rows(values, rows) for values in (recovered.means, recovered.own))
         mean = np.where(np.isnan(mean).any(axis=1, keepdims=True), start, mean)
-    claimed = np.asarray(~np.isnan(known).any(axis=1))
-    ways = {AGGREGATE: mean - start, UPLOAD: np.where(claimed[:, None], known, mean) - start}
+    claimed = np.asarray(~np.isnan(others).any(axis=1))
+    ways = {AGGREGATE: mean - start, UPLOAD: np.where(claimed[:, None], others, mean) - start}
     if np.allclose(ways[AGGREGATE], ways[UPLOAD], atol=1e-6):  # single precision of claims
         del ways[UPLOAD]
     read = UPLOAD if UPLOAD in ways and recovered and not recovered.summed else AGGREGATE

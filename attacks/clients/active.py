@@ -130,12 +130,12 @@ def probe(view: KgeView, laboratory: Laboratory[KgeView], rng: np.random.Generat
 
 def draw_plan(view: KgeView, options: KgeAttackOptions, rng: np.random.Generator) -> Plan:
     """Choose the rows that the client moves, and the moves."""
-    own = view.accomplice.of_the_first
-    moved = np.sort(rng.permutation(len(own.entity_names))[: options.probes])
-    signs = 2 * rng.integers(0, 2, (len(moved), own.entities.shape[1])) - 1
+    accomplice = view.accomplice.of_the_first
+    moved = np.sort(rng.permutation(len(accomplice.entity_names))[: options.probes])
+    signs = 2 * rng.integers(0, 2, (len(moved), accomplice.entities.shape[1])) - 1
     moves = torch.from_numpy((options.probe_size * signs).astype(np.float32))
     names = names_scorer(view.accomplice)
-    return Plan(view.model, own, names, moved, moves, options.probe_round, options.probe_rounds)
+    return Plan(view.model, accomplice, names, moved, moves, options.probe_round, options.probe_rounds)
 
 
 def ask(plan: Plan, laboratory: Laboratory[KgeView]) -> Answers:
@@ -173,12 +173,12 @@ class Answers(NamedTuple):
 
     def displacement(self, triples: np.ndarray) -> np.ndarray:
         """Score triples with a moved end, rows int64 `[q, 3]`, by how straight the other end followed, `[q]`."""
-        model, own = self.plan.model, self.plan.own
+        model, knowledge = self.plan.model, self.plan.own
         moves = torch.zeros_like(self.before)
         moves[torch.from_numpy(self.plan.moved)] = self.plan.moves
         was_moved = moves.abs().sum(dim=1) > 0
         heads, kinds, tails = torch.from_numpy(triples).unbind(1)
-        relations, total, count = own.relations[kinds], torch.zeros(len(triples)), torch.zeros(len(triples))
+        relations, total, count = knowledge.relations[kinds], torch.zeros(len(triples)), torch.zeros(len(triples))
         sides: tuple[tuple[Tensor, Tensor, Side], ...] = ((heads, tails, "tail"), (tails, heads, "head"))
         for near, far, side in sides:
             start = self.before[near]
@@ -215,14 +215,14 @@ def asked_of(
     Args:
         known: see `askable`.
     """
-    client, own = truth.own(victim), plan.own
+    client, knowledge = truth.own(victim), plan.own
     names, kinds = (np.array(part, dtype=object) for part in (truth.graph.entities, truth.graph.relations))
     moved, has, has_kind = (
         np.array([name in among for name in own_names])
         for own_names, among in (
-            (names[client.entity_ids], set(own.entity_names[plan.moved])),
-            (names[client.entity_ids], set(own.entity_names)),
-            (kinds[client.relation_ids], set(own.relation_names)),
+            (names[client.entity_ids], set(knowledge.entity_names[plan.moved])),
+            (names[client.entity_ids], set(knowledge.entity_names)),
+            (kinds[client.relation_ids], set(knowledge.relation_names)),
         )
     )
     ends = triples[:, [0, 2]]
@@ -240,9 +240,11 @@ def score(answers: Answers, truth: Truth) -> list[Figure]:
         if victim in unknown:
             figures += truth.not_attacked(victim, unknown[victim], METRICS)
         else:
-            known = askable(truth.graph, truth.colluders, victim)
-            asked = draw_questions(truth, victim, partial(asked_of, truth, answers.plan, victim, known), truth.rng)
-            figures += question_figures(truth, victim, asked, ways, guesses)
+            is_askable = askable(truth.graph, truth.colluders, victim)
+            questions = draw_questions(
+                truth, victim, partial(asked_of, truth, answers.plan, victim, is_askable), truth.rng
+            )
+            figures += question_figures(truth, victim, questions, ways, guesses)
         figures.append(_cost(truth, attacked, victim, answers.round))
     return [*figures, _visibility(truth, attacked, answers.round)]
 

@@ -72,9 +72,9 @@ def askable(graph: FederatedGraph, colluding: Sequence[str], victim: str) -> Cal
 
 def no_relation(truth: Truth, victim: str) -> str | None:
     """Why nothing can be asked of a victim whose relations the client does not know; None where it knows one."""
-    own = {number for name in truth.colluders for number in _relations(truth.own(name))}
-    known = own.intersection(_relations(truth.own(victim)))
-    return None if known else f"{' and '.join(truth.colluders)} trains no relation of those that {victim} trains"
+    colluders_relations = {number for name in truth.colluders for number in _relations(truth.own(name))}
+    shared = colluders_relations.intersection(_relations(truth.own(victim)))
+    return None if shared else f"{' and '.join(truth.colluders)} trains no relation of those that {victim} trains"
 
 
 def _relations(client: ClientGraph) -> list[int]:
@@ -105,16 +105,20 @@ class Dictionary(NamedTuple):
 
 def draw_dictionary(graph: FederatedGraph, colluders: Sequence[str], guesses: int, seed: int) -> Dictionary:
     """Names that victims hold and the colluders do not, at most `guesses` of each, and invented ones."""
-    own = {number for one in graph.clients if one.name in colluders for number in one.entity_ids.tolist()}
-    held = {}
+    colluders_entities = {
+        number for one in graph.clients if one.name in colluders for number in one.entity_ids.tolist()
+    }
+    names_of = {}
     for client in graph.clients:
         if client.name not in colluders:
             trained = client.entity_ids[: client.num_trained_entities].tolist()
-            foreign = [number for number in trained if number not in own]
+            foreign = [number for number in trained if number not in colluders_entities]
             rng = generator(seed, "guessed names", client.name)
-            held[client.name] = [graph.entities[foreign[place]] for place in rng.permutation(len(foreign))[:guesses]]
-    longest, taken = max(held.values(), key=len, default=[]), set(graph.entities)
-    return Dictionary(held, [invent(name, taken) for name in longest])
+            names_of[client.name] = [
+                graph.entities[foreign[place]] for place in rng.permutation(len(foreign))[:guesses]
+            ]
+    longest, used = max(names_of.values(), key=len, default=[]), set(graph.entities)
+    return Dictionary(names_of, [invent(name, used) for name in longest])
 
 
 def invent(name: str, taken: set[str]) -> str:

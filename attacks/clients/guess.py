@@ -93,28 +93,28 @@ def guess(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
 
     Returns: by way and name how sure the client is that another one holds it, above 1 where it says so.
     """
-    own = view.accomplice.of_the_first
+    accomplice = view.accomplice.of_the_first
     check_broadcast(laboratory)
     dictionary = laboratory.dictionary()
     if not dictionary:
-        raise NotAttacked(f"nobody holds a name that {own.name} does not")
+        raise NotAttacked(f"nobody holds a name that {accomplice.name} does not")
     laboratory.check_repeatable()
     everybody = max((rounds[0] for rounds in laboratory.uploads.values() if rounds), default=0)
-    seen = [number for number in laboratory.uploads[own.name] if number > everybody]
+    seen = [number for number in laboratory.uploads[accomplice.name] if number > everybody]
     if not all(laboratory.uploads.values()) or not seen:
-        raise NotAttacked(f"{own.name} took part in no round after all clients had uploaded")
-    taken = {*dictionary, *own.entity_names}
-    references = [invent("*", taken) for _ in range(NUM_REFERENCES)]
+        raise NotAttacked(f"{accomplice.name} took part in no round after all clients had uploaded")
+    used = {*dictionary, *accomplice.entity_names}
+    references = [invent("*", used) for _ in range(NUM_REFERENCES)]
     names = [*dictionary, *references]
     guessers: list[Guesser] = []
 
     def guesser(rows: np.ndarray) -> Guesser:
-        guessers.append(Guesser(own.name, rows))
+        guessers.append(Guesser(accomplice.name, rows))
         return guessers[0]
 
     last = None if laboratory.noised else min(seen)  # else the noise follows from the number of rounds
-    triples = invented_triples(own, names, generator(laboratory.seed, "invented triples"))
-    laboratory.train_with_triples(own.name, triples, guesser, last=last)
+    triples = invented_triples(accomplice, names, generator(laboratory.seed, "invented triples"))
+    laboratory.train_with_triples(accomplice.name, triples, guesser, last=last)
     moved = dict(zip(names, guessers[0].moved.tolist(), strict=True))
     usual = float(np.median([moved[name] for name in references]))
     bound = max(abs(moved[name] - usual) for name in references) + UNCHANGED
@@ -136,22 +136,22 @@ def score(claims: dict[str, dict[str, float]], truth: Truth) -> list[Figure]:
     dictionary = draw_dictionary(truth.graph, truth.colluders, truth.options.guesses, truth.seed)
     figures = []
     for victim in truth.victims:
-        held = dictionary.held[victim]
-        count, invented = len(held), dictionary.invented[: len(held)]
+        names_held = dictionary.held[victim]
+        count, invented = len(names_held), dictionary.invented[: len(names_held)]
         if count < 2:
             reason = f"it holds {count} names that {truth.colluder} does not; it takes 2"
             figures += truth.not_attacked(victim, reason)
             continue
         scores = {
-            way: tuple(np.array([told[name] for name in names]) for names in (held, invented))
-            for way, told in claims.items()
+            way: tuple(np.array([claimed[name] for name in names]) for names in (names_held, invented))
+            for way, claimed in claims.items()
         }
         alarms = {way: proportion(int((others > 1).sum()), count) for way, (_, others) in scores.items()}
-        found = {way: partial(proportion, int((names > 1).sum()), count) for way, (names, _) in scores.items()}
+        shares = {way: partial(proportion, int((names > 1).sum()), count) for way, (names, _) in scores.items()}
         aucs = {way: partial(auc_of, *parts) for way, parts in scores.items()}
         counts = {"held": count, "invented": count}
         chance = {"chance": exact(0.5, 2 * count)}
-        figures += truth.figures("found", victim, found, alarms, attainable=1.0, counts=counts)
+        figures += truth.figures("found", victim, shares, alarms, attainable=1.0, counts=counts)
         figures += truth.figures("auc", victim, aucs, chance, attainable=1.0, counts=counts)
     return figures
 

@@ -36,17 +36,20 @@ Scorers = tuple[Mapping[str, Scorer], Scorer]
 def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Scorers:
     """The same for every victim: broadcasts do not tell clients apart."""
     check_broadcast(laboratory)
-    own, model = view.accomplice, view.model
-    row_of, kind = numbers(own.entity_names), numbers(own.relation_names)
+    accomplice, model = view.accomplice, view.model
+    row_of, kind = numbers(accomplice.entity_names), numbers(accomplice.relation_names)
 
     def scores(rows: Tensor, triples: np.ndarray) -> np.ndarray:
-        return row_scores(model, rows, own.relations, places(triples, row_of, kind))
+        return row_scores(model, rows, accomplice.relations, places(triples, row_of, kind))
 
     def beyond_own(triples: np.ndarray) -> np.ndarray:
-        return 2 * scores(own.shared_entities, triples) - scores(own.entities, triples)
+        return 2 * scores(accomplice.shared_entities, triples) - scores(accomplice.entities, triples)
 
-    ways: dict[str, Scorer] = {"score": lambda triples: scores(own.shared_entities, triples), "beyond own": beyond_own}
-    return ways, names_scorer(own)
+    ways: dict[str, Scorer] = {
+        "score": lambda triples: scores(accomplice.shared_entities, triples),
+        "beyond own": beyond_own,
+    }
+    return ways, names_scorer(accomplice)
 
 
 def row_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray) -> np.ndarray:
@@ -62,8 +65,8 @@ def score(claims: Scorers, truth: Truth) -> list[Figure]:
         if reason := no_relation(truth, victim):
             figures += truth.not_attacked(victim, reason)
             continue
-        asked = draw_questions(truth, victim, askable(truth.graph, truth.colluders, victim), truth.rng)
-        figures += question_figures(truth, victim, asked, ways, {"names": names})
+        questions = draw_questions(truth, victim, askable(truth.graph, truth.colluders, victim), truth.rng)
+        figures += question_figures(truth, victim, questions, ways, {"names": names})
     return figures
 
 

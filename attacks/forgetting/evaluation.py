@@ -163,14 +163,14 @@ class Forgetting(msgspec.Struct, frozen=True):
             if row.reason:
                 yield {"measure": "membership.auc", **about, "reason": row.reason}
             for metric in ("auc", "distinguishability", "advantage") if row.figures else ():
-                figures = {role: getattr(found, metric) for role, found in row.figures.items()}
+                figures = {role: getattr(figure, metric) for role, figure in row.figures.items()}
                 yield from _role_rows({"measure": f"membership.{metric}", **about}, figures)
         for row in self.distances:
             about = {"measure": "distance.ks", "client": row.client, "asked": row.asked, "model": row.model}
-            yield from _role_rows(about, {role: found.distance for role, found in row.figures.items()})
+            yield from _role_rows(about, {role: figure.distance for role, figure in row.figures.items()})
         for row in self.updates:
             about = {"measure": "update.auc", "client": row.client, "asked": True}
-            yield from _role_rows(about, {role: found.auc for role, found in row.figures.items()})
+            yield from _role_rows(about, {role: figure.auc for role, figure in row.figures.items()})
             yield from ({**about, "role": role, "reason": reason} for role, reason in row.reasons.items())
         for row in self.rebuilt:
             about = {"measure": "rebuilt.trr", "client": row.client, "asked": True, "variant": row.threat_model}
@@ -277,14 +277,14 @@ def measure_forgetting(
             membership.append(Membership(OTHERS, False, name, "loss", {}, None, reason))
         else:
             membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
-    asked = [audit for audit in audits if audit.asked]
+    requested = [audit for audit in audits if audit.asked]
     return Forgetting(
         {audit.name: (len(audit.forget), len(audit.members), len(audit.controls)) for audit in audits},
         quality,
         membership,
         distances,
         relearning,
-        [update_difference(results, graph, audit, seed) for audit in asked],
+        [update_difference(results, graph, audit, seed) for audit in requested],
         rebuilt,
         notes,
     )
@@ -358,10 +358,10 @@ def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int)
         for victim in victims:
             client = graph.clients[names.index(victim)]
             wanted = set(map(tuple, named_triples(graph, client, np.asarray(forget[victim]))))
-            own = triples.loc[triples["victim"] == victim]
-            for threat in sorted(set(own["threat_model"])):
-                found = own.loc[(own["threat_model"] == threat) & own["right"].astype(bool)]
-                hits = len(wanted & set(zip(found["head"], found["relation"], found["tail"], strict=True)))
+            of_victim = triples.loc[triples["victim"] == victim]
+            for threat in sorted(set(of_victim["threat_model"])):
+                rebuilt = of_victim.loc[(of_victim["threat_model"] == threat) & of_victim["right"].astype(bool)]
+                hits = len(wanted & set(zip(rebuilt["head"], rebuilt["relation"], rebuilt["tail"], strict=True)))
                 right.setdefault((victim, threat), {})[role] = estimate.proportion(hits, len(wanted))
     return [Rebuilt(victim, threat, figures) for (victim, threat), figures in right.items()], notes
 
@@ -370,9 +370,9 @@ def _with_forgotten(own: FederatedGraph, graph: FederatedGraph, forget: Forget) 
     """The truth to hold a run against: its own triples and the forgotten ones, but those whose rows no longer cross."""
     clients = []
     for client in own.clients:
-        asked = np.asarray(forget.get(client.name, np.empty((0, 3), dtype=np.int64)))
-        asked = asked[~contains(client.train, asked)]
-        crossing = (asked[:, [0, 2]] < client.num_trained_entities).all(axis=1)
-        crossing &= asked[:, 1] < client.num_trained_relations
-        clients.append(replace_train(client, np.concatenate([client.train, asked[crossing]])))
+        requested = np.asarray(forget.get(client.name, np.empty((0, 3), dtype=np.int64)))
+        requested = requested[~contains(client.train, requested)]
+        crossing = (requested[:, [0, 2]] < client.num_trained_entities).all(axis=1)
+        crossing &= requested[:, 1] < client.num_trained_relations
+        clients.append(replace_train(client, np.concatenate([client.train, requested[crossing]])))
     return replace(graph, clients=tuple(clients))

@@ -203,7 +203,7 @@ def weigh_evidence(
             models.append(case)
             continue
         hiding = [measure_hiding(one.audited["score"], case.runs["score"], case.forgotten) for one in case.audited]
-        tests, *of_plants = (_tests(case, one, own) for one, own in zip(case.audited, hiding, strict=True))
+        tests, *of_plants = (_tests(case, one, hiding_of) for one, hiding_of in zip(case.audited, hiding, strict=True))
         reading, memory = _sharpest(case, len(references))
         if memory is None:
             models.append(ModelEvidence(case.client, case.asked, case.model, tests))
@@ -223,8 +223,8 @@ def weigh_evidence(
                 reading,
                 own_power.at_random,
                 [
-                    PlantedShare(planted, measurable_share(estimate), min(test.p_value for test in own))
-                    for (planted, _), estimate, own in zip(plants, shares, of_plants, strict=True)
+                    PlantedShare(planted, measurable_share(estimate), min(test.p_value for test in hiding_of))
+                    for (planted, _), estimate, hiding_of in zip(plants, shares, of_plants, strict=True)
                 ],
                 hidden=measurable_share(hiding[0].share),
                 hiding=own_power.hiding,
@@ -319,12 +319,12 @@ def _together(
 
 
 def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
-    made = [
+    named_tests = [
         (f"{name}, against controls" if controls else name, case.against(name, audited.audited[name], case.runs[name]))
         for name, controls in READINGS.items()
     ]
-    made.append(("spread, against controls", hiding.spread))
-    tests = [PairedTest(name, one.estimate(), one.p_value) for name, one in made]
+    named_tests.append(("spread, against controls", hiding.spread))
+    tests = [PairedTest(name, one.estimate(), one.p_value) for name, one in named_tests]
     tests += [
         PairedTest(name, one.estimate(), one.upper_p_value)
         for name, one in (("upper tail", hiding.tail), ("order", hiding.order))

@@ -55,8 +55,8 @@ def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
     A model whose forgotten triples were pushed to the level of others has the right mean and the wrong values: re-training still
     predicts some of them well and others badly.
     """
-    own, others = residuals(audited, runs)
-    return np.abs(own), Runs(np.abs(others.values), runs.trained_on)
+    residual, others = residuals(audited, runs)
+    return np.abs(residual), Runs(np.abs(others.values), runs.trained_on)
 
 
 def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
@@ -95,13 +95,13 @@ def disorder(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
 
     def ranks(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
         """Ranks of the forgotten triples that were not seen, among these; 0 elsewhere."""
-        made, usable = np.zeros(len(values)), forgotten & ~seen
-        made[usable] = rankdata(values[usable]) / max(1, usable.sum())
-        return made
+        ranked, usable = np.zeros(len(values)), forgotten & ~seen
+        ranked[usable] = rankdata(values[usable]) / max(1, usable.sum())
+        return ranked
 
     ranked = np.stack([ranks(one, seen) for one, seen in zip(runs.values, runs.trained_on, strict=True)])
-    own, others = residuals(ranks(audited, np.zeros(len(audited), dtype=bool)), Runs(ranked, runs.trained_on))
-    return paired_difference(own**2, Runs(others.values**2, runs.trained_on), forgotten, against_controls=False)
+    residual, others = residuals(ranks(audited, np.zeros(len(audited), dtype=bool)), Runs(ranked, runs.trained_on))
+    return paired_difference(residual**2, Runs(others.values**2, runs.trained_on), forgotten, against_controls=False)
 
 
 def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Estimate | None:
@@ -120,14 +120,14 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Esti
     if informed.sum() < 2 or not ignorant.any():
         return None
     best: tuple[float, Estimate | None] = (math.inf, None)
-    own, others = residuals(audited, runs)
+    residual, others = residuals(audited, runs)
     never_seen = others.values[~runs.trained_on & forgotten]
     for level, threshold in zip(LEVELS, np.quantile(never_seen, 1 - np.array(LEVELS)), strict=True):
         above = others.values > threshold
         rates = np.array([row[saw].mean() for row, saw in zip(above, seen, strict=True) if saw.any()])
         if rates.mean() > level:
             expected = np.mean([_bound(row[forgotten], rates).high for row in above[ignorant]])
-            best = min(best, (float(expected), _bound(own[forgotten] > threshold, rates)), key=lambda one: one[0])
+            best = min(best, (float(expected), _bound(residual[forgotten] > threshold, rates)), key=lambda one: one[0])
     return best[1]
 
 
@@ -150,13 +150,15 @@ def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: n
     values = runs.values[run].copy()
     rows = np.nonzero(forgotten)[0]
     candidates = np.nonzero(forgotten & runs.trained_on.any(axis=0))[0]
-    kept = rng.permutation(candidates)[: round(share * len(rows))]
-    rest = np.setdiff1d(rows, kept)
-    drawn = (runs.trained_on[:, kept] * rng.random((len(runs.values), len(kept)))).argmax(axis=0)  # any that saw it
+    unmoved = rng.permutation(candidates)[: round(share * len(rows))]
+    rest = np.setdiff1d(rows, unmoved)
+    drawn = (runs.trained_on[:, unmoved] * rng.random((len(runs.values), len(unmoved)))).argmax(
+        axis=0
+    )  # any that saw it
     ordered = np.sort(values[rows])
-    own = values[rest]
-    values[kept[np.argsort(runs.values[drawn, kept])]] = ordered[len(rest) :]
-    values[rest[np.argsort(own)]] = ordered[: len(rest)]
+    moved_values = values[rest]
+    values[unmoved[np.argsort(runs.values[drawn, unmoved])]] = ordered[len(rest) :]
+    values[rest[np.argsort(moved_values)]] = ordered[: len(rest)]
     return values
 
 
@@ -178,9 +180,9 @@ class Hiding(NamedTuple):
 
 def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Hiding:
     """All of it. Args: as for `paired_difference`."""
-    own, others = deviations(audited, runs)
+    deviation, others = deviations(audited, runs)
     return Hiding(
-        paired_difference(own, others, forgotten, against_controls=True),
+        paired_difference(deviation, others, forgotten, against_controls=True),
         upper_tail(audited, runs, forgotten),
         disorder(audited, runs, forgotten),
         hidden_share(audited, runs, forgotten),

@@ -221,12 +221,12 @@ def measure_sensitivity(
     """
     passes_from = max((one.bound for one in honest), default=math.inf)
     told_apart_from = rejected_from = None
-    told = rejected = bool(honest)
+    noticed = rejected = bool(honest)
     for share in sorted({*shares, tolerance}, reverse=True):
-        found = plants(share) if told or rejected else []
-        told = told and bool(np.mean([one.told_apart for one in found]) >= NOTICED)
-        rejected = rejected and bool(np.mean([one.bound > tolerance for one in found]) >= NOTICED)
-        told_apart_from = share if told else told_apart_from
+        planted = plants(share) if noticed or rejected else []
+        noticed = noticed and bool(np.mean([one.told_apart for one in planted]) >= NOTICED)
+        rejected = rejected and bool(np.mean([one.bound > tolerance for one in planted]) >= NOTICED)
+        told_apart_from = share if noticed else told_apart_from
         rejected_from = share if rejected else rejected_from
     return Sensitivity(told_apart_from, passes_from if passes_from <= 1 else None, rejected_from)
 
@@ -253,7 +253,9 @@ def distance_to_runs(audited: np.ndarray, references: np.ndarray) -> Paired:
     def mean_distance(scores: np.ndarray, others: np.ndarray) -> float:
         return float(np.mean([_kolmogorov_smirnov(scores, other) for other in others]))
 
-    null = np.array([mean_distance(own, np.delete(references, k, axis=0)) for k, own in enumerate(references)])
+    null = np.array(
+        [mean_distance(reference, np.delete(references, k, axis=0)) for k, reference in enumerate(references)]
+    )
     error = float(null.std(ddof=1)) * math.sqrt(1 + 1 / len(null))
     return Paired(mean_distance(audited, references) - float(null.mean()), error, len(null) - 1, len(audited))
 

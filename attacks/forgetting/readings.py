@@ -73,23 +73,23 @@ def read_run(
     for audit in audits:
         client, options = graph.clients[audit.place], result.options
         known = known_triples(client, options)
-        for name, one in client_models(result, audit.place).items():
+        for name, model in client_models(result, audit.place).items():
             relearned = None
             if relearn_steps and audit.asked:
                 rng = generator(seed, "relearn", audit.place, name)
-                *_, last = relearning_models(one, audit.forget, options, relearn_steps, rng)
+                *_, last = relearning_models(model, audit.forget, options, relearn_steps, rng)
                 relearned = reciprocal_ranks(last, audit.forget, known)
-            losses = triple_losses(one.model, *one.rows, audit.triples, temperature=options.sampling_temperature)
-            ranks = reciprocal_ranks(one, audit.triples, known)
+            losses = triple_losses(model.model, *model.rows, audit.triples, temperature=options.sampling_temperature)
+            ranks = reciprocal_ranks(model, audit.triples, known)
             readings[audit.place, name] = Reading(
                 {
-                    "score": one.scores(audit.triples),
+                    "score": model.scores(audit.triples),
                     "likelihood": -losses,
                     "reciprocal rank": ranks,
-                    RELATION_RANK: relation_ranks(one, audit.triples, client.triples),
+                    RELATION_RANK: relation_ranks(model, audit.triples, client.triples),
                 },
                 relearned,
-                reciprocal_ranks(one, client.test, known),
+                reciprocal_ranks(model, client.test, known),
             )
     none = {audit.place: np.zeros(len(audit.triples), dtype=bool) for audit in audits}
     return AuditRun(readings, dict(trained_on) if trained_on is not None else none)

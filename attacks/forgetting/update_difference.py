@@ -93,9 +93,9 @@ def _seen_alone(result: KgeResult, client: str, started_from: KgeResult | None) 
     graph, *others = sorted(result.graph.clients, key=lambda one: one.name != client)
     rows = np.full((graph.num_entities, result.options.kge_model().entity_width), np.nan)
     row_of = {result.graph.entities[number]: row for row, number in enumerate(graph.entity_ids)}
-    known = started_from.known.get("entities", {}) if started_from else {}
-    if started_from and known:
-        sent = next(iter(known.values())).numpy()
+    known_rows = started_from.known.get("entities", {}) if started_from else {}
+    if started_from and known_rows:
+        sent = next(iter(known_rows.values())).numpy()
         for row, name in enumerate(started_from.row_names["entities"]):
             if name in row_of:
                 rows[row_of[name]] = sent[row]

@@ -70,11 +70,11 @@ class Trigger(NamedTuple):
         for first, size in zip(graphs.node_ptr[:-1], graphs.sizes, strict=True):
             role[first + rng.permutation(size)[: len(self)]] = np.arange(len(self))
         edges = graphs.edges()
-        kept = edges[(role[edges] < 0).any(axis=1)]  # within a graph, so that two chosen ends are of one trigger
+        remaining = edges[(role[edges] < 0).any(axis=1)]  # within a graph, so that two chosen ends are of one trigger
         chosen = np.flatnonzero(role >= 0).reshape(len(graphs), len(self))
         places = np.take_along_axis(chosen, np.argsort(role[chosen], axis=1), axis=1)
         added = places[:, np.argwhere(self.adjacency)].reshape(-1, 2)
-        return _with_edges(graphs, np.concatenate([kept, added]), graphs.classes)
+        return _with_edges(graphs, np.concatenate([remaining, added]), graphs.classes)
 
 
 def _with_edges(graphs: GraphSet, edges: np.ndarray, classes: np.ndarray) -> GraphSet:
@@ -181,8 +181,8 @@ def _measure(
         triggered = trigger.hidden_in(client.graphs.subset(asked), rng)
         success = []
         for result in (attacked, clean):  # what the client classifies with at the best round
-            own = result.trained[place] if result.options.evaluates_before_broadcast else {}
-            model = GraphModel(PublicSettings.of(result.options), {**result.models[place], **own})
+            trained = result.trained[place] if result.options.evaluates_before_broadcast else {}
+            model = GraphModel(PublicSettings.of(result.options), {**result.models[place], **trained})
             success.append(model.probabilities(triggered).argmax(axis=1) == target)
     lost = clean.test[place].correct.astype(np.float64) - attacked.test[place].correct
     return success[0], success[1], lost

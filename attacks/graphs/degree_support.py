@@ -50,8 +50,8 @@ def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> 
     """Tell by victim which columns its training graphs use."""
 
     def tell(victim: GraphVictim) -> Told:
-        used, known = _used(view, victim), victim.auxiliary
-        return Told(used, None if known is None else used_columns(known, view.settings))
+        used, auxiliary = _used(view, victim), victim.auxiliary
+        return Told(used, None if auxiliary is None else used_columns(auxiliary, view.settings))
 
     return claim_each(view.victims, tell)
 
@@ -95,10 +95,10 @@ def decayed(before: Tensor, steps: int, settings: PublicSettings) -> Tensor:
     """Train parameters with a new optimiser that get no gradient but from weight decay."""
     parameter = before.clone().contiguous().requires_grad_()
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
-    own = kind([parameter], lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
+    optimizer = kind([parameter], lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
     for _ in range(steps):
         parameter.grad = torch.zeros_like(parameter)
-        own.step()
+        optimizer.step()
     return parameter.detach()
 
 

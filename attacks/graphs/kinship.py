@@ -36,9 +36,9 @@ Pairs = Mapping[tuple[str, str], float]
 
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[tuple[str, str], float]]:
     """Measure how alike each two clients look, by variant."""
-    known = [victim for victim in view.victims if victim.broadcast is not None and victim.upload is not None]
-    updates = {one.name: change(one.broadcast or {}, one.upload or {}) for one in known}
-    sent = {one.name: view.layout.pack(one.broadcast or {}) for one in known}
+    seen = [victim for victim in view.victims if victim.broadcast is not None and victim.upload is not None]
+    updates = {one.name: change(one.broadcast or {}, one.upload or {}) for one in seen}
+    sent = {one.name: view.layout.pack(one.broadcast or {}) for one in seen}
     pairs = list(itertools.combinations(updates, 2))
     return {
         "updates": {(one, other): float(updates[one] @ updates[other]) for one, other in pairs},

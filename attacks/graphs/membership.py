@@ -64,31 +64,31 @@ def _of_models(
     shadows = train_shadows(view, laboratory, num_shadows, rng) if num_shadows else None
     reference = train_reference(view, laboratory, rng) if view.threat_model.auxiliary and not shadows else {}
     variance: Variance = "per_triple" if num_shadows >= OWN_VARIANCE else "pooled"
-    found: dict[str, Scores | NotAttacked] = {}
+    scores_of: dict[str, Scores | NotAttacked] = {}
     for victim in victims:
-        asked, scores = victim.candidates, dict[str, np.ndarray]()
-        assert asked is not None
+        candidates, scores = victim.candidates, dict[str, np.ndarray]()
+        assert candidates is not None
         for name, model in victim.models.items():
-            losses = model.losses(asked)
+            losses = model.losses(candidates)
             scores[f"{name}, loss"] = loss_threshold(losses)
             if shadows and victim.name in shadows.inside:
-                answers = model.logits(asked), shadows.logits[victim.name][name], shadows.inside[victim.name]
+                answers = model.logits(candidates), shadows.logits[victim.name][name], shadows.inside[victim.name]
                 scores[f"{name}, calibrated"] = calibrated(*answers)
                 scores[f"{name}, lira"] = likelihood_ratio(*answers, variance=variance)
                 if variance == "per_triple":  # with one variance for all, the order is that of "calibrated"
                     scores[f"{name}, lira offline"] = likelihood_ratio(*answers, mode="offline", variance=variance)
             elif victim.name in reference:
-                scores[f"{name}, calibrated"] = reference[victim.name][name].losses(asked) - losses
-        found[victim.name] = scores
-    return found
+                scores[f"{name}, calibrated"] = reference[victim.name][name].losses(candidates) - losses
+        scores_of[victim.name] = scores
+    return scores_of
 
 
 def _of_shared(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> Scores:
     """Score by the shared parameters that the adversary saw, made whole with layers of its own."""
     shared: Tensors | None
     before: Tensors | None = None
-    asked = victim.candidates
-    assert asked is not None
+    candidates = victim.candidates
+    assert candidates is not None
     if not view.threat_model.server:
         assert view.colluder is not None
         name, shared = "broadcast", view.colluder.received
@@ -100,14 +100,14 @@ def _of_shared(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -
         name, shared, before = "upload", victim.upload, victim.broadcast
     assert shared is not None
     layers = _layers(view, victim, shared, rng)
-    losses = GraphModel(view.settings, {**layers, **shared}).losses(asked)
+    losses = GraphModel(view.settings, {**layers, **shared}).losses(candidates)
     scores = {f"{name}, loss": loss_threshold(losses)}
     if before is not None:
         model = GraphModel(view.settings, {**layers, **before})
-        scores[f"{name}, calibrated"] = model.losses(asked) - losses
-        scores[f"{name}, alignment"] = model.alignment(asked, {one: before[one] - shared[one] for one in shared})
+        scores[f"{name}, calibrated"] = model.losses(candidates) - losses
+        scores[f"{name}, alignment"] = model.alignment(candidates, {one: before[one] - shared[one] for one in shared})
         if victim.correction is not None:
-            scores["correction, alignment"] = model.alignment(asked, victim.correction)
+            scores["correction, alignment"] = model.alignment(candidates, victim.correction)
     return scores
 
 
@@ -214,13 +214,13 @@ def score(claims: Mapping[str, Scores | NotAttacked], truth: Truth) -> list[Figu
         if isinstance(scores, NotAttacked):
             figures += truth.not_attacked(client.name, scores)
             continue
-        asked = draw_candidates(truth.graph, place, truth.seed)
-        assert asked is not None  # its victim had candidates
+        candidates = draw_candidates(truth.graph, place, truth.seed)
+        assert candidates is not None  # its victim had candidates
         for variant, of_variant in scores.items():
-            figures += _figures(truth, client.name, variant, of_variant, asked.member)
+            figures += _figures(truth, client.name, variant, of_variant, candidates.member)
             below = (of_variant[:, None] > of_variant).mean(axis=1)  # shares of the scores below each, ties half
             ranks = below + (of_variant[:, None] == of_variant).mean(axis=1) / 2
-            parts.setdefault(variant, []).append((ranks, asked.member))
+            parts.setdefault(variant, []).append((ranks, candidates.member))
     for variant, of_all in parts.items():
         together, member = (np.concatenate(one) for one in zip(*of_all, strict=True))
         figures += _figures(truth, ALL, variant, together, member, num_attacked=len(of_all))
@@ -231,22 +231,22 @@ def _figures(
     truth: Truth, victim: str, variant: str, scores: np.ndarray, member: np.ndarray, num_attacked: int = 1
 ) -> list[Figure]:
     rng = generator(truth.seed, "advantage", victim, variant)
-    found = measure_membership(scores, member, attack=variant, control="held_out", rng=rng)
+    measured = measure_membership(scores, member, attack=variant, control="held_out", rng=rng)
     about = {
         "attainable": 1.0, "variant": variant, "num_attacked": num_attacked,
-        "counts": {"members": found.num_forgotten, "controls": found.num_controls},
+        "counts": {"members": measured.num_forgotten, "controls": measured.num_controls},
     }  # fmt: skip
-    n, figures = found.auc.n, []
-    figures.append(truth.figure("auc", victim, found.auc, baseline=exact(0.5, n), **about))
-    for low in found.low_fpr:
+    n, figures = measured.auc.n, []
+    figures.append(truth.figure("auc", victim, measured.auc, baseline=exact(0.5, n), **about))
+    for low in measured.low_fpr:
         if low.direction == "remembered":
             reason = None
             if low.tpr is None:
                 needed = f"{low.max_fpr:.1%} false alarms take {math.ceil(1 / low.max_fpr):,} never-seen graphs"
-                reason = f"{needed}; {found.num_controls:,} match"
+                reason = f"{needed}; {measured.num_controls:,} match"
             tpr, base = low.tpr or NOT_ATTACKED, exact(low.max_fpr, n)
             figures.append(truth.figure(TPR[low.max_fpr], victim, tpr, baseline=base, reason=reason, **about))
-    figures.append(truth.figure("advantage", victim, found.advantage, baseline=exact(0.0, n), **about))
+    figures.append(truth.figure("advantage", victim, measured.advantage, baseline=exact(0.0, n), **about))
     return figures
 
 

@@ -51,19 +51,19 @@ class GraphModel:
     def alignment(self, graphs: GraphSet, direction: Mapping[str, Tensor]) -> np.ndarray:
         """Cosine of the gradient of each graph's loss to a direction of some parameters by name, float64 `[n]`."""
         trainer = own_client(self.settings, graphs, seed=0)
-        own = dict(trainer.model.named_parameters())
+        parameters = dict(trainer.model.named_parameters())
         with torch.no_grad():
-            for name, parameter in own.items():
+            for name, parameter in parameters.items():
                 parameter.copy_(self.parameters[name])
         towards = torch.cat([direction[name].flatten() for name in direction]).double()
-        found = np.zeros(len(graphs))
+        cosines = np.zeros(len(graphs))
         for number in range(len(graphs)):
             batch = Batch.of(trainer.client.graphs.subset([number]))
             loss = functional.cross_entropy(trainer.model(batch), batch.classes)
-            gradients = torch.autograd.grad(loss, [own[name] for name in direction], materialize_grads=True)
+            gradients = torch.autograd.grad(loss, [parameters[name] for name in direction], materialize_grads=True)
             gradient = torch.cat([one.flatten() for one in gradients]).double()
-            found[number] = float(functional.cosine_similarity(gradient, towards, dim=0))
-        return found
+            cosines[number] = float(functional.cosine_similarity(gradient, towards, dim=0))
+        return cosines
 
     def _of_classes(self, graphs: GraphSet) -> np.ndarray:
         return self.probabilities(graphs)[np.arange(len(graphs)), graphs.classes]
@@ -88,11 +88,11 @@ def train_layers(
         seed: of first values, batches and dropout. epochs: None: `LAYER_EPOCHS`.
     """
     trainer = own_client(settings, graphs, seed=seed, local_steps=None)
-    own = dict(trainer.model.named_parameters())
+    parameters = dict(trainer.model.named_parameters())
     with torch.no_grad():
         for name, tensor in shared.items():
-            own[name].copy_(tensor)
-    layers = [parameter for name, parameter in own.items() if name not in shared]
+            parameters[name].copy_(tensor)
+    layers = [parameter for name, parameter in parameters.items() if name not in shared]
     if not layers:
         return {}
     optimizer = torch.optim.Adam(layers, lr=LAYER_RATE, weight_decay=settings.weight_decay)

@@ -93,15 +93,15 @@ def _infer(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> In
     if view.round != 1:
         raise NotAttacked(f"it had trained for {view.round - 1} rounds before, in states that are not known")
     features, targets = [], []
-    for own in itertools.islice(draws(graphs, victim.num_graphs, rng), NUM_CLIENTS):
-        targets.append(Properties.of(own.classes, own.sizes, own.num_classes).vector())
-        features.append(play(view.settings, own, broadcast, seed=int(rng.integers(2**31))))
-    known = np.stack(targets)
+    for drawn in itertools.islice(draws(graphs, victim.num_graphs, rng), NUM_CLIENTS):
+        targets.append(Properties.of(drawn.classes, drawn.sizes, drawn.num_classes).vector())
+        features.append(play(view.settings, drawn, broadcast, seed=int(rng.integers(2**31))))
+    properties = np.stack(targets)
     guesses = {
         GUESS_GRAPHS: Properties.of(graphs.classes, graphs.sizes, graphs.num_classes),
-        GUESS_DRAWN: Properties.read(known.mean(axis=0)),
+        GUESS_DRAWN: Properties.read(properties.mean(axis=0)),
     }
-    return Inferred(Properties.read(ridge(np.stack(features), known, change(broadcast, upload))), guesses)
+    return Inferred(Properties.read(ridge(np.stack(features), properties, change(broadcast, upload))), guesses)
 
 
 def draws(graphs: GraphSet, count: int, rng: np.random.Generator) -> Iterator[GraphSet]:
@@ -110,8 +110,8 @@ def draws(graphs: GraphSet, count: int, rng: np.random.Generator) -> Iterator[Gr
     while True:
         shares = rng.dirichlet(np.ones(len(present)))
         weights = graphs.sizes.astype(np.float64) ** rng.uniform(-LARGEST_TILT, LARGEST_TILT)
-        for one, share in zip(present, shares, strict=True):
-            of_class = graphs.classes == one
+        for class_number, share in zip(present, shares, strict=True):
+            of_class = graphs.classes == class_number
             weights[of_class] *= share / weights[of_class].sum()
         yield graphs.subset(rng.choice(len(graphs), size=count, p=weights / weights.sum()))
 
@@ -168,20 +168,22 @@ def score(claims: Mapping[str, Inferred | NotAttacked], truth: Truth) -> list[Fi
         resampled = [inferred.found.error(Properties.of(classes[rows], sizes[rows], num_classes)) for rows in picked]
         true = Properties.of(classes, sizes, num_classes)
         for metric, error in inferred.found.error(true).items():
-            guesses = {guess: exact(found.error(true)[metric], num) for guess, found in inferred.guesses.items()}
+            guesses = {guess: exact(guessed.error(true)[metric], num) for guess, guessed in inferred.guesses.items()}
             least = min(guesses.values(), key=lambda guess: guess.value)
             errors = np.array([one[metric] for one in resampled])
             estimate = _estimate(error, errors, num)
             figures.append(truth.figure(metric, name, estimate, baseline=least, attainable=0.0, guesses=guesses))
             parts[metric].append((error, errors, least.value))
-    for metric, found in parts.items():
-        if found:
-            errors = np.stack([resampled for _, resampled, _ in found]).mean(axis=0)
+    for metric, guessed in parts.items():
+        if guessed:
+            errors = np.stack([resampled for _, resampled, _ in guessed]).mean(axis=0)
             error, least = (
-                float(np.mean(values)) for values in zip(*((one, low) for one, _, low in found), strict=True)
+                float(np.mean(values)) for values in zip(*((one, low) for one, _, low in guessed), strict=True)
             )
-            estimate, base = _estimate(error, errors, len(found)), exact(least, len(found))
-            figures.append(truth.figure(metric, ALL, estimate, baseline=base, attainable=0.0, num_attacked=len(found)))
+            estimate, base = _estimate(error, errors, len(guessed)), exact(least, len(guessed))
+            figures.append(
+                truth.figure(metric, ALL, estimate, baseline=base, attainable=0.0, num_attacked=len(guessed))
+            )
     return figures
 
 

@@ -184,31 +184,31 @@ def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
     def tell(victim: VictimView) -> Told:
         own = signals_in(view, victim, temperature)
         triples = candidates[victim.name]
-        told = set() if victim.auxiliary is None else {tuple(triple) for triple in victim.auxiliary}
-        known = np.array([tuple(triple) not in told for triple in triples], dtype=bool)
+        auxiliary = set() if victim.auxiliary is None else {tuple(triple) for triple in victim.auxiliary}
+        unknown_triples = np.array([tuple(triple) not in auxiliary for triple in triples], dtype=bool)
         others: list[dict[str, Signals]] = []
         for _, by_victim in shadows:
             signals = by_victim[victim.name]
             others.append({} if isinstance(signals, NotAttacked) else signals)
         for name in own:
             for signals in (own, *others):
-                known &= np.isfinite(signals[name]["score"]) if name in signals else False
-        if known.sum() < 4:  # two members and two controls
+                unknown_triples &= np.isfinite(signals[name]["score"]) if name in signals else False
+        if unknown_triples.sum() < 4:  # two members and two controls
             raise NotAttacked(f"{TOO_FEW} that the adversary can be asked about")
-        inside = np.array([member[victim.name][known] for member, _ in shadows], dtype=bool)
+        inside = np.array([member[victim.name][unknown_triples] for member, _ in shadows], dtype=bool)
         ways: dict[str, np.ndarray] = {}
         for name in own:
             here, *there = (
-                {kind: values[known] for kind, values in signals[name].items()} for signals in (own, *others)
+                {kind: values[unknown_triples] for kind, values in signals[name].items()} for signals in (own, *others)
             )
             for way, values in _ways(here, there, inside, options.shadow_knowledge).items():
                 ways[f"{name}, {way}"] = values
         knowledge = data.get(victim.name, view.colluder.named_triples if view.colluder else victim.auxiliary)
         guesses = {}
         if knowledge is not None:
-            guesses["names"] = names_scorer(knowledge)(triples[known])
-            guesses["degrees"] = degrees_scorer(knowledge)(triples[known])
-        return Told(known, ways, guesses)
+            guesses["names"] = names_scorer(knowledge)(triples[unknown_triples])
+            guesses["degrees"] = degrees_scorer(knowledge)(triples[unknown_triples])
+        return Told(unknown_triples, ways, guesses)
 
     return claim_each(view.victims, tell)
 
@@ -235,11 +235,11 @@ def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure
     audits = {audit.name: audit for audit in draw_candidates(truth.graph, truth.seed) if audit.reason is None}
     figures: list[Figure] = []
     groups: list[Group] = []
-    for victim, told in claims.items():
+    for victim, claim in claims.items():
         try:
-            if isinstance(told, NotAttacked):
-                raise told
-            groups.append(_group(truth, audits[victim], told))
+            if isinstance(claim, NotAttacked):
+                raise claim
+            groups.append(_group(truth, audits[victim], claim))
         except NotAttacked as reason:
             figures += truth.not_attacked(victim, reason)
     for group in [*groups, *([together(groups)] if groups else [])]:
@@ -253,14 +253,14 @@ def _group(truth: Truth, audit: Audited, told: Told) -> Group:
     """Join a victim's scores with the truth, members first. Raises `NotAttacked` for fewer than two of either kind."""
     model = truth.threat_model
     alone = model.colluder and not model.server
-    asked = asked_candidates(truth.graph, audit, truth.colluders, truth.seed, alone=alone)[told.known]
-    order = np.argsort(asked)
-    member = asked[order] < len(audit.members)
+    candidates = asked_candidates(truth.graph, audit, truth.colluders, truth.seed, alone=alone)[told.known]
+    order = np.argsort(candidates)
+    member = candidates[order] < len(audit.members)
     m, c = int(member.sum()), int((~member).sum())
     if min(m, c) < 2:
         raise NotAttacked(f"{TOO_FEW} that the adversary can be asked about")
     client = truth.own(audit.name)
-    triples = audit.triples[asked[order]]
+    triples = audit.triples[candidates[order]]
     ways, guesses = ({name: values[order] for name, values in part.items()} for part in (told.ways, told.guesses))
     unfair = []  # what tells members from controls although no adversary has it
     for name, scorer in data_scorers(client, audit).items():

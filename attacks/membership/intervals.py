@@ -52,8 +52,8 @@ def dyadic_tpr(
     Raises:
         ValueError: too few controls.
     """
-    found = tpr_at_fpr(members, controls, max_fpr, "remembered").tpr
-    if found is None:
+    reached = tpr_at_fpr(members, controls, max_fpr, "remembered").tpr
+    if reached is None:
         raise ValueError(f"an FPR of {max_fpr:.1%} takes more than {len(controls)} controls")
     m, c = len(members), len(controls)
     placed = placements(members, controls)
@@ -63,15 +63,15 @@ def dyadic_tpr(
         _design_effect(controls > threshold, placed.controls, ends[m:]),
     )
     count, usable = (max(1, round(size / effect)) for size, effect in zip((m, c), effects, strict=True))
-    wide = proportion(found.value * count, count, compared=compared)
+    wide = proportion(reached.value * count, count, compared=compared)
     tail = 0.025 / compared
     descending = np.sort(controls)[::-1]
     exceeding = [min(c - 1, round(one * c / usable)) for one in binom.ppf([tail, 1 - tail], usable, max_fpr)]
     least, most = (float((members > descending[number]).mean()) for number in exceeding)
-    low = found.value - math.hypot(found.value - wide.low, max(0.0, found.value - least))
-    high = found.value + math.hypot(wide.high - found.value, max(0.0, most - found.value))
+    low = reached.value - math.hypot(reached.value - wide.low, max(0.0, reached.value - least))
+    high = reached.value + math.hypot(wide.high - reached.value, max(0.0, most - reached.value))
     method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
-    return Estimate(found.value, min(found.value, max(0.0, low)), max(found.value, min(1.0, high)), m, method)
+    return Estimate(reached.value, min(reached.value, max(0.0, low)), max(reached.value, min(1.0, high)), m, method)
 
 
 def dyadic_mean(values: np.ndarray, ends: np.ndarray, *, compared: int = 1) -> Estimate:
@@ -112,8 +112,8 @@ def _design_effect(found: np.ndarray, placed: np.ndarray, ends: np.ndarray) -> f
 
 
 def _dyadic(influence: np.ndarray, ends: np.ndarray) -> float:
-    pairs, own = np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)  # some stand in several triples
-    summed = np.bincount(own.ravel(), influence)
+    pairs, pair_of = np.unique(np.sort(ends, axis=1), axis=0, return_inverse=True)  # some stand in several triples
+    summed = np.bincount(pair_of.ravel(), influence)
     return dyadic_variance(summed, pairs[:, 0], pairs[:, 1])
 
 
@@ -137,9 +137,9 @@ def spearman(scores: np.ndarray, values: np.ndarray, *, compared: int = 1) -> Es
         )
     ranks = [rankdata(one) - (len(scores) + 1) / 2 for one in (scores, values)]
     size = math.sqrt(float((ranks[0] ** 2).sum()) * float((ranks[1] ** 2).sum()))
-    found = float(ranks[0] @ ranks[1]) / size if size > 0 else 0.0
-    half = critical_value(compared) * math.sqrt((1 + found**2 / 2) / (len(scores) - 3))
-    centre = math.atanh(min(max(found, -1 + 1e-12), 1 - 1e-12))
+    correlation = float(ranks[0] @ ranks[1]) / size if size > 0 else 0.0
+    half = critical_value(compared) * math.sqrt((1 + correlation**2 / 2) / (len(scores) - 3))
+    centre = math.atanh(min(max(correlation, -1 + 1e-12), 1 - 1e-12))
     low, high = (math.tanh(centre + sign * half) for sign in (-1, 1))
     method = "bonett-wright" if compared == 1 else f"bonett-wright, best of {compared}"
-    return Estimate(found, min(low, found), max(high, found), len(scores), method)
+    return Estimate(correlation, min(low, correlation), max(high, correlation), len(scores), method)

@@ -92,13 +92,13 @@ def triple_answers(
 
     Args: as `triple_losses`.
     """
-    found = np.zeros((2, len(triples)))
+    answers = np.zeros((2, len(triples)))
     for block, scores, true in _scores_of_ends(model, entities, relations, triples, block_bytes):
-        own = scores.gather(1, true)
-        ranks = (scores > own).sum(dim=1) + ((scores == own).sum(dim=1) + 1) / 2
-        for row, values in enumerate((own[:, 0] - scores.logsumexp(dim=1), ranks.double().log())):
-            found[row, block] += values.cpu().numpy() / 2
-    return found[0], found[1]
+        true_scores = scores.gather(1, true)
+        ranks = (scores > true_scores).sum(dim=1) + ((scores == true_scores).sum(dim=1) + 1) / 2
+        for row, values in enumerate((true_scores[:, 0] - scores.logsumexp(dim=1), ranks.double().log())):
+            answers[row, block] += values.cpu().numpy() / 2
+    return answers[0], answers[1]
 
 
 def rank_threshold(log_ranks: np.ndarray) -> np.ndarray:

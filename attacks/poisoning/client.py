@@ -77,12 +77,14 @@ class Poisoner(Adversary):
 
 def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted:
     """Draw false triples from what the client knows, and train on them in the run."""
-    own, options = view.accomplice.of_the_first, laboratory.options
-    changed = (own.entities != own.shared_entities).any(dim=1).numpy()
-    others = set(own.entity_names[changed]) or set(own.entity_names)
-    names, relations = own.entity_names, own.relation_names
-    known = np.stack([names[own.triples[:, 0]], relations[own.triples[:, 1]], names[own.triples[:, 2]]], axis=1)
-    triples = draw_false(known, options.poison_triples, rng, others)
+    accomplice, options = view.accomplice.of_the_first, laboratory.options
+    changed = (accomplice.entities != accomplice.shared_entities).any(dim=1).numpy()
+    others = set(accomplice.entity_names[changed]) or set(accomplice.entity_names)
+    names, relations = accomplice.entity_names, accomplice.relation_names
+    named_triples = np.stack(
+        [names[accomplice.triples[:, 0]], relations[accomplice.triples[:, 1]], names[accomplice.triples[:, 2]]], axis=1
+    )
+    triples = draw_false(named_triples, options.poison_triples, rng, others)
     laboratory.check_repeatable()
     if not len(triples.planted):
         raise NotAttacked("no false triple of entities that others hold can be drawn from the client's own")
@@ -90,11 +92,11 @@ def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Pl
     rows = np.array([(row_of[head], kind[relation], row_of[tail]) for head, relation, tail in triples.planted])
     begins = first_round(laboratory)
     make = {
-        way: partial(Poisoner, own.name, rows, options.poison_copies, boost, begins)
+        way: partial(Poisoner, accomplice.name, rows, options.poison_copies, boost, begins)
         for way, boost in (("plain", 1.0), ("boosted", options.boost))
     }
     attacked = train_with(laboratory, make, begins)
-    return Planted(dict.fromkeys((victim.name for victim in view.victims), triples), attacked, (own.name,))
+    return Planted(dict.fromkeys((victim.name for victim in view.victims), triples), attacked, (accomplice.name,))
 
 
 ATTACK = Attack(

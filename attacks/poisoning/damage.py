@@ -75,15 +75,15 @@ def damage(
 def _reaches_nobody(clean: KgeResult, adversaries: Sequence[str]) -> str | None:
     """That no row of the adversaries' is another client's; None where one is, or where the server is the adversary."""
     for table in RECIPES[clean.options.algorithm].shared if adversaries else ():
-        own, others = set[int](), set[int]()
+        attackers, others = set[int](), set[int]()
         for client in clean.graph.clients:
             ids, count = (
                 (client.entity_ids, client.num_trained_entities)
                 if table == "entities"
                 else (client.relation_ids, client.num_trained_relations)
             )
-            (own if client.name in adversaries else others).update(ids[:count].tolist())
-        if own & others:
+            (attackers if client.name in adversaries else others).update(ids[:count].tolist())
+        if attackers & others:
             return None
     whose = " and ".join(adversaries)
     return f"no other client has a row of {whose}'s: what it uploads reaches nobody" if adversaries else None

@@ -100,12 +100,12 @@ def without_true(truth: Truth, plans: Mapping[str, FalseTriples]) -> dict[str, F
 
 def held_by(truth: Truth, client: str, triples: np.ndarray) -> np.ndarray:
     """Triples of names whose entities and relation a client trains, in its local ids, int64 `[k, 3]`."""
-    own, graph = truth.own(client), truth.graph
+    client_graph, graph = truth.own(client), truth.graph
     entity, relation = (
         {names[number]: local for local, number in enumerate(ids[:count].tolist())}
         for names, ids, count in (
-            (graph.entities, own.entity_ids, own.num_trained_entities),
-            (graph.relations, own.relation_ids, own.num_trained_relations),
+            (graph.entities, client_graph.entity_ids, client_graph.num_trained_entities),
+            (graph.relations, client_graph.relation_ids, client_graph.num_trained_relations),
         )
     )
     local = [
@@ -170,8 +170,8 @@ def late(attacked: Mapping[str, KgeResult], begins: int) -> str | None:
     if not begins:
         return None
     foiled = []
-    for way, one in attacked.items():
-        checked = [entry for entry in one.rounds if entry.valid is not None]
+    for way, view in attacked.items():
+        checked = [entry for entry in view.rounds if entry.valid is not None]
         best = max(checked, key=lambda entry: entry.valid or 0.0, default=None)
         if best is not None and best.round < begins:
             foiled.append(f"round {best.round} ({way})")
@@ -208,8 +208,8 @@ def tail_ranks(result: KgeResult, place: int, triples: np.ndarray) -> np.ndarray
     own = "trained" if result.options.evaluates_before_broadcast else "tables"
     model, tables = result.predictor("private" if result.private else own, place)
     client = result.graph.clients[place]
-    known = KnownTriples.build(client.triples, "tail", client.num_relations)
-    return filtered_ranks(model, tables.entities, tables.relations, triples, [known])[:, 0]
+    true_tails = KnownTriples.build(client.triples, "tail", client.num_relations)
+    return filtered_ranks(model, tables.entities, tables.relations, triples, [true_tails])[:, 0]
 
 
 def _figures(

@@ -75,11 +75,11 @@ class ShadowModel:
 
     def train(self, round: int, table: Tensor) -> Tensor:
         """Its entity rows `[len(rows), W]` after a client's round of training from those of a table `[N, W]`."""
-        own = self._stack.rows("entities", 0).detach()
-        own.copy_(table[self.rows])
+        rows = self._stack.rows("entities", 0).detach()
+        rows.copy_(table[self.rows])
         self._trainer.begin_round()
         self._trainer.train_round(round, [0])
-        return own.cpu().clone()
+        return rows.cpu().clone()
 
     @property
     def relations(self) -> Tensor:
@@ -143,8 +143,8 @@ class ShadowHolder(Adversary):
 def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted:
     """Draw false triples from each victim's, and enter a model of all into the mean."""
     options = laboratory.options
-    known = {victim.name: victim.auxiliary for victim in view.victims if victim.auxiliary is not None}
-    triples = {victim: draw_false(some, options.poison_triples, rng) for victim, some in known.items()}
+    auxiliary = {victim.name: victim.auxiliary for victim in view.victims if victim.auxiliary is not None}
+    triples = {victim: draw_false(some, options.poison_triples, rng) for victim, some in auxiliary.items()}
     laboratory.check_repeatable()
     _check_mean(laboratory.settings)
     if options.attack_rounds and laboratory.settings.participation < 1:
@@ -156,7 +156,7 @@ def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Pl
     begins = first_round(laboratory)
     planted = np.concatenate([drawn.planted for drawn in triples.values()])
     make = partial(
-        _adversary, view, laboratory, np.concatenate([*known.values()]), planted, options.poison_copies, begins
+        _adversary, view, laboratory, np.concatenate([*auxiliary.values()]), planted, options.poison_copies, begins
     )
     return Planted(triples, train_with(laboratory, {"shadow": make}, begins))
 

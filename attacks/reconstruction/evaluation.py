@@ -93,12 +93,12 @@ class Claims:
         FedR's TRR does not compare with FedE's as it stands. Algorithm 2 leaves open how the relation row is found.
         A pair whose rows never crossed gets no guess: what names alone would tell is the baseline `prior`.
         """
-        found: dict[Inference, np.ndarray] = {}
+        by_inference: dict[Inference, np.ndarray] = {}
         if self.victim.relations is not None and "cosine" in named:
             seen = np.append(~self.victim.relations.isnan().any(dim=1).numpy(), False)[relation_rows]
             rows = np.append(infer_relation_rows(self.guesser, self.victim), NO_NAME)[relation_rows]
-            found["cosine"] = np.where(seen, rows, NO_NAME)
-        by_pair: list[Inference] = [by for by in named if by not in found]
+            by_inference["cosine"] = np.where(seen, rows, NO_NAME)
+        by_pair: list[Inference] = [by for by in named if by not in by_inference]
         if by_pair:
             assert self.victim.entities is not None
             seen = np.append(~self.victim.entities.isnan().any(dim=1).numpy(), False)[pairs].all(axis=1)
@@ -106,16 +106,16 @@ class Claims:
             heads, tails = named[(readers or by_pair)[0]][seen].T
             guesses = self.guesser.guess(self.victim, pairs[seen], heads, tails, by_pair)
             for by, relations in guesses.items():
-                found[by] = np.full(len(pairs), NO_NAME, dtype=object)
-                found[by][seen] = relations
-        return {by: found[by] for by in named}
+                by_inference[by] = np.full(len(pairs), NO_NAME, dtype=object)
+                by_inference[by][seen] = relations
+        return {by: by_inference[by] for by in named}
 
     def ranking_by(self, heads: np.ndarray) -> dict[Inference, PairRanking]:
         """Candidate pairs of these rows `[H]` with every row, without a hint which are linked, by inference.
 
         `learned` is left out where it was not asked for, or nothing could be learnt.
         """
-        found: dict[Inference, PairRanking] = {}
+        rankings: dict[Inference, PairRanking] = {}
         for by in WITHOUT_LINKS:
             key = self.victim.name, self.victim.origin, by
             if key not in self.rankings:
@@ -125,8 +125,8 @@ class Claims:
                     assert self.victim.entities is not None
                     self.rankings[key] = self.guesser.links.rank(self.victim.entities, heads)
             if key in self.rankings:
-                found[by] = self.rankings[key]
-        return found
+                rankings[by] = self.rankings[key]
+        return rankings
 
 
 def claim(
@@ -145,11 +145,11 @@ def claim(
     if reason:
         return Nothing(reason, knowledge.aligned)
     assert guesser is not None
-    found: dict[Inference, EntityGuesses] = {}
+    guesses: dict[Inference, EntityGuesses] = {}
     for infer, wanted in ((infer_entities, BY_VECTOR), (infer_entities_nearest, ("names", "learned", "combined"))):
         if set(wanted) & set(inferences):
-            found |= dict.fromkeys((by for by in inferences if by in wanted), infer(guesser, victim))
-    return Claims(victim, knowledge, {by: found[by] for by in inferences}, guesser, rankings)
+            guesses |= dict.fromkeys((by for by in inferences if by in wanted), infer(guesser, victim))
+    return Claims(victim, knowledge, {by: guesses[by] for by in inferences}, guesser, rankings)
 
 
 def run(
@@ -176,19 +176,19 @@ def score(claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], 
     """ERR and TRR by each inference and by the strongest, of each victim and of all; then those without linked pairs."""
     (inferences, victims), counts, note = claims, [], None
     published = truth.options.metric == "published"
-    for victim, found in victims.items():
-        held = _Held(truth, victim)
-        count = Counts(victim, held.num_entities, len(held.pairs))
-        if isinstance(found, Nothing):
-            count.reason = found.reason
-            count.entities_baseline = float(held.num_entities) if found.aligned else 0.0
+    for victim, claims_of in victims.items():
+        holdings = _Held(truth, victim)
+        count = Counts(victim, holdings.num_entities, len(holdings.pairs))
+        if isinstance(claims_of, Nothing):
+            count.reason = claims_of.reason
+            count.entities_baseline = float(holdings.num_entities) if claims_of.aligned else 0.0
         elif published:
-            _count_published(count, found, held)
+            _count_published(count, claims_of, holdings)
         else:
-            _count(truth, count, found, held)
-            _count_exposed(count, found, held)
-        if isinstance(found, Claims) and "learned" in inferences:
-            note = found.guesser.learner.note
+            _count(truth, count, claims_of, holdings)
+            _count_exposed(count, claims_of, holdings)
+        if isinstance(claims_of, Claims) and "learned" in inferences:
+            note = claims_of.guesser.learner.note
         counts.append(count)
         truth.scores.append(count.items)
     return figures_of(truth, inferences, counts, note, published=published)
@@ -300,11 +300,11 @@ def _count_published(counts: Counts, claims: Claims, held: _Held) -> None:
         counts.entities, counts.entities_baseline = {PAPER: int(right.sum())}, float(chance.sum())
         counts.triples, counts.triples_baseline = {PAPER: int(right[linked].sum())}, float(chance[linked].sum())
     else:
-        given, order = named[pairs].all(axis=1), np.argsort(pool)
-        leaked = torch.from_numpy(order[np.searchsorted(pool, names[pairs[given]], sorter=order)])
+        both_named, order = named[pairs].all(axis=1), np.argsort(pool)
+        leaked = torch.from_numpy(order[np.searchsorted(pool, names[pairs[both_named]], sorter=order)])
         heads, tails = (colluder.shared_entities[leaked[:, end]] for end in (0, 1))
         best = best_relations(claims.guesser.model, colluder.relations, heads, tails, "cosine")
-        true = held.relations[given]
+        true = held.relations[both_named]
         counts.entities, counts.entities_baseline = {PAPER: int(named.sum())}, int(named.sum())
         counts.triples = {PAPER: int((colluder.relation_names[best] == true).sum())}
         counts.triples_baseline = int((true == colluder.majority_relation).sum())
@@ -348,8 +348,8 @@ def _arranged(claims: Claims, rows: np.ndarray) -> dict[Inference, EntityGuesses
         cosines[claimed] = guesses.cosines[rows[claimed]]
         return EntityGuesses(names, cosines)
 
-    made = {id(guesses): arranged(guesses) for guesses in claims.names.values()}
-    return {by: made[id(guesses)] for by, guesses in claims.names.items()}
+    arranged_by = {id(guesses): arranged(guesses) for guesses in claims.names.values()}
+    return {by: arranged_by[id(guesses)] for by, guesses in claims.names.items()}
 
 
 def _items(

@@ -91,13 +91,13 @@ def infer_entities_nearest(view: Known, victim: VictimView) -> EntityGuesses:
     A broadcast is the mean of the uploads, the victim's among them, where nothing was added; the colluder's own rows have gone
     their own way in the round. Nearer: by the mean over rows of the greatest cosine. Source: ours.
     """
-    own = infer_entities(view, victim)
+    first = infer_entities(view, victim)
     if victim.entity_names is not None:
-        return own
+        return first
     assert victim.entities is not None
     places, cosines = nearest(victim.entities, view.colluder.shared_entities)
-    if not float(cosines.nanmean()) > float(np.nanmean(own.cosines)):
-        return own
+    if not float(cosines.nanmean()) > float(np.nanmean(first.cosines)):
+        return first
     return EntityGuesses(view.colluder.entity_names[places.numpy()], cosines.numpy())
 
 
@@ -131,8 +131,8 @@ def infer_relation_rows(view: Known, victim: VictimView) -> np.ndarray:
     assert victim.relations is not None
     if "relations" in victim.claims:
         return victim.claims["relations"].names
-    known = view.model.relation_vectors(view.colluder.relations)
-    places, _ = nearest(view.model.relation_vectors(victim.relations), known)
+    relation_rows = view.model.relation_vectors(view.colluder.relations)
+    places, _ = nearest(view.model.relation_vectors(victim.relations), relation_rows)
     return view.colluder.relation_names[places.numpy()]
 
 

@@ -44,11 +44,11 @@ def items_behind(figure: Figure, scores: pd.DataFrame) -> pd.DataFrame:
     if figure.victim != ALL:
         chosen &= scores["victim"] == figure.victim
     items = scores.loc[chosen]
-    own = [name for name in items if str(name).startswith(("right_", "guessed_relation_"))]
+    of_variants = [name for name in items if str(name).startswith(("right_", "guessed_relation_"))]
     best = figure.variant == STRONGEST
     by = figure.by if best else PAPER if figure.variant == PUBLISHED else figure.variant
     if item == "triple" and f"right_{by}" in items:
         items = items.assign(right=items[f"right_{by}"], guessed_relation=items[f"guessed_relation_{by}"])
     elif not best and f"right_{by}" in items and items[f"right_{by}"].notna().all():
         items = items.assign(right=items[f"right_{by}"])  # files of before have none for entities
-    return items.drop(columns=own).assign(right=items["right"].astype(bool))
+    return items.drop(columns=of_variants).assign(right=items["right"].astype(bool))

@@ -133,13 +133,13 @@ class RelationLearner:
         if self.classifier is None or self.scaler is None:
             return np.zeros((len(heads), len(self.relation_names)), dtype=np.float32)
         absent = -np.log(self.num_triples + len(self.relation_names))
-        found = np.full((len(heads), len(self.relation_names)), absent, dtype=np.float32)
+        posterior = np.full((len(heads), len(self.relation_names)), absent, dtype=np.float32)
         for start in range(0, len(heads), PAIRS_AT_ONCE):
             block = slice(start, start + PAIRS_AT_ONCE)
             features = self.scaler.transform(pair_features(self.model, heads[block], tails[block]))
             probability = self.classifier.probabilities(np.asarray(features))
-            found[block, self.classifier.classes] = np.log(np.maximum(probability, SMALLEST))
-        return found
+            posterior[block, self.classifier.classes] = np.log(np.maximum(probability, SMALLEST))
+        return posterior
 
     def predict(self, heads: Tensor, tails: Tensor) -> np.ndarray:
         """The relation name of each pair of entity rows `[P, W]`, names `[P]`."""
@@ -166,8 +166,8 @@ def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int) -> 
     triples = colluder.triples[(colluder.triples[:, [0, 2]] >= 0).all(axis=1)]
     majority = int(np.bincount(colluder.triples[:, 1], minlength=len(colluder.relation_names)).argmax())
     if len(np.unique(triples[:, 1])) < 2:
-        known = "one relation" if len(triples) else "no triple"
-        note = f"the colluder knows {known} between leaked entities, so that nothing was learnt and the majority relation taken"
+        number = "one relation" if len(triples) else "no triple"
+        note = f"the colluder knows {number} between leaked entities, so that nothing was learnt and the majority relation taken"
         return RelationLearner(model, colluder.relation_names, None, None, majority, 0, note)
     from sklearn.preprocessing import StandardScaler
 

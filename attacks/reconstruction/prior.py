@@ -60,8 +60,8 @@ class NamePosterior:
         scores = np.tile(self.log_frequency, (len(heads), 1))
         for names, likelihood in zip((heads, tails), self.log_likelihood, strict=True):
             place = np.minimum(np.searchsorted(self.names, names), len(self.names) - 1)
-            known = self.names[place] == names
-            scores[known] += likelihood[place[known]]
+            is_named = self.names[place] == names
+            scores[is_named] += likelihood[place[is_named]]
         return scores
 
 
@@ -103,15 +103,15 @@ class _Counts:
             block = triples[start : start + TRIPLES_AT_ONCE]
             rows, relations = np.arange(len(block)), block[:, 1]
             scores = np.tile(log_frequency, (len(block), 1))
-            own = np.log(self.frequency[relations] - 1)
+            own_frequency = np.log(self.frequency[relations] - 1)
             for end in ENDS:
-                known = block[:, end] >= 0
-                names, true = block[known, end], relations[known]
-                scores[known] += likelihood[end][names]
+                is_known = block[:, end] >= 0
+                names, true = block[is_known, end], relations[is_known]
+                scores[is_known] += likelihood[end][names]
                 counts = self.with_name[end]
-                own[known] += np.log(
+                own_frequency[is_known] += np.log(
                     (counts[names, true] - 1 + smoothing) / (total[end][true] - 1 + smoothing * len(counts))
                 )
-            scores[rows, relations] = own
+            scores[rows, relations] = own_frequency
             found += float(log_softmax(scores, axis=1)[rows, relations].sum())
         return found / max(1, len(triples))

@@ -67,13 +67,13 @@ class RelationGuesser:
         Args:
             pairs: int64 `[P, 2]` places of head and tail among `victim.entities`. heads, tails: the names guessed for them `[P]`.
         """
-        found: dict[Inference, np.ndarray] = {}
+        guesses: dict[Inference, np.ndarray] = {}
         for by in BY_VECTOR:
             if by in inferences:
                 key = victim.name, victim.origin, by
                 if key not in self._by_vector:
                     self._by_vector[key] = infer_relations(self, victim, pairs, by)
-                found[by] = self._by_vector[key]
+                guesses[by] = self._by_vector[key]
         probable: list[Inference] = [by for by in inferences if by not in BY_VECTOR]
         best: dict[Inference, np.ndarray] = {by: np.zeros(len(pairs), dtype=np.int64) for by in probable}
         for start in range(0, len(pairs) if probable else 0, PAIRS_AT_ONCE):
@@ -84,8 +84,8 @@ class RelationGuesser:
         if "learned" in probable and self.learner.classifier is None:
             best["learned"][:] = self.learner.constant
         for by, places in best.items():
-            found[by] = self.colluder.relation_names[places]
-        return found
+            guesses[by] = self.colluder.relation_names[places]
+        return guesses
 
     def _posteriors(
         self,

@@ -98,21 +98,21 @@ def strongest(variants: Sequence[Figure]) -> Figure:
     if first.guesses:
         values |= {name: guess.value for name, guess in first.guesses.items()}
         by = max(values, key=lambda name: values[name])
-        found = _share(values[by], first, len(values))
-        return msgspec.structs.replace(first, variant=STRONGEST, estimate=found, by=by, compared=len(values))
+        estimate_of = _share(values[by], first, len(values))
+        return msgspec.structs.replace(first, variant=STRONGEST, estimate=estimate_of, by=by, compared=len(values))
     ways = set(values.values())
-    found = first.estimate if len(ways) == 1 else _share(max(ways), first, len(ways))
+    estimate_of = first.estimate if len(ways) == 1 else _share(max(ways), first, len(ways))
     by = "attack"
-    if first.baseline is not None and first.baseline.value > found.value:
-        found, by = _share(first.baseline.value, first, 1), "baseline"
-    return msgspec.structs.replace(first, variant=STRONGEST, estimate=found, by=by, compared=len(ways))
+    if first.baseline is not None and first.baseline.value > estimate_of.value:
+        estimate_of, by = _share(first.baseline.value, first, 1), "baseline"
+    return msgspec.structs.replace(first, variant=STRONGEST, estimate=estimate_of, by=by, compared=len(ways))
 
 
 def _share(value: float, figure: Figure, compared: int) -> Estimate:
     """The share `value` of the items of a figure, with an interval within what is attainable of them."""
     n, most = figure.estimate.n, 1.0 if figure.attainable is None else figure.attainable
-    found = estimate.proportion(min(value * n, n), n, compared=compared, attainable=most)
-    return msgspec.structs.replace(found, value=value, low=min(value, found.low), high=max(value, found.high))
+    share = estimate.proportion(min(value * n, n), n, compared=compared, attainable=most)
+    return msgspec.structs.replace(share, value=value, low=min(value, share.low), high=max(value, share.high))
 
 
 def _err_and_trr(

@@ -68,10 +68,10 @@ def measure_unlinked(
     count, heads = len(entity_right), ranking.heads
     place = np.full(count, -1)
     place[heads] = np.arange(len(heads))
-    asked = np.unique(train[place[train[:, 0]] >= 0], axis=0)
-    total = len(asked)
-    rows, columns = place[asked[:, 0]], asked[:, 2]
-    matches = ranking.relations[rows, columns] == relations[asked[:, 1]]
+    pairs_of_heads = np.unique(train[place[train[:, 0]] >= 0], axis=0)
+    total = len(pairs_of_heads)
+    rows, columns = place[pairs_of_heads[:, 0]], pairs_of_heads[:, 2]
+    matches = ranking.relations[rows, columns] == relations[pairs_of_heads[:, 1]]
     right = np.zeros(
         ranking.scores.shape, dtype=bool
     )  # whether a pair, with its guessed relation and names, is a triple
@@ -82,16 +82,16 @@ def measure_unlinked(
     hits = right[finite][order]
     head_of = np.nonzero(finite)[0][order]
     claims = expected_pairs(colluder, len(hits))
-    found = int(hits[:claims].sum())
+    num_right = int(hits[:claims].sum())
     # In random order with the majority relation: how many candidate pairs such an adversary would have right.
-    majority = asked[relations[asked[:, 1]] == colluder.majority_relation][:, [0, 2]]
+    majority = pairs_of_heads[relations[pairs_of_heads[:, 1]] == colluder.majority_relation][:, [0, 2]]
     majority = majority[finite[place[majority[:, 0]], majority[:, 1]]]  # of the pairs that can be claimed at all
     lucky, precisions = random_order(majority, chance, len(hits))
     rate = lucky / max(1, len(hits))
     return Unlinked(
-        estimate.proportion(found, claims),
-        estimate.proportion(found, total),
-        average_precision(hits, head_of, np.bincount(place[asked[:, 0]], minlength=len(heads)), rng),
+        estimate.proportion(num_right, claims),
+        estimate.proportion(num_right, total),
+        average_precision(hits, head_of, np.bincount(place[pairs_of_heads[:, 0]], minlength=len(heads)), rng),
         estimate.exact(rate, claims),
         estimate.exact(rate * claims / max(1, total), total),
         estimate.exact(precisions / max(1, total), len(hits)),

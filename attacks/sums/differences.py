@@ -115,17 +115,17 @@ def score_dropout(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
     table = RECIPES[run.options.algorithm].shared[0]
     holds, guess = update_recovery.holds_rows(run, victim, table)
     true, start, rows = update_recovery.moved_rows(run, victim, table)
-    inferred, told, remark = np.zeros_like(true), guess, ""
+    inferred, share, remark = np.zeros_like(true), guess, ""
     if difference is None:
         remark = "no sum without the victim was opened, so there is nothing to compare"
     else:
         held, uploads = difference
-        told = proportion(int((held == holds).sum()), len(holds))
+        share = proportion(int((held == holds).sum()), len(holds))
         inferred = np.where(held[rows][:, None], uploads[rows] - start, 0.0)
     rng = generator(truth.seed, "difference of sums", victim)
     cosines = [mean(update_recovery.cosines(true, guess), rng) for guess in (inferred, np.zeros_like(true))]
     return [
-        truth.figure("holders", victim, told, baseline=guess, attainable=1.0, remark=remark),
+        truth.figure("holders", victim, share, baseline=guess, attainable=1.0, remark=remark),
         truth.figure("cosine", victim, cosines[0], baseline=cosines[1], attainable=1.0, remark=remark),
     ]
 

@@ -52,37 +52,37 @@ def disaggregate(
     members = np.array([[party in one.survivors for party in parties] for one in sums], dtype=np.float64)  # [R, C]
     counts = np.stack([one.sums()[1] for one in sums]).astype(np.float64)  # [R, N]
     holds = np.linalg.pinv(members) @ counts > 0.5  # [C, N]
-    changes, known = _changes(sums)
+    changes, is_known = _changes(sums)
     window = slice(max(0, len(sums) - SUMS_PER_CLIENT * len(parties)), len(sums))
     rounds = np.array([one.round for one in sums])[window]
     weights = 0.5 ** ((rounds[-1] - rounds) / half_life)
-    found = np.zeros((len(parties), *changes.shape[1:]))
-    patterns, pattern_of = np.unique(np.concatenate([holds, known[window]]), axis=1, return_inverse=True)
+    changes_of = np.zeros((len(parties), *changes.shape[1:]))
+    patterns, pattern_of = np.unique(np.concatenate([holds, is_known[window]]), axis=1, return_inverse=True)
     for number, pattern in enumerate(patterns.T):
         rows = np.flatnonzero(pattern_of.ravel() == number)
         held, usable = pattern[: len(parties)], pattern[len(parties) :]
         design, weighted = (members[window] * held)[usable], (members[window] * held * weights[:, None])[usable]
         system = np.linalg.pinv(weighted.T @ design + ridge * np.eye(len(parties))) @ weighted.T  # [C, R]
         observed = changes[window][usable][:, rows]
-        own = np.einsum("cr,rnw->cnw", system, observed)
+        estimates = np.einsum("cr,rnw->cnw", system, observed)
         if usable[-1] and design[-1].any():  # the last sum is what it is: what is left of it goes to all in it alike
-            left = observed[-1] - np.einsum("c,cnw->nw", design[-1], own)
-            own += design[-1][:, None, None] * left / design[-1].sum()
-        found[:, rows] = own
-    return found
+            left = observed[-1] - np.einsum("c,cnw->nw", design[-1], estimates)
+            estimates += design[-1][:, None, None] * left / design[-1].sum()
+        changes_of[:, rows] = estimates
+    return changes_of
 
 
 def _changes(sums: Sequence[Opened]) -> tuple[np.ndarray, np.ndarray]:
     """The sums of changes float64 `[R, N, W]`, and where they are known, bool `[R, N]`: of rows that were summed before."""
     totals, holders = zip(*(one.sums() for one in sums), strict=True)
     sent = np.full_like(totals[0], np.nan)
-    changes, known = np.zeros((len(sums), *sent.shape)), np.zeros((len(sums), len(sent)), dtype=bool)
+    changes, is_known = np.zeros((len(sums), *sent.shape)), np.zeros((len(sums), len(sent)), dtype=bool)
     for number, (total, count) in enumerate(zip(totals, holders, strict=True)):
         there = count > 0
-        known[number] = there & ~np.isnan(sent).any(axis=1)
-        changes[number][known[number]] = (total - count[:, None] * sent)[known[number]]
+        is_known[number] = there & ~np.isnan(sent).any(axis=1)
+        changes[number][is_known[number]] = (total - count[:, None] * sent)[is_known[number]]
         sent[there] = total[there] / count[there, None]
-    return changes, known
+    return changes, is_known
 
 
 class Claims(NamedTuple):

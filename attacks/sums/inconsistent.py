@@ -80,12 +80,12 @@ def left_of_sum(opened: Opened) -> Taken:
     total, holders = opened.sums()
     there = holders > 0
     same = there & (np.ptp(total, axis=1) <= 2 * opened.error)
-    held = there & ~same
-    others = holders - held
-    chosen, counts = (same, holders) if same.any() else (held & (others > 0), others)
+    holds = there & ~same
+    others = holders - holds
+    chosen, counts = (same, holders) if same.any() else (holds & (others > 0), others)
     value = (total[chosen] / counts[chosen, None]).mean()
     rows = total - others[:, None] * value
-    return Taken(held, np.where(held[:, None], rows, np.nan))
+    return Taken(holds, np.where(holds[:, None], rows, np.nan))
 
 
 class Attacked(NamedTuple):
@@ -111,17 +111,17 @@ def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> d
     by_sum = update_recovery.recover(honest, table)
 
     def attack(victim: Any) -> Attacked:
-        known = Attacked(table, honest.run, by_sum.get(victim.name))
+        attempt = Attacked(table, honest.run, by_sum.get(victim.name))
         try:
             attacked: KgeView = laboratory.train(InconsistentServer(client_party(victim.name)), last=LAST)
         except NotAttacked:
             raise
         except FkgsecError as refusal:
-            return known._replace(refusal=f"refused, which ends the run: {refusal}")
+            return attempt._replace(refusal=f"refused, which ends the run: {refusal}")
         sums = [one for one in attacked.sums_of(table) if one.round == LAST]
         if not sums:
             raise NotAttacked(f"too many fell silent: no sum of round {LAST} was opened")
-        return known._replace(run=attacked.run, taken=left_of_sum(sums[0]))
+        return attempt._replace(run=attacked.run, taken=left_of_sum(sums[0]))
 
     return claim_each(view.victims, attack)
 
@@ -132,20 +132,20 @@ def score(truth: Truth, victim: str, claim: Attacked) -> list[Figure]:
     table, taken = claim.table, claim.taken
     changes = update_recovery.changes_of(truth, claim.honest, victim, table, claim.by_sum)
     holds, guess = update_recovery.holds_rows(truth.runs[claim.honest], victim, table)
-    told = guess
+    share = guess
     if taken is not None:
         result = truth.runs[claim.run]
         names, start, end = update_recovery.client_rows(result, truth.index(victim), table)
         claimed = taken.rows[update_recovery.table_rows(result, names, table)]
-        known = np.asarray(~np.isnan(claimed).any(axis=1))
+        is_claimed = np.asarray(~np.isnan(claimed).any(axis=1))
         moved = update_recovery.changed_rows(start, end)
-        inferred = np.where(known[:, None], claimed - start, 0.0)  # no claim is no change
-        changes = Changes((end - start)[moved], {SUBTRACTION: inferred[moved]}, None, int(known[moved].sum()))
-        told = proportion(int((taken.held == holds).sum()), len(holds))
+        inferred = np.where(is_claimed[:, None], claimed - start, 0.0)  # no claim is no change
+        changes = Changes((end - start)[moved], {SUBTRACTION: inferred[moved]}, None, int(is_claimed[moved].sum()))
+        share = proportion(int((taken.held == holds).sum()), len(holds))
     rng = generator(truth.seed, "inconsistent broadcast", victim)
     return [
         *update_recovery.figures_of(truth, victim, changes, rng, remark=claim.refusal),
-        truth.figure("holders", victim, told, baseline=guess, attainable=1.0, remark=claim.refusal),
+        truth.figure("holders", victim, share, baseline=guess, attainable=1.0, remark=claim.refusal),
     ]
 
 

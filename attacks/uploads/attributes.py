@@ -109,31 +109,31 @@ def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Fi
     """Figures of triples with a head that the adversary has a row of: that the victim, or with no suffix nobody, trained on."""
     client, graph = truth.client(victim), truth.graph
     trained = {tuple(triple) for one in graph.clients for triple in one.to_global(one.train).tolist()}
-    asked = [
+    questions = [
         (graph.entities[head], graph.relations[relation], graph.entities[tail])
         for head, relation, tail in np.unique(client.to_global(client.train if suffix else client.test), axis=0)
         if suffix or (head, relation, tail) not in trained
     ]
-    asked = [triple for triple in asked if triple[1] in graph.sensitive and triple[0] in claim.rows]
+    questions = [triple for triple in questions if triple[1] in graph.sensitive and triple[0] in claim.rows]
     metrics = [f"mrr{suffix}", f"hits@{WITHIN}{suffix}"]
-    if not asked:
+    if not questions:
         what = "trained on" if suffix else "that nobody trained on"
         reason = f"it has no triple of a sensitive relation {what} whose head was seen"
         return truth.not_attacked(victim, reason, metrics)
     true: dict[tuple[str, str], set[str]] = {}
     for head, relation, tail in client.to_global(client.triples):
         true.setdefault((graph.entities[head], graph.relations[relation]), set()).add(graph.entities[tail])
-    ranks = _ranks(claim, asked, true)
+    ranks = _ranks(claim, questions, true)
     reachable = float(np.isfinite(ranks["prior"]).mean())
-    ends = np.unique([[head, tail] for head, _, tail in asked], return_inverse=True)[1].reshape(-1, 2)
+    ends = np.unique([[head, tail] for head, _, tail in questions], return_inverse=True)[1].reshape(-1, 2)
     figures = []
     for metric, values in (
         (metrics[0], {way: np.where(np.isfinite(of_way), 1 / of_way, 0.0) for way, of_way in ranks.items()}),
         (metrics[1], {way: (of_way <= WITHIN).astype(np.float64) for way, of_way in ranks.items()}),
     ):
-        prior = {"prior": exact(float(values.pop("prior").mean()), len(asked))}
+        prior = {"prior": exact(float(values.pop("prior").mean()), len(questions))}
         ways = {way: partial(dyadic_mean, of_way, ends) for way, of_way in values.items()}
-        figures += truth.figures(metric, victim, ways, prior, attainable=reachable, counts={"triples": len(asked)})
+        figures += truth.figures(metric, victim, ways, prior, attainable=reachable, counts={"triples": len(questions)})
     return figures
 
 
@@ -147,11 +147,11 @@ def _ranks(
         if answers is None or tail not in answers.candidates:
             continue
         others = true[head, relation] - {tail}
-        kept = np.array([name not in others for name in answers.candidates])
+        is_answer = np.array([name not in others for name in answers.candidates])
         place = int(np.flatnonzero(answers.candidates == tail)[0])
         scores = {"prior": answers.prior} | {way: order(head) for way, order in answers.ways.items()}
         for way, values in scores.items():
-            above, tied = (values > values[place])[kept].sum(), (values == values[place])[kept].sum()
+            above, tied = (values > values[place])[is_answer].sum(), (values == values[place])[is_answer].sum()
             ranks[way][number] = above + (tied + 1) / 2
     return ranks
 

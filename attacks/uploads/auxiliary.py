@@ -78,10 +78,10 @@ def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.n
             return mean / torch.hypot(real, imaginary).clamp_min(1e-9).repeat(2)
         return mean / mean.norm().clamp_min(1e-9)
 
-    found = fitted(best).repeat(count, 1)
+    scales = fitted(best).repeat(count, 1)
     for number in np.unique(relations):
-        found[number] = fitted(best[torch.from_numpy(relations == number)])
-    return found
+        scales[number] = fitted(best[torch.from_numpy(relations == number)])
+    return scales
 
 
 def fit(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Fitted | NotAttacked]:
@@ -145,10 +145,10 @@ def score(truth: Truth, victim: str, claim: Fitted) -> list[Figure]:
     names = np.array(truth.graph.entities, dtype=object)[client.entity_ids]
     has_row = np.fromiter((name in claim.rows for name in names), dtype=bool, count=len(names))
     excluded = client.train[[tuple(triple) in claim.told for triple in named(truth, victim, client.train)]]
-    asked = draw_questions(
+    questions = draw_questions(
         truth, victim, lambda triples: has_row[triples[:, 0]] & has_row[triples[:, 2]], truth.rng, excluded
     )
-    return question_figures(truth, victim, asked, claim.ways, claim.guesses)
+    return question_figures(truth, victim, questions, claim.ways, claim.guesses)
 
 
 ATTACK = Attack(

@@ -61,13 +61,13 @@ def _degrees(model: KgeModel, victim: VictimView) -> Ways:
 
 def nearness(model: KgeModel, rows: Tensor) -> np.ndarray:
     """Mean closeness of each row `[n, W]` to the `NEIGHBOURS` nearest others, float64 `[n]`."""
-    count, found = min(NEIGHBOURS, len(rows) - 1), []
+    count, distances = min(NEIGHBOURS, len(rows) - 1), []
     for start in range(0, len(rows), BLOCK):
         near = closeness(model, rows[start : start + BLOCK], rows)
-        own = np.arange(len(near))
-        near[own, start + own] = -np.inf
-        found.append(-np.sort(np.partition(-near, max(count - 1, 0), axis=1)[:, :count], axis=1).mean(axis=1))
-    return np.concatenate([np.empty(0), *found]).astype(np.float64)
+        places = np.arange(len(near))
+        near[places, start + places] = -np.inf
+        distances.append(-np.sort(np.partition(-near, max(count - 1, 0), axis=1)[:, :count], axis=1).mean(axis=1))
+    return np.concatenate([np.empty(0), *distances]).astype(np.float64)
 
 
 def _volumes(victim: VictimView) -> Ways:
@@ -97,12 +97,12 @@ def _figures(truth: Truth, victim: str, metric: str, ways: Ways | NotAttacked) -
     columns = [0, 2] if metric == "degree" else [1]
     degree = np.bincount(truth.client(victim).train[:, columns].ravel())
     ids = local_ids(truth, victim, rows, TABLES[metric])
-    held = (ids >= 0) & np.isfinite(np.stack(list(scored.values()))).all(axis=0)
-    if held.sum() < LEAST:
-        reason = f"{held.sum()} rows of it were seen; a correlation takes {LEAST}"
+    is_scored = (ids >= 0) & np.isfinite(np.stack(list(scored.values()))).all(axis=0)
+    if is_scored.sum() < LEAST:
+        reason = f"{is_scored.sum()} rows of it were seen; a correlation takes {LEAST}"
         return truth.not_attacked(victim, reason, [metric])
-    measures = {way: partial(spearman, scores[held], degree[ids[held]]) for way, scores in scored.items()}
-    return truth.figures(metric, victim, measures, {"chance": exact(0.0, int(held.sum()))}, attainable=1.0)
+    measures = {way: partial(spearman, scores[is_scored], degree[ids[is_scored]]) for way, scores in scored.items()}
+    return truth.figures(metric, victim, measures, {"chance": exact(0.0, int(is_scored.sum()))}, attainable=1.0)
 
 
 ATTACK = Attack(

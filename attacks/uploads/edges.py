@@ -95,12 +95,12 @@ def rank_pairs(view: KgeView, victim: VictimView, rng: np.random.Generator) -> R
 def by_names(colluder: ColluderKnowledge, names: np.ndarray, pairs: Pairs) -> np.ndarray:
     """Score pairs as a reader of names `[n]` with the colluder's triples would, float64 `[P]`."""
     place = {name: number for number, name in enumerate(colluder.entity_names)}
-    known = np.array([place.get(name, -1) for name in names], dtype=np.int64)
+    index = np.array([place.get(name, -1) for name in names], dtype=np.int64)
     ends = colluder.triples[:, [0, 2]]
     degree = np.bincount(ends[ends >= 0], minlength=len(colluder.entity_names))
-    popularity = np.where(known >= 0, np.log1p(degree[known]), 0.0)
+    popularity = np.where(index >= 0, np.log1p(degree[index]), 0.0)
     inside = colluder.triples[(ends >= 0).all(axis=1)]
-    linked = linked_pairs(inside, pairs, known)
+    linked = linked_pairs(inside, pairs, index)
     return popularity[pairs.first] + popularity[pairs.second] + LINKED_BY_COLLUDER * linked
 
 

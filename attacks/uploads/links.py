@@ -63,13 +63,13 @@ class LinkLearner:
         scores = np.full((len(heads), len(rows)), -np.inf)
         best = np.zeros((len(heads), len(rows)), dtype=np.int64)
         if len(places):
-            own, among = rows[torch.from_numpy(seen)].float(), np.searchsorted(seen, heads[places])
-            near = standardised(closeness(self.model, own[torch.from_numpy(among)], own), among)
+            embeddings, among = rows[torch.from_numpy(seen)].float(), np.searchsorted(seen, heads[places])
+            near = standardised(closeness(self.model, embeddings[torch.from_numpy(among)], embeddings), among)
             step = max(1, PAIRS_AT_ONCE // len(seen))
             for start in range(0, len(places), step):
                 block = slice(start, start + step)
                 first, second = np.repeat(among[block], len(seen)), np.tile(np.arange(len(seen)), len(among[block]))
-                linked, kind = self._score(own, first, second, near[block].ravel())
+                linked, kind = self._score(embeddings, first, second, near[block].ravel())
                 shape, where = (-1, len(seen)), np.ix_(places[block], seen)
                 scores[where], best[where] = linked.reshape(shape), kind.reshape(shape)
         scores[np.arange(len(heads)), heads] = -np.inf

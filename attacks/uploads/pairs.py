@@ -83,8 +83,8 @@ def attraction(some: Tensor, rows: Tensor, chosen: np.ndarray, received: Tensor)
         received: `[n, W]`, the rows that training began from.
     """
     changes = torch.nn.functional.normalize(rows - received, dim=1)
-    own = changes[torch.from_numpy(chosen)]
-    there = own @ rows.T - (own * some).sum(dim=1)[:, None]
+    moved = changes[torch.from_numpy(chosen)]
+    there = moved @ rows.T - (moved * some).sum(dim=1)[:, None]
     back = some @ changes.T - (changes * rows).sum(dim=1)[None, :]
     return ((there + back) / torch.cdist(some, rows).clamp_min(1e-9)).numpy()
 
@@ -95,13 +95,13 @@ def standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
     A hub is near to everything; what counts is whether a pair is nearer than its two rows usually are. A row's pair with itself
     (at `rows`) counts for nothing.
     """
-    found = values.astype(np.float32, copy=True)
-    found[np.arange(len(rows)), rows] = np.nan
+    copy = values.astype(np.float32, copy=True)
+    copy[np.arange(len(rows)), rows] = np.nan
     with warnings.catch_warnings():  # the column of a row that is alone in the sample has no values
         warnings.simplefilter("ignore", RuntimeWarning)
         parts = [
-            (found - np.nanmean(found, axis=axis, keepdims=True))
-            / np.maximum(np.nanstd(found, axis=axis, keepdims=True), 1e-9)
+            (copy - np.nanmean(copy, axis=axis, keepdims=True))
+            / np.maximum(np.nanstd(copy, axis=axis, keepdims=True), 1e-9)
             for axis in (1, 0)
         ]
     return np.nan_to_num(parts[0]) + np.nan_to_num(parts[1])

@@ -47,8 +47,8 @@ def claim(
 
 def together(sent: np.ndarray, pairs: Pairs) -> np.ndarray:
     """Rounds in which both rows of a pair were sent, less those that their frequencies would give: float64 `[P]`."""
-    counts, own = sent[:, pairs.rows].T.astype(np.float64) @ sent, sent.sum(axis=0)
-    expected = own[pairs.rows][:, None] * own[None, :] / len(sent)
+    counts, times = sent[:, pairs.rows].T.astype(np.float64) @ sent, sent.sum(axis=0)
+    expected = times[pairs.rows][:, None] * times[None, :] / len(sent)
     return (counts - expected)[pairs.mask]
 
 

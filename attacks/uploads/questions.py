@@ -99,13 +99,13 @@ def _matched(
     others = [other.to_global(other.train) for other in graph.clients if other.name != client.name]
     elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *others]))
     try:
-        found = matched_controls(client, chosen, rng, seen_elsewhere=elsewhere, pool=test)
+        matched = matched_controls(client, chosen, rng, seen_elsewhere=elsewhere, pool=test)
     except DataError:  # none of them is like another
         reason = f"of {len(test)} triples that nobody trained on none is like one of {len(chosen)} trained ones"
         return none, none, reason
-    if len(found.rows) < 2:
-        return none, none, f"{len(found.rows)} trained triples with a control that nobody trained on; it takes 2"
-    return chosen[found.rows], found.triples, None
+    if len(matched.rows) < 2:
+        return none, none, f"{len(matched.rows)} trained triples with a control that nobody trained on; it takes 2"
+    return chosen[matched.rows], matched.triples, None
 
 
 def _random_pairs(

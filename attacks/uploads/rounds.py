@@ -98,7 +98,7 @@ def _of_sums(
     """The means of the rows that the server attributes to a victim in the end, after each chosen round; a row that is in no sum
     of a round stays what it was. Rounds before which some row was in no sum are left out."""
     rows, seen = last.claims["entities"].rows, ~_rows(last).isnan().any(dim=1).numpy()
-    mean, found = np.full(tuple(_rows(last).shape), np.nan), []
+    mean, views = np.full(tuple(_rows(last).shape), np.nan), []
     for number in needed:
         before, one = torch.from_numpy(mean.astype(np.float32)), sums.get(number)
         if one is not None:
@@ -106,9 +106,9 @@ def _of_sums(
             there = holders > 0
             mean[there] = total[there] / holders[there, None]
         if number in chosen and one is not None and not np.isnan(mean[seen]).any():
-            known = {} if before[torch.from_numpy(seen)].isnan().any() else {"entities": before}
-            found.append(replace(last, entities=torch.from_numpy(mean.astype(np.float32)), received=known))
-    return found
+            tables = {} if before[torch.from_numpy(seen)].isnan().any() else {"entities": before}
+            views.append(replace(last, entities=torch.from_numpy(mean.astype(np.float32)), received=tables))
+    return views
 
 
 def _rows(view: VictimView) -> torch.Tensor:
@@ -140,10 +140,10 @@ def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edge
         if (received := view.received.get("entities")) is not None:
             before = received[torch.from_numpy(seen)].float()
             towards += standardised(attraction(some, rows, place, before), place)[pairs.mask]
-    found = {"distances": near}
+    ways = {"distances": near}
     if towards.any():
-        found |= {"movements": towards, "distances and movements": in_deviations(near) + in_deviations(towards)}
-    return found
+        ways |= {"movements": towards, "distances and movements": in_deviations(near) + in_deviations(towards)}
+    return ways
 
 
 def fit_over_rounds(

@@ -66,17 +66,17 @@ def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
     for relation in relations:
         for side in SIDES:
             columns += best(model.query(rows, relation.expand(len(rows), -1), side))
-    found = torch.stack([*columns, rows.norm(dim=1), *best(rows)], dim=1)
-    return (found - found.mean(dim=0)) / found.std(dim=0).clamp_min(1e-9)
+    columns_of = torch.stack([*columns, rows.norm(dim=1), *best(rows)], dim=1)
+    return (columns_of - columns_of.mean(dim=0)) / columns_of.std(dim=0).clamp_min(1e-9)
 
 
 def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Named | NotAttacked]:
     """Name each row of each victim, by each way."""
-    own = view.accomplice
-    if len(own.entity_names) < 3:
-        raise NotAttacked(f"{len(own.entity_names)} entities leaked; it takes 3")
-    entities, relations = own.entities.float(), own.relations.float()
-    known = profiles(view.model, entities, relations)
+    accomplice = view.accomplice
+    if len(accomplice.entity_names) < 3:
+        raise NotAttacked(f"{len(accomplice.entity_names)} entities leaked; it takes 3")
+    entities, relations = accomplice.entities.float(), accomplice.relations.float()
+    profiles_of = profiles(view.model, entities, relations)
 
     def name(victim: VictimView) -> Named:
         if victim.entities is None:
@@ -85,9 +85,9 @@ def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> di
         if len(rows) < 3 or rows.isnan().any():
             raise NotAttacked(f"of its {len(rows)} entity rows some were not seen, or they are fewer than 3")
         near = normalize(rows, dim=1) @ normalize(entities, dim=1).T
-        alike = normalize(profiles(view.model, rows, relations), dim=1) @ normalize(known, dim=1).T
+        alike = normalize(profiles(view.model, rows, relations), dim=1) @ normalize(profiles_of, dim=1).T
         scores = {"rows": near, "profiles": alike, "both": _in_deviations(near) + _in_deviations(alike)}
-        ways = {way: own.entity_names[of_way.argmax(dim=1).numpy()] for way, of_way in scores.items()}
+        ways = {way: accomplice.entity_names[of_way.argmax(dim=1).numpy()] for way, of_way in scores.items()}
         return Named(ways, HeldRows.of(victim), Knowledge.of(view, victim))
 
     return claim_each(view.victims, name)
@@ -104,10 +104,10 @@ def score(truth: Truth, victim: str, claim: Named) -> list[Figure]:
     client, knowledge = truth.client(victim), claim.knowledge
     names = np.array(truth.graph.entities, dtype=object)[client.entity_ids[: client.num_trained_entities]]
     ids = local_ids(truth, victim, claim.held)
-    held = ids >= 0  # of a sum the adversary takes more rows for the victim's, or fewer
+    is_held = ids >= 0  # of a sum the adversary takes more rows for the victim's, or fewer
     most = float(knowledge.attainable_names(names).mean())
     ways = {
-        way: partial(proportion, int((named[held] == names[ids[held]]).sum()), len(names), attainable=most)
+        way: partial(proportion, int((named[is_held] == names[ids[is_held]]).sum()), len(names), attainable=most)
         for way, named in claim.ways.items()
     }
     chance = exact(float(knowledge.chance_of_name(names).mean()), len(names))

@@ -57,20 +57,20 @@ def _corners(
 ) -> Iterator[np.ndarray]:
     """Solutions of linear programs over blocks, of which several may be of one class."""
     left, sizes, right = np.linalg.svd(columns, full_matrices=False)
-    kept = sizes > 30  # the others are decided by noise
-    rows, seen = right[kept][:, classes], (left.T @ observed)[kept] / sizes[kept]
-    spread = np.minimum(6 / sizes[kept] + 1e-6, 0.2)
+    large = sizes > 30  # the others are decided by noise
+    rows, seen = right[large][:, classes], (left.T @ observed)[large] / sizes[large]
+    spread = np.minimum(6 / sizes[large] + 1e-6, 0.2)
     for _ in range(CORNERS):
-        found = linprog(
+        solution = linprog(
             rng.random(len(classes)),
             A_ub=np.concatenate([rows, -rows]),
             b_ub=np.concatenate([seen + spread, spread - seen]),
             A_eq=balance,
             b_eq=np.zeros(len(balance)),
         )
-        if found.x is None:
+        if solution.x is None:
             return
-        yield np.bincount(classes, found.x, minlength=columns.shape[1])
+        yield np.bincount(classes, solution.x, minlength=columns.shape[1])
 
 
 class Kind(NamedTuple):
@@ -172,16 +172,16 @@ class Wirings:
                 yield from self._added(number, kind, place)
 
     def _joined(self, place: int, other: int) -> Iterator[LabelledGraph]:
-        one, there = self.nodes[place], self.nodes[other]
-        before = list(one.missing), list(there.missing)
-        one.missing.remove(there.kind.own)
-        there.missing.remove(one.kind.own)
-        one.joined.append(other)
+        node, there = self.nodes[place], self.nodes[other]
+        before = list(node.missing), list(there.missing)
+        node.missing.remove(there.kind.own)
+        there.missing.remove(node.kind.own)
+        node.joined.append(other)
         there.joined.append(place)
         yield from self._completed()
-        one.joined.pop()
+        node.joined.pop()
         there.joined.pop()
-        one.missing, there.missing = before
+        node.missing, there.missing = before
 
     def _added(self, number: int, kind: Kind, place: int | None) -> Iterator[LabelledGraph]:
         self.counts[number] -= 1

@@ -68,8 +68,8 @@ class Linear:
         """An orthonormal basis `[r, in]` of the rows, singular values `[r]`, and the length of noise in a row."""
         _, sizes, basis = torch.linalg.svd(self.weight_gradient, full_matrices=False)
         length = self.noise * self.weight.shape[1] ** 0.5
-        kept = sizes > 3 * length
-        return basis[kept], sizes[kept], length
+        large = sizes > 3 * length
+        return basis[large], sizes[large], length
 
     def reads(self, values: Tensor) -> Tensor:
         """Select the values `[k, in]` that the layer may have read: bool `[k]`, those in the span of the gradient's rows.
@@ -133,8 +133,8 @@ def grown(level: Level, max_degree: int) -> list[Candidate]:
     Raises:
         TooManyBlocks: there are more than `MAX_BLOCKS`.
     """
-    made = _around_blocks(level) if level.blocks else _around_labels(level, max_degree)
-    candidates = list(itertools.islice(made, MAX_BLOCKS + 1))
+    level_above = _around_blocks(level) if level.blocks else _around_labels(level, max_degree)
+    candidates = list(itertools.islice(level_above, MAX_BLOCKS + 1))
     if len(candidates) > MAX_BLOCKS:
         raise TooManyBlocks
     return candidates

@@ -79,10 +79,10 @@ def _claim(settings: PublicSettings, victim: GraphVictim, rng: np.random.Generat
     if "distinct" in reasons:
         return Claim(Inverted(frozenset()), 0, reasons, victim.auxiliary)
     step = Step.between(victim.broadcast, victim.upload, settings.learning_rate, settings.weight_decay)
-    found = Inverted(frozenset())
+    inverted = Inverted(frozenset())
     if "neighbourhoods" not in reasons:
-        found = invert(step, settings.layers, victim.auxiliary, rng, whole="exact" not in reasons)
-    return Claim(found, step.layer(0).last.rank(), reasons, victim.auxiliary)
+        inverted = invert(step, settings.layers, victim.auxiliary, rng, whole="exact" not in reasons)
+    return Claim(inverted, step.layer(0).last.rank(), reasons, victim.auxiliary)
 
 
 def _obstacles(settings: PublicSettings, num_graphs: int | None, known: GraphSet, layer: bool) -> dict[str, str]:
@@ -135,13 +135,13 @@ def score(claims: Mapping[str, Claim], truth: Truth) -> list[Figure]:
     """Measure each metric of each victim, and over all victims that could be attacked."""
     figures: list[Figure] = []
     measured: dict[str, list[tuple[float, float]]] = {metric: [] for metric in METRICS}
-    for victim, found in claims.items():
-        for metric, reason in found.reasons.items():
+    for victim, claim in claims.items():
+        for metric, reason in claim.reasons.items():
             figures.append(truth.figure(metric, victim, NOT_ATTACKED, reason=reason))
         graphs = stepped_graphs(truth.result, victim, truth.round)
         for metric in METRICS:
-            if metric not in found.reasons:
-                value, chance = MEASURES[metric](found, graphs, found.known, truth.rng)
+            if metric not in claim.reasons:
+                value, chance = MEASURES[metric](claim, graphs, claim.known, truth.rng)
                 measured[metric].append((value, chance))
                 figures.append(_figure(truth, metric, victim, [(value, chance)]))
     for metric, values in measured.items():

@@ -116,19 +116,19 @@ def invert(step: Step, layers: int, known: GraphSet, rng: np.random.Generator, *
         first = _admitted(step.layer(0), level, max_degree)
     except TooManyBlocks:
         return Inverted(frozenset())
-    found = frozenset(
+    graphs = frozenset(
         tuple(sorted([label, *(level.labels[place] for place in neighbours)]))
         for label, (_, neighbours) in zip(first.labels, first.blocks, strict=True)
     )
     if not whole:
-        return Inverted(found)
+        return Inverted(graphs)
     try:
         level = level if layers == 1 else first
         for number in range(1, layers - 1):
             level = _admitted(step.layer(number), level, max_degree)
-        return Inverted(found, _assembled(step, step.layer(layers - 1), level, known, rng))
+        return Inverted(graphs, _assembled(step, step.layer(layers - 1), level, known, rng))
     except TooManyBlocks:
-        return Inverted(found)
+        return Inverted(graphs)
 
 
 def _admitted(layer: Layer, level: Level, max_degree: int) -> Level:
@@ -137,8 +137,8 @@ def _admitted(layer: Layer, level: Level, max_degree: int) -> Level:
     if not candidates:
         raise TooManyBlocks
     readings = layer.readings(level, candidates)
-    kept = torch.nonzero(layer.last.reads(readings)).flatten()
-    return deeper(layer, level, [candidates[place] for place in kept.tolist()], readings[kept])
+    admitted = torch.nonzero(layer.last.reads(readings)).flatten()
+    return deeper(layer, level, [candidates[place] for place in admitted.tolist()], readings[admitted])
 
 
 def _assembled(
@@ -160,9 +160,9 @@ def _assembled(
             if counts[number]:
                 kinds.setdefault(number, []).append(Kind(level.labels[centre], centre, neighbours))
         left = {number: int(count) for number, count in enumerate(counts) if count}
-        made = Wirings(kinds, left, lambda size: rings.get(size, RARE_RING), rng).found(SEARCHES)
+        wirings = Wirings(kinds, left, lambda size: rings.get(size, RARE_RING), rng).found(SEARCHES)
         distinct: dict[str, tuple[tuple[int, float], LabelledGraph]] = {}
-        for wiring in made:
+        for wiring in wirings:
             graph = _network(wiring.edges, wiring.labels)
             lengths = sorted(_ring_lengths(graph))
             shape = nx.weisfeiler_lehman_graph_hash(

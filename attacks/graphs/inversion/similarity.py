@@ -54,11 +54,11 @@ class LabelledGraph(NamedTuple):
 
     def neighbours(self) -> list[list[int]]:
         """Of each node."""
-        found: list[list[int]] = [[] for _ in self.labels]
+        around: list[list[int]] = [[] for _ in self.labels]
         for one, other in self.edges:
-            found[one].append(other)
-            found[other].append(one)
-        return found
+            around[one].append(other)
+            around[other].append(one)
+        return around
 
     def neighbourhoods(self) -> set[tuple[int, ...]]:
         """Ascending labels of a node and its neighbours, each that occurs."""
@@ -70,7 +70,7 @@ class LabelledGraph(NamedTuple):
 
 def similarity(one: LabelledGraph, other: LabelledGraph) -> float:
     """Mean over depths 0, 1, 2 of the nodes that both have, as a share of those of the larger graph."""
-    known: dict[object, int] = {}
+    numbers: dict[object, int] = {}
     colours: list[Sequence[int]] = [one.labels, other.labels]
     around = [one.neighbours(), other.neighbours()]
     shares = []
@@ -79,9 +79,9 @@ def similarity(one: LabelledGraph, other: LabelledGraph) -> float:
         shares.append(common / max(len(one.labels), len(other.labels)))
         colours = [
             [
-                known.setdefault((own[node], tuple(sorted(own[near] for near in nearby))), len(known))
+                numbers.setdefault((colour[node], tuple(sorted(colour[near] for near in nearby))), len(numbers))
                 for node, nearby in enumerate(neighbours)
             ]
-            for own, neighbours in zip(colours, around, strict=True)
+            for colour, neighbours in zip(colours, around, strict=True)
         ]
     return float(np.mean(shares))
