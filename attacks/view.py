@@ -60,7 +60,7 @@ class View:
     Attributes:
         round: the attacked one.
         leak: the share of the colluder's knowledge that it handed over, where that is a share.
-        run: the number of the run in `fkgsec.attacks.laboratory.Laboratory.runs`; 0: the attacked one.
+        run: the number of the run in `fkgsec.attacks.registry.Truth.runs`; 0: the attacked one.
         at: of a run of the laboratory, what the same adversary had in another round whose messages were asked for.
     """
 

@@ -125,7 +125,7 @@ def _server_side(
 
     Args:
         first: what is asked in place of its first request, which is empty; clients answer that.
-        said: what answered that already; nothing is asked in its place then.
+        messages: by party, answers to that from earlier; the protocol then starts from them and asks nothing in its place.
         beside: by party what goes with the first request that crosses, to those whom it does not ask, too.
         silent: takes those that were asked and did not answer.
     """

@@ -72,7 +72,10 @@ class UnexpectedMessage(ProtocolError):
 
 
 class LateMessage(ProtocolError):
-    """A message of a stage that is over. Its sender was given up and stays so."""
+    """A message of a stage that is over. Its sender was dropped and stays so.
+
+    In a deployment, the link drops slow parties first and never delivers such a message.
+    """
 
 
 class ReplayedMessage(ProtocolError):

@@ -5,8 +5,8 @@
         total += upload.vectors["rows"]
     intake.roll().excluded          # {'client3': 'WrongLength: upload of client3, vector 'rows': 12 bytes; 24 of uint32 are due'}
 
-A client whose message is malformed, late, of another session, badly signed or otherwise wrong is treated as one that fell silent,
-and named with the reason. The same bytes again, at whatever stage, are the network's doing and are ignored.
+A client whose message is malformed, late, of another session, badly signed or otherwise wrong counts as silent, and is named with
+the reason. In a deployment, the link drops a slow party before its late message could arrive here. Repeated bytes are ignored.
 """
 
 from __future__ import annotations
