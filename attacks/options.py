@@ -169,6 +169,13 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
             "graphs graph-membership"
         ),
     ] = ()
+    shadows: Annotated[
+        int,
+        Meta(
+            description="federations that the adversary trains for membership, each as long as the run: an even "
+            f"number from {MIN_SHADOWS} on, or 0 for none"
+        ),
+    ] = 0
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -181,6 +188,8 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
         for name, value in msgspec.structs.asdict(self).items():
             if isinstance(value, tuple) and len(set(value)) < len(value):
                 raise SpecError(f"{name} names a value twice: {', '.join(map(str, value))}")
+        if self.shadows and (self.shadows < MIN_SHADOWS or self.shadows % 2):
+            raise SpecError(f"shadows must be 0 or an even number from {MIN_SHADOWS} on; got {self.shadows}")
 
     def colluders(self, clients: Sequence[Any]) -> tuple[str, ...]:
         """Names of the colluding clients of a federation, the one that acts first: of one that is active, it alone is."""
@@ -227,37 +236,29 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     ] = 0.1
     probes: Annotated[
         int,
-        Meta(description="client-active: entities that it moves at once (300); take fewer than a third of a client's"),
+        Meta(description="client-active: entities that it moves at once; take fewer than a third of a client's"),
     ] = 300
-    probe_size: Annotated[float, Meta(description="client-active: how far, in each number of a row (3.0)")] = 3.0
+    probe_size: Annotated[float, Meta(description="client-active: how far, in each number of a row")] = 3.0
     probe_round: Annotated[
         int | None, Meta(description="client-active: when; default: in the third of its last rounds")
     ] = None
     probe_rounds: Annotated[
         int,
         Meta(
-            description="client-active: in how many rounds it makes the same moves (1); more say more where changes "
-            "are clipped"
+            description="client-active: in how many rounds it makes the same moves; more say more where changes are clipped"
         ),
     ] = 1
-    guesses: Annotated[int, Meta(description="client-guess: names of each victim in its dictionary (100)")] = 100
+    guesses: Annotated[int, Meta(description="client-guess: names of each victim in its dictionary")] = 100
     poison_triples: Annotated[int, Meta(description="false triples that an active adversary plants")] = 40
     poison_copies: Annotated[int, Meta(description="how often each of them stands in its training")] = 25
     boost: Annotated[float, Meta(description="what a malicious client multiplies the change of their rows by")] = 5.0
     attack_rounds: Annotated[
         int | None,
         Meta(
-            description="how many of the last rounds poisoning and attacks on many rounds take; few are replayed in "
-            "seconds (all)"
+            description="how many of the last rounds poisoning and attacks on many rounds take; default: all; few are "
+            "replayed in seconds"
         ),
     ] = None
-    shadows: Annotated[
-        int,
-        Meta(
-            description="federations that the adversary trains for membership, each as long as the run: an even "
-            "number from 4 on, or 0 for none"
-        ),
-    ] = 0
     shadow_knowledge: Annotated[
         ShadowKnowledge,
         Meta(
@@ -295,7 +296,6 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
                 raise SpecError(f"{name} must lie in 1..10,000; got {getattr(self, name)}")
         if not 1 <= self.boost <= MOST:
             raise SpecError(f"boost must lie in 1..{MOST:,.0f}; got {self.boost:g}")
-        _check_shadows(self.shadows)
         if not self.shadows and self.shadow_knowledge != "same-graph":
             raise SpecError(
                 "shadow_knowledge applies to shadow federations, of which there are none; give shadows, too"
@@ -303,15 +303,10 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
 
 
 class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of attacks on graph classification; each field has its line of help.
-
-    Attributes (beside those of `BaseAttackOptions`):
-        shadows: federations that the adversary trains for membership, on random halves of the candidates; 0 or an even number.
-    """
+    """Options of attacks on graph classification; each field has its line of help."""
 
     task: ClassVar[str] = GRAPH
 
-    shadows: int = 0
     malicious: Annotated[
         int, Meta(description="clients that plant a backdoor: the colluder, and those that follow it")
     ] = 1
@@ -326,7 +321,6 @@ class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_un
         super().__post_init__()
         if isinstance(self.colluder, tuple):
             raise SpecError(f"colluder must be one client where graphs are classified; got {', '.join(self.colluder)}")
-        _check_shadows(self.shadows)
         _check_least(self, {"malicious": 1, "target_class": 0})
         for name in ("poisoned", "trigger_size", "trigger_density"):
             if not 0 < getattr(self, name) <= 1:
@@ -338,8 +332,3 @@ def _check_least(options: BaseAttackOptions, least: Mapping[str, int]) -> None:
         value = getattr(options, name)
         if value is not None and value < number:
             raise SpecError(f"{name} must be at least {number}; got {value}")
-
-
-def _check_shadows(shadows: int) -> None:
-    if shadows and (shadows < MIN_SHADOWS or shadows % 2):
-        raise SpecError(f"shadows must be 0 or an even number from {MIN_SHADOWS} on; got {shadows}")

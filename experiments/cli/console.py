@@ -25,8 +25,8 @@ from fkgsec.errors import FkgsecError
 from fkgsec.protocols.core.errors import ProtocolError
 from fkgsec.text import printable
 
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="no progress, no tables; errors and warnings only")]
-Json = Annotated[str | None, typer.Option("--json", help="also write the record here; - for standard output")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="print no progress, tables or verdict")]
+Json = Annotated[str | None, typer.Option("--json", help="write the result as JSON here; - for standard output")]
 Details = Annotated[bool, typer.Option("--details", help="print every table above the verdict")]
 INTERRUPTED = 130
 MOST_LETTERS = 2000  # of an error or a warning

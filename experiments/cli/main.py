@@ -70,6 +70,7 @@ from fkgsec.version import __version__
 if TYPE_CHECKING:
     from fkgsec.experiments.runs.compare import Unlearning
 
+METHOD_OF_CASES = "finetune"  # fits cases of any algorithm, and `UnlearnOptions.method` those of fedlu alone
 app = typer.Typer(
     name="fkgsec",
     cls=OneLineErrors,
@@ -247,7 +248,7 @@ def compare_cases(
         str | None,
         typer.Option(
             "--method",
-            help=f"of unlearning, with --forget: {', '.join(unlearn_cli.METHODS)} (default: finetune)",
+            help=f"of unlearning, with --forget: {', '.join(unlearn_cli.METHODS)} (default: {METHOD_OF_CASES})",
             autocompletion=complete_from(lambda: unlearn_cli.METHODS),
         ),
     ] = None,
@@ -315,7 +316,7 @@ def _unlearning(spec: RunSpec, graph: Any, forget: Path | None, method: str | No
     if not forget:
         return None
     require_triples(spec, "compare --forget")
-    named: dict[str, Any] = {"method": spelled("method", method or "finetune", unlearn_cli.METHODS)}
+    named: dict[str, Any] = {"method": spelled("method", method or METHOD_OF_CASES, unlearn_cli.METHODS)}
     return Unlearning(read_forget(forget, graph, None), UnlearnOptions(**named))
 
 

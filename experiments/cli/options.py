@@ -66,7 +66,8 @@ _FIELDS = {
 
 def _flags() -> dict[str, Flag]:
     """A flag for every field of a spec and every setting that some algorithm has, in the order of `--help`."""
-    flags = {name: Flag(_names(name), _help(name), _panel(name)) for fields in _FIELDS.values() for name in fields}
+    fields = dict.fromkeys((*DATA_FIELDS, *(name for fields in _FIELDS.values() for name in fields)))
+    flags = {name: Flag(_names(name), _help(name), _panel(name)) for name in fields}
     for name in dict.fromkeys(name for task in SETTINGS for name in all_settings(task)):
         tasks = [task for task in SETTINGS if name in all_settings(task)]
         by_algorithm = {algorithm: field for task in tasks for algorithm, field in all_settings(task)[name].items()}

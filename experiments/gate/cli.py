@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from fkgsec.errors import RunError, SpecError
-from fkgsec.experiments.cli.console import Quiet, make_console
+from fkgsec.experiments.cli.console import Json, Quiet, make_console
 from fkgsec.experiments.gate import CHECK_FILE, SCHEMA, WhenInconclusive
 from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.experiments.runs.writing import Force, Overwrite, refused, write_atomically
@@ -57,7 +57,7 @@ def check(
     junit: Annotated[Path | None, typer.Option("--junit", help="write JUnit XML here")] = None,
     sarif: Annotated[Path | None, typer.Option("--sarif", help="write SARIF 2.1.0 here")] = None,
     markdown: Annotated[Path | None, typer.Option("--markdown", help="write a summary for a pull request here")] = None,
-    json: Annotated[str | None, typer.Option("--json", help="write everything here; - for standard output")] = None,
+    json: Json = None,
     examples: Examples = None,
     runs: Annotated[Path, typer.Option("--runs", help="folder; each run gets one of its own in it")] = Path(
         "runs/check"

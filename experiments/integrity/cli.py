@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fkgsec.errors import RunError
-from fkgsec.experiments.cli.console import make_console
+from fkgsec.experiments.cli.console import Quiet, make_console
+from fkgsec.experiments.runs.writing import Force
 
 if TYPE_CHECKING:
     from fkgsec.experiments.integrity.checks import Check
@@ -40,14 +41,12 @@ def verify_run(
             "--recompute", help="also evaluate and attack each run once more, which takes as long as that did"
         ),
     ] = False,
-    force: Annotated[
-        bool, typer.Option("--force", help="--recompute although the estimate says that memory does not suffice")
-    ] = False,
+    force: Force = False,
     key: Annotated[
         Path | None,
         typer.Option("--key", help="also require each record to be signed by the owner of this public key"),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="only what does not hold")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Check digests, rounds, bytes and figures of finished runs. Exits 0 all hold, 1 some are broken, 2 wrong input, 3 not all
     can be verified."""

@@ -17,6 +17,7 @@ import typer
 
 from fkgsec.errors import FkgsecError, SpecError
 from fkgsec.experiments.cli.console import Quiet, expected_errors, make_console, say
+from fkgsec.experiments.cli.printed import DryRun
 from fkgsec.experiments.runs.writing import Force, Overwrite, write_new
 from fkgsec.experiments.tasks.spec import MOST_SEEDS
 from fkgsec.protocols.core.errors import ProtocolError
@@ -66,14 +67,6 @@ Hours = Annotated[
 ]
 Threads = Annotated[int, typer.Option("--threads", help="with --all: of the one run at a time", min=1)]
 Nice = Annotated[bool, typer.Option("--nice", help="with --all: at the lowest priority")]
-DryRun = Annotated[
-    bool,
-    typer.Option(
-        "--dry-run",
-        help="show the plan, run nothing: cells, runs, whose settings, what is finished, memory, and CPU seconds by a short "
-        "timing of training steps on the data, which is kept in the user's cache folder",
-    ),
-]
 
 
 @experiment_app.command(
@@ -99,7 +92,7 @@ def reproduce(
         Path | None, typer.Option("--out", help="run folder, where a killed training goes on (default: none is kept)")
     ] = None,
     force: Force = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="the outcome only")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a cell again from its committed record and compare. Exits 0 if the two agree, 1 if they differ, 2 for wrong input."""
     from fkgsec.experiments.papers.plan import COMMITTED

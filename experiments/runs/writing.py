@@ -32,7 +32,7 @@ LOCK_FILE = ".lock"
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="replace an existing run whose settings differ")]
-Force = Annotated[bool, typer.Option("--force", help="train even if the estimated memory exceeds what is available")]
+Force = Annotated[bool, typer.Option("--force", help="run even if the estimated memory exceeds what is available")]
 
 
 def is_plain_place(path: Path) -> bool:

@@ -12,7 +12,7 @@ from msgspec import Meta
 from fkgsec.attacks.options import GraphAttackOptions
 from fkgsec.data.catalogue import tu_files
 from fkgsec.estimate import Estimate, proportion
-from fkgsec.experiments.tasks.spec import RunSpec, with_attacks
+from fkgsec.experiments.tasks.spec import RunSpec, SharedOptions, with_attacks
 from fkgsec.experiments.tasks.task import Figures, FirstPolicy, Reached, RunTask, cpu_seconds
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.gnn.options import GnnOptions
@@ -32,7 +32,7 @@ MOTIFS = "motifs"
 
 if TYPE_CHECKING:
 
-    class _Options(GnnOptions, GraphAttackOptions, frozen=True, kw_only=True):
+    class _Options(GnnOptions, GraphAttackOptions, SharedOptions, frozen=True, kw_only=True):
         """The options of a run and those of attacks on it."""
 
 else:
@@ -50,12 +50,8 @@ class GraphSpec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fie
     attacks_type: ClassVar[type[GraphAttackOptions]] = GraphAttackOptions
 
     data: str = MOTIFS
-    clients: int | None = None
     partition: Literal["random", "chunks"] | None = None  # of `fkgsec.graphs.split.GRAPH_PARTITIONS`, which loads more
-    size: int | None = None
-    split_seed: int = 0
     clean: Annotated[bool, Meta(description="keep isomorphic graphs on one side of the split")] = False
-    attack_seed: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

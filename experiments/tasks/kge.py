@@ -12,7 +12,7 @@ from fkgsec.attacks.options import MEMBERSHIP, RECONSTRUCTION, KgeAttackOptions
 from fkgsec.data.catalogue import datasets, load_dataset, shadowed
 from fkgsec.defenses.options import parse_defense
 from fkgsec.errors import SpecError
-from fkgsec.experiments.tasks.spec import RunSpec, with_attacks
+from fkgsec.experiments.tasks.spec import RunSpec, SharedOptions, with_attacks
 from fkgsec.experiments.tasks.task import FirstPolicy, Reached, RunTask, cpu_seconds
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import HITS
@@ -32,7 +32,7 @@ FEW_TESTS, MOST_NAMED = 2, 5
 
 if TYPE_CHECKING:
 
-    class _Options(KgeOptions, KgeAttackOptions, frozen=True, kw_only=True):
+    class _Options(KgeOptions, KgeAttackOptions, SharedOptions, frozen=True, kw_only=True):
         """The options of a run and those of attacks on it."""
 
 else:
@@ -61,14 +61,8 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
             "them (CHEM), a TU folder"
         ),
     ] = CONSORTIUM
-    clients: Annotated[
-        int | None, Meta(description="clients to divide a graph or a data set among, or to generate")
-    ] = None
     partition: Annotated[Literal["triples", "relations", "clusters"] | None, Meta(description="how to divide it")] = (
         None  # of `fkgsec.data.partition.PARTITIONS`
-    )
-    size: Annotated[int | None, Meta(description="triples of the embedded consortium, or generated graphs in all")] = (
-        None
     )
     triple_columns: Annotated[
         str | None,
@@ -81,10 +75,6 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
     normalise: Annotated[
         Literal["nfc"] | None,
         Meta(description="Unicode form of names: as they stand (the default) or one spelling each"),
-    ] = None
-    split_seed: Annotated[int, Meta(description="of divisions and of generated data; --seed redraws neither")] = 0
-    attack_seed: Annotated[
-        int | None, Meta(description="of what the attack draws; default: the number given by --seed")
     ] = None
 
     def __post_init__(self) -> None:

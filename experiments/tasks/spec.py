@@ -8,9 +8,10 @@ A spec is a flat document: every option of the command line is a field of it, an
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, Self
 
 import msgspec
+from msgspec import Meta
 
 from fkgsec.defenses.options import check_defense
 from fkgsec.errors import SpecError
@@ -19,9 +20,28 @@ from fkgsec.federation.options import flat, replace
 MOST_SEEDS = 10_000  # that one command trains
 
 
+class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Options of data and attacks that the specs of both tasks have."""
+
+    clients: Annotated[
+        int | None, Meta(description="clients to divide a graph or a data set among, or to generate")
+    ] = None
+    size: Annotated[int | None, Meta(description="triples of the embedded consortium, or generated graphs in all")] = (
+        None
+    )
+    split_seed: Annotated[int, Meta(description="of divisions and of generated data; --seed redraws neither")] = 0
+    attack_seed: Annotated[
+        int | None, Meta(description="of what the attack draws; default: the number given by --seed")
+    ] = None
+
+
 def with_attacks(options: type[Any], attacks: type[Any]) -> Any:
-    """Extend the options of a run by those of attacks; `seed` is the run's. Structs cannot have two bases with fields."""
-    fields = [field for field in msgspec.structs.fields(attacks) if field.name not in options.__struct_fields__]
+    """Extend the options of a run by those of attacks and the shared ones; structs cannot have two bases with fields.
+
+    The `seed` is the run's.
+    """
+    further = (*msgspec.structs.fields(attacks), *msgspec.structs.fields(SharedOptions))
+    fields = [field for field in further if field.name not in options.__struct_fields__]
     body = {"__module__": __name__, "__annotations__": {field.name: field.type for field in fields}}
     defaults = {field.name: field.default for field in fields}
     name = f"{options.__name__}And{attacks.__name__}"

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fkgsec.experiments.papers.forgetting import Forgotten
+from fkgsec.experiments.papers.queue import data_of
 from fkgsec.experiments.papers.results import Made, run_key, run_of
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import task_of
@@ -140,8 +141,7 @@ def end_of(record: Record) -> int | None:
 
 def _other_data(record: Made, data: dict[Hashable, Hashable]) -> Iterator[str]:
     """Contradictions with the first record of the same data or forget set, which is added to `data`."""
-    names = ("data", "clients", "partition", "size", "triple_columns", "normalise", "split_seed", "clean")
-    named = tuple(getattr(record.spec, name, None) for name in names)
+    named = data_of(record.spec)
     run = run_of(record)
     sizes = tuple((client, *sorted(of.items())) for client, of in run.data.clients.items())
     if data.setdefault(("sizes", run.data.hash), sizes) != sizes:
