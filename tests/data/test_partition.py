@@ -190,6 +190,14 @@ def test_a_sparse_graph_loses_evaluation_triples_or_coverage_and_says_how_many()
         )
 
 
+def test_triples_that_must_stay_cover_their_other_entities_too() -> None:
+    """Entities 1 and 3 stand once, and their triples know entities 0 and 2 and the relation: both others can leave train."""
+    triples = np.array([[0, 0, 1], [2, 0, 3], [0, 0, 2], [2, 0, 0]])
+    for seed in range(5):
+        split = split_triples(triples, (2, 1, 1), rng=np.random.default_rng(seed))
+        assert (split.train.tolist(), split.warnings) == ([[0, 0, 1], [2, 0, 3]], ())
+
+
 def test_train_only_triples_stay() -> None:
     triples = make_graph().train
     kept = np.arange(600) % 3 == 0

@@ -22,7 +22,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.kge.options import KgeOptions
 from fkgsec.protocols.core.fixed_point import FixedPoint
 from fkgsec.protocols.core.prg import Randomness, Ring, seeded
-from fkgsec.protocols.noise import DiscreteGaussian, Skellam
+from fkgsec.protocols.noise import DiscreteGaussian, Skellam, sampling_delta
 from fkgsec.protocols.noise.accounting import gaussian_epsilon, gaussian_noise_multiplier
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions, unlearn
 
@@ -372,3 +372,12 @@ def test_the_releases_of_every_table_of_a_client_compose(options: KgeOptions) ->
         assert all(
             one.epsilon == pytest.approx(gaussian_epsilon(2.0, rounds=rounds, delta=1e-5)) for one in found.values()
         )
+
+
+@pytest.mark.parametrize("releases", [3, 12])
+def test_a_claim_counts_the_samples_of_the_releases_that_it_covers(releases: int) -> None:
+    """Six releases of rows of 8 by three clients draw 144 integers, each of which adds to delta."""
+    noise = in_ring("clip=0.1,epsilon=2", releases=6)[0].guarantee
+    claim = released({"entities": noise}, releases=releases)["entities"]
+    assert [part.num_samples for part in claim.releases] == [releases * 3 * 8]
+    assert claim.sampling_delta == sampling_delta(claim.epsilon, releases * 3 * 8)

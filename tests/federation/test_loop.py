@@ -148,6 +148,16 @@ def test_early_stopping_keeps_the_best_round(consortium: FederatedGraph, options
     assert len(checked) == result.best_round + 2
 
 
+def test_of_equal_rounds_the_first_is_kept_and_the_others_are_no_progress(
+    consortium: FederatedGraph, options: KgeOptions
+) -> None:
+    """Steps too small to change a number leave every round with the same validation."""
+    options = replace(options, algorithm="single", rounds=6, patience=2, learning_rate=1e-30)
+    result = run_federation(consortium, options)
+    assert len({entry.valid for entry in result.rounds[1:]}) == 1
+    assert (result.best_round, result.rounds[-1].round) == (1, 3)
+
+
 def test_a_checkpoint_of_another_run_is_refused(uneven: FederatedGraph, options: KgeOptions, tmp_path: Path) -> None:
     run_federation(uneven, options, tmp_path)
     with pytest.raises(RunError, match="belongs to a run with other options or data"):

@@ -15,7 +15,7 @@ from fkgsec.gnn.training import ClientTrainer, GraphRule
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs, GraphSet
 from fkgsec.randomness import generator
 
-SMALL = {"width": 8, "batch_size": 16}
+SMALL = {"width": 8, "batch_size": 20}  # 48 graphs: the last batch of an epoch is smaller
 
 
 def trainer(client: ClientGraphs, options: GnnOptions) -> ClientTrainer:
@@ -37,8 +37,8 @@ def test_a_round_is_that_of_a_naive_loop(algorithm: str, motifs: FederatedGraphs
     adam, losses = torch.optim.Adam(theirs.model.parameters(), lr=1e-3, weight_decay=5e-4), []
     for epoch in range(2):
         order = generator(0, "batches", client.name, 3, epoch).permutation(len(client.train))
-        for start in range(0, len(order), 16):
-            chosen = client.train[order[start : start + 16]]
+        for start in range(0, len(order), options.batch_size):
+            chosen = client.train[order[start : start + options.batch_size]]
             one_by_one = [theirs.model(Batch.of(client.graphs.subset([number]))) for number in chosen]
             classes = torch.tensor(client.graphs.classes[chosen])
             value = functional.cross_entropy(torch.cat(one_by_one), classes)
@@ -86,7 +86,7 @@ def test_threads_do_not_change_a_bit(threads) -> None:
 def test_steps_are_counted(motifs: FederatedGraphs) -> None:
     one, steps = trainer(motifs.clients[0], GnnOptions(local_epochs=2, **SMALL)), []
     one.train(1, lambda: steps.append(1))
-    assert len(steps) == one.num_steps == 2 * 3  # 48 graphs, 16 a batch
+    assert len(steps) == one.num_steps == 2 * 3  # 48 graphs, 20 a batch
 
 
 def test_a_step_of_sgd_is_the_gradient_of_one_batch(motifs: FederatedGraphs) -> None:

@@ -92,7 +92,8 @@ def test_two_clusters_by_hand() -> None:
 
     a, b, d add (1 (1, 0) + 3 (3, 0) + 2 (2, .2)) / 6 = (14/6, .4/6); c its own.
     """
-    clusters = server(Clusters, "gcfl", EAGER, ["w/0", "w/1"])
+    settings = {**EAGER, "epsilon2": 3.5}  # the longest update, 4, alone is longer
+    clusters = server(Clusters, "gcfl", settings, ["w/0", "w/1"])
     nothing = [0.0, 0.0]
     table = clusters.aggregate(
         1, clusters.shared.rows, uploads([[1, 0], nothing], [[3, 0], nothing], [[-4, 0], nothing], [[2, 0.2], nothing])
@@ -107,13 +108,13 @@ def test_two_clusters_by_hand() -> None:
 @pytest.mark.parametrize(
     ("settings", "round"),
     [
-        ({**EAGER, "epsilon1": 1.0}, 1),  # the mean update, (2, 0), is longer
-        ({**EAGER, "epsilon2": 6.0}, 1),  # the longest, 4, is shorter
+        ({**EAGER, "epsilon1": 1.0}, 1),  # the mean update, (1, 0), is no shorter
+        ({**EAGER, "epsilon2": 6.0}, 1),  # the longest, 3, is shorter
         ({**EAGER, "first_cut": 20}, 20),
     ],
 )
 def test_one_cluster_while_updates_agree_or_it_is_early(settings: dict[str, object], round: int) -> None:
-    """The plain weighted mean: (1 + 9 - 4 + 4) / 8; the mean of updates that decides on cuts has no weights: (1 + 3 + 4) / 4."""
+    """The weighted mean is (1 + 9 - 4 + 4) / 8. The mean of updates that decides on cuts has no weights: (1 + 3 - 2 + 2) / 4."""
     clusters = server(Clusters, "gcfl", settings, ["w/0"])
     clusters.aggregate(round, clusters.shared.rows, uploads([[1, 0]], [[3, 0]], [[-2.0, 0]], [[2.0, 0]]))
     assert np.allclose(sent(clusters, torch.tensor([0])), [[[1.25, 0]]] * 4)

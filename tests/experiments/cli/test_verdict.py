@@ -112,6 +112,8 @@ def test_figures_are_judged_together() -> None:
     assert verdict_of([barely, *others]).label == "INCONCLUSIVE"
     reasons = [msgspec.structs.replace(one, reason="nothing crossed") for one in others]
     assert verdict_of([barely, *reasons]).label == "LEAKS"  # those that were not attacked cost nothing
+    known = [figure(0.9, 1.0, 1.0, 1.0, threat_model=one.threat_model) for one in others]
+    assert verdict_of([barely, *known]).label == "LEAKS"  # nor do those whose baseline is at the upper bound
 
 
 @pytest.mark.parametrize("num_figures", [1, 6, 20])

@@ -473,6 +473,7 @@ def test_worse_is_more_leakage_less_utility_and_more_bytes(project: Path, finish
     )
     assert found.value == pytest.approx(mrr.value / 2)
     assert found.high - found.value == pytest.approx(np.hypot(mrr.high - mrr.value, lower.value - lower.low))
+    assert found.value - found.low == pytest.approx(np.hypot(mrr.value - mrr.low, lower.high - lower.value))
 
     loud = msgspec.structs.replace(record, bytes=msgspec.structs.replace(record.bytes, up=record.bytes.up * 2))
     found = worse_by(

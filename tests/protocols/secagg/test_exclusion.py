@@ -108,6 +108,17 @@ def test_two_different_messages_drop_their_sender(cohort, steps, stage: Stage) -
     }
 
 
+def test_shares_of_a_client_that_sent_two_different_reveals_do_not_count(cohort, steps) -> None:
+    """Five of seven reach the threshold; without the client that contradicts itself they are four."""
+    session = steps(cohort(7)).reach(Stage.UNMASK)
+    sent = list(session.perform(Stage.UNMASK).values())[:5]
+    check_sum(session.cohort, server.open_sum(session.server, sent))
+    other = change(sent[2], self_masks={peer: bytes(33) for peer in sent[2].self_masks})
+    with pytest.raises(TooFewParties) as caught:
+        server.open_sum(session.server, [*sent, other])
+    assert caught.value.excluded.keys() == {BAD}
+
+
 def test_a_second_upload_leaves_the_first_in_the_sum(cohort, steps) -> None:
     """It was added already; its sender is not heard again, and its self mask is opened by the others."""
     session = steps(cohort(7)).reach(Stage.MASK)
