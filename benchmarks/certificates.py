@@ -25,6 +25,7 @@ from fkgsec.attacks.forgetting.paired import Sensitivity
 from fkgsec.data.escrow import Escrow, split_escrow
 from fkgsec.data.formats.folders import read_client_folders, write_client_folders
 from fkgsec.estimate import Estimate
+from fkgsec.experiments.reporting.sheets import Column, Sheet, markdown_lines
 from fkgsec.experiments.runs.record import Environment, environment_of
 from fkgsec.experiments.runs.run import execute, load_run
 from fkgsec.experiments.runs.spec import Spec, make_spec
@@ -204,37 +205,21 @@ def _row(name: str, made: Verification, seconds: float, held: Estimate | None) -
 def table(made: Certificates) -> str:
     """Markdown: a line for each fake, with the reason why one was certified, and a sentence on the re-trainings."""
     heads = [
-        "run",
-        "exit status",
-        "AUC by loss",
-        "MRR forgotten",
-        "MRR test",
-        "share remembered, at most",
-        "if hidden",
-        "least p",
-    ]
+        "run", "exit status", "AUC by loss", "MRR forgotten", "MRR test", "share remembered, at most", "if hidden", "least p",
+    ]  # fmt: skip
     certified = any(row.held is not None for row in made.rows)  # earlier records do not say what a fake holds
     heads += ["below what this audit rejects"] if certified else []
-    lines = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
-    nulls = [row for row in made.rows if ", seed " in row.name]
+    rows, nulls = [], [row for row in made.rows if ", seed " in row.name]
     for row in (row for row in made.rows if row not in nulls):
         share = hidden = ""
         if row.share is not None:
             share = f"{row.share[0]:.2f}, {row.share[1]:.2f}" if row.share[1] <= 1 else UNMEASURED
         if row.hidden is not None:
             hidden = f"{row.hidden:.2f}" if row.hidden <= 1 else UNMEASURED
-        figures = (
-            f"{row.auc:.3f}",
-            f"{row.forget_mrr:.3f}",
-            f"{row.test_mrr:.3f}",
-            share,
-            hidden,
-            f"{row.p_value:.1g}",
-        )
-        line = f"| {row.name} | {EXIT_STATUS[row.outcome]} | {' | '.join(figures)} |"
-        if certified:
-            line += f" {'' if row.held is None else f'holds {row.held[0]:.2f}, at most {row.held[1]:.2f}'} |"
-        lines.append(line)
+        held = "" if row.held is None else f"holds {row.held[0]:.2f}, at most {row.held[1]:.2f}"
+        figures = (*(f"{value:.3f}" for value in (row.auc, row.forget_mrr, row.test_mrr)), share, hidden)
+        rows.append((row.name, EXIT_STATUS[row.outcome], *figures, f"{row.p_value:.1g}", *[held] * certified))
+    lines = markdown_lines(Sheet("", tuple(map(Column, heads)), tuple(rows)))
     counts = ", ".join(f"{sum(row.outcome == outcome for row in nulls)} {outcome}" for outcome in EXIT_STATUS)
     how = "each before an audit of its own" if made.fresh else "all before this audit"
     rejected, hidden = (

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import typer
 
+from benchmarks.rounds import print_table
 from fkgsec.attacks.figure import headline
 from fkgsec.attacks.options import KgeAttackOptions
 from fkgsec.attacks.registry import RECONSTRUCTION, run_attacks
@@ -47,8 +48,7 @@ def main(
     trainings: Annotated[int, typer.Option(help="further trainings whose scatter is printed")] = 0,
 ) -> None:
     """Print a table in Markdown."""
-    print("| data | defense | leak | figure | mean | sd over draws | half width | covered of 20 | sd over trainings |")
-    print("|---|---|---|---|---|---|---|---|---|")
+    rows = []
     for defense in ("", "psu,secagg"):
         spec = Spec(
             data=data, defense=defense, device="cpu", rounds=rounds, dim=32, num_negatives=64, learning_rate=0.01
@@ -65,11 +65,11 @@ def main(
                 scatter = (
                     np.std([figures[0].value, *(found[name].value for found in others)], ddof=1) if others else None
                 )
-                print(
-                    f"| {data} | {defense or 'none'} | {leak:g} | {name.upper()} | {mean:.4f} | {values.std(ddof=1):.4f} "
-                    f"| {half:.4f} | {covered} | {'' if scatter is None else f'{scatter:.4f}'} |",
-                    flush=True,
-                )
+                written = (f"{mean:.4f}", f"{values.std(ddof=1):.4f}", f"{half:.4f}", covered)
+                last = "" if scatter is None else f"{scatter:.4f}"
+                rows.append((data, defense or "none", f"{leak:g}", name.upper(), *written, last))
+    heads = ["data", "defense", "leak", "figure", "mean", "sd over draws", "half width", f"covered of {DRAWS}"]
+    print_table("Intervals", [*heads, "sd over trainings"], rows)
 
 
 if __name__ == "__main__":

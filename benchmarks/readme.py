@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
+from benchmarks.rounds import print_table
 from fkgsec.errors import RunError
 from fkgsec.experiments.cli.console import expected_errors
 from fkgsec.experiments.runs.record import processor
@@ -89,15 +88,13 @@ def measure(part: Part) -> dict[str, float]:
 
 def main(only: Annotated[str, typer.Option("--only", help="parts whose name has this")] = "") -> None:
     """Measure the parts and print a table."""
-    table = Table(title=f"{os.cpu_count()} cores, {processor()}, load average {os.getloadavg()[0]:.1f}")
-    table.add_column("part")
+    title, heads, rows = f"{os.cpu_count()} cores, {processor()}, load average {os.getloadavg()[0]:.1f}", (), []
     for part in (part for part in parts_of_pages() if only in part.name):
         typer.echo(f"{part.name} ...", err=True)
         costs = measure(part)
-        for name in costs if len(table.columns) == 1 else ():
-            table.add_column(name, justify="right")
-        table.add_row(part.name, *(f"{cost:.3g}" for cost in costs.values()))
-    Console(width=None if Console().is_terminal else 120).print(table)
+        heads = ("part", *costs)
+        rows.append((part.name, *(f"{cost:.3g}" for cost in costs.values())))
+    print_table(title, heads, rows)
 
 
 if __name__ == "__main__":

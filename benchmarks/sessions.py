@@ -18,6 +18,7 @@ import numpy as np
 import typer
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fkgsec.experiments.reporting.sheets import Column, Sheet, markdown_lines
 from fkgsec.protocols.core.prg import Ring, derive, seeded
 from fkgsec.protocols.secagg import SERVER, Message, Setting, Vector, client, decode, encode, safe_threshold, server
 from fkgsec.protocols.secagg.bounds import require_small_risk
@@ -163,18 +164,19 @@ class _Meter:
 
 def markdown(costs: list[Cost]) -> str:
     """The table of `results/protocols/README.md`."""
-    lines = [
-        "| clients | neighbours | threshold | dropped | CPU s, all parties | of these the server | CPU s a client, mean (most) | "
-        "bytes up a client | beyond its vector | bytes down |",
-        "|" + "---:|" * 10,
-    ]
-    for cost in costs:
-        lines.append(
-            f"| {cost.num_clients:,} | {cost.neighbours or 'all'} | {cost.threshold} | {cost.num_dropped} | {cost.cpu_s:.1f} | "
-            f"{cost.server_s:.1f} | {cost.client_s:.3f} ({cost.slowest_client_s:.3f}) | {cost.bytes_up:,} | "
-            f"{cost.bytes_up - 4 * cost.length:,} | {cost.bytes_down:,} |"
+    heads = (
+        "clients", "neighbours", "threshold", "dropped", "CPU s, all parties", "of these the server",
+        "CPU s a client, mean (most)", "bytes up a client", "beyond its vector", "bytes down",
+    )  # fmt: skip
+    rows = [
+        (
+            f"{cost.num_clients:,}", cost.neighbours or "all", cost.threshold, cost.num_dropped, f"{cost.cpu_s:.1f}",
+            f"{cost.server_s:.1f}", f"{cost.client_s:.3f} ({cost.slowest_client_s:.3f})", f"{cost.bytes_up:,}",
+            f"{cost.bytes_up - 4 * cost.length:,}", f"{cost.bytes_down:,}",
         )
-    return "\n".join(lines)
+        for cost in costs
+    ]  # fmt: skip
+    return "\n".join(markdown_lines(Sheet("", tuple(map(Column, heads)), tuple(rows))))
 
 
 def main(

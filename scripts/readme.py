@@ -17,6 +17,7 @@ from matplotlib.patches import Rectangle
 
 from fkgsec.experiments.reporting.matrix import matrix
 from fkgsec.experiments.reporting.pictures import ORANGE, saved
+from fkgsec.experiments.reporting.sheets import Column, Sheet, markdown_lines, short
 from fkgsec.experiments.runs.compare import read_comparison
 
 RECORDS = sorted((Path(__file__).parents[1] / "results/attacks/matrix").glob("hospitals-seed*.json"))
@@ -56,12 +57,13 @@ def figures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def table() -> list[str]:
     """Return README's table, a question in each row: value and, in brackets, its baseline."""
     values, baselines, utilities = figures()
-    heads = " | ".join(f"`{defense}`" for defense in DEFENSES)
-    lines = [f"| question (metric) | {heads} |", "|---" * (1 + len(DEFENSES)) + "|"]
-    for (question, metric), row, bases in zip(QUESTIONS.values(), values, baselines, strict=True):
-        cells = " | ".join(f"{_short(value)} ({_short(base)})" for value, base in zip(row, bases, strict=True))
-        lines.append(f"| {question} ({metric}) | {cells} |")
-    return [*lines, f"| Utility of the shared model (test MRR) | {' | '.join(map(_short, utilities))} |"]
+    heads = ("question (metric)", *(f"`{defense}`" for defense in DEFENSES))
+    rows = [
+        (f"{question} ({metric})", *map("{} ({})".format, map(short, row), map(short, bases)))
+        for (question, metric), row, bases in zip(QUESTIONS.values(), values, baselines, strict=True)
+    ]
+    rows.append(("Utility of the shared model (test MRR)", *map(short, utilities)))
+    return markdown_lines(Sheet("", tuple(map(Column, heads)), tuple(rows)))
 
 
 def draw() -> bytes:
@@ -72,15 +74,13 @@ def draw() -> bytes:
     axes = figure.add_axes((0.36, 0.1, 0.63, 0.74))
     for column, heading in enumerate(DEFENSES.values()):
         axes.text(column + 0.5, -0.12, heading, ha="center", va="bottom", fontsize=8.5, fontweight="bold")
-        axes.text(column + 0.5, 6.5, _short(utilities[column]), ha="center", va="center", fontsize=9)
+        axes.text(column + 0.5, 6.5, short(utilities[column]), ha="center", va="center", fontsize=9)
     for row, ((question, metric), level, bases) in enumerate(zip(QUESTIONS.values(), values, baselines, strict=True)):
         axes.text(-0.08, row + 0.5, f"{question}\n({metric})", ha="right", va="center", fontsize=8)
         for column, (value, base) in enumerate(zip(level, bases, strict=True)):
             share = max(0.0, (value - base) / (1 - base))
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colors(share), edgecolor="white", lw=2))
-            axes.text(
-                column + 0.5, row + 0.5, f"{_short(value)} ({_short(base)})", ha="center", va="center", fontsize=9
-            )
+            axes.text(column + 0.5, row + 0.5, f"{short(value)} ({short(base)})", ha="center", va="center", fontsize=9)
     axes.text(-0.08, 6.5, "Utility (test MRR)", ha="right", va="center", fontsize=8)
     axes.set(xlim=(0, len(DEFENSES)), ylim=(7, 0))
     axes.set_axis_off()
@@ -88,10 +88,6 @@ def draw() -> bytes:
         0.01, 0.02, "Measured (baseline). White: no better than the baseline. Orange: the most possible.", fontsize=8
     )
     return saved(figure)
-
-
-def _short(value: float) -> str:
-    return f"{value:.3f}".removeprefix("0")
 
 
 if __name__ == "__main__":

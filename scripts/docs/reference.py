@@ -11,7 +11,7 @@ import dataclasses
 import importlib
 import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -28,6 +28,7 @@ from fkgsec.experiments.cli.options import FLAGS
 from fkgsec.experiments.gate import policy
 from fkgsec.experiments.gate.audits import Question
 from fkgsec.experiments.gate.measures import MEASURES
+from fkgsec.experiments.reporting.sheets import Column, Sheet, markdown_lines
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import all_tasks, task_named
 from fkgsec.federation.recipes import Recipe, algorithms_of
@@ -55,7 +56,7 @@ def cell(text: str) -> str:
 
 def summary(documented: Any) -> str:
     """Return the first paragraph of a docstring, on one line."""
-    return cell(inspect.cleandoc(documented.__doc__ or "").partition("\n\n")[0])
+    return " ".join(inspect.cleandoc(documented.__doc__ or "").partition("\n\n")[0].split())
 
 
 def as_markdown(docstring: str) -> str:
@@ -150,12 +151,12 @@ def default_of(field: Any) -> str:
     if field.required:
         return "required"
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-    return "none" if value is None else cell(str(value)) or "empty"
+    return "none" if value is None else str(value) or "empty"
 
 
-def table(heads: str, rows: Iterator[str] | list[str]) -> list[str]:
-    """Return a Markdown table; heads are separated by `|`."""
-    return ["", f"| {heads} |", "|" + "---|" * (heads.count("|") + 1), *rows, ""]
+def table(heads: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> list[str]:
+    """Return a Markdown table."""
+    return ["", *markdown_lines(Sheet("", tuple(map(Column, heads)), tuple(rows)), cell), ""]
 
 
 # Pages.
@@ -168,11 +169,13 @@ def algorithms_page() -> Iterator[str]:
         yield f"\n## {task.about[:1].upper()}{task.about[1:]}\n\n`refused` names why a defense cannot run with an algorithm."
         recipes = algorithms_of(task.name)
         yield from table(
-            "algorithm | shares | " + " | ".join(f"`{text}`" for text in DEFENSES),
+            ("algorithm", "shares", *(f"`{text}`" for text in DEFENSES)),
             (
-                f"| [`{name}`](#{anchor(name)}) | {', '.join(recipe.shared) or 'nothing'} | "
-                + " | ".join(_defended(recipe, text) for text in DEFENSES)
-                + " |"
+                (
+                    f"[`{name}`](#{anchor(name)})",
+                    ", ".join(recipe.shared) or "nothing",
+                    *(_defended(recipe, text) for text in DEFENSES),
+                )
                 for name, recipe in recipes.items()
             ),
         )
@@ -181,9 +184,9 @@ def algorithms_page() -> Iterator[str]:
             settings = settings_of(recipe.settings)
             if settings:
                 yield from table(
-                    "option | default | allowed | meaning",
+                    ("option", "default", "allowed", "meaning"),
                     (
-                        f"| `--{field.name.replace('_', '-')}` | {field.default} | {_allowed(field)} | {cell(field.help)} |"
+                        (f"`--{field.name.replace('_', '-')}`", field.default, _allowed(field), field.help)
                         for field in settings
                     ),
                 )
@@ -208,7 +211,7 @@ def _defended(recipe: Recipe, defense: str) -> str:
     try:
         check_defense(task_named(recipe.task).spec(algorithm=recipe.name, defense=defense))
     except SpecError as error:
-        return cell(f"refused: {error}")
+        return f"refused: {error}"
     return "runs"
 
 
@@ -229,9 +232,9 @@ def attacks_page() -> Iterator[str]:
     for task in all_tasks():
         yield f"\n## {task.about[:1].upper()}{task.about[1:]}"
         yield from table(
-            "attack | asks | needs",
+            ("attack", "asks", "needs"),
             (
-                f"| [`{name}`](#{name}) | {cell(attack.about)} | {cell(attack.need_words)} |"
+                (f"[`{name}`](#{name})", attack.about, attack.need_words)
                 for name, attack in attacks_of(task.name).items()
             ),
         )
@@ -239,13 +242,13 @@ def attacks_page() -> Iterator[str]:
             yield f"\n### {name} {{ #{name} }}\n\n{source_of(_module_of_attack(attack))}\n"
             models = threat_models(task.name)
             yield from table(
-                "`--threat` | who, and what is known",
-                (f"| `{model}` | {cell(models[model].lines[task.name])} |" for model in attack.threat_models),
+                ("`--threat`", "who, and what is known"),
+                ((f"`{model}`", models[model].lines[task.name]) for model in attack.threat_models),
             )
             yield from table(
-                "measure | what it is | worse for the victim",
+                ("measure", "what it is", "worse for the victim"),
                 (
-                    f"| `{name}.{metric}` | {cell(about)} | {'less' if metric in attack.errors else 'more'} |"
+                    (f"`{name}.{metric}`", about, "less" if metric in attack.errors else "more")
                     for metric, about in attack.metrics.items()
                 ),
             )
@@ -272,9 +275,9 @@ def defenses_page() -> Iterator[str]:
         fields = msgspec.structs.fields(kind)
         about = described(kind.__doc__, [field.name for field in fields])
         yield from table(
-            "setting | default | type | meaning",
+            ("setting", "default", "type", "meaning"),
             (
-                f"| `{field.name}` | {default_of(field)} | {type_words(field.type)} | {cell(about.get(field.name, ''))} |"
+                (f"`{field.name}`", default_of(field), type_words(field.type), about.get(field.name, ""))
                 for field in fields
             ),
         )
@@ -321,9 +324,9 @@ def spec_page() -> Iterator[str]:
     for task in all_tasks():
         yield f"\n## {task.about[:1].upper()}{task.about[1:]}"
         yield from table(
-            "key | default | type | meaning",
+            ("key", "default", "type", "meaning"),
             (
-                f"| `{field.name}` | {default_of(field)} | {type_words(field.type)} | {cell(FLAGS[field.name].help)} |"
+                (f"`{field.name}`", default_of(field), type_words(field.type), FLAGS[field.name].help)
                 for field in msgspec.structs.fields(task.spec)
                 if field.name != "settings"
             ),
@@ -341,11 +344,8 @@ def record_page() -> Iterator[str]:
         about = described(struct.__doc__, list(fields_of(struct)))
         yield f"\n## {struct.__name__}\n\n{as_markdown(struct.__doc__ or '')}"
         yield from table(
-            "field | type | meaning",
-            (
-                f"| `{name}` | {type_words(kind)} | {cell(about.get(name, ''))} |"
-                for name, kind in fields_of(struct).items()
-            ),
+            ("field", "type", "meaning"),
+            ((f"`{name}`", type_words(kind), about.get(name, "")) for name, kind in fields_of(struct).items()),
         )
 
 
@@ -354,12 +354,12 @@ def policy_page() -> Iterator[str]:
     keys = described(Question.__doc__, list(Question._fields))
     yield f"# Policies\n\n{as_markdown(policy.__doc__ or '').replace('```python', '```yaml')}\n"
     yield "`fkgsec check --init` proposes a policy; see [a gate in CI](../tutorials/gate.md).\n\n## Keys of a limit"
-    yield from table("key | meaning", (f"| `{name}` | {cell(words)} |" for name, words in keys.items()))
+    yield from table(("key", "meaning"), ((f"`{name}`", words) for name, words in keys.items()))
     yield "## Limits"
     yield from table(
-        "measure | bound | kind | task | meaning",
+        ("measure", "bound", "kind", "task", "meaning"),
         (
-            f"| `{name}` | `{measure.bound}` | {measure.kind} | {measure.task or 'all'} | {cell(measure.about)} |"
+            (f"`{name}`", f"`{measure.bound}`", measure.kind, measure.task or "all", measure.about)
             for name, measure in MEASURES.items()
         ),
     )
@@ -369,10 +369,9 @@ def exit_page() -> Iterator[str]:
     """Exit statuses of every command."""
     yield "# Exit statuses\n\nWrong input is one line on standard error: what, where, and what is allowed."
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.FkgsecError)]
-    rows = [f"| {kind.exit_status} | {summary(kind)} |" for kind in kinds[1:]]
-    yield from table(
-        "status | meaning", ["| 0 | done |", *rows, "| 130 | interrupted; the same command continues the run |"]
-    )
+    rows = [(kind.exit_status, summary(kind)) for kind in kinds[1:]]
+    last = (130, "interrupted; the same command continues the run")
+    yield from table(("status", "meaning"), [(0, "done"), *rows, last])
     yield "`fkgsec check`, `verify` and `verify-run` have further statuses, which their [help](commands.md) lists."
 
 
