@@ -323,6 +323,17 @@ class TestClaims:
         assert count_sources([own.sources]) == {"alone": 3}
         np.testing.assert_allclose(own.embeddings, inputs[2, own.rows], atol=1e-6)
 
+    def test_a_row_that_the_colluder_did_not_send_is_the_mean_of_all_that_did(self) -> None:
+        """It put zeros into the sum of row 1, whose count is both victims'."""
+        table, inputs = make_table(self.HOLDS, self.EVERYBODY)
+        leaked = np.array([0, 1, 4])
+        assert not inputs[0, 1].any()
+        table = replace(table, parts=(Part("client/0", leaked, torch.from_numpy(inputs[0, leaked])),))
+        claimed = [
+            claims.embeddings[claims.rows == 1] for claims in claim_rows(table, np.random.default_rng(0)).values()
+        ]
+        np.testing.assert_allclose(torch.cat(claimed), inputs[1:, 1].mean(axis=0)[None], atol=1e-6)
+
     def test_rows_that_were_not_leaked_keep_the_colluders_part(self) -> None:
         leaked = np.array([True, False, False, False, False, False])
         table, inputs = make_table(self.HOLDS, self.EVERYBODY, leaked=leaked)

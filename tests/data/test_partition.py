@@ -100,6 +100,17 @@ def test_relations_are_dealt_evenly_and_keep_their_triples() -> None:
     assert len(np.unique(relations)) == len(relations) == 14
 
 
+def test_relations_are_dealt_at_random() -> None:
+    """Over seeds, each client gets the first relation, and the first two relations are together and apart."""
+    graph = make_graph(num_relations=6)
+    owners = []
+    for seed in range(30):
+        clients = partition_relations(graph, 3, seed).clients
+        owners.append([next(k for k, client in enumerate(clients) if r in client.relation_ids) for r in range(2)])
+    assert {first for first, _ in owners} == {0, 1, 2}
+    assert {first == second for first, second in owners} == {True, False}
+
+
 def test_clusters_find_relations_that_share_entities() -> None:
     """Two planted groups: odd relations link the first twenty entities, even ones the last twenty, three triples cross."""
     rng = np.random.default_rng(0)

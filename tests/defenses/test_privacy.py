@@ -187,6 +187,15 @@ def test_ring_noise_of_a_given_multiplier(noise: str) -> None:
     assert 1.0 <= drawn.guarantee.epsilon / gaussian_epsilon(1.5, rounds=1, delta=1e-5) <= 1.02
 
 
+@pytest.mark.parametrize(("colluders", "num_honest"), [(0, 8), (1, 1), (2, 1)])
+def test_among_neighbors_colluders_leave_one_client_to_its_own_noise(colluders: int, num_honest: int) -> None:
+    """They can cut the graph of masks, so that the sum of one client is opened."""
+    text = f"clip=0.1,noise_multiplier=1.5,colluders={colluders}"
+    drawn, encoding = in_ring(text, secagg="secagg:neighbours=4", num_clients=10, fewest_survivors=8)
+    sensitivity = 0.2 * 2**encoding.fraction_bits + math.sqrt(8)
+    assert math.sqrt(num_honest) * drawn.sigma == pytest.approx(1.5 * sensitivity, rel=1e-12)
+
+
 @pytest.mark.parametrize("noise", ["discrete", "skellam"])
 def test_one_client_draws_the_distribution_that_it_names(noise: str) -> None:
     drawn, _ = in_ring(f"clip=0.1,epsilon=2,noise={noise}")

@@ -50,6 +50,14 @@ class TestRules:
         cut = parse_defense("robust:rule=clip").screen(1, "entities", uploads, previous).cut
         assert cut == {"client/0": 0, "client/1": 0, "client/2": 1}
 
+    def test_rows_that_did_not_change_do_not_lower_the_bound(self) -> None:
+        """Two of the first client's three rows stay: its usual norm is 4, not 0. The others are usually at 3 and 9."""
+        still = [0.0, 0.0]
+        uploads = uploads_of([(0, still), (1, still), (2, [4.0, 0.0])], [(0, [3.0, 0.0])], [(1, [0.0, 9.0])])
+        _, second, third = screened(RobustOptions(rule="clip", c=1), uploads, torch.zeros(3, 2)).values()
+        assert second.tolist() == [[3.0, 0.0]]
+        assert torch.allclose(third, torch.tensor([[0.0, 4.0]]))
+
     def test_one_of_two_clients_cannot_raise_the_bound(self) -> None:
         uploads = uploads_of([(0, [1.0, 0.0])], [(0, [1000.0, 0.0])])
         _, other = screened(RobustOptions(rule="clip"), uploads, torch.zeros(1, 2)).values()

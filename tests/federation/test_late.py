@@ -16,9 +16,10 @@ from fkgsec.federation import loop
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import Progress, save, stands_at
 from fkgsec.federation.loop import BEFORE_END, CHECKPOINT, KEPT_BEFORE_END, run_federation
-from fkgsec.federation.messages import SERVER
+from fkgsec.federation.messages import SERVER, Transcript
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import Table
+from fkgsec.federation.steps import Passed, judge
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 
@@ -171,3 +172,24 @@ def test_it_goes_on_after_a_kill(uneven: FederatedGraph, options: KgeOptions, tm
     save(tmp_path / "nothing", {}, Progress("x"))
     assert stands_at(tmp_path / "nothing") == ("x", -1)
     assert not again.exists()
+
+
+@pytest.mark.parametrize(("round", "best_round"), [(3, 2), (4, 4), (5, 5)])
+def test_from_the_round_in_which_it_begins_earlier_ones_are_not_kept(
+    round: int, best_round: int, options: KgeOptions
+) -> None:
+    """Round 2 validated best, before the adversary begins in round 4."""
+
+    class Clients:
+        def __init__(self) -> None:
+            self.options, self.transcript = of_rounds(options), Transcript()
+
+        def keep(self, round: int) -> None: ...
+
+        def retain(self, *rounds: int) -> None: ...
+
+    progress = Progress("run", best_round=2, best_valid=0.9)
+    passed = Passed(round, 0.0, True, lambda: 1.0, [], lambda: 0.5)
+    judge(Clients(), progress, passed, begins=4)  # type: ignore[arg-type]
+    assert progress.best_round == best_round
+    assert progress.best_valid == (0.9 if best_round == 2 else 0.5)

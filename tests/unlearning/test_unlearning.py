@@ -357,6 +357,20 @@ class TestEveryMethod:
         torch.testing.assert_close(both.private[2].entities, one.private[2].entities)
         torch.testing.assert_close(both.trained[2].entities, one.trained[2].entities)
 
+    def test_the_loss_is_the_mean_over_clients_weighted_by_what_they_forget(
+        self, run: KgeResult, uneven: FederatedGraph
+    ) -> None:
+        options = UnlearnOptions(epochs=2, decay_epochs=2)
+        forget = {"large": uneven.clients[1].train[:2], "middle": uneven.clients[2].train[:35]}
+        large, middle, both = (
+            unlearn(run, asked, options).rounds[1].loss
+            for asked in ({"large": forget["large"]}, {"middle": forget["middle"]}, forget)
+        )
+        assert large is not None
+        assert middle is not None
+        assert abs(large - middle) > 1e-3
+        assert both == pytest.approx((2 * large + 35 * middle) / 37, rel=1e-5)
+
     def test_negatives_avoid_the_whole_graph_or_in_the_published_form_the_forget_set(self) -> None:
         """Every entity but the head itself is a tail of it, so only the published variant draws the others (tails come first)."""
         nothing = np.empty((0, 3))
@@ -370,6 +384,16 @@ class TestEveryMethod:
             after = unlearn(run, {"a": clients[0].train[:1]}, options)
             assert not torch.equal(after.tables[0].entities[1], run.tables[0].entities[1])
             assert torch.equal(after.tables[0].entities[2:], run.tables[0].entities[2:]) != moved
+
+    def test_negatives_of_what_is_retained_may_be_forgotten_triples(self) -> None:
+        """The forgotten triple's tail stands in no retained triple, so that it moves as a negative alone."""
+        nothing = np.empty((0, 3))
+        star = np.array([[0, 0, tail] for tail in range(1, 7)])
+        clients = tuple(ClientGraph.from_global(name, star, nothing, nothing) for name in "ab")
+        graph = FederatedGraph("star", tuple("0123456"), ("r",), clients)
+        run = run_federation(graph, replace(OPTIONS, num_negatives=64))
+        after = unlearn(run, {"a": star[:1]}, UnlearnOptions(method="finetune", decay_epochs=1))
+        assert not torch.equal(after.tables[0].entities[1], run.tables[0].entities[1])
 
     def test_random_tails_make_no_known_triple(self) -> None:
         triples = np.array([[0, 0, tail] for tail in range(4)] + [[1, 0, 2]])

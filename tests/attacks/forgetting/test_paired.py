@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats import ks_2samp
 
 from fkgsec.attacks.forgetting.paired import (
     Runs,
@@ -118,6 +119,18 @@ def test_distance_is_that_beyond_what_re_trainings_have_to_each_other() -> None:
     assert same.p_value > 0.01
     assert moved.p_value < 1e-3
     assert moved.value > 0.2
+
+
+def test_the_error_of_a_distance_is_that_of_one_more_re_training() -> None:
+    """Scipy's statistic for each pair; the error adds that of the mean over references: s sqrt(1 + 1 / R)."""
+    references, scores = np.random.default_rng(8).normal(size=(4, 30)), np.arange(30.0)
+    distances = np.array(
+        [np.mean([ks_2samp(references[k], references[j]).statistic for j in range(4) if j != k]) for k in range(4)]
+    )
+    paired = distance_to_runs(scores, references)
+    assert paired.error == pytest.approx(distances.std(ddof=1) * (1 + 1 / 4) ** 0.5)
+    mean_distance = np.mean([ks_2samp(scores, one).statistic for one in references])
+    assert (paired.value, paired.degrees) == (pytest.approx(mean_distance - distances.mean()), 3)
 
 
 def test_too_few_runs_or_triples_are_named() -> None:

@@ -116,3 +116,11 @@ def test_means_of_triples_apart_together_and_alike() -> None:
     alike = dyadic_mean(np.ones(3), np.array([(0, 3), (1, 4), (2, 5)]))
     assert alike == msgspec.structs.replace(proportion(3, 3), method="dyadic wilson")
     assert dyadic_mean(np.ones(1), np.array([(0, 1)])).low < 0.3
+
+
+@pytest.mark.parametrize(("num_triples", "num_independent"), [(6, 3), (12, 9)])
+def test_a_mean_of_few_triples_has_the_interval_of_student(num_triples: int, num_independent: int) -> None:
+    """(n - 1) / (t / z)^2 independent triples: 5 / (2.571 / 1.96)^2 = 2.9, and 11 / (2.201 / 1.96)^2 = 8.7."""
+    values, ends = np.arange(num_triples) % 2.0, np.arange(2 * num_triples).reshape(-1, 2)  # no two share an entity
+    share, wide = dyadic_mean(values, ends), proportion(num_independent / 2, num_independent)
+    assert (share.value, share.low, share.high) == (0.5, pytest.approx(wide.low), pytest.approx(wide.high))

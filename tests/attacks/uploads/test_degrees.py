@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fkgsec.attacks import KgeAttackOptions, run_attacks
-from fkgsec.attacks.uploads.degrees import NEIGHBOURS, nearness
+from fkgsec.attacks.uploads.degrees import BLOCK, NEIGHBOURS, nearness
 from fkgsec.attacks.uploads.pairs import closeness
 from fkgsec.kge.models import ClientTables, KgeModel
 
@@ -79,7 +79,9 @@ def test_movement_is_measured_from_what_the_server_sent(federate, attacked) -> N
 
 
 @pytest.mark.parametrize("name", ["transe", "complex"])
-def test_nearness_by_a_naive_loop(name: str) -> None:
+@pytest.mark.parametrize("block", [7, BLOCK])
+def test_nearness_by_a_naive_loop(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fkgsec.attacks.uploads.degrees.BLOCK", block)
     model = KgeModel(name, 4)
     rows = torch.randn(30, model.entity_width, generator=torch.Generator().manual_seed(2))
     near = closeness(model, rows, rows)

@@ -190,6 +190,16 @@ def test_test_mrr_is_an_alarm_of_its_own(difference: float, p_value: float, outc
     assert ("test MRR of a local" in " ".join(verdict.reasons)) == (outcome == "inconclusive")
 
 
+@pytest.mark.parametrize(("num_models", "outcome"), [(1, "inconclusive"), (2, "forgotten")])
+def test_alarms_of_test_mrr_share_one_chance(num_models: int, outcome: str) -> None:
+    """p = 0.6 of the error is an alarm of one model. Of two models, each has half of the error."""
+    measures, thresholds = [measure(0.0)], Thresholds()
+    high = UtilityChange("a", "local", Estimate(0.05, 0.04, 0.06, 400, "m"), 0.2, 0.6 * thresholds.error)
+    changes = [high, msgspec.structs.replace(high, model="global", p_value=0.8)][:num_models]
+    verdict = judge(measures, thresholds, msgspec.structs.replace(clean(measures), test=changes))
+    assert verdict.outcome == outcome
+
+
 def test_without_re_trainings_of_its_own_an_audit_never_says_forgotten() -> None:
     verdict = judge([measure(0.0), measure(0.1, seed=1)], Thresholds(), None)
     assert (verdict.outcome, verdict.exit_status) == ("inconclusive", 3)
@@ -618,6 +628,18 @@ def test_another_forget_file_or_run_does_not_belong(finished: tuple[Path, Path],
     assert status == 2
     assert "method must be one of" in output
     assert not (tmp_path / "x").exists()
+
+
+def test_triples_that_nobody_asked_to_forget_are_refused(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    """Easily forgotten ones beside those of the request would lower the share that is remembered."""
+    run, forget = finished
+    request = tmp_path / "request.tsv"
+    request.write_text("".join(forget.read_text().splitlines(keepends=True)[1:]))
+    others = ["--run", run.with_name("run-delete"), "--against", run.with_name("run-retrain"), "--client", "hospital-1"]
+    status, output = invoke("verify", *others, "--forget", request)
+    assert status == 2
+    assert "0 of the 59 triples" in output
+    assert "which has 1 others" in output
 
 
 def test_names_are_escaped_in_both_certificates(finished: tuple[Path, Path], tmp_path: Path) -> None:

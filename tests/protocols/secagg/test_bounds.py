@@ -56,6 +56,15 @@ def test_a_single_risk_by_hand() -> None:
     assert alone.failure == pytest.approx(3 * (1 - 0.9**2) + (1 - 0.9**3))
 
 
+def test_an_odd_number_of_neighbors_parts_at_the_runs_of_the_ring() -> None:
+    """Twelve clients with five neighbors: two on each side, so that four colluders part them in two runs of two places.
+
+    The neighbor across is not counted. 66 pairs of runs; the colluders are on four places with 1 / 495; five shares are needed.
+    """
+    risk = regular_risk(12, 5, threshold=5, colluders=4, dropout=0.0)
+    assert risk.exposure == pytest.approx(66 / 495)
+
+
 @given(st.integers(5, 200), st.data())
 def test_more_colluders_dropouts_or_fewer_neighbours_are_never_safer(num_parties: int, data: st.DataObject) -> None:
     neighbours = 2 * data.draw(st.integers(2, (num_parties - 1) // 2))
