@@ -76,14 +76,14 @@ THREAT_MODELS = {
         ThreatModel(
             "collusion",
             {
-                KGE: "server and one client; names are hidden (fedr.txt 3.1)",
+                KGE: "server and one client; the server ignores names (fedr.txt 3.1)",
                 GRAPH: "server and one client, which hands over its graphs and its model",
             },
             colluder=True,
         ),
         ThreatModel(
             "collusion+entities",
-            {KGE: "and it has the victims' entity rows without names (fedr.txt 4.2)"},
+            {KGE: "server and one client, with the victims' entity rows without names (fedr.txt 4.2)"},
             colluder=True,
             victim_entities=True,
         ),

@@ -46,8 +46,8 @@ from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
 METRICS = {
-    "err": "entities of the victims that the adversary names",
-    "trr": "training triples of the victims that the adversary rebuilds",
+    "err": "victims' entities that are named",
+    "trr": "victims' training triples that are rebuilt",
     "precision": "of triples claimed without being told which pairs are linked, the share that is right",
     "recall": "of the triples of some heads, the share claimed without being told which pairs are linked",
     "average_precision": "average precision of pairs ranked without being told which are linked",

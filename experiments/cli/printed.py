@@ -129,7 +129,7 @@ def print_finished(
         names = ("record.json", "picture.png", "scores.parquet")
         files = ", ".join(name for name in names if (folder / name).exists())
         next_step = f"Details: fkgsec show {folder}" if record.figures else f"Next: fkgsec attack --run {folder}"
-        reused = " Finished before; --overwrite makes it anew." if finished.reused else ""
+        reused = " Reused; --overwrite trains it again." if finished.reused else ""
         worth = ["Worth joining? fkgsec compare, with the same options"] if record.figures else []
         print_lines(console, [f"{next_step} ({files}).{reused}", *worth])
     _write_json(encode_record(record), output)
