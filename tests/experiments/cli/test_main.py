@@ -78,7 +78,8 @@ def test_a_finished_run_is_attacked_again_without_training(run: Path, tmp_path: 
         "attack", "--run", run, "--threat", "identifiers", "--leak", "0.7", "--out", tmp_path / "again"
     )
     assert status == 0
-    assert "by identifiers" in out and "leak 0.7: share" in out
+    assert "by identifiers" in out
+    assert "leak 0.7: share" in out
     found = read_record(tmp_path / "again" / "record.json").rebuilt
     assert {(one.threat_model, one.leak) for one in found} == {("identifiers", 0.7)}
     assert (run / "checkpoint.safetensors").stat().st_mtime_ns == before
