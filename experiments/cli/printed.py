@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="print resolved settings and their sources, runs, seconds and memory; train and write nothing"
+        "--dry-run",
+        help="print resolved settings, runs, memory and seconds; train nothing and write no run. The seconds come from a short "
+        "timing, which is kept in the user's cache folder",
     ),
 ]
 
