@@ -39,7 +39,7 @@ from fkgsec.experiments.cli.engines import (
     task_maker,
     train_apart,
 )
-from fkgsec.experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
+from fkgsec.experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, ShortHelp, spec_options
 from fkgsec.experiments.cli.presets import Preset, choose, longer
 from fkgsec.experiments.cli.printed import (
     DryRun,
@@ -138,12 +138,13 @@ class Training(NamedTuple):
 
 
 @app.command(
+    cls=ShortHelp,
     epilog="Examples:\n\n  fkgsec train --algorithm fedr --rounds 50\n\n"
     "  fkgsec train --algorithm fede --data FB15k-237 --clients 3 --partition triples --out runs/fb\n\n"
     "  fkgsec train --data FB15k-237 --clients 3 --split-seed 7 --seeds 3\n\n  fkgsec train --config spec.yaml --json -\n\n"
     "  fkgsec train --model pykeen:TransH --track tensorboard:events\n\n"
     "  fkgsec train --data FB15k-237 --clients 100 --engine ray --workers 16\n\n"
-    "  fkgsec train --engine flower --superlink consortium/server"
+    "  fkgsec train --engine flower --superlink consortium/server",
 )
 @expected_errors
 @spec_options(TRAIN_FIELDS)
@@ -153,12 +154,13 @@ def train(*, options: dict[str, Any], training: Training) -> None:
 
 
 @app.command(
+    cls=ShortHelp,
     epilog="Examples:\n\n  fkgsec attack --target fede --leak 0.5\n\n"
     "  fkgsec attack --target fede --defense psu,secagg --clients 5\n\n"
     "  fkgsec attack --target fedr --data DDB14 --clients 5 --leak 0.3 --leak 1.0\n\n"
     "  fkgsec attack --run runs/fb --threat identifiers --inference score\n\n"
     "  fkgsec attack --target cefgl --threat models\n\n"
-    "  fkgsec attack --attack list"
+    "  fkgsec attack --attack list",
 )
 @expected_errors
 @spec_options((*TRAIN_FIELDS, *ATTACK_FIELDS))
@@ -220,6 +222,7 @@ def show(
 
 @app.command(
     "compare",
+    cls=ShortHelp,
     epilog="Examples:\n\n  fkgsec compare --leak 0.5\n\n  fkgsec compare --case fedavg --case fedstar --case cefgl/secagg\n\n"
     "  fkgsec compare --data DDB14-Fed5 --case none --case fedr/psu,secagg --case psu,secagg,suppress:t=2",
 )
@@ -380,7 +383,7 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
     print_finished(finished, output, remarks=longer(chosen))
 
 
-app.command("tune", epilog=tune_cli.EXAMPLES)(expected_errors(tune_cli.tune_options))
+app.command("tune", cls=ShortHelp, epilog=tune_cli.EXAMPLES)(expected_errors(tune_cli.tune_options))
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
 app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlearn_cli.verify))
 app.command("verify-run", epilog=integrity_cli.EXAMPLES)(expected_errors(integrity_cli.verify_run))

@@ -12,9 +12,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from safetensors import SafetensorError, safe_open
+from typer.testing import CliRunner
 
 from fkgsec.attacks.reconstruction.leakage import items_behind
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.runs.record import SCHEMA, read_record
 from tests.experiments.commands import fkgsec
 
@@ -158,6 +160,20 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     if command not in ([], ["data"]):
         assert "Example" in out
         assert f"fkgsec {' '.join(command)}" in out
+
+
+@pytest.mark.parametrize("command", ["train", "attack", "compare", "tune"])
+def test_the_first_help_is_short_and_the_other_is_complete(command: str) -> None:
+    """At 80 columns: at most 60 lines, 25 options and two examples; options outside of it stay usable."""
+    short = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).stdout
+    full = CliRunner().invoke(app, [command, "--help-all"], env={"COLUMNS": "80"}).stdout
+    assert len(short.splitlines()) <= 60
+    assert max(map(len, short.splitlines())) <= 80
+    names = [set(re.findall(r"^. [* ]*(--[a-z-]+)", text, flags=re.MULTILINE)) for text in (short, full)]
+    assert len(names[0]) <= 25
+    assert names[0] < names[1]
+    assert "--num-negatives" in names[1] - names[0]
+    assert short.count(f"fkgsec {command} --") <= 2
 
 
 def files(folder: Path, **contents: str | bytes) -> Path:
