@@ -30,6 +30,8 @@ from fkgsec.experiments.cli.console import (
     say,
 )
 from fkgsec.experiments.cli.data import Config, data_app
+from fkgsec.experiments.cli.describe import EXAMPLES as DESCRIBE_EXAMPLES
+from fkgsec.experiments.cli.describe import describe_part
 from fkgsec.experiments.cli.engines import (
     ENGINES,
     Engine,
@@ -79,9 +81,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(data_app, name="data")
-app.add_typer(experiment_app, name="experiment")
-app.add_typer(deploy_app, name="deploy")
+FIRST, MORE = "Commands", "More commands"
+app.add_typer(data_app, name="data", rich_help_panel=FIRST)
+app.add_typer(experiment_app, name="experiment", rich_help_panel=MORE)
+app.add_typer(deploy_app, name="deploy", rich_help_panel=MORE)
 
 
 def _show_version(show: bool) -> None:
@@ -383,18 +386,25 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
     print_finished(finished, output, remarks=longer(chosen))
 
 
-app.command("tune", cls=ShortHelp, epilog=tune_cli.EXAMPLES)(expected_errors(tune_cli.tune_options))
+app.command("describe", epilog=DESCRIBE_EXAMPLES)(expected_errors(describe_part))
+app.command("tune", rich_help_panel=MORE, cls=ShortHelp, epilog=tune_cli.EXAMPLES)(
+    expected_errors(tune_cli.tune_options)
+)
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
 app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlearn_cli.verify))
-app.command("verify-run", epilog=integrity_cli.EXAMPLES)(expected_errors(integrity_cli.verify_run))
-app.command("sign", epilog=integrity_cli.SIGN_EXAMPLES)(expected_errors(integrity_cli.sign))
+app.command("verify-run", rich_help_panel=MORE, epilog=integrity_cli.EXAMPLES)(
+    expected_errors(integrity_cli.verify_run)
+)
+app.command("sign", rich_help_panel=MORE, epilog=integrity_cli.SIGN_EXAMPLES)(expected_errors(integrity_cli.sign))
 app.command("check", epilog=check_cli.EPILOG)(expected_errors(check_cli.check))
 app.command("report", epilog=reporting_cli.REPORT_EXAMPLES)(expected_errors(reporting_cli.report))
-app.command("view", epilog=reporting_cli.VIEW_EXAMPLES)(expected_errors(reporting_cli.view))
-app.command("plot", epilog=reporting_cli.PLOT_EXAMPLES)(expected_errors(reporting_cli.plot))
-app.command("results", epilog=reporting_cli.RESULTS_EXAMPLES)(expected_errors(reporting_cli.results))
-app.command("export", epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))
-app.command("audit", epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.audit))
+app.command("view", rich_help_panel=MORE, epilog=reporting_cli.VIEW_EXAMPLES)(expected_errors(reporting_cli.view))
+app.command("plot", rich_help_panel=MORE, epilog=reporting_cli.PLOT_EXAMPLES)(expected_errors(reporting_cli.plot))
+app.command("results", rich_help_panel=MORE, epilog=reporting_cli.RESULTS_EXAMPLES)(
+    expected_errors(reporting_cli.results)
+)
+app.command("export", rich_help_panel=MORE, epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))
+app.command("audit", rich_help_panel=MORE, epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.audit))
 
 
 def main() -> None:

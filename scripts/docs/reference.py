@@ -24,6 +24,7 @@ from fkgsec.attacks.registry import attacks_of
 from fkgsec.defenses import transport
 from fkgsec.defenses.options import KINDS, check_defense
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.describe import allowed, attributes
 from fkgsec.experiments.cli.options import FLAGS
 from fkgsec.experiments.gate import policy
 from fkgsec.experiments.gate.audits import Question
@@ -76,23 +77,6 @@ def as_markdown(docstring: str) -> str:
             )
             blocks.append(escaped(re.sub(r"^ {1,3}(?=\S)", "    ", text, flags=re.MULTILINE)))
     return "\n\n".join(blocks)
-
-
-def described(docstring: str | None, names: list[str]) -> dict[str, str]:
-    """Return what a docstring's `Attributes:` say of each name; several may share a line or a description."""
-    section = re.search(
-        r"^Attributes[^\n]*:\n(.*?)(?=\n\S|\Z)", inspect.cleandoc(docstring or ""), re.DOTALL | re.MULTILINE
-    )
-    if section is None or not names:
-        return {}
-    text, name = " ".join(section[1].split()), "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    starts = list(re.finditer(rf"(?:^|(?<=[.;\s]))((?:{name})(?:, (?:{name}))*): ", text))
-    ends = [start.start() for start in starts[1:]] + [len(text)]
-    return {
-        attribute: text[start.end() : end].strip()
-        for start, end in zip(starts, ends, strict=True)
-        for attribute in start[1].split(", ")
-    }
 
 
 def source_of(module: Any) -> str:
@@ -186,7 +170,7 @@ def algorithms_page() -> Iterator[str]:
                 yield from table(
                     ("option", "default", "allowed", "meaning"),
                     (
-                        (f"`--{field.name.replace('_', '-')}`", field.default, _allowed(field), field.help)
+                        (f"`--{field.name.replace('_', '-')}`", field.default, allowed(field), field.help)
                         for field in settings
                     ),
                 )
@@ -213,17 +197,6 @@ def _defended(recipe: Recipe, defense: str) -> str:
     except SpecError as error:
         return f"refused: {error}"
     return "runs"
-
-
-def _allowed(field: Any) -> str:
-    if field.choices:
-        return ", ".join(field.choices)
-    if field.kind is bool:
-        return "true, false"
-    if field.low is None:
-        return "a number" if field.kind in (int, float) else "text"
-    high = "" if field.high is None else f" and at most {field.high:,.12g}"
-    return f"{'above' if field.above else 'at least'} {field.low:,.12g}{high}"
 
 
 def attacks_page() -> Iterator[str]:
@@ -273,7 +246,7 @@ def defenses_page() -> Iterator[str]:
         if module.__name__ != "fkgsec.defenses.options":
             yield source_of(module)
         fields = msgspec.structs.fields(kind)
-        about = described(kind.__doc__, [field.name for field in fields])
+        about = attributes(kind.__doc__, [field.name for field in fields])
         yield from table(
             ("setting", "default", "type", "meaning"),
             (
@@ -341,7 +314,7 @@ def record_page() -> Iterator[str]:
     for struct in structs_of(Record, set()):
         if hasattr(struct, "options_type"):
             continue  # a spec, which has a page
-        about = described(struct.__doc__, list(fields_of(struct)))
+        about = attributes(struct.__doc__, list(fields_of(struct)))
         yield f"\n## {struct.__name__}\n\n{as_markdown(struct.__doc__ or '')}"
         yield from table(
             ("field", "type", "meaning"),
@@ -351,7 +324,7 @@ def record_page() -> Iterator[str]:
 
 def policy_page() -> Iterator[str]:
     """What a policy can limit."""
-    keys = described(Question.__doc__, list(Question._fields))
+    keys = attributes(Question.__doc__, list(Question._fields))
     yield f"# Policies\n\n{as_markdown(policy.__doc__ or '').replace('```python', '```yaml')}\n"
     yield "`fkgsec check --init` proposes a policy; see [a gate in CI](../tutorials/gate.md).\n\n## Keys of a limit"
     yield from table(("key", "meaning"), ((f"`{name}`", words) for name, words in keys.items()))
