@@ -287,7 +287,7 @@ def compare_cases(
     chosen = choose(config, options, preset, rows=False)
     spec = chosen.spec
     errors = make_console(stderr=True)
-    graph = _load(spec, errors)
+    graph = _load(spec, errors, quiet=quiet)
     unlearning = _unlearning(spec, graph, forget, method)
     folder = out or default_comparison(spec, graph)
     cases = names or task_of(spec).cases
@@ -303,11 +303,12 @@ def compare_cases(
         print_comparison(comparison, folder, longer(chosen), details=details)
 
 
-def _load(spec: RunSpec, errors: Console) -> Any:
-    """Load the clients' data and print the warnings about them."""
+def _load(spec: RunSpec, errors: Console, *, quiet: bool) -> Any:
+    """Load the clients' data and print, unless `quiet`, what was read, and the warnings about it."""
     from fkgsec.experiments.runs.run import warnings_of
 
     graph = spec.load_graph()
+    print_lines(errors, [] if quiet else task_of(spec).read_lines(spec, graph))
     print_lines(errors, [f"warning: {warning}" for warning in warnings_of(spec, graph)], style="yellow")
     return graph
 
@@ -351,7 +352,7 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
     if training.json not in (None, "-") and not Path(training.json).parent.is_dir():
         raise RunError(f"{training.json}: its folder does not exist")
     errors = make_console(stderr=True)
-    graph = _load(spec, errors)
+    graph = _load(spec, errors, quiet=training.quiet)
     folder = training.out or default_folder(spec, graph)
     if training.seeds is not None and training.out is None:
         folder = folder.with_name(f"{folder.name}-seeds")

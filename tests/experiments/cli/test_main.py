@@ -176,6 +176,23 @@ def test_the_first_help_is_short_and_the_other_is_complete(command: str) -> None
     assert short.count(f"fkgsec {command} --") <= 2
 
 
+def test_a_table_of_sites_is_understood_and_split(tmp_path: Path) -> None:
+    """A user's CSV needs no option: its sites become clients, and each one's triples are divided for a test."""
+    rows = [f"drug {n % 9},{('treats', 'causes')[n % 2]},gene {n % 31},{('north', 'south')[n % 2]}" for n in range(300)]
+    (tmp_path / "own.csv").write_text("\n".join(["subject,predicate,object,site", *rows]))
+    small = ["--dim", "4", "--rounds", "1", "--num-negatives", "2", "--device", "cpu", "--out", tmp_path / "run"]
+    status, _, err = fkgsec("train", "--data", tmp_path / "own.csv", *small)
+    assert status == 0
+    lines = err.splitlines()
+    assert lines[0].startswith("own: 2 clients (north ")
+    assert "the first one: drug 0, treats, gene 0 (head, relation, tail)" in lines[2]
+    assert "took subject as head, predicate as relation, object as tail, site as client" in err
+    assert "each one's triples are divided 8:1:1 at random" in err
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.data.clients.keys() == {"north", "south"}
+    assert record.utility["mrr"].n > 0
+
+
 def files(folder: Path, **contents: str | bytes) -> Path:
     for name in ("train", "valid", "test"):
         content = contents.get(name, "a\tr\tb\nb\tr\tc\nc\tr\ta\n")
