@@ -39,6 +39,7 @@ import numpy as np
 from fkgsec.attacks.forgetting.evaluation import OTHERS
 from fkgsec.attacks.forgetting.hidden import Hiding, hiding_sensitivity, measure_hiding
 from fkgsec.attacks.forgetting.paired import (
+    ERROR,
     Finding,
     Memory,
     Paired,
@@ -162,12 +163,13 @@ def measure_power(
     tolerance: float,
     alarm: float,
     seed: int,
+    level: float = ERROR,
 ) -> dict[tuple[str, str], Power]:
     """Measure the audit's sensitivity, by client that asked and model, whatever run is audited.
 
     Args:
         references, shadows: as for `weigh_evidence`. tolerance, alarm: the share that a verdict tolerates and the p-value below
-            which it certifies nothing. seed: of the planted mixtures.
+            which it certifies nothing. seed: of the planted mixtures. level: of the intervals of shares.
     """
     power = {}
     for case in _cases(references[0], references, shadows, (), graph, audits):
@@ -176,8 +178,10 @@ def measure_power(
             if memory is not None:
                 rng = generator(seed, "hidden", case.client, case.model)
                 power[case.client, case.model] = Power(
-                    _sensitivity(case, reading, memory, len(references), tolerance, seed),
-                    hiding_sensitivity(case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng),
+                    _sensitivity(case, reading, memory, len(references), tolerance, seed, level),
+                    hiding_sensitivity(
+                        case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng, level=level
+                    ),
                 )
     return power
 
@@ -190,26 +194,29 @@ def weigh_evidence(
     graph: FederatedGraph,
     audits: Sequence[Audited],
     power: Mapping[tuple[str, str], Power],
+    level: float = ERROR,
 ) -> Evidence:
     """Hold a run against re-trainings.
 
     Args:
         references: at least three. shadows: at least two, of complementary halves, or none (then no share is measured).
-        power: of `measure_power` with the same references and shadows.
+        power: of `measure_power` with the same references and shadows. level: of the intervals of shares.
     """
     models = []
     for case in _cases(audited, references, shadows, plants, graph, audits):
         if not isinstance(case, _Case):
             models.append(case)
             continue
-        hiding = [measure_hiding(one.audited["score"], case.runs["score"], case.forgotten) for one in case.audited]
+        hiding = [
+            measure_hiding(one.audited["score"], case.runs["score"], case.forgotten, level) for one in case.audited
+        ]
         tests, *of_plants = (_tests(case, one, hiding_of) for one, hiding_of in zip(case.audited, hiding, strict=True))
         reading, memory = _sharpest(case, len(references))
         if memory is None:
             models.append(ModelEvidence(case.client, case.asked, case.model, tests))
             continue
         share, *shares = (
-            remembered_share(case.against(reading, one.audited[reading], case.runs[reading]), memory)
+            remembered_share(case.against(reading, one.audited[reading], case.runs[reading]), memory, level)
             for one in case.audited
         )
         own_power = power.get((case.client, case.model), Power())
@@ -357,13 +364,13 @@ def _sharpest(case: _Case, num_references: int) -> tuple[str, Memory | None]:
 
 
 def _sensitivity(
-    case: _Case, reading: str, memory: Memory, num_references: int, tolerance: float, seed: int
+    case: _Case, reading: str, memory: Memory, num_references: int, tolerance: float, seed: int, level: float
 ) -> Sensitivity:
     """Measure the sensitivity to a share that is kept at random, on mixtures of the audit's own runs."""
     runs = case.runs[reading]
 
     def finding(k: int, values: np.ndarray) -> Finding:
-        share = remembered_share(case.against(reading, values, runs.without(k)), memory)
+        share = remembered_share(case.against(reading, values, runs.without(k)), memory, level)
         return Finding(share.low > 0, share.high)
 
     def plants(share: float) -> list[Finding]:

@@ -31,6 +31,7 @@ from scipy.special import stdtr, stdtrit  # Student's distribution and its inver
 from fkgsec.attacks.arrays import finite, mask
 from fkgsec.estimate import Estimate
 
+ERROR = 0.05  # of a two-sided interval
 NOTICED = 0.95  # of planted runs, for a share to count as told apart or rejected
 
 
@@ -84,7 +85,7 @@ class Paired(NamedTuple):
 
     def estimate(self, scale: float = 1.0) -> Estimate:
         """The difference times `scale` with its 95 % interval."""
-        half = float(stdtrit(self.degrees, 0.975)) * self.error * scale
+        half = float(stdtrit(self.degrees, 1 - ERROR / 2)) * self.error * scale
         value = self.value * scale
         return Estimate(value, value - half, value + half, self.n, f"paired t, {self.degrees} runs")
 
@@ -156,15 +157,15 @@ def memory_of(runs: Runs, forgotten: np.ndarray) -> Memory | None:
     return Memory(value, error) if value > 3 * error else None
 
 
-def remembered_share(difference: Paired, memory: Memory) -> Estimate:
+def remembered_share(difference: Paired, memory: Memory, level: float = ERROR) -> Estimate:
     """The share of the forget set that is remembered as if it had been trained on: the paired difference over a full memory's.
 
     1 if nothing was forgotten, 0 on average after re-training, below 0 where triples were pushed down. Two halves of a memory
-    count as one whole. The interval covers the noise of triples and of trainings.
+    count as one whole. The interval covers the noise of triples and of trainings at 1 - `level`.
     """
     share = difference.value / memory.value
     error = math.hypot(difference.error, share * memory.error) / memory.value
-    half = float(stdtrit(difference.degrees, 0.975)) * error
+    half = float(stdtrit(difference.degrees, 1 - level / 2)) * error
     return Estimate(share, share - half, share + half, difference.n, f"paired t, {difference.degrees} runs")
 
 

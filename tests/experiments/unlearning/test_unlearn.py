@@ -500,6 +500,7 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     run, _ = finished
     candidate, reference = run.with_name("run-fedlu"), run.with_name("run-retrain")
     command = ["verify", "--run", candidate, "--against", reference, "--raw", run, "--out", tmp_path, "--audit-seed", 5]
+    command += ["--budget", 4]
     status, output = invoke(*command)
     assert status in (0, 1, 3)
     made = msgspec.json.decode((tmp_path / "verification.json").read_bytes(), type=Verification)
@@ -588,6 +589,7 @@ def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path
         (["--shadows", 2], "shadows must be 0 or an even number of at least 4; got 2"),
         (["--shadows", 5], "shadows must be 0 or an even number of at least 4; got 5"),
         (["--references", 2], "references must be 0 or at least 3; got 2"),
+        (["--references", 8, "--budget", 4], "budget must be at least references, 8; got 4"),
         (["--plants", -1], "plants must be at least 0; got -1"),
         (["--share", 1], "share must lie in (0, 1); got 1.0"),
         (["--escrow", "nowhere.json"], "nowhere.json: cannot be read"),
