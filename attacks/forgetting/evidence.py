@@ -19,6 +19,8 @@ For each model of a client that asked, and of all other clients together with ea
   (`fkgsec.attacks.forgetting.hidden`, which bounds it, too, and says from where it is seen);
 * *relearned*: the reciprocal rank after a few steps of training on them. What was only hidden is back at once;
 * *distance*: Kolmogorov and Smirnov's, beside that of re-trainings to each other;
+* of the other clients, all tests are one-sided: they did not ask, so that only what they learned of the forgotten triples beyond
+  re-training counts, not that they know less or differ in another way;
 * the *share* of the forget set that is remembered, from whichever reading the auditor's own runs show to be the sharpest.
 
 Threat model: the auditor holds the audited run's tables, knows how it was trained and has the data. It does not trust the party
@@ -64,7 +66,11 @@ PLANTED_DRAWS = 10  # mixtures of each share from each reference
 
 
 class PairedTest(msgspec.Struct, frozen=True):
-    """A test: the audited run minus re-training; above 0 it remembers. `p_value`: two-sided; of upper tail, order one-sided."""
+    """A test: the audited run minus re-training; above 0 it remembers.
+
+    `p_value`: two-sided; one-sided of upper tail and order, and of all tests of `OTHERS`, who are asked only whether they learned
+    something new.
+    """
 
     name: str
     difference: Estimate
@@ -331,7 +337,9 @@ def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
         for name, controls in READINGS.items()
     ]
     named_tests.append(("spread, against controls", hiding.spread))
-    tests = [PairedTest(name, one.estimate(), one.p_value) for name, one in named_tests]
+    tests = [
+        PairedTest(name, one.estimate(), one.p_value if case.asked else one.upper_p_value) for name, one in named_tests
+    ]
     tests += [
         PairedTest(name, one.estimate(), one.upper_p_value)
         for name, one in (("upper tail", hiding.tail), ("order", hiding.order))

@@ -12,11 +12,12 @@ forgotten triples against never-seen ones. A *test* holds one model beside re-tr
 
 *Not forgotten*: anything is told apart. *Forgotten*, where nothing is, takes all of:
 
-* every measure of a client that asked is within. Others can express few of the triples, so none is asked to be within, but any
-  can be told apart;
+* every measure of a client that asked is within. Others can express few of the triples and asked for nothing, so none of them
+  must be within. They are judged by whether they learned something new: a measure or test of theirs is told apart only where it
+  lies above re-training's;
 * no single test of a client that asked is below a tenth of the error: scores that were made to look re-trained miss by little;
-* the controls are fair: no corrected interval of the re-trained model excludes 0.5. A model that never saw the triples must pass
-  its own audit, else the test split or the choice of the triples tells them apart, not a memory;
+* the controls of clients that asked are fair: no corrected interval of the re-trained model excludes 0.5. A model that never saw
+  the triples must pass its own audit, else the test split or the choice of the triples tells them apart, not a memory;
 * the share of the forget set that each model of a client that asked may still remember (the end of its 95 % interval) is within
   what is tolerated;
 * so it is even if all other triples were lowered to pay for it, which no mean shows: no more of them lie where trained-on triples
@@ -27,7 +28,7 @@ forgotten triples against never-seen ones. A *test* holds one model beside re-tr
   passes honest re-training;
 * all other clients together do not remember more than is tolerated of them, where it can be measured: the whole interval of their
   share does not lie above 0 while it ends above the tolerance. Often it cannot be measured, since they can express few of the
-  triples: then the verdict says that nothing bounds what they remember;
+  triples: then the verdict says that nothing bounds what they remember. Nothing else of them is held against a run;
 * the forget set in the run's folder is the one that was asked for, which whoever asked says, not whoever unlearned;
 * test MRR is that of a re-trained model. Above it, the run was trained on what it is tested on, or kept what it was to forget;
   far below it, the models are damaged, and a damaged model hides its memory from every test.
@@ -310,14 +311,14 @@ def _judge_one(row: Membership, thresholds: Thresholds, count: int, error: float
     corrected, by_reference = (widened(one.auc, count, error, bounds=(0, 1)) for one in (audited, reference))
     excess = widened(row.excess, count, error, bounds=(-1, 1))
     above = corrected.low > 0.5 and excess.low > 0
-    below = corrected.high < 0.5 and excess.high < 0
+    below = row.asked and corrected.high < 0.5 and excess.high < 0
     reading: Reading = "undecided"
     alone = widened(audited.auc, 1, error, bounds=(0, 1))
     if max(alone.high, 1 - alone.low) <= thresholds.distinguishability:
         reading = "within"
     elif above or below:
         reading = "told apart"
-    fair = by_reference.low <= 0.5 <= by_reference.high
+    fair = not row.asked or by_reference.low <= 0.5 <= by_reference.high
     noticed = False
     if (raw := row.figures.get("raw")) is not None:
         remembered = widened(raw.auc, count, error, bounds=(0, 1)).low > 0.5

@@ -231,6 +231,16 @@ UNMEASURED = Membership("b", True, "local", "loss", {}, None, "0 controls")
         pytest.param(
             [measure(0.0), measure(2.0, n=60, asked=False, decisive=False)], "not forgotten", 1, id="a neighbour remembers"
         ),
+        pytest.param(
+            [measure(0.0), measure(-1.0, n=200, asked=False, client=OTHERS)], "forgotten", 0, id="neighbours know less"
+        ),
+        pytest.param(
+            [measure(0.0), measure(0.0, 0.6, n=200, asked=False, client=OTHERS)],
+            "forgotten", 0, id="neighbours' controls are not like the triples",
+        ),
+        pytest.param(
+            [measure(0.0), measure(1.0, n=200, asked=False, client=OTHERS)], "not forgotten", 1, id="neighbours learned it"
+        ),
         pytest.param([], "inconclusive", 3, id="nothing"),
         pytest.param([measure(0.0, raw=None)], "forgotten", 0, id="no raw run, which no verdict rests on"),
         pytest.param([measure(1.0, raw=None)], "not forgotten", 1, id="a memory without a raw run"),
