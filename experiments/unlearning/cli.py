@@ -31,8 +31,8 @@ VERIFY_EXAMPLES = (
     "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --share 0.05 --references 8 --plants 2"
 )
 METHODS = allowed("method", UnlearnOptions)
-MOST_REASONS = 8  # of a verdict in the terminal
 MARKDOWN_FILE, HTML_FILE = "verification.md", "verification.html"
+ANNEX_FILES = "annex.md", "annex.html"
 ClientName = Annotated[
     str | None,
     typer.Option("--client", help="whose triples the file names (default: the only one that holds each)"),
@@ -179,6 +179,8 @@ def _write(verification: Verification, earlier: Verification | None, target: Pat
         return earlier
     write_atomically(target / MARKDOWN_FILE, to_markdown(verification).encode())
     write_atomically(target / HTML_FILE, to_html(verification).encode())
+    for name, write in zip(ANNEX_FILES, (to_markdown, to_html), strict=True):
+        write_atomically(target / name, write(verification, annex=True).encode())
     write_atomically(target / AUDIT_FILE, encode(verification))
     return verification
 
@@ -198,7 +200,7 @@ def _earlier(path: Path) -> Verification | None:
 def _show(verification: Verification, console: Console, folder: Path, *, details: bool) -> None:
     """Print the tables if asked for, then the request and the verdict with its reasons."""
     from fkgsec.experiments.reporting.sheets import print_sheets
-    from fkgsec.experiments.unlearning.certificate import asked_lines, sheets
+    from fkgsec.experiments.unlearning.certificate import MOST_REASONS, asked_lines, sheets
 
     asked, verdict = asked_lines(verification), verification.verdict
     if details:
@@ -210,4 +212,4 @@ def _show(verification: Verification, console: Console, folder: Path, *, details
     shown = verdict.reasons if details else verdict.reasons[:MOST_REASONS]
     more = len(verdict.reasons) - len(shown)
     print_lines(console, [f"  {reason}" for reason in shown] + [f"  and {more} more in the certificate"] * bool(more))
-    print_lines(console, [f"Certificate: {folder / HTML_FILE}. Every table: --details"])
+    print_lines(console, [f"Certificate: {folder / HTML_FILE}. Every table: {ANNEX_FILES[1]} beside it, or --details"])

@@ -537,12 +537,19 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert (repeated.forgetting, repeated.evidence) == (made.forgetting, made.evidence)
     assert "The audit seed was given, not drawn" in " ".join(made.assumptions)
     assert "Without an escrow" in " ".join(made.assumptions)
-    page, text = (tmp_path / "verification.html").read_text(), (tmp_path / "verification.md").read_text()
+    page, text = (tmp_path / "annex.html").read_text(), (tmp_path / "annex.md").read_text()
     for sheet in sheets(made):
         assert sheet.title.replace("'", "&#39;") in page
         assert sheet.title in text
         assert all(len(row) == len(sheet.columns) for row in sheet.rows)
     assert "<script" not in page
+    first = (tmp_path / "verification.md").read_text()
+    titles = [line[3:] for line in first.splitlines() if line.startswith("## ")]
+    assert titles == ["Why", "What was asked", "What would have been noticed", "What is not covered"]
+    assert first.startswith(f"# Unlearning: {made.verdict.outcome}")
+    assert len(first.splitlines()) <= 50, "one page"
+    assert "\n|" not in first, "tables are in the annex"
+    assert "<table" not in (tmp_path / "verification.html").read_text()
 
 
 @pytest.mark.parametrize("seed", [[], ["--audit-seed", 5]], ids=["drawn", "given"])
@@ -678,8 +685,8 @@ def test_names_are_escaped_in_both_certificates(finished: tuple[Path, Path], tmp
         forgetting=msgspec.structs.replace(made.forgetting, membership=rows),
         verdict=judge(rows, Thresholds(), None),
     )
-    assert "<img" not in to_html(hostile)
-    markdown = to_markdown(hostile)
+    assert "<img" not in to_html(hostile) + to_html(hostile, annex=True) + to_markdown(hostile)
+    markdown = to_markdown(hostile, annex=True)
     assert "<img" not in markdown
     table = [line for line in markdown.splitlines() if "onerror" in line and line.startswith("| ")]
     assert table
