@@ -39,16 +39,24 @@ import msgspec
 import numpy as np
 
 from fkgsec.attacks.forgetting.evaluation import OTHERS
-from fkgsec.attacks.forgetting.hidden import Hiding, hiding_sensitivity, measure_hiding
+from fkgsec.attacks.forgetting.hidden import (
+    Exceedance,
+    Hiding,
+    hiding_sensitivity,
+    measure_exceedances,
+    measure_hiding,
+)
 from fkgsec.attacks.forgetting.paired import (
     ERROR,
     Finding,
     Memory,
+    Noise,
     Paired,
     Runs,
     Sensitivity,
     distance_to_runs,
     measurable_share,
+    measure_noise,
     measure_sensitivity,
     memory_of,
     paired_difference,
@@ -190,6 +198,46 @@ def measure_power(
                     ),
                 )
     return power
+
+
+class Spread(NamedTuple):
+    """What decides whether an audit can be passed, measured on the auditor's own runs of a model of a client that asked.
+
+    Attributes:
+        noise, memory: of the sharpest reading; None where no memory shows. exceedances: see `measure_exceedances`.
+        num_forgotten, num_controls: triples that it was measured on.
+        reason: why there is nothing.
+    """
+
+    client: str
+    model: str
+    noise: Noise | None
+    memory: Memory | None
+    exceedances: list[Exceedance]
+    num_forgotten: int
+    num_controls: int
+    reason: str | None = None
+
+
+def measure_spread(
+    references: Sequence[AuditRun], shadows: Sequence[AuditRun], graph: FederatedGraph, audits: Sequence[Audited]
+) -> list[Spread]:
+    """Measure variances and memory of each model of a client that asked. Args: as for `measure_power`."""
+    spreads = []
+    for case in _cases(references[0], references, shadows, (), graph, audits):
+        if not case.asked:
+            continue
+        if not isinstance(case, _Case):
+            spreads.append(Spread(case.client, case.model, None, None, [], 0, 0, case.reason))
+            continue
+        reading, memory = _sharpest(case, len(references))
+        noise = None
+        if memory is not None:
+            noise = measure_noise(case.runs[reading], case.forgotten, against_controls=READINGS[reading])
+        counts = int(case.forgotten.sum()), int((~case.forgotten).sum())
+        exceedances = measure_exceedances(case.runs["score"], case.forgotten)
+        spreads.append(Spread(case.client, case.model, noise, memory, exceedances, *counts))
+    return spreads
 
 
 def weigh_evidence(

@@ -151,6 +151,35 @@ def _bound(above: np.ndarray, rates: np.ndarray, level: float) -> Estimate:
     return Estimate(share, share - half, share + half, number, f"exceedances, {len(rates)} runs")
 
 
+class Exceedance(NamedTuple):
+    """Shares of triples above a threshold: of never-seen ones, of trained-on ones, and the deviation of these over runs."""
+
+    never_seen: float
+    trained_on: float
+    deviation: float
+
+
+def measure_exceedances(runs: Runs, forgotten: np.ndarray) -> list[Exceedance]:
+    """Measure what `hidden_share` of a re-training consists of, at each of `LEVELS` that separates trained-on triples.
+
+    Args: as for `hidden_share`. Returns: empty where it cannot be measured.
+    """
+    seen = runs.trained_on & forgotten
+    informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
+    if informed.sum() < 2 or not ignorant.any():
+        return []
+    _, others = residuals(runs.values[0], runs)
+    thresholds = np.quantile(others.values[~runs.trained_on & forgotten], 1 - np.array(LEVELS))
+    made = []
+    for level, threshold in zip(LEVELS, thresholds, strict=True):
+        above = others.values > threshold
+        rates = np.array([row[saw].mean() for row, saw in zip(above, seen, strict=True) if saw.any()])
+        if rates.mean() > level:
+            never_seen = float(above[ignorant][:, forgotten].mean())
+            made.append(Exceedance(never_seen, float(rates.mean()), float(rates.std(ddof=1))))
+    return made
+
+
 def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
     """Values `[n]` of a run that remembers a random share of the forget set and hides it from every mean.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 import typer
@@ -27,8 +27,9 @@ UNLEARN_EXAMPLES = (
     "  fkgsec unlearn --run runs/mine --forget forget.tsv --method retrain --out runs/mine-reference"
 )
 VERIFY_EXAMPLES = (
-    "Examples:\n\n  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --raw runs/mine\n\n"
-    "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --share 0.05 --references 8 --plants 2"
+    "Examples:\n\n  fkgsec verify --run runs/mine --power --request 200\n\n"
+    "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --raw runs/mine\n\n"
+    "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --share 0.05 --budget 32 --plants 2"
 )
 METHODS = allowed("method", UnlearnOptions)
 MARKDOWN_FILE, HTML_FILE = "verification.md", "verification.html"
@@ -104,6 +105,16 @@ def verify(
         Path | None,
         typer.Option("--against", help="a re-trained run that was supplied; relied on with --references 0 only"),
     ] = None,
+    power: Annotated[
+        bool,
+        typer.Option(
+            "--power",
+            help="before any unlearning: can a request to the run of `fkgsec train` in --run earn a certificate?",
+        ),
+    ] = False,
+    request: Annotated[
+        int, typer.Option("--request", min=2, help="with --power and without --forget: triples of the request")
+    ] = 200,
     raw: Annotated[Path | None, typer.Option("--raw", help="the run before the request, shown beside it")] = None,
     out: Annotated[
         Path | None,
@@ -124,6 +135,8 @@ def verify(
 
     thresholds = Thresholds(**{name: options[name] for name in Thresholds.__struct_fields__ if name in options})
     settings = AuditOptions(**{name: options[name] for name in AuditOptions.__struct_fields__ if name in options})
+    if power:
+        _show_power(run, thresholds, settings, forget, request, client, out, force=force, quiet=quiet)
     target = audit_folder(run, out, settings.audit_seed)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
@@ -156,6 +169,37 @@ def verify(
     if not quiet:
         _show(verification, make_console(stderr=json == "-"), target, details=details)
     raise typer.Exit(verification.verdict.exit_status)
+
+
+def _show_power(
+    run: Path,
+    thresholds: Thresholds,
+    options: AuditOptions,
+    forget: Path | None,
+    request: int,
+    client: str | None,
+    out: Path | None,
+    *,
+    force: bool,
+    quiet: bool,
+) -> NoReturn:
+    """Print what an audit of a request could say, and exit: 0 if it can earn a certificate, 3 if not."""
+    from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.unlearning.power import forecast_lines, forecast_verdict
+
+    forecast = forecast_verdict(
+        run,
+        thresholds,
+        options,
+        forget=forget,
+        request=request,
+        client=client,
+        folder=out,
+        observe=observe_on(make_console(stderr=True), enabled=not quiet),
+        force=force,
+    )
+    print_lines(make_console(), forecast_lines(forecast, thresholds))
+    raise typer.Exit(0 if forecast.earned else 3)
 
 
 def _write(verification: Verification, earlier: Verification | None, target: Path) -> Verification:

@@ -91,13 +91,13 @@ class Auditor(NamedTuple):
         look: Look,
         num_shadows: int,
         shares: Sequence[float],
-        thresholds: Thresholds,
+        thresholds: Thresholds | None,
         earlier: OwnRuns | None = None,
     ) -> OwnRuns:
         """Train and read everything of a look. Without references there are no plants.
 
         Args:
-            shares: to be planted. thresholds: what the sensitivity is measured at.
+            shares: to be planted. thresholds: what the sensitivity is measured at; None leaves it out.
             earlier: of the look before, whose trainings are not read again.
         """
         retained = self.candidate.result.graph
@@ -117,7 +117,7 @@ class Auditor(NamedTuple):
         else:
             shadows, shadow_runs, plants = earlier.shadows, earlier.shadow_runs, earlier.plants
         power: dict[tuple[str, str], Power] = {}
-        if first is not None:
+        if first is not None and thresholds is not None:
             power = measure_power(
                 references,
                 shadow_runs,
@@ -296,7 +296,7 @@ def verify(
         raise RunError(f"{raw}: is not the run that {run} was made from")
     sealed, pools = (None, None) if escrow is None else read_escrow(escrow, candidate.graph)
     commitment = None if sealed is None else sealed.commitment
-    seed = secrets.randbelow(2**53) if options.audit_seed is None else options.audit_seed
+    seed = audit_seed_of(options)
     audits = audited_triples(
         candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
     )
@@ -366,6 +366,11 @@ def verify(
         request_given=forget is not None,
         unlearned_sha256=digest,
     )
+
+
+def audit_seed_of(options: AuditOptions) -> int:
+    """Return the audit seed, drawn from the operating system where none is set."""
+    return secrets.randbelow(2**53) if options.audit_seed is None else options.audit_seed
 
 
 def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path:
