@@ -241,7 +241,7 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
             missed = "any share" if rejected_from is None else f"shares of less than {rejected_from:.0%}"
             yield (
                 f"the audit is too weak for {who}: it may miss {missed} {how}, and {thresholds.share:.0%} is tolerated. Use more "
-                "forgotten triples, --references or --shadows"
+                "forgotten triples, a larger --budget or --shadows"
             )
         elif sensitivity is not None and sensitivity.told_apart_from is None:
             yield f"the audit is too weak for {who}: it tells no share {how} apart from honest re-training"
@@ -308,7 +308,8 @@ def _judge_one(row: Membership, thresholds: Thresholds, count: int, error: float
     if row.reason or row.excess is None:
         return Judgement(row.client, row.model, row.attack, "not measured")
     audited, reference = row.figures["unlearned"], row.figures["retrained"]
-    corrected, by_reference = (widened(one.auc, count, error, bounds=(0, 1)) for one in (audited, reference))
+    corrected = widened(audited.auc, count, error, bounds=(0, 1))
+    by_reference = widened(reference.auc, count, thresholds.error, bounds=(0, 1))  # an early look is no laxer here
     excess = widened(row.excess, count, error, bounds=(-1, 1))
     above = corrected.low > 0.5 and excess.low > 0
     below = row.asked and corrected.high < 0.5 and excess.high < 0
