@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -593,9 +592,7 @@ class TestReadPath:
 @needs_data
 class TestPublishedFiles:
     def test_fb15k_237(self) -> None:
-        start_s = time.perf_counter()
         graph = readers.read_tsv_folder(Path(DATA or "") / "FB15k-237")
-        assert time.perf_counter() - start_s < 5  # about 0.4 s alone on two cores
         assert (len(graph.entities), len(graph.relations)) == (14_541, 237)
         assert [len(getattr(graph, split)) for split in SPLITS] == [272_115, 17_535, 20_466]
         assert [line.partition(",")[0] for line in graph.warnings] == [

