@@ -7,7 +7,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ from fkgsec.attacks import ATTACKS, Attack, Figure, registry, update_recovery
 from fkgsec.attacks.graphs import properties
 from fkgsec.attacks.kge.task import cases as kge_cases
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.options import GRAPH, GraphAttackOptions, KgeAttackOptions
+from fkgsec.attacks.options import GRAPH, GraphAttackOptions, Inference, KgeAttackOptions
 from fkgsec.attacks.registry import ATTACKED, Truth
 from fkgsec.attacks.view import View
 from fkgsec.defenses import make_transport
@@ -107,8 +107,11 @@ class _Settings(dict):
 
 OPTIONS: dict[str, Any] = {
     GRAPH: GraphAttackOptions(shadows=0, trigger_size=0.3),
-    "kge": KgeAttackOptions(leak=(1.0,), unlinked_heads=10, probes=20, guesses=10, poison_triples=10, poison_copies=2),
-}
+    "kge": KgeAttackOptions(
+        leak=(1.0,), unlinked_heads=10, probes=20, guesses=10, poison_triples=10, poison_copies=2,
+        inference=get_args(Inference),
+    ),
+}  # fmt: skip
 
 
 class Watched:
