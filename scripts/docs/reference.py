@@ -34,6 +34,7 @@ from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import all_tasks, task_named
 from fkgsec.federation.recipes import Recipe, algorithms_of
 from fkgsec.federation.settings import fields_of as settings_of
+from scripts.docs.attack_tests import NULL, PLANTED, TESTS, attack_tests
 from scripts.docs.threat_pictures import draw
 
 ROOT = Path(__file__).parents[2]
@@ -202,6 +203,19 @@ def _defended(recipe: Recipe, defense: str) -> str:
 def attacks_page() -> Iterator[str]:
     """Every attack: question, needs, threat models, metrics, and its module's docstring."""
     yield "# Attacks\n\n`fkgsec attack --attack NAME` runs one, `--attack all` all. [Add your own](../tutorials/new-attack.md)."
+    tests = attack_tests(TESTS)
+    yield "\n## What each attack can find\n"
+    yield (
+        "Every attack is tested twice: it finds a planted signal of the strength below, and it finds nothing in the null. "
+        "An attack may miss weaker signals."
+    )
+    yield from table(
+        ("attack", "finds", "finds nothing in"),
+        (
+            (f"[`{name}`](#{name})", *("; ".join(test.about for test in kinds[kind]) for kind in (PLANTED, NULL)))
+            for name, kinds in sorted(tests.items())
+        ),
+    )
     for task in all_tasks():
         yield f"\n## {task.about[:1].upper()}{task.about[1:]}"
         yield from table(

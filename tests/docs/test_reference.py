@@ -59,6 +59,10 @@ def test_attacks_have_their_metrics_and_threat_models(pages: dict[str, str]) -> 
         part = section(pages["attacks.md"], f"### {name} {{ #{name} }}")
         assert "Source: " in part, name
         assert all(rows(part, f"{name}.{metric}") for metric in attack.metrics)
+        [tested] = re.findall(
+            rf"^\| \[`{name}`\].*", section(pages["attacks.md"], "## What each attack can find"), re.MULTILINE
+        )
+        assert all(tested.split("|")[2:4])
         assert all(rows(part, model) for model in attack.threat_models)
 
 
