@@ -71,6 +71,8 @@ from fkgsec.version import __version__
 
 if TYPE_CHECKING:
     from fkgsec.experiments.runs.compare import Unlearning
+    from fkgsec.experiments.runs.record import Record
+    from fkgsec.federation.task import MakeTask
 
 METHOD_OF_CASES = "finetune"  # fits cases of any algorithm, and `UnlearnOptions.method` those of fedlu alone
 app = typer.Typer(
@@ -171,15 +173,22 @@ def attack(
     *,
     options: dict[str, Any],
     run: Annotated[Path | None, typer.Option("--run", help="attack this finished run instead of training one")] = None,
+    single: Annotated[
+        bool,
+        typer.Option(
+            "--single/--no-single",
+            help="train the same clients alone, too, or reuse that run, and show what joining is worth",
+        ),
+    ] = True,
     training: Training,
 ) -> None:
     """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
     if options.get("attack") == ["list"]:
         _list_attacks()
     elif run is None:
-        _train_and_report(options, training, attack=True)
+        _train_and_report(options, training, attack=True, single=single)
     else:
-        _attack_again(run, options, training)
+        _attack_again(run, options, training, single=single)
 
 
 def _list_attacks() -> None:
@@ -188,7 +197,7 @@ def _list_attacks() -> None:
     typer.echo("\n".join(words.attack_lines()))
 
 
-def _attack_again(run: Path, options: dict[str, Any], training: Training) -> None:
+def _attack_again(run: Path, options: dict[str, Any], training: Training, *, single: bool) -> None:
     """Attack a finished run. Raises `SpecError` for options of training."""
     from fkgsec.experiments.cli.progress import RunProgress
     from fkgsec.experiments.runs.run import read_spec, reuse, warnings_of
@@ -205,8 +214,33 @@ def _attack_again(run: Path, options: dict[str, Any], training: Training) -> Non
     changes, enabled = {name: getattr(spec, name) for name in options}, not training.quiet and bool(spec.shadows)
     with RunProgress(spec, make_console(stderr=True), enabled=enabled) as progress:
         finished, graph = reuse(run, changes, training.out, progress, overwrite=training.overwrite)
+    alone = _train_alone({run: finished.record}, graph, training) if single else None
     output = Output(training.json, training.quiet, training.overwrite, training.details)
-    print_finished(finished, output, warnings=warnings_of(finished.record.spec, graph))
+    print_finished(finished, output, warnings=warnings_of(finished.record.spec, graph), alone=alone)
+
+
+def _train_alone(
+    runs: dict[Path, Record], graph: Any, training: Training, make_task: MakeTask | None = None
+) -> list[Record]:
+    """Train the clients of each run alone, beside it; empty if there is nothing to compare, or (with a warning) if this fails."""
+    from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.runs.alone import exchanges, train_alone
+
+    observe = observe_on(make_console(stderr=True), enabled=not training.quiet, what="train")
+    how = {
+        "checkpoint_every_s": training.checkpoint_every,
+        "at_once": 0 if training.force else 1,
+        "make_task": make_task,
+    }
+    try:
+        return [
+            train_alone(record, graph, run, observe=observe, **how).record
+            for run, record in runs.items()
+            if exchanges(record.spec) and record.items is not None
+        ]
+    except RunError as error:
+        say(f"warning: the clients were not trained alone: {error}")  # the attack itself is finished
+        return []
 
 
 @app.command("show", epilog="Examples:\n\n  fkgsec show runs/mine\n\n  fkgsec show runs/defenses/comparison.json")
@@ -220,7 +254,7 @@ def show(
     console = make_console()
     for run in read_runs(runs):
         print_lines(console, [f"{run.name}:"])
-        print_record(console, run.record, details=True)
+        print_record(console, run.record, details=True, alone=run.alone and [run.alone])
 
 
 @app.command(
@@ -327,7 +361,7 @@ def _unlearning(spec: RunSpec, graph: Any, forget: Path | None, method: str | No
     return Unlearning(read_forget(forget, graph, None), UnlearnOptions(**named))
 
 
-def _train_and_report(options: dict[str, Any], training: Training, *, attack: bool) -> None:
+def _train_and_report(options: dict[str, Any], training: Training, *, attack: bool, single: bool = False) -> None:
     engine = check_engine(training.engine, training.workers, training.superlink)
     if training.superlink is not None:
         unused = ("preset", "out", "seeds", "overwrite", "force", "dry_run", "track")
@@ -343,6 +377,7 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
     chosen = choose(training.config, options, training.preset)  # a wrong option is refused before anything is loaded
     spec, track = chosen.spec, tuple(training.track or ())
     from fkgsec.experiments.cli.progress import RunProgress, observe_on
+    from fkgsec.experiments.runs.alone import alone_folder, alone_spec, exchanges
     from fkgsec.experiments.runs.run import check_run, default_folder, execute
     from fkgsec.experiments.runs.seeds import train_seeds
     from fkgsec.experiments.tracking import Tracked, check_trackers, observe_tracked
@@ -362,6 +397,11 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
         if training.seeds is not None:
             seeds = range(spec.seed, spec.seed + training.seeds)
             planned = {f"seed {seed}": (spec.replace(seed=seed), folder / f"seed-{seed}") for seed in seeds}
+        if single and exchanges(spec):
+            planned |= {
+                f"{name} alone": (alone_spec(run), alone_folder(run, graph, place))
+                for name, (run, place) in planned.items()
+            }
         print_plan(make_console(), chosen, graph, planned, attack=attack)
         return
     how = {
@@ -379,12 +419,15 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
             several, records = train_seeds(
                 spec, graph, folder, training.seeds, observe=observe, make_task=make_task, **how
             )
-            print_several(several, records, folder, output, longer(chosen))
+            runs = {folder / name: record for name, record in zip(several.runs, records, strict=True)}
+            alone = _train_alone(runs, graph, training, make_task) if single else None
+            print_several(several, records, folder, output, longer(chosen), alone=alone)
             return
         progress = RunProgress(spec, errors, enabled=not training.quiet)
         with Tracked(progress, start_tracking(track, spec, folder, say)) as observer:
             finished = execute(spec, graph, folder, observer=observer, make_task=make_task, **how)
-    print_finished(finished, output, remarks=longer(chosen))
+        alone = _train_alone({folder: finished.record}, graph, training, make_task) if single else None
+    print_finished(finished, output, remarks=longer(chosen), alone=alone)
 
 
 app.command("describe", epilog=DESCRIBE_EXAMPLES)(expected_errors(describe_part))
