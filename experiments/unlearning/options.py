@@ -27,24 +27,26 @@ class Look(NamedTuple):
 def looks(references: int, budget: int) -> list[Look]:
     """Return the looks of a sequential audit.
 
-    The number of re-trainings doubles from look to look and ends at `budget`. Each look spends a part of the error in proportion
-    to its re-trainings, so that the parts add up to 1. By the union bound the error over all looks is at most the stated one,
-    whatever the dependence between looks.
+    The number of re-trainings doubles from look to look and ends at `budget`. After a look the square of its part of the budget
+    is spent of the error, so that most is left for the last look. By the union bound the error over all looks is at most the
+    stated one, whatever the dependence between looks.
 
     Args:
         references: re-trainings at the first look; 0: one look without any. budget: most re-trainings, at least `references`.
 
-    Source: alpha spending (Lan and DeMets 1983). Differs: spends by the union bound, which needs no joint distribution.
+    Source: the power family of spending functions (Kim and DeMets 1987, exponent 2). Differs: tests by the union bound, which
+    needs no joint distribution.
 
-    >>> [look.references for look in looks(4, 20)], sum(look.spending for look in looks(4, 20))
-    ([4, 8, 16, 20], 1.0)
+    >>> [(look.references, look.spending) for look in looks(4, 16)]
+    [(4, 0.0625), (8, 0.1875), (16, 0.75)]
     """
     if not references:
         return [Look(0, 1.0)]
     counts = [references]
     while counts[-1] < budget:
         counts.append(min(2 * counts[-1], budget))
-    return [Look(count, count / sum(counts)) for count in counts]
+    spent = [(count / counts[-1]) ** 2 for count in counts]
+    return [Look(count, now - before) for count, now, before in zip(counts, spent, [0.0, *spent], strict=False)]
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

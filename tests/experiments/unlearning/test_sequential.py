@@ -16,7 +16,7 @@ from fkgsec.experiments.unlearning.options import Thresholds, looks
 from fkgsec.experiments.unlearning.verdict import EXIT_STATUS, judge
 from tests.experiments.unlearning.test_unlearn import measure
 
-NUM_FORGOTTEN, NUM_CONTROLS, GAIN = 400, 200, 8.0
+NUM_FORGOTTEN, NUM_CONTROLS, GAIN = 400, 200, 4.0
 TELLS = {("a", "local"): Power(*[Sensitivity(told_apart_from=0.05, honest_passes_from=0.08, rejected_from=0.1)] * 2)}
 LOOKS = looks(4, 16)
 
@@ -56,12 +56,10 @@ class World:
     def train(self, trained_on: np.ndarray) -> AuditRun:
         """Read a training on some of the audited triples, bool `[n]`."""
 
-        def values() -> np.ndarray:
-            noise = self.rng.normal(size=len(self.difficulty)) + 0.1 * self.rng.normal()
-            return self.difficulty + noise + GAIN * trained_on
-
+        noise = self.rng.normal(size=len(self.difficulty)) + 0.1 * self.rng.normal()
+        values = self.difficulty + noise + GAIN * trained_on
         test = self.reference_test + self.rng.normal(size=150)
-        reading = Reading({name: values() for name in READINGS}, None, test)
+        reading = Reading(dict.fromkeys(READINGS, values), None, test)
         return AuditRun({(0, "local"): reading}, {0: trained_on})
 
     def audit(self, share: float) -> str:
@@ -112,4 +110,4 @@ def test_over_all_looks_the_errors_add_up_to_the_stated_one() -> None:
     )
     assert honest.count("not forgotten") <= 18
     assert tenth.count("forgotten") <= 11
-    assert honest.count("forgotten") >= 170
+    assert honest.count("forgotten") >= 120
