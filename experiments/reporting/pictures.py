@@ -271,14 +271,20 @@ def utility_leakage(runs: Sequence[Run]) -> Picture | None:
 
 
 def _point(axes: Axes, figure: Figure, utility: Estimate, name: str, number: int) -> None:
-    across, up = (
-        [[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]] for one in (figure.estimate, utility)
-    )
+    draw_point(axes, figure.estimate, utility, name, number)
     at, style = figure.estimate.value, _style(number)
-    axes.errorbar(at, utility.value, xerr=across, yerr=up, ls="", ms=7, capsize=2, lw=1, label=name, **style)
     if figure.baseline is not None:
         ends = [figure.baseline.value, at]
         axes.plot(ends, [utility.value] * 2, ls=":", lw=1.2, marker="|", ms=10, markevery=[0], color=style["color"])
+
+
+def draw_point(axes: Axes, across: Estimate, up: Estimate, name: str, number: int) -> None:
+    """Draw a point with its two intervals, in the style of a number."""
+    errors = [[[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]] for one in (across, up)]
+    style = _style(number)
+    axes.errorbar(
+        across.value, up.value, xerr=errors[0], yerr=errors[1], ls="", ms=7, capsize=2, lw=1, label=name, **style
+    )
 
 
 def validations(records: Mapping[str, Record]) -> pd.DataFrame:

@@ -38,6 +38,7 @@ from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
 
 NOT_ATTACKED = "NOT ATTACKED"
+LEAKING = (LEAKS, EXPOSED)
 RULE = (
     "LEAKS: the excess over the baseline is above 0, corrected for the number of figures. EXPOSED: the protocol "
     "sends as much, no attack is needed. NO EVIDENCE: an effect of the stated size would have shown. Baseline: the same "
