@@ -83,10 +83,14 @@ def failures(
         size: triples of the request. most_controls: never-seen triples that there are.
     """
     level = thresholds.error * look.spending
-    controls = max(2.0, min(most_controls, spread.num_controls * size / max(1, spread.num_forgotten)))
+    members, controls = (
+        max(2.0, count * size / max(1, spread.num_forgotten))
+        for count in (spread.num_members, spread.num_effective_controls)
+    )
+    controls = min(most_controls, controls)
     remembered = hidden = 1.0
     if spread.noise is not None and spread.memory is not None:
-        error = spread.noise.error(size, controls, look.references + num_shadows / 2) / spread.memory.value
+        error = spread.noise.error(size, spread.num_controls, look.references + num_shadows / 2) / spread.memory.value
         degrees = look.references + num_shadows - 1
         remembered = _chance_above(thresholds.share, 0.0, float(stdtrit(degrees, 1 - level / 2)) * error, error)
     for one in spread.exceedances:
@@ -98,7 +102,7 @@ def failures(
         )
         scatter = math.sqrt(max(one.never_seen, 1 / size) * (1 - one.never_seen) / size) / one.trained_on
         hidden = min(hidden, _chance_above(thresholds.share, share, half, scatter))
-    error = math.sqrt((size + controls + 1) / (12 * size * controls))
+    error = math.sqrt((members + controls + 1) / (12 * members * controls))
     told = 2 * _chance_above(thresholds.distinguishability, 0.5, float(ndtri(1 - level / 2)) * error, error)
     who = f"{spread.client} {spread.model}"
     return {
