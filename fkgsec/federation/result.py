@@ -23,7 +23,7 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.federation import packing
-from fkgsec.federation.checkpoint import RoundEntry, save_tensors, with_current_names
+from fkgsec.federation.checkpoint import RoundEntry, save_tensors
 from fkgsec.federation.disk.condensed import LINES, PLAIN_LINES, entries_of, lines_of
 from fkgsec.federation.messages import Entry, Transcript, client_party
 from fkgsec.federation.protection import NOTHING, Protection, StatedGuarantee, Withstands
@@ -224,8 +224,7 @@ class RunResult(Kept):
         """
         try:
             with safe_open(path, framework="pt") as handle:
-                document = with_current_names(msgspec.json.decode((handle.metadata() or {})[METADATA]))
-                document = msgspec.convert(document, _Document)
+                document = msgspec.json.decode((handle.metadata() or {})[METADATA], type=_Document)
                 tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
             guarantees = msgspec.convert(document.guarantees, dict[str, guarantee])
             lines = tensors.pop(LINES, None)
