@@ -19,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fkgsec.errors import RunError
+from fkgsec.exchange.parts import Leaf
 from fkgsec.federation import packing
 from fkgsec.federation.disk import streamed
 from fkgsec.federation.disk.condensed import HEADS, Layout, Messages, condense, expand, is_worthwhile
@@ -100,9 +101,7 @@ class Progress(msgspec.Struct):
     layout: Layout | None = None
 
 
-def save(
-    path: Path, leaves: Mapping[str, packing.Leaf], progress: Progress, messages: Messages = MappingProxyType({})
-) -> None:
+def save(path: Path, leaves: Mapping[str, Leaf], progress: Progress, messages: Messages = MappingProxyType({})) -> None:
     """Write a checkpoint; after a kill at any moment either the old or the new one is there, whole.
 
     Args:
