@@ -101,9 +101,12 @@ def _updated(spec: dict[str, Any]) -> dict[str, Any]:
     """Translate the options of a spec to the current version.
 
     Until 0.1 a spec had every option of every algorithm, with None for open ones and tau 0.2 in all; `init_epsilon` was called
-    epsilon; FedLU had a temperature that its training ignored, which is now refused; and `seed` divided the data.
+    epsilon; FedLU had a temperature that its training ignored, which is now refused; and `seed` divided the data. There were two
+    generators, of which `draws` named one.
     """
     spec = {"split_seed": spec.get("seed", 0)} | spec
+    if spec.get("draws") == "numpy":
+        del spec["draws"]
     if "entity_scope" in spec:  # which said both where negatives are drawn and among which entities ranks are taken
         scope = spec.pop("entity_scope")
         spec |= {"negative_scope": scope, "rank_scope": "own" if scope == "own" else "all"}
