@@ -18,7 +18,7 @@ $(VENV)/.dev: $(VENV)/.run
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[dev]'
 	touch $@
 
-demo: $(VENV)/.run  ## train FedE on the embedded hospitals, attack it, print what leaked
+demo: $(VENV)/.run  ## train FedE on the embedded hospitals, attack it, print what leaked and what joining is worth
 	rm -rf $(RUN)
 	$(BIN)/fkgsec attack --target fede --leak 0.5 --rounds 60 --out $(RUN)
 

@@ -19,7 +19,7 @@ from fkgsec.arguments import Named, check_fields
 from fkgsec.errors import SpecError
 from fkgsec.kge.models import MOST
 
-Inference = Literal["cosine", "score", "names", "learned", "combined"]
+Inference = Literal["cosine", "score", "names", "learned", "combined", "mlp"]
 PAPER: Inference = "cosine"  # fedr.txt's own
 Metric = Literal["paper", "published"]
 ShadowKnowledge = Literal["same-graph", "similar-graph"]
@@ -76,14 +76,14 @@ THREAT_MODELS = {
         ThreatModel(
             "collusion",
             {
-                KGE: "server and one client; names are hidden (fedr.txt 3.1)",
+                KGE: "server and one client; the server ignores names (fedr.txt 3.1)",
                 GRAPH: "server and one client, which hands over its graphs and its model",
             },
             colluder=True,
         ),
         ThreatModel(
             "collusion+entities",
-            {KGE: "and it has the victims' entity rows without names (fedr.txt 4.2)"},
+            {KGE: "server and one client, with the victims' entity rows without names (fedr.txt 4.2)"},
             colluder=True,
             victim_entities=True,
         ),
@@ -211,7 +211,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
 
     Attributes (beside those of `BaseAttackOptions`; each field has its line of help):
         leak: leak ratios in (0, 1]; which share leaks follows from `seed`, as the sampled heads do.
-        inference: several of `fkgsec.attacks.reconstruction.leakage.INFERENCES`; one name may stand for a list of one.
+        inference: several of `fkgsec.attacks.reconstruction.leakage.INFERENCES`, or `mlp`; one name may stand for a list of one.
         metric: "paper" (the definitions above), "published" (the notebooks' counts).
         probes: where these are most of its entities, nobody follows any one.
         probe_round: None: so late that the answer crosses in the last of its rounds.
@@ -226,7 +226,10 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     ] = (0.5,)
     inference: Annotated[
         tuple[Inference, ...] | Inference,
-        Meta(description="how relations are inferred; cosine is the paper's; repeatable; without it all that fit"),
+        Meta(
+            description="how relations are inferred; cosine is the paper's, mlp a perceptron; repeatable; without it all "
+            "that fit but mlp, which takes seconds more"
+        ),
     ] = ()
     metric: Annotated[Metric, Meta(description="published: the counts of FedR's notebooks")] = "paper"
     unlinked_heads: Annotated[int, Meta(description="heads sampled for the attack without linked pairs; 0: none")] = 200

@@ -15,9 +15,11 @@ QUESTIONS = {
     MEMBERSHIP: "Was a triple trained on?",
     GRAPHS: "Which training graphs?",
     GRAPH_MEMBERSHIP: "Was a graph trained on?",
-    LINKS: "Which attributes, links?",
+    LINKS: "Which links, properties?",
     INTEGRITY: "Can training be altered?",
     UPLOADS: "What did a client send?",
     OTHER: "What else is inferred?",
 }
 """The questions in the order of a verdict. An attack from a plug-in that names none answers `OTHER`."""
+LEAK_WORDS = {INTEGRITY: "SUCCEEDS"}
+"""Word that is printed for LEAKS where an attack alters training and nothing leaks."""

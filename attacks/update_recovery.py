@@ -44,7 +44,7 @@ from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 METRICS = {
-    "cosine": "mean cosine similarity between inferred and true changes of rows",
+    "cosine": "cosine of inferred and true changes of rows",
     "relative_error": "error of inferred changes over the size of the true ones; a limit is the least that is allowed",
 }
 METRICS |= {f"{name}_relations": f"{about}; of relations" for name, about in METRICS.items()}

@@ -91,16 +91,21 @@ def needs_of_round(federation: Federation) -> tuple[int, float]:
 
 
 def time_round(federation: Federation, count: int, *, validate: bool = False) -> Timed:
-    """Time local training, upload, aggregation and broadcast, and validation if `validate`."""
+    """Time local training, upload, aggregation and broadcast, and validation if `validate`.
+
+    Raises:
+        RuntimeError: a client refused to upload, so that the round would be too cheap.
+    """
     federation.align()
     everybody = list(range(len(federation.parties)))
     rounds = itertools.count(1)  # clients refuse a second broadcast of one round
 
     def one_round() -> None:
         number = next(rounds)
-        federation.task.begin_round()
-        federation.task.train(number, everybody, lambda: None)
-        federation.upload(number, everybody)
+        federation.train(number, everybody, lambda: None)
+        for outcome in federation.upload(number, everybody):
+            if outcome.excluded:
+                raise RuntimeError(f"round {number}: {outcome.excluded}")
         federation.broadcast(number)
         if validate:
             federation.task.validate()

@@ -253,7 +253,14 @@ def measure_forgetting(
                 statistics = attack_statistics(models, audit, name, shadows, options.sampling_temperature)
                 decisive = audit.asked or num_aside == 1
                 membership += _measured(
-                    audit.name, audit.asked, name, statistics, audit.forgotten, seed, decisive=decisive
+                    audit.name,
+                    audit.asked,
+                    name,
+                    statistics,
+                    audit.forgotten,
+                    seed,
+                    decisive=decisive,
+                    weights=audit.compared_weights,
                 )
                 if not decisive:
                     aside.setdefault(name, []).append((audit, statistics))
@@ -270,13 +277,13 @@ def measure_forgetting(
             if relearn_steps and audit.asked:
                 relearning.append(measure_relearning(models, audit, name, client, options, relearn_steps, seed))
     for name, parts in aside.items():  # the clients that did not ask, together
-        statistics, forgotten = pooled_statistics(graph, parts)
+        statistics, forgotten, weights = pooled_statistics(graph, parts)
         counts = int(forgotten.sum()), int((~forgotten).sum())
         if min(counts) < 2:
             reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
             membership.append(Membership(OTHERS, False, name, "loss", {}, None, reason))
         else:
-            membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True)
+            membership += _measured(OTHERS, False, name, statistics, forgotten, seed, decisive=True, weights=weights)
     requested = [audit for audit in audits if audit.asked]
     return Forgetting(
         {audit.name: (len(audit.forget), len(audit.members), len(audit.controls)) for audit in audits},
@@ -310,7 +317,15 @@ def _quality(
 
 
 def _measured(
-    client: str, asked: bool, name: str, statistics: Statistics, forgotten: np.ndarray, seed: int, *, decisive: bool
+    client: str,
+    asked: bool,
+    name: str,
+    statistics: Statistics,
+    forgotten: np.ndarray,
+    seed: int,
+    *,
+    decisive: bool,
+    weights: np.ndarray,
 ) -> list[Membership]:
     """A row for each attack."""
     rows = []
@@ -322,10 +337,11 @@ def _measured(
                 attack=attack,
                 control="held_out",
                 rng=generator(seed, "advantage", client, name, attack),
+                weights=weights,
             )
             for role, statistic in by_role.items()
         }
-        excess = compare_auc(by_role["unlearned"], by_role["retrained"], forgotten)
+        excess = compare_auc(by_role["unlearned"], by_role["retrained"], forgotten, weights)
         rows.append(Membership(client, asked, name, attack, figures, excess, decisive=decisive))
     return rows
 

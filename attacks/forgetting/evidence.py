@@ -19,6 +19,8 @@ For each model of a client that asked, and of all other clients together with ea
   (`fkgsec.attacks.forgetting.hidden`, which bounds it, too, and says from where it is seen);
 * *relearned*: the reciprocal rank after a few steps of training on them. What was only hidden is back at once;
 * *distance*: Kolmogorov and Smirnov's, beside that of re-trainings to each other;
+* of the other clients, all tests are one-sided: they did not ask, so that only what they learned of the forgotten triples beyond
+  re-training counts, not that they know less or differ in another way;
 * the *share* of the forget set that is remembered, from whichever reading the auditor's own runs show to be the sharpest.
 
 Threat model: the auditor holds the audited run's tables, knows how it was trained and has the data. It does not trust the party
@@ -37,15 +39,24 @@ import msgspec
 import numpy as np
 
 from fkgsec.attacks.forgetting.evaluation import OTHERS
-from fkgsec.attacks.forgetting.hidden import Hiding, hiding_sensitivity, measure_hiding
+from fkgsec.attacks.forgetting.hidden import (
+    Exceedance,
+    Hiding,
+    hiding_sensitivity,
+    measure_exceedances,
+    measure_hiding,
+)
 from fkgsec.attacks.forgetting.paired import (
+    ERROR,
     Finding,
     Memory,
+    Noise,
     Paired,
     Runs,
     Sensitivity,
     distance_to_runs,
     measurable_share,
+    measure_noise,
     measure_sensitivity,
     memory_of,
     paired_difference,
@@ -63,7 +74,11 @@ PLANTED_DRAWS = 10  # mixtures of each share from each reference
 
 
 class PairedTest(msgspec.Struct, frozen=True):
-    """A test: the audited run minus re-training; above 0 it remembers. `p_value`: two-sided; of upper tail, order one-sided."""
+    """A test: the audited run minus re-training; above 0 it remembers.
+
+    `p_value`: two-sided; one-sided of upper tail and order, and of all tests of `OTHERS`, who are asked only whether they learned
+    something new.
+    """
 
     name: str
     difference: Estimate
@@ -162,12 +177,13 @@ def measure_power(
     tolerance: float,
     alarm: float,
     seed: int,
+    level: float = ERROR,
 ) -> dict[tuple[str, str], Power]:
     """Measure the audit's sensitivity, by client that asked and model, whatever run is audited.
 
     Args:
         references, shadows: as for `weigh_evidence`. tolerance, alarm: the share that a verdict tolerates and the p-value below
-            which it certifies nothing. seed: of the planted mixtures.
+            which it certifies nothing. seed: of the planted mixtures. level: of the intervals of shares.
     """
     power = {}
     for case in _cases(references[0], references, shadows, (), graph, audits):
@@ -176,10 +192,52 @@ def measure_power(
             if memory is not None:
                 rng = generator(seed, "hidden", case.client, case.model)
                 power[case.client, case.model] = Power(
-                    _sensitivity(case, reading, memory, len(references), tolerance, seed),
-                    hiding_sensitivity(case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng),
+                    _sensitivity(case, reading, memory, len(references), tolerance, seed, level),
+                    hiding_sensitivity(
+                        case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng, level=level
+                    ),
                 )
     return power
+
+
+class Spread(NamedTuple):
+    """What decides whether an audit can be passed, measured on the auditor's own runs of a model of a client that asked.
+
+    Attributes:
+        noise, memory: of the sharpest reading; None where no memory shows. exceedances: see `measure_exceedances`.
+        num_forgotten, num_controls: triples that it was measured on.
+        reason: why there is nothing.
+    """
+
+    client: str
+    model: str
+    noise: Noise | None
+    memory: Memory | None
+    exceedances: list[Exceedance]
+    num_forgotten: int
+    num_controls: int
+    reason: str | None = None
+
+
+def measure_spread(
+    references: Sequence[AuditRun], shadows: Sequence[AuditRun], graph: FederatedGraph, audits: Sequence[Audited]
+) -> list[Spread]:
+    """Measure variances and memory of each model of a client that asked. Args: as for `measure_power`."""
+    spreads = []
+    for case in _cases(references[0], references, shadows, (), graph, audits):
+        if not case.asked:
+            continue
+        if not isinstance(case, _Case):
+            spreads.append(Spread(case.client, case.model, None, None, [], 0, 0, case.reason))
+            continue
+        reading, memory = _sharpest(case, len(references))
+        noise = None
+        if memory is not None:
+            noise = measure_noise(case.runs[reading], case.forgotten, against_controls=READINGS[reading])
+        counts = int(case.forgotten.sum()), int((~case.forgotten).sum())
+        exceedances = measure_exceedances(case.runs["score"], case.forgotten)
+        spreads.append(Spread(case.client, case.model, noise, memory, exceedances, *counts))
+    return spreads
 
 
 def weigh_evidence(
@@ -190,26 +248,29 @@ def weigh_evidence(
     graph: FederatedGraph,
     audits: Sequence[Audited],
     power: Mapping[tuple[str, str], Power],
+    level: float = ERROR,
 ) -> Evidence:
     """Hold a run against re-trainings.
 
     Args:
         references: at least three. shadows: at least two, of complementary halves, or none (then no share is measured).
-        power: of `measure_power` with the same references and shadows.
+        power: of `measure_power` with the same references and shadows. level: of the intervals of shares.
     """
     models = []
     for case in _cases(audited, references, shadows, plants, graph, audits):
         if not isinstance(case, _Case):
             models.append(case)
             continue
-        hiding = [measure_hiding(one.audited["score"], case.runs["score"], case.forgotten) for one in case.audited]
+        hiding = [
+            measure_hiding(one.audited["score"], case.runs["score"], case.forgotten, level) for one in case.audited
+        ]
         tests, *of_plants = (_tests(case, one, hiding_of) for one, hiding_of in zip(case.audited, hiding, strict=True))
         reading, memory = _sharpest(case, len(references))
         if memory is None:
             models.append(ModelEvidence(case.client, case.asked, case.model, tests))
             continue
         share, *shares = (
-            remembered_share(case.against(reading, one.audited[reading], case.runs[reading]), memory)
+            remembered_share(case.against(reading, one.audited[reading], case.runs[reading]), memory, level)
             for one in case.audited
         )
         own_power = power.get((case.client, case.model), Power())
@@ -324,7 +385,9 @@ def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
         for name, controls in READINGS.items()
     ]
     named_tests.append(("spread, against controls", hiding.spread))
-    tests = [PairedTest(name, one.estimate(), one.p_value) for name, one in named_tests]
+    tests = [
+        PairedTest(name, one.estimate(), one.p_value if case.asked else one.upper_p_value) for name, one in named_tests
+    ]
     tests += [
         PairedTest(name, one.estimate(), one.upper_p_value)
         for name, one in (("upper tail", hiding.tail), ("order", hiding.order))
@@ -357,13 +420,13 @@ def _sharpest(case: _Case, num_references: int) -> tuple[str, Memory | None]:
 
 
 def _sensitivity(
-    case: _Case, reading: str, memory: Memory, num_references: int, tolerance: float, seed: int
+    case: _Case, reading: str, memory: Memory, num_references: int, tolerance: float, seed: int, level: float
 ) -> Sensitivity:
     """Measure the sensitivity to a share that is kept at random, on mixtures of the audit's own runs."""
     runs = case.runs[reading]
 
     def finding(k: int, values: np.ndarray) -> Finding:
-        share = remembered_share(case.against(reading, values, runs.without(k)), memory)
+        share = remembered_share(case.against(reading, values, runs.without(k)), memory, level)
         return Finding(share.low > 0, share.high)
 
     def plants(share: float) -> list[Finding]:

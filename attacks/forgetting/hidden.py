@@ -28,7 +28,15 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 from scipy.stats import rankdata
 
-from fkgsec.attacks.forgetting.paired import Finding, Paired, Runs, Sensitivity, measure_sensitivity, paired_difference
+from fkgsec.attacks.forgetting.paired import (
+    ERROR,
+    Finding,
+    Paired,
+    Runs,
+    Sensitivity,
+    measure_sensitivity,
+    paired_difference,
+)
 from fkgsec.estimate import Estimate
 
 LEVELS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of never-seen triples that lie above a threshold
@@ -104,7 +112,7 @@ def disorder(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
     return paired_difference(residual**2, Runs(others.values**2, runs.trained_on), forgotten, against_controls=False)
 
 
-def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Estimate | None:
+def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: float = ERROR) -> Estimate | None:
     """The largest share of the forget set that can be remembered as if it had been trained on, whatever became of the rest.
 
     The share of forgotten triples above a threshold over that of trained-on ones, as if nothing but memory came to lie there; so
@@ -112,8 +120,8 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Esti
     the auditor's own re-trainings is least, on average.
 
     Returns:
-        Its interval covers which remembered triples happen to lie above the threshold and how trainings differ in it. None where
-        fewer than two runs saw some of the forgotten triples, or these lie no higher than others.
+        Its interval, at 1 - `level`, covers which remembered triples happen to lie above the threshold and how trainings differ
+        in it. None where fewer than two runs saw some of the forgotten triples, or these lie no higher than others.
     """
     seen = runs.trained_on & forgotten
     informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
@@ -122,23 +130,54 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Esti
     best: tuple[float, Estimate | None] = (math.inf, None)
     residual, others = residuals(audited, runs)
     never_seen = others.values[~runs.trained_on & forgotten]
-    for level, threshold in zip(LEVELS, np.quantile(never_seen, 1 - np.array(LEVELS)), strict=True):
+    for rate, threshold in zip(LEVELS, np.quantile(never_seen, 1 - np.array(LEVELS)), strict=True):
         above = others.values > threshold
         rates = np.array([row[saw].mean() for row, saw in zip(above, seen, strict=True) if saw.any()])
-        if rates.mean() > level:
-            expected = np.mean([_bound(row[forgotten], rates).high for row in above[ignorant]])
-            best = min(best, (float(expected), _bound(residual[forgotten] > threshold, rates)), key=lambda one: one[0])
+        if rates.mean() > rate:
+            expected = np.mean([_bound(row[forgotten], rates, level).high for row in above[ignorant]])
+            best = min(
+                best, (float(expected), _bound(residual[forgotten] > threshold, rates, level)), key=lambda one: one[0]
+            )
     return best[1]
 
 
-def _bound(above: np.ndarray, rates: np.ndarray) -> Estimate:
+def _bound(above: np.ndarray, rates: np.ndarray, level: float) -> Estimate:
     """The share whose memory would put so many of the triples `[n]` above a threshold, if trainings put `rates` `[K]` there."""
     rate, number = float(rates.mean()), len(above)
     share = float(above.mean()) / rate
     binomial = math.sqrt(max(share, 1 / number) * (1 - rate) / rate / number)
     between = share * float(rates.std(ddof=1)) * math.sqrt(1 + 1 / len(rates)) / rate
-    half = math.hypot(float(ndtri(0.975)) * binomial, float(stdtrit(len(rates) - 1, 0.975)) * between)
+    half = math.hypot(float(ndtri(1 - level / 2)) * binomial, float(stdtrit(len(rates) - 1, 1 - level / 2)) * between)
     return Estimate(share, share - half, share + half, number, f"exceedances, {len(rates)} runs")
+
+
+class Exceedance(NamedTuple):
+    """Shares of triples above a threshold: of never-seen ones, of trained-on ones, and the deviation of these over runs."""
+
+    never_seen: float
+    trained_on: float
+    deviation: float
+
+
+def measure_exceedances(runs: Runs, forgotten: np.ndarray) -> list[Exceedance]:
+    """Measure what `hidden_share` of a re-training consists of, at each of `LEVELS` that separates trained-on triples.
+
+    Args: as for `hidden_share`. Returns: empty where it cannot be measured.
+    """
+    seen = runs.trained_on & forgotten
+    informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
+    if informed.sum() < 2 or not ignorant.any():
+        return []
+    _, others = residuals(runs.values[0], runs)
+    thresholds = np.quantile(others.values[~runs.trained_on & forgotten], 1 - np.array(LEVELS))
+    made = []
+    for level, threshold in zip(LEVELS, thresholds, strict=True):
+        above = others.values > threshold
+        rates = np.array([row[saw].mean() for row, saw in zip(above, seen, strict=True) if saw.any()])
+        if rates.mean() > level:
+            never_seen = float(above[ignorant][:, forgotten].mean())
+            made.append(Exceedance(never_seen, float(rates.mean()), float(rates.std(ddof=1))))
+    return made
 
 
 def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
@@ -178,33 +217,39 @@ class Hiding(NamedTuple):
         return Finding(told or (self.share is not None and self.share.low > honest_share), bound)
 
 
-def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Hiding:
-    """All of it. Args: as for `paired_difference`."""
+def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: float = ERROR) -> Hiding:
+    """Measure all of it. Args: as for `paired_difference`; `level`: of the interval of `hidden_share`."""
     deviation, others = deviations(audited, runs)
     return Hiding(
         paired_difference(deviation, others, forgotten, against_controls=True),
         upper_tail(audited, runs, forgotten),
         disorder(audited, runs, forgotten),
-        hidden_share(audited, runs, forgotten),
+        hidden_share(audited, runs, forgotten, level),
     )
 
 
 def hiding_sensitivity(
-    runs: Runs, forgotten: np.ndarray, *, tolerance: float, alarm: float, rng: np.random.Generator
+    runs: Runs,
+    forgotten: np.ndarray,
+    *,
+    tolerance: float,
+    alarm: float,
+    rng: np.random.Generator,
+    level: float = ERROR,
 ) -> Sensitivity:
     """Measure the sensitivity to memory that is hidden from means, on `rearranged` re-trainings.
 
     Args:
         tolerance: largest share that a verdict tolerates, in (0, 1). alarm: p-value below which a verdict certifies nothing.
-        rng: draws which triples are kept.
+        rng: draws which triples are kept. level: of the interval of `hidden_share`.
     """
     unseeing = [run for run, seen in enumerate(runs.trained_on) if not (seen & forgotten).any()]
-    honest = [measure_hiding(runs.values[run], runs.without(run), forgotten) for run in unseeing]
+    honest = [measure_hiding(runs.values[run], runs.without(run), forgotten, level) for run in unseeing]
     honest_share = max((one.share.value for one in honest if one.share is not None), default=math.inf)
 
     def plants(share: float) -> list[Finding]:
         return [
-            measure_hiding(rearranged(runs, run, forgotten, share, rng), runs.without(run), forgotten).finding(
+            measure_hiding(rearranged(runs, run, forgotten, share, rng), runs.without(run), forgotten, level).finding(
                 alarm, honest_share
             )
             for run in unseeing

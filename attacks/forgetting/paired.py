@@ -31,6 +31,7 @@ from scipy.special import stdtr, stdtrit  # Student's distribution and its inver
 from fkgsec.attacks.arrays import finite, mask
 from fkgsec.estimate import Estimate
 
+ERROR = 0.05  # of a two-sided interval
 NOTICED = 0.95  # of planted runs, for a share to count as told apart or rejected
 
 
@@ -84,7 +85,7 @@ class Paired(NamedTuple):
 
     def estimate(self, scale: float = 1.0) -> Estimate:
         """The difference times `scale` with its 95 % interval."""
-        half = float(stdtrit(self.degrees, 0.975)) * self.error * scale
+        half = float(stdtrit(self.degrees, 1 - ERROR / 2)) * self.error * scale
         value = self.value * scale
         return Estimate(value, value - half, value + half, self.n, f"paired t, {self.degrees} runs")
 
@@ -129,6 +130,46 @@ def _contrast(
     return value, math.sqrt(sum(float(group.var(ddof=1)) / len(group) for group in groups))
 
 
+class Noise(NamedTuple):
+    """Variance of a run's values around what runs have on average, in the units of the values squared.
+
+    Attributes:
+        forgotten, controls: of a single triple's value; controls: 0 where nothing is held against them.
+        trainings: of the shift that a training gives the whole difference; not below 0.
+    """
+
+    forgotten: float
+    controls: float
+    trainings: float
+
+    def error(self, num_forgotten: float, num_controls: float, num_runs: float) -> float:
+        """Predict the standard error of `paired_difference` for so many triples, beside so many runs that never saw each."""
+        triples = self.forgotten / num_forgotten + (self.controls / num_controls if self.controls else 0.0)
+        return math.sqrt((triples + self.trainings) * (1 + 1 / num_runs))
+
+
+def measure_noise(runs: Runs, forgotten: np.ndarray, *, against_controls: bool) -> Noise:
+    """Measure the variances that an error consists of, on runs held against each other.
+
+    Args: as for `paired_difference`.
+    """
+    _, count = runs.outside()
+    variances, shifts, expected = [], [], []
+    for residual, inside in runs.residuals():
+        rest = np.maximum(count - ~inside, 1)
+        scaled = residual * np.sqrt(rest / (rest + 1))  # as if held against the expectation
+        groups = [scaled[~inside & forgotten], scaled[~inside & ~forgotten]][: 1 + against_controls]
+        if min(map(len, groups)) < 2:
+            continue
+        of_groups = [float(group.var(ddof=1)) for group in groups]
+        variances.append([*of_groups, 0.0][:2])
+        means = [float(group.mean()) for group in groups]
+        shifts.append((means[0] - sum(means[1:])) ** 2)
+        expected.append(sum(variance / len(group) for variance, group in zip(of_groups, groups, strict=True)))
+    of_forgotten, of_controls = np.mean(variances, axis=0)
+    return Noise(float(of_forgotten), float(of_controls), max(0.0, float(np.mean(shifts) - np.mean(expected))))
+
+
 class Memory(NamedTuple):
     """Gain in a triple's value by training on it, mean over forgotten triples, and its standard error."""
 
@@ -156,15 +197,15 @@ def memory_of(runs: Runs, forgotten: np.ndarray) -> Memory | None:
     return Memory(value, error) if value > 3 * error else None
 
 
-def remembered_share(difference: Paired, memory: Memory) -> Estimate:
+def remembered_share(difference: Paired, memory: Memory, level: float = ERROR) -> Estimate:
     """The share of the forget set that is remembered as if it had been trained on: the paired difference over a full memory's.
 
     1 if nothing was forgotten, 0 on average after re-training, below 0 where triples were pushed down. Two halves of a memory
-    count as one whole. The interval covers the noise of triples and of trainings.
+    count as one whole. The interval covers the noise of triples and of trainings at 1 - `level`.
     """
     share = difference.value / memory.value
     error = math.hypot(difference.error, share * memory.error) / memory.value
-    half = float(stdtrit(difference.degrees, 0.975)) * error
+    half = float(stdtrit(difference.degrees, 1 - level / 2)) * error
     return Estimate(share, share - half, share + half, difference.n, f"paired t, {difference.degrees} runs")
 
 

@@ -10,7 +10,7 @@ Legend: `n` forgotten triples, `m` of them with a control, `c` controls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple
 
@@ -80,6 +80,7 @@ class Audited:
             control, and these controls (`fkgsec.attacks.membership.controls`, "held_out").
         reason: why there is no membership attack.
         unmatched: int64 `[u, 3]`, forgotten triples that nobody trains on any more and that have no control; where asked for.
+        weights: float64 `[c]`, how many forgotten triples each control stands for; None: one each.
     """
 
     place: int
@@ -90,6 +91,7 @@ class Audited:
     controls: np.ndarray
     reason: str | None = None
     unmatched: np.ndarray = field(default_factory=lambda: np.empty((0, 3), dtype=np.int64))
+    weights: np.ndarray | None = None
 
     @property
     def triples(self) -> np.ndarray:
@@ -105,6 +107,12 @@ class Audited:
     def forgotten(self) -> np.ndarray:
         """Members and controls that are forgotten ones, bool `[m + c]`."""
         return np.arange(self.compared) < len(self.members)
+
+    @property
+    def compared_weights(self) -> np.ndarray:
+        """Weights of members, which are 1, and of controls, float64 `[m + c]`."""
+        controls = np.ones(len(self.controls)) if self.weights is None else self.weights
+        return np.concatenate([np.ones(len(self.members)), controls])
 
     @property
     def all_forgotten(self) -> np.ndarray:
@@ -127,7 +135,8 @@ def audited_triples(
         graph: as the raw run was trained. retained: the same without the forgotten triples. forget: by client, local ids.
         seed: draws the controls.
         pools: by client, local ids: what controls are drawn from; None: each client's test triples.
-        unmatched: whether forgotten triples without a control are audited, too (by what needs none).
+        unmatched: whether forgotten triples without a control are audited, too (by what needs none), and a control may stand for
+            several of them, by its weight.
     """
     own: dict[str, Audited] = {}
     for place, client in enumerate(graph.clients):
@@ -137,7 +146,7 @@ def audited_triples(
         kept = [other.to_global(other.train) for other in retained.clients if other.name != client.name]
         elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *kept]))
         members = controls = np.empty((0, 3), dtype=np.int64)
-        reason = None
+        reason, weights = None, None
         try:
             matched = matched_controls(
                 graph.clients[place],
@@ -145,13 +154,17 @@ def audited_triples(
                 generator(seed, "controls", place),
                 seen_elsewhere=elsewhere,
                 pool=None if pools is None else pools.get(client.name, triples[:0]),
+                replacement=unmatched,
             )
             gone = ~contains(elsewhere, triples[matched.rows])
             members, controls = triples[matched.rows][gone], matched.triples[gone]
+            if unmatched:
+                controls, counts = np.unique(controls, axis=0, return_counts=True)
+                weights = counts.astype(np.float64)
         except DataError as error:  # no control is like these triples; the other figures need none
             reason = str(error)
         rest = triples[~contains(members, triples) & ~contains(elsewhere, triples)] if unmatched else triples[:0]
-        own[client.name] = _enough(Audited(place, client.name, True, triples, members, controls, reason, rest))
+        own[client.name] = _enough(Audited(place, client.name, True, triples, members, controls, reason, rest, weights))
     audits = []
     for place, client in enumerate(graph.clients):
         if client.name in own:
@@ -171,8 +184,21 @@ def audited_triples(
         )
         forgotten = forgotten[~contains(client.train, forgotten)]
         members, controls, rest = (part[~contains(client.triples, part)] for part in (members, controls, rest))
-        audits.append(_enough(Audited(place, client.name, False, forgotten, members, controls, unmatched=rest)))
+        weights = _weights_of(graph, client.to_global(controls), own.values()) if unmatched else None
+        audits.append(
+            _enough(Audited(place, client.name, False, forgotten, members, controls, unmatched=rest, weights=weights))
+        )
     return audits
+
+
+def _weights_of(graph: FederatedGraph, controls: np.ndarray, requested: Iterable[Audited]) -> np.ndarray:
+    """Add up the weights that controls `[c, 3]`, in global ids, have in the audits of the clients that asked."""
+    weights: dict[tuple[int, ...], float] = {}
+    for audit in requested:
+        triples = graph.clients[audit.place].to_global(audit.controls)
+        for triple, weight in zip(triples, audit.compared_weights[len(audit.members) :], strict=True):
+            weights[tuple(triple)] = weights.get(tuple(triple), 0.0) + float(weight)
+    return np.array([weights[tuple(triple)] for triple in controls], dtype=np.float64)
 
 
 def _enough(audit: Audited) -> Audited:
@@ -313,8 +339,8 @@ def attack_statistics(
 
 def pooled_statistics(
     graph: FederatedGraph, parts: Sequence[tuple[Audited, Statistics]]
-) -> tuple[Statistics, np.ndarray]:
-    """Several clients as one, and which triples are members.
+) -> tuple[Statistics, np.ndarray, np.ndarray]:
+    """Return several clients as one, which triples are members, and the weights of all.
 
     Each triple goes by its share of ranks within a client, since scores differ between models, and by the mean of these over the
     clients that can express it. So it counts once however many clients speak of it: what they say is not independent.
@@ -332,7 +358,11 @@ def pooled_statistics(
         }
         for attack, by_role in parts[0][1].items()
     }
-    return statistics, np.concatenate([audit.forgotten for audit, _ in parts])[first]
+    forgotten, weights = (
+        np.concatenate([getattr(audit, name) for audit, _ in parts])[first]
+        for name in ("forgotten", "compared_weights")
+    )
+    return statistics, forgotten, weights
 
 
 def distinct_triples(triples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -36,7 +36,7 @@ BINS_PER_DOUBLING = (8, 4, 2, 1)  # of a degree, from fine cells to coarse ones;
 
 
 class Controls(NamedTuple):
-    """Controls, at most one for each forgotten triple and none used twice.
+    """Controls, at most one for each forgotten triple; none is used twice, unless drawn with replacement.
 
     Attributes:
         rows: int64 `[m]`, ascending, the places in `forget` that have a control; compare `forget[rows]` with `triples`. Figures
@@ -92,6 +92,7 @@ def matched_controls(
     *,
     seen_elsewhere: np.ndarray | None = None,
     pool: np.ndarray | None = None,
+    replacement: bool = False,
 ) -> Controls:
     """A triple that the client never trained on for each forgotten one, as like it as there is; see the module.
 
@@ -101,6 +102,8 @@ def matched_controls(
         rng: draws among controls that match equally well.
         seen_elsewhere: int64 `[k, 3]`, triples in this client's local ids that other clients train on; never a control.
         pool: int64 `[k, 3]`, what controls are drawn from, local ids; None: the client's test triples.
+        replacement: whether a control may stand for several forgotten triples, so that all of them that have any like them are
+            matched. It then weighs as much as these.
 
     Raises:
         DataError: `forget` is empty, repeats a triple or holds one that is not in train; or no triple of it has a control.
@@ -119,8 +122,9 @@ def matched_controls(
     for bins in BINS_PER_DOUBLING:
         cells = np.column_stack([strata, retained.degree_bins(bins)[both[:, [0, 2]]]])
         cell = np.unique(cells, axis=0, return_inverse=True)[1].reshape(-1)
-        wanted, free = np.nonzero(chosen[:, 0] < 0)[0], np.nonzero(~used)[0]
-        first, second = _pair_within_cells(cell[wanted], cell[len(forget) + free], rng)
+        wanted, free = np.nonzero(chosen[:, 0] < 0)[0], np.nonzero(~used | replacement)[0]
+        pair = _share_within_cells if replacement else _pair_within_cells
+        first, second = pair(cell[wanted], cell[len(forget) + free], rng)
         chosen[wanted[first]] = candidates[free[second]]
         used[free[second]] = True
     rows = np.nonzero((chosen >= 0).all(axis=1))[0]
@@ -142,6 +146,18 @@ def _pair_within_cells(
     slots = [cells * span + _turn_within_cell(cells, rng) for cells in (wanted, offered)]
     _, first, second = np.intersect1d(*slots, assume_unique=True, return_indices=True)
     return first, second
+
+
+def _share_within_cells(
+    wanted: np.ndarray, offered: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places (in `wanted`, in `offered`) of pairs that share a cell; each wanted one has a pair, offered ones by turns."""
+    sizes = np.bincount(offered, minlength=1 + max(wanted.max(initial=0), offered.max(initial=0)))
+    first = np.nonzero(sizes[wanted] > 0)[0]
+    order = np.lexsort((_turn_within_cell(offered, rng), offered))  # offered ones cell by cell
+    starts = np.concatenate([[0], np.cumsum(sizes)[:-1]])
+    turns = _turn_within_cell(wanted[first], rng) % sizes[wanted[first]]
+    return first, order[starts[wanted[first]] + turns]
 
 
 def _turn_within_cell(cells: np.ndarray, rng: np.random.Generator) -> np.ndarray:

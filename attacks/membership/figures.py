@@ -15,6 +15,7 @@ Legend: `n` audited triples, `m` forgotten ones, `c` controls.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 import msgspec
@@ -81,7 +82,13 @@ class MembershipResult(msgspec.Struct, frozen=True):
 
 
 def measure_membership(
-    statistic: np.ndarray, forgotten: np.ndarray, *, attack: str, control: str, rng: np.random.Generator
+    statistic: np.ndarray,
+    forgotten: np.ndarray,
+    *,
+    attack: str,
+    control: str,
+    rng: np.random.Generator,
+    weights: np.ndarray | None = None,
 ) -> MembershipResult:
     """Join what an attack says with the truth.
 
@@ -89,12 +96,13 @@ def measure_membership(
         statistic: `[n]`, of forgotten triples and controls, larger where the attack takes the triple for a trained one.
         forgotten: bool `[n]`, which are forgotten; at least two are, and two are not.
         rng: divides the triples for `advantage`.
+        weights: positive `[n]`, of the controls in the AUC (those of forgotten triples count as 1); None: all alike.
 
     Source: DeLong et al. 1988 and Newcombe 2006 (Part 2, method 5) for the AUC; Carlini et al. 2022 on low FPR; Yeom et al. 2018
     and Newcombe 1998 (method 10) for the advantage. Differs: both directions, the threshold from other triples.
     """
     members, controls = _groups("statistic", statistic, forgotten)
-    auc = _auc(placements(members, controls))
+    auc = _auc(placements(members, controls, None if weights is None else weights[~np.asarray(forgotten)]))
     direction = "remembered" if auc.low > 0.5 else "over-forgotten" if auc.high < 0.5 else None
     low, high = max(0.5, auc.low, 1 - auc.high), max(auc.high, 1 - auc.low)  # the interval folded at 0.5
     m, c = len(members), len(controls)
@@ -116,7 +124,9 @@ def measure_membership(
     )
 
 
-def compare_auc(statistic: np.ndarray, reference: np.ndarray, forgotten: np.ndarray) -> Estimate:
+def compare_auc(
+    statistic: np.ndarray, reference: np.ndarray, forgotten: np.ndarray, weights: np.ndarray | None = None
+) -> Estimate:
     """AUC of one model minus that of another on the same triples: an unlearned model's above a re-trained one's.
 
     This is the figure to go by where the controls' null is not 0.5, or not known to be. In [-1, 1]; above 0 the first model
@@ -125,14 +135,15 @@ def compare_auc(statistic: np.ndarray, reference: np.ndarray, forgotten: np.ndar
 
     Args:
         statistic, reference: `[n]`, the same attack on the two models. forgotten: bool `[n]`.
+        weights: as for `measure_membership`.
 
     Source: DeLong et al. 1988 for the correlation of the two, Zou 2007 (MOVER) for the interval of the difference.
     """
     both = (("statistic", statistic), ("reference", reference))
-    placed = [placements(*_groups(name, values, forgotten)) for name, values in both]
-    covariance = np.zeros((2, 2))
-    for shares in zip(*placed, strict=True):
-        covariance += np.cov(shares) / len(shares[0])
+    of_controls = None if weights is None else weights[~np.asarray(forgotten)]
+    placed = [placements(*_groups(name, values, forgotten), of_controls) for name, values in both]
+    covariance = np.cov([model.members for model in placed]) / len(placed[0].members)
+    covariance = covariance + _covariance([model.controls for model in placed], of_controls)
     scale = math.sqrt(covariance[0, 0] * covariance[1, 1])
     correlation = covariance[0, 1] / scale if scale > 0 else 0.0
     first, second = (_auc(model) for model in placed)
@@ -140,24 +151,53 @@ def compare_auc(statistic: np.ndarray, reference: np.ndarray, forgotten: np.ndar
 
 
 class Placements(NamedTuple):
-    """The share of controls below each forgotten triple `[m]`, and of forgotten triples above each control `[c]`; ties half."""
+    """The share of controls below each forgotten triple `[m]`, and of forgotten triples above each control `[c]`; ties half.
+
+    `weights` `[c]` of the controls; None: all alike.
+    """
 
     members: np.ndarray
     controls: np.ndarray
+    weights: np.ndarray | None = None
+
+    @property
+    def num_controls(self) -> float:
+        """Effective number of controls: that of equal ones with the same variance of a mean (Kish 1965)."""
+        if self.weights is None:
+            return len(self.controls)
+        return float(self.weights.sum() ** 2 / (self.weights**2).sum())
 
 
-def placements(members: np.ndarray, controls: np.ndarray) -> Placements:
-    """Place scores of forgotten triples `[m]` and of controls `[c]`, at least one of each."""
+def placements(members: np.ndarray, controls: np.ndarray, weights: np.ndarray | None = None) -> Placements:
+    """Place scores of forgotten triples `[m]` and of controls `[c]`, at least one of each.
 
-    def share_below(values: np.ndarray, others: np.ndarray) -> np.ndarray:
-        below, up_to = (np.searchsorted(np.sort(others), values, side=side) for side in ("left", "right"))
-        return (below + up_to) / (2 * len(others))
+    Args:
+        weights: positive `[c]`, of the controls; None: all alike.
+    """
 
-    return Placements(share_below(members, controls), 1 - share_below(controls, members))
+    def share_below(values: np.ndarray, others: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        order = np.argsort(others)
+        total = np.concatenate([[0.0], np.cumsum(weight[order])])
+        below, up_to = (np.searchsorted(others[order], values, side=side) for side in ("left", "right"))
+        return (total[below] + total[up_to]) / (2 * total[-1])
+
+    of_controls = np.ones(len(controls)) if weights is None else weights
+    return Placements(
+        share_below(members, controls, of_controls), 1 - share_below(controls, members, np.ones(len(members))), weights
+    )
+
+
+def _covariance(values: Sequence[np.ndarray], weights: np.ndarray | None) -> np.ndarray:
+    """Covariance matrix of the weighted means of `values`, `[c]` each."""
+    if weights is None:
+        return np.cov(values) / len(values[0])
+    share, stacked = weights / weights.sum(), np.stack(values)
+    centered = (stacked - (stacked @ share)[:, None]) * share
+    return centered @ centered.T * len(share) / (len(share) - 1)
 
 
 def _auc(placed: Placements, *, compared: int = 1) -> Estimate:
-    variance = placed.members.var(ddof=1) / len(placed.members) + placed.controls.var(ddof=1) / len(placed.controls)
+    variance = placed.members.var(ddof=1) / len(placed.members) + _covariance([placed.controls], placed.weights).item()
     return estimate_auc(placed, float(variance), "delong+newcombe", compared=compared)
 
 
@@ -168,16 +208,16 @@ def estimate_auc(placed: Placements, variance: float, method: str, *, compared: 
         compared: among how many figures this one was chosen; the level is then 1 - 0.05 / compared.
     """
     auc, z = float(placed.members.mean()), estimate.critical_value(compared)
-    m, c = len(placed.members), len(placed.controls)
+    m, c = len(placed.members), placed.num_controls
     low, high = _newcombe_interval(auc, m, c, z)
     if 0 < auc < 1 and variance > 0:
         half = z * math.sqrt(variance) / (auc * (1 - auc))
         low, high = min(low, float(expit(logit(auc) - half))), max(high, float(expit(logit(auc) + half)))
     method = method if compared == 1 else f"{method}, best of {compared}"
-    return Estimate(auc, min(low, auc), max(high, auc), m + c, method)
+    return Estimate(auc, min(low, auc), max(high, auc), m + len(placed.controls), method)
 
 
-def _newcombe_interval(auc: float, m: int, c: int, z: float) -> tuple[float, float]:
+def _newcombe_interval(auc: float, m: int, c: float, z: float) -> tuple[float, float]:
     """Solve (auc - t)^2 = z^2 V(t), V being the variance at a true AUC t; a width is left where the groups separate."""
     others = (m + c) / 2 - 1
 

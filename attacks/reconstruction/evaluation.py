@@ -37,7 +37,7 @@ from fkgsec.attacks.reconstruction.inference import (
 )
 from fkgsec.attacks.reconstruction.knowledge import NO_NAME, Knowledge, chance_of_pair, why_no_triple
 from fkgsec.attacks.reconstruction.leakage import INFERENCES
-from fkgsec.attacks.reconstruction.relation_guesses import BY_VECTOR, RelationGuesser
+from fkgsec.attacks.reconstruction.relation_guesses import BY_VECTOR, LEARNED_WAYS, RelationGuesser
 from fkgsec.attacks.reconstruction.scoring import Counts, figures_of
 from fkgsec.attacks.reconstruction.unlinked import Unlinked, measure_unlinked, sample_heads
 from fkgsec.attacks.registry import Attack, Needs, Truth
@@ -46,8 +46,8 @@ from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
 METRICS = {
-    "err": "entities of the victims that the adversary names",
-    "trr": "training triples of the victims that the adversary rebuilds",
+    "err": "victims' entities that are named",
+    "trr": "victims' training triples that are rebuilt",
     "precision": "of triples claimed without being told which pairs are linked, the share that is right",
     "recall": "of the triples of some heads, the share claimed without being told which pairs are linked",
     "average_precision": "average precision of pairs ranked without being told which are linked",
@@ -146,7 +146,10 @@ def claim(
         return Nothing(reason, knowledge.aligned)
     assert guesser is not None
     guesses: dict[Inference, EntityGuesses] = {}
-    for infer, wanted in ((infer_entities, BY_VECTOR), (infer_entities_nearest, ("names", "learned", "combined"))):
+    for infer, wanted in (
+        (infer_entities, BY_VECTOR),
+        (infer_entities_nearest, ("names", "learned", "combined", "mlp")),
+    ):
         if set(wanted) & set(inferences):
             guesses |= dict.fromkeys((by for by in inferences if by in wanted), infer(guesser, victim))
     return Claims(victim, knowledge, {by: guesses[by] for by in inferences}, guesser, rankings)
@@ -187,8 +190,9 @@ def score(claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], 
         else:
             _count(truth, count, claims_of, holdings)
             _count_exposed(count, claims_of, holdings)
-        if isinstance(claims_of, Claims) and "learned" in inferences:
-            note = claims_of.guesser.learner.note
+        if isinstance(claims_of, Claims):
+            learned_ways = (way for way in LEARNED_WAYS if way in inferences)
+            note = next((claims_of.guesser.learner_of(way).note for way in learned_ways), None)
         counts.append(count)
         truth.scores.append(count.items)
     return figures_of(truth, inferences, counts, note, published=published)

@@ -15,7 +15,7 @@ Source: ours. Softmax regression on h, t, their product and `KgeModel.best_relat
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from fkgsec.attacks.kge.view import ColluderKnowledge
+from fkgsec.attacks.reconstruction.mlp import PerceptronEnsemble
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 
@@ -37,6 +38,7 @@ L2 = 30.0  # penalty on the weights, against the sum of the losses of all triple
 LEARNING_RATE, MEAN_DECAY, SQUARE_DECAY, ADAM_EPSILON = 3e-3, 0.9, 0.999, 1e-8
 PAIRS_AT_ONCE = 16_384
 SMALLEST = 1e-30  # a probability in float32 can be rounded to 0
+Way = Literal["learned", "mlp"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,15 +116,17 @@ class RelationLearner:
         constant: the class of every pair where there was nothing to tell classes apart by.
         num_triples: that it was trained on.
         note: why there was not; None where a classifier was trained on all triples, or how many of them were taken.
+        scored: relation rows whose scores are features of the classifier, `[R, V]`; None for no such features.
     """
 
     model: KgeModel
     relation_names: np.ndarray
     scaler: StandardScaler | None
-    classifier: SoftmaxRegression | None
+    classifier: SoftmaxRegression | PerceptronEnsemble | None
     constant: int
     num_triples: int
     note: str | None
+    scored: Tensor | None = None
 
     def log_posterior(self, heads: Tensor, tails: Tensor) -> np.ndarray:
         """Log-probability of each relation for each pair of entity rows `[P, W]`, float32 `[P, m]`.
@@ -136,7 +140,7 @@ class RelationLearner:
         posterior = np.full((len(heads), len(self.relation_names)), absent, dtype=np.float32)
         for start in range(0, len(heads), PAIRS_AT_ONCE):
             block = slice(start, start + PAIRS_AT_ONCE)
-            features = self.scaler.transform(pair_features(self.model, heads[block], tails[block]))
+            features = self.scaler.transform(pair_features(self.model, heads[block], tails[block], self.scored))
             probability = self.classifier.probabilities(np.asarray(features))
             posterior[block, self.classifier.classes] = np.log(np.maximum(probability, SMALLEST))
         return posterior
@@ -148,17 +152,23 @@ class RelationLearner:
         return self.relation_names[self.log_posterior(heads, tails).argmax(axis=1)]
 
 
-def pair_features(model: KgeModel, heads: Tensor, tails: Tensor) -> np.ndarray:
-    """h, t, their product by component, and the relation vector that fits the pair best: float32 `[P, 4 W]`."""
+def pair_features(model: KgeModel, heads: Tensor, tails: Tensor, scored: Tensor | None = None) -> np.ndarray:
+    """h, t, their product by component, and the relation vector that fits the pair best: float32 `[P, 4 W]`.
+
+    With relation rows `scored` `[R, V]`, the score of each of these is appended: float32 `[P, 4 W + R]`.
+    """
     parts = [heads, tails, heads * tails, model.best_relation(heads, tails)]
+    if scored is not None:
+        parts.append(model.score_relations(heads, tails, scored))
     return torch.cat(parts, dim=1).float().numpy()
 
 
-def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int) -> RelationLearner:
+def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int, way: Way = "learned") -> RelationLearner:
     """Train on the colluder's triples that have both ends among its leaked entities.
 
     Args:
         seed: of the subsample, the first weights and the order of batches.
+        way: "learned", softmax regression; "mlp", the perceptrons of `fkgsec.attacks.reconstruction.mlp`.
 
     Where these triples are none or all of one relation there is nothing to learn, and every pair gets the relation that is most
     frequent in what the colluder knows.
@@ -175,11 +185,14 @@ def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int) -> 
     if len(triples) > MAX_TRIPLES:
         note = f"learnt from {MAX_TRIPLES:,} of the colluder's {len(triples):,} triples between leaked entities"
         triples = triples[np.sort(rng.choice(len(triples), MAX_TRIPLES, replace=False))]
-    ends = [colluder.entities[torch.from_numpy(triples[:, column])] for column in (0, 2)]
-    features, labels = pair_features(model, *ends), triples[:, 1]
+    heads, tails = (colluder.entities[torch.from_numpy(triples[:, column])] for column in (0, 2))
+    scored = colluder.relations if way == "mlp" else None
+    features, labels = pair_features(model, heads, tails, scored), triples[:, 1]
     scaler = StandardScaler().fit(features)
-    num_passes = int(np.clip(MAX_SEEN // len(labels), LEAST_PASSES, MOST_PASSES))
-    classifier = SoftmaxRegression.fit(
-        np.asarray(scaler.transform(features)), labels, num_passes=num_passes, seed=int(rng.integers(2**31))
-    )
-    return RelationLearner(model, colluder.relation_names, scaler, classifier, majority, len(labels), note)
+    inputs, classifier_seed = np.asarray(scaler.transform(features)), int(rng.integers(2**31))
+    if way == "mlp":
+        classifier = PerceptronEnsemble.fit(inputs, labels, seed=classifier_seed)
+    else:
+        num_passes = int(np.clip(MAX_SEEN // len(labels), LEAST_PASSES, MOST_PASSES))
+        classifier = SoftmaxRegression.fit(inputs, labels, num_passes=num_passes, seed=classifier_seed)
+    return RelationLearner(model, colluder.relation_names, scaler, classifier, majority, len(labels), note, scored)

@@ -3,10 +3,11 @@
     guesser = RelationGuesser(view.model, view.colluder, seed=0)
     guesses = guesser.guess(victim, pairs, head_names, tail_names, ("names", "combined"))  # relation names [P] of each
 
-`cosine` and `score` compare with the colluder's relation rows (`fkgsec.attacks.reconstruction.inference`), `names` asks in which
-relations the colluder saw the two names (`fkgsec.attacks.reconstruction.prior`), `learned` is a classifier of pairs of rows
-(`fkgsec.attacks.reconstruction.learned`), and `combined` adds the logarithms of the last two, log p(relation | rows) + 0.5 log
-p(relation | names). Names count half, since the rows of two entities already say much of what their names do.
+`cosine` and `score` compare with the colluder's relation rows (`fkgsec.attacks.reconstruction.inference`). `names` asks in which
+relations the colluder saw the two names (`fkgsec.attacks.reconstruction.prior`). `learned` is a linear classifier of row pairs
+(`fkgsec.attacks.reconstruction.learned`), `mlp` a nonlinear one (`fkgsec.attacks.reconstruction.mlp`). `combined` adds the
+logarithms of `learned` and `names`: log p(relation | rows) + 0.5 log p(relation | names). Names count half, since the rows of
+two entities already say much of what their names do.
 
 Source: ours, but for cosine (fedr.txt Algorithm 2).
 """
@@ -22,7 +23,7 @@ import torch
 from fkgsec.attacks.kge.view import ColluderKnowledge, VictimView
 from fkgsec.attacks.options import Inference
 from fkgsec.attacks.reconstruction.inference import ByVector, infer_relations
-from fkgsec.attacks.reconstruction.learned import RelationLearner, learn_relations
+from fkgsec.attacks.reconstruction.learned import RelationLearner, Way, learn_relations
 from fkgsec.attacks.reconstruction.prior import NamePosterior, fit_names
 from fkgsec.attacks.uploads.links import LinkLearner, learn_links
 from fkgsec.kge.models import KgeModel
@@ -30,6 +31,7 @@ from fkgsec.kge.models import KgeModel
 NAMES_WEIGHT = 0.5  # of the names' log-posterior beside that of the rows
 PAIRS_AT_ONCE = 16_384
 BY_VECTOR: tuple[ByVector, ...] = ("cosine", "score")
+LEARNED_WAYS: tuple[Way, ...] = ("learned", "mlp")
 
 
 class RelationGuesser:
@@ -47,8 +49,16 @@ class RelationGuesser:
         return learn_relations(self.model, self.colluder, self.seed)
 
     @cached_property
+    def perceptron(self) -> RelationLearner:
+        return learn_relations(self.model, self.colluder, self.seed, "mlp")
+
+    @cached_property
     def links(self) -> LinkLearner | None:
         return learn_links(self.model, self.colluder, self.learner, self.seed)
+
+    def learner_of(self, way: Way) -> RelationLearner:
+        """Return the trained classifier of a way."""
+        return self.learner if way == "learned" else self.perceptron
 
     @cached_property
     def names(self) -> NamePosterior:
@@ -81,8 +91,9 @@ class RelationGuesser:
             posteriors = self._posteriors(victim, pairs[block], heads[block], tails[block], probable)
             for by in probable:
                 best[by][block] = posteriors[by].argmax(axis=1)
-        if "learned" in probable and self.learner.classifier is None:
-            best["learned"][:] = self.learner.constant
+        for by in LEARNED_WAYS:
+            if by in probable and self.learner_of(by).classifier is None:
+                best[by][:] = self.learner_of(by).constant
         for by, places in best.items():
             guesses[by] = self.colluder.relation_names[places]
         return guesses
@@ -97,10 +108,17 @@ class RelationGuesser:
     ) -> dict[Inference, np.ndarray]:
         """Log-probability of each relation of each pair, float32 `[P, R]`, by names, by rows and by both."""
         assert victim.entities is not None
-        by_names = by_rows = np.zeros((len(pairs), 1), dtype=np.float32)
+        by_names = by_rows = by_perceptron = np.zeros((len(pairs), 1), dtype=np.float32)
+        head_rows, tail_rows = (victim.entities[torch.from_numpy(pairs[:, end].copy())] for end in (0, 1))
         if "names" in inferences or "combined" in inferences:
             by_names = self.names.log_posterior(heads, tails)
         if "learned" in inferences or "combined" in inferences:
-            rows = (victim.entities[torch.from_numpy(pairs[:, end].copy())] for end in (0, 1))
-            by_rows = self.learner.log_posterior(*rows)
-        return {"names": by_names, "learned": by_rows, "combined": by_rows + NAMES_WEIGHT * by_names}
+            by_rows = self.learner.log_posterior(head_rows, tail_rows)
+        if "mlp" in inferences:
+            by_perceptron = self.perceptron.log_posterior(head_rows, tail_rows)
+        return {
+            "names": by_names,
+            "learned": by_rows,
+            "combined": by_rows + NAMES_WEIGHT * by_names,
+            "mlp": by_perceptron,
+        }

@@ -28,6 +28,7 @@ from fkgsec import estimate
 from fkgsec.attacks.figure import STRONGEST, Figure
 from fkgsec.attacks.options import Inference
 from fkgsec.attacks.reconstruction.leakage import PUBLISHED, UNLINKED
+from fkgsec.attacks.reconstruction.relation_guesses import LEARNED_WAYS
 from fkgsec.attacks.reconstruction.unlinked import Unlinked
 from fkgsec.attacks.registry import Measure, Truth
 from fkgsec.attacks.residual import count_sources
@@ -161,8 +162,8 @@ def _err_and_trr(
     )
     rebuilt = measured("triples")
     remarks = [_joined(count.remark for count in counts) if rebuilt.get("attainable") == 0 else None]
-    if note and inference == "learned" and not reason:
-        remarks.append(f"learned: {note}")
+    if note and inference in LEARNED_WAYS and not reason:
+        remarks.append(f"{inference}: {note}")
     trr = truth.figure(
         "trr",
         victim,

@@ -30,7 +30,7 @@ from fkgsec.estimate import exact
 from fkgsec.kge.models import KgeModel
 
 METRICS = {
-    "degree": "rank correlation of an entity's number of triples with what its row suggests",
+    "degree": "rank correlation of inferred and true degrees of entities",
     "volume": "rank correlation of a relation's number of triples with how far its row moved",
 }
 TABLES = {"degree": "entities", "volume": "relations"}

@@ -119,7 +119,7 @@ ATTACK = Attack(
     "structure",
     "names a victim's rows by the place that each has among the others, where no row of another client is comparable",
     Needs(colluder=True, entities=True),
-    {"err": "entities of the victims that the adversary names"},
+    {"err": "victims' entities that are named"},
     match,
     score,
     threats=("collusion+entities",),

@@ -30,6 +30,8 @@ from fkgsec.experiments.cli.console import (
     say,
 )
 from fkgsec.experiments.cli.data import Config, data_app
+from fkgsec.experiments.cli.describe import EXAMPLES as DESCRIBE_EXAMPLES
+from fkgsec.experiments.cli.describe import describe_part
 from fkgsec.experiments.cli.engines import (
     ENGINES,
     Engine,
@@ -39,7 +41,7 @@ from fkgsec.experiments.cli.engines import (
     task_maker,
     train_apart,
 )
-from fkgsec.experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, spec_options
+from fkgsec.experiments.cli.options import ATTACK_FIELDS, TRAIN_FIELDS, ShortHelp, spec_options
 from fkgsec.experiments.cli.presets import Preset, choose, longer
 from fkgsec.experiments.cli.printed import (
     DryRun,
@@ -69,6 +71,8 @@ from fkgsec.version import __version__
 
 if TYPE_CHECKING:
     from fkgsec.experiments.runs.compare import Unlearning
+    from fkgsec.experiments.runs.record import Record
+    from fkgsec.federation.task import MakeTask
 
 METHOD_OF_CASES = "finetune"  # fits cases of any algorithm, and `UnlearnOptions.method` those of fedlu alone
 app = typer.Typer(
@@ -79,9 +83,10 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.add_typer(data_app, name="data")
-app.add_typer(experiment_app, name="experiment")
-app.add_typer(deploy_app, name="deploy")
+FIRST, MORE = "Commands", "More commands"
+app.add_typer(data_app, name="data", rich_help_panel=FIRST)
+app.add_typer(experiment_app, name="experiment", rich_help_panel=MORE)
+app.add_typer(deploy_app, name="deploy", rich_help_panel=MORE)
 
 
 def _show_version(show: bool) -> None:
@@ -138,12 +143,13 @@ class Training(NamedTuple):
 
 
 @app.command(
+    cls=ShortHelp,
     epilog="Examples:\n\n  fkgsec train --algorithm fedr --rounds 50\n\n"
     "  fkgsec train --algorithm fede --data FB15k-237 --clients 3 --partition triples --out runs/fb\n\n"
     "  fkgsec train --data FB15k-237 --clients 3 --split-seed 7 --seeds 3\n\n  fkgsec train --config spec.yaml --json -\n\n"
     "  fkgsec train --model pykeen:TransH --track tensorboard:events\n\n"
     "  fkgsec train --data FB15k-237 --clients 100 --engine ray --workers 16\n\n"
-    "  fkgsec train --engine flower --superlink consortium/server"
+    "  fkgsec train --engine flower --superlink consortium/server",
 )
 @expected_errors
 @spec_options(TRAIN_FIELDS)
@@ -153,12 +159,13 @@ def train(*, options: dict[str, Any], training: Training) -> None:
 
 
 @app.command(
+    cls=ShortHelp,
     epilog="Examples:\n\n  fkgsec attack --target fede --leak 0.5\n\n"
     "  fkgsec attack --target fede --defense psu,secagg --clients 5\n\n"
     "  fkgsec attack --target fedr --data DDB14 --clients 5 --leak 0.3 --leak 1.0\n\n"
     "  fkgsec attack --run runs/fb --threat identifiers --inference score\n\n"
     "  fkgsec attack --target cefgl --threat models\n\n"
-    "  fkgsec attack --attack list"
+    "  fkgsec attack --attack list",
 )
 @expected_errors
 @spec_options((*TRAIN_FIELDS, *ATTACK_FIELDS))
@@ -166,15 +173,22 @@ def attack(
     *,
     options: dict[str, Any],
     run: Annotated[Path | None, typer.Option("--run", help="attack this finished run instead of training one")] = None,
+    single: Annotated[
+        bool,
+        typer.Option(
+            "--single/--no-single",
+            help="train the same clients alone, too, or reuse that run, and show what joining is worth",
+        ),
+    ] = True,
     training: Training,
 ) -> None:
     """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
     if options.get("attack") == ["list"]:
         _list_attacks()
     elif run is None:
-        _train_and_report(options, training, attack=True)
+        _train_and_report(options, training, attack=True, single=single)
     else:
-        _attack_again(run, options, training)
+        _attack_again(run, options, training, single=single)
 
 
 def _list_attacks() -> None:
@@ -183,7 +197,7 @@ def _list_attacks() -> None:
     typer.echo("\n".join(words.attack_lines()))
 
 
-def _attack_again(run: Path, options: dict[str, Any], training: Training) -> None:
+def _attack_again(run: Path, options: dict[str, Any], training: Training, *, single: bool) -> None:
     """Attack a finished run. Raises `SpecError` for options of training."""
     from fkgsec.experiments.cli.progress import RunProgress
     from fkgsec.experiments.runs.run import read_spec, reuse, warnings_of
@@ -200,8 +214,33 @@ def _attack_again(run: Path, options: dict[str, Any], training: Training) -> Non
     changes, enabled = {name: getattr(spec, name) for name in options}, not training.quiet and bool(spec.shadows)
     with RunProgress(spec, make_console(stderr=True), enabled=enabled) as progress:
         finished, graph = reuse(run, changes, training.out, progress, overwrite=training.overwrite)
+    alone = _train_alone({run: finished.record}, graph, training) if single else None
     output = Output(training.json, training.quiet, training.overwrite, training.details)
-    print_finished(finished, output, warnings=warnings_of(finished.record.spec, graph))
+    print_finished(finished, output, warnings=warnings_of(finished.record.spec, graph), alone=alone)
+
+
+def _train_alone(
+    runs: dict[Path, Record], graph: Any, training: Training, make_task: MakeTask | None = None
+) -> list[Record]:
+    """Train the clients of each run alone, beside it; empty if there is nothing to compare, or (with a warning) if this fails."""
+    from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.runs.alone import exchanges, train_alone
+
+    observe = observe_on(make_console(stderr=True), enabled=not training.quiet, what="train")
+    how = {
+        "checkpoint_every_s": training.checkpoint_every,
+        "at_once": 0 if training.force else 1,
+        "make_task": make_task,
+    }
+    try:
+        return [
+            train_alone(record, graph, run, observe=observe, **how).record
+            for run, record in runs.items()
+            if exchanges(record.spec) and record.items is not None
+        ]
+    except RunError as error:
+        say(f"warning: the clients were not trained alone: {error}")  # the attack itself is finished
+        return []
 
 
 @app.command("show", epilog="Examples:\n\n  fkgsec show runs/mine\n\n  fkgsec show runs/defenses/comparison.json")
@@ -215,11 +254,12 @@ def show(
     console = make_console()
     for run in read_runs(runs):
         print_lines(console, [f"{run.name}:"])
-        print_record(console, run.record, details=True)
+        print_record(console, run.record, details=True, alone=run.alone and [run.alone])
 
 
 @app.command(
     "compare",
+    cls=ShortHelp,
     epilog="Examples:\n\n  fkgsec compare --leak 0.5\n\n  fkgsec compare --case fedavg --case fedstar --case cefgl/secagg\n\n"
     "  fkgsec compare --data DDB14-Fed5 --case none --case fedr/psu,secagg --case psu,secagg,suppress:t=2",
 )
@@ -281,7 +321,7 @@ def compare_cases(
     chosen = choose(config, options, preset, rows=False)
     spec = chosen.spec
     errors = make_console(stderr=True)
-    graph = _load(spec, errors)
+    graph = _load(spec, errors, quiet=quiet)
     unlearning = _unlearning(spec, graph, forget, method)
     folder = out or default_comparison(spec, graph)
     cases = names or task_of(spec).cases
@@ -297,11 +337,12 @@ def compare_cases(
         print_comparison(comparison, folder, longer(chosen), details=details)
 
 
-def _load(spec: RunSpec, errors: Console) -> Any:
-    """Load the clients' data and print the warnings about them."""
+def _load(spec: RunSpec, errors: Console, *, quiet: bool) -> Any:
+    """Load the clients' data and print, unless `quiet`, what was read, and the warnings about it."""
     from fkgsec.experiments.runs.run import warnings_of
 
     graph = spec.load_graph()
+    print_lines(errors, [] if quiet else task_of(spec).read_lines(spec, graph))
     print_lines(errors, [f"warning: {warning}" for warning in warnings_of(spec, graph)], style="yellow")
     return graph
 
@@ -320,7 +361,7 @@ def _unlearning(spec: RunSpec, graph: Any, forget: Path | None, method: str | No
     return Unlearning(read_forget(forget, graph, None), UnlearnOptions(**named))
 
 
-def _train_and_report(options: dict[str, Any], training: Training, *, attack: bool) -> None:
+def _train_and_report(options: dict[str, Any], training: Training, *, attack: bool, single: bool = False) -> None:
     engine = check_engine(training.engine, training.workers, training.superlink)
     if training.superlink is not None:
         unused = ("preset", "out", "seeds", "overwrite", "force", "dry_run", "track")
@@ -336,6 +377,7 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
     chosen = choose(training.config, options, training.preset)  # a wrong option is refused before anything is loaded
     spec, track = chosen.spec, tuple(training.track or ())
     from fkgsec.experiments.cli.progress import RunProgress, observe_on
+    from fkgsec.experiments.runs.alone import alone_folder, alone_spec, exchanges
     from fkgsec.experiments.runs.run import check_run, default_folder, execute
     from fkgsec.experiments.runs.seeds import train_seeds
     from fkgsec.experiments.tracking import Tracked, check_trackers, observe_tracked
@@ -345,7 +387,7 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
     if training.json not in (None, "-") and not Path(training.json).parent.is_dir():
         raise RunError(f"{training.json}: its folder does not exist")
     errors = make_console(stderr=True)
-    graph = _load(spec, errors)
+    graph = _load(spec, errors, quiet=training.quiet)
     folder = training.out or default_folder(spec, graph)
     if training.seeds is not None and training.out is None:
         folder = folder.with_name(f"{folder.name}-seeds")
@@ -355,6 +397,11 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
         if training.seeds is not None:
             seeds = range(spec.seed, spec.seed + training.seeds)
             planned = {f"seed {seed}": (spec.replace(seed=seed), folder / f"seed-{seed}") for seed in seeds}
+        if single and exchanges(spec):
+            planned |= {
+                f"{name} alone": (alone_spec(run), alone_folder(run, graph, place))
+                for name, (run, place) in planned.items()
+            }
         print_plan(make_console(), chosen, graph, planned, attack=attack)
         return
     how = {
@@ -372,26 +419,36 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
             several, records = train_seeds(
                 spec, graph, folder, training.seeds, observe=observe, make_task=make_task, **how
             )
-            print_several(several, records, folder, output, longer(chosen))
+            runs = {folder / name: record for name, record in zip(several.runs, records, strict=True)}
+            alone = _train_alone(runs, graph, training, make_task) if single else None
+            print_several(several, records, folder, output, longer(chosen), alone=alone)
             return
         progress = RunProgress(spec, errors, enabled=not training.quiet)
         with Tracked(progress, start_tracking(track, spec, folder, say)) as observer:
             finished = execute(spec, graph, folder, observer=observer, make_task=make_task, **how)
-    print_finished(finished, output, remarks=longer(chosen))
+        alone = _train_alone({folder: finished.record}, graph, training, make_task) if single else None
+    print_finished(finished, output, remarks=longer(chosen), alone=alone)
 
 
-app.command("tune", epilog=tune_cli.EXAMPLES)(expected_errors(tune_cli.tune_options))
+app.command("describe", epilog=DESCRIBE_EXAMPLES)(expected_errors(describe_part))
+app.command("tune", rich_help_panel=MORE, cls=ShortHelp, epilog=tune_cli.EXAMPLES)(
+    expected_errors(tune_cli.tune_options)
+)
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
 app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlearn_cli.verify))
-app.command("verify-run", epilog=integrity_cli.EXAMPLES)(expected_errors(integrity_cli.verify_run))
-app.command("sign", epilog=integrity_cli.SIGN_EXAMPLES)(expected_errors(integrity_cli.sign))
+app.command("verify-run", rich_help_panel=MORE, epilog=integrity_cli.EXAMPLES)(
+    expected_errors(integrity_cli.verify_run)
+)
+app.command("sign", rich_help_panel=MORE, epilog=integrity_cli.SIGN_EXAMPLES)(expected_errors(integrity_cli.sign))
 app.command("check", epilog=check_cli.EPILOG)(expected_errors(check_cli.check))
 app.command("report", epilog=reporting_cli.REPORT_EXAMPLES)(expected_errors(reporting_cli.report))
-app.command("view", epilog=reporting_cli.VIEW_EXAMPLES)(expected_errors(reporting_cli.view))
-app.command("plot", epilog=reporting_cli.PLOT_EXAMPLES)(expected_errors(reporting_cli.plot))
-app.command("results", epilog=reporting_cli.RESULTS_EXAMPLES)(expected_errors(reporting_cli.results))
-app.command("export", epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))
-app.command("audit", epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.audit))
+app.command("view", rich_help_panel=MORE, epilog=reporting_cli.VIEW_EXAMPLES)(expected_errors(reporting_cli.view))
+app.command("plot", rich_help_panel=MORE, epilog=reporting_cli.PLOT_EXAMPLES)(expected_errors(reporting_cli.plot))
+app.command("results", rich_help_panel=MORE, epilog=reporting_cli.RESULTS_EXAMPLES)(
+    expected_errors(reporting_cli.results)
+)
+app.command("export", rich_help_panel=MORE, epilog=audit_cli.EXPORT_EXAMPLES)(expected_errors(audit_cli.export))
+app.command("audit", rich_help_panel=MORE, epilog=audit_cli.AUDIT_EXAMPLES)(expected_errors(audit_cli.audit))
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
@@ -9,6 +10,7 @@ from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hi
 
 import msgspec
 import typer
+from typer.core import TyperCommand
 
 from fkgsec.data.catalogue import datasets
 from fkgsec.defenses.options import KINDS, words_of
@@ -57,6 +59,39 @@ SOURCES = {
     },
 }
 """Where defaults come from; a test holds them against the tables of these papers, from which `--preset` takes them."""
+
+HELP_ALL = "help_all"
+RUN = "Run"
+BASIC = {
+    "run": (RUN, "attack this finished run; without it, train one"),
+    "case": (RUN, "a defense, an algorithm, or algorithm/defense; repeatable"),
+    "search": (RUN, "option and values: NAME=A,B or NAME=LOW:HIGH; repeatable"),
+    "trials": (RUN, "number of trials in all (default: 20)"),
+    "config": (RUN, "YAML or JSON file with options"),
+    "preset": (RUN, "settings of a paper: fedr, feds, fedlu, pfedeg, cefgl"),
+    "out": (RUN, "folder of the run (default: one in runs/)"),
+    "seeds": (RUN, "train this many times; intervals cover all"),
+    "overwrite": (RUN, "replace a run that has other settings"),
+    "details": (RUN, "print every table above the verdict"),
+    "dry_run": (RUN, "print the plan, seconds and memory; train nothing"),
+    "help": (RUN, "show this help"),
+    HELP_ALL: (RUN, "show all options"),
+    "data": (DATA, "data set, folder or file (default: consortium, generated)"),
+    "clients": (DATA, "number of clients to divide the data among"),
+    "partition": (DATA, "division by triples, relations or clusters"),
+    "triple_columns": (DATA, "names of a table's three columns"),
+    "algorithm": (ALGORITHM, "fede, fedr, feds, ... (default: fede)"),
+    "defense": (ALGORITHM, "such as psu,secagg or dp:epsilon=8,clip=0.1"),
+    "model": (ALGORITHM, "transe, rotate, distmult, complex, gin, ..."),
+    "rounds": (ALGORITHM, "most rounds (default: 300)"),
+    "dim": (ALGORITHM, "embedding dimension (default: 128)"),
+    "seed": (ALGORITHM, "seed of all randomness (default: 0)"),
+    "attack": (ATTACK, "an attack's name; repeatable; list shows all"),
+    "threat": (ATTACK, "what the adversary has; repeatable"),
+    "leak": (ATTACK, "share of its entities that a colluder tells (default: 0.5)"),
+    "colluder": (ATTACK, "client that colludes (default: the first)"),
+}
+"""Panels and texts of the options that `--help` shows where a command has many; `--help-all` shows all."""
 
 _FIELDS = {
     task.name: {field.name: field for field in msgspec.structs.fields(task.spec) if field.name != "settings"}
@@ -128,6 +163,40 @@ def _by_task(shown: dict[str, str]) -> str:
     return "; ".join(text if task == "kge" else f"graphs: {text}" for task, text in shown.items() if text)
 
 
+class ShortHelp(TyperCommand):
+    """A command of many options: `--help` shows those of `BASIC` and two examples; `--help-all` shows everything."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Print the basic options, or all of them."""
+        if ctx.meta.get(HELP_ALL):
+            super().format_help(ctx, formatter)
+            return
+        basic = copy.copy(self)
+        basic.params = [self._brief(option) for option in self.params if option.name in BASIC]
+        basic.epilog = "\n\n".join((self.epilog or "").split("\n\n")[:3])
+        TyperCommand.format_help(basic, ctx, formatter)
+
+    @staticmethod
+    def _brief(option: Any) -> Any:
+        brief = copy.copy(option)
+        brief.rich_help_panel, brief.help = BASIC[option.name]
+        brief.show_default = False
+        return brief
+
+
+def _show_all(ctx: typer.Context, show: bool) -> None:
+    if show:
+        ctx.meta[HELP_ALL] = True
+        typer.echo(ctx.get_help(), nl=False)
+        raise typer.Exit
+
+
+HelpAll = Annotated[
+    bool,
+    typer.Option("--help-all", callback=_show_all, is_eager=True, help="show all options", show_default=False),
+]
+
+
 FLAGS = _flags()
 ATTACK_FIELDS = tuple(name for name, flag in FLAGS.items() if flag.panel in (ATTACK, *ATTACK_OF_TASK.values()))
 TRAIN_FIELDS = tuple(name for name in FLAGS if name not in ATTACK_FIELDS)
@@ -140,9 +209,9 @@ def spec_options(fields: Iterable[str]) -> Decorator:
     """Give a command one option for each of these fields of specs.
 
     The command receives the options that the user gave as the dict `options`. A parameter whose type is a NamedTuple becomes
-    one option for each of its fields.
+    one option for each of its fields. Register the command with `cls=ShortHelp`: it has the option `--help-all`.
     """
-    return _with_options([_parameter(name) for name in fields])
+    return _with_options([_keyword(HELP_ALL, HelpAll, False), *(_parameter(name) for name in fields)])
 
 
 def struct_options(*structs: type[msgspec.Struct]) -> Decorator:
@@ -181,6 +250,7 @@ def _with_options(flags: Sequence[inspect.Parameter]) -> Decorator:
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:
             options = {option.name: values.pop(option.name) for option in flags}
+            options.pop(HELP_ALL, None)
             for name, kind in groups.items():
                 values[name] = kind(**{field: values.pop(field) for field in kind._fields})
             command(options={name: value for name, value in options.items() if value not in (None, [])}, **values)

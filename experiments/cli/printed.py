@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="print resolved settings and their sources, runs, seconds and memory; train and write nothing"
+        "--dry-run",
+        help="print resolved settings, runs, memory and seconds; train nothing and write no run. The seconds come from a short "
+        "timing, which is kept in the user's cache folder",
     ),
 ]
 
@@ -110,14 +112,21 @@ def _runs_sheet(graph: Any, runs: Mapping[str, tuple[RunSpec, Path]], records: P
 
 
 def print_finished(
-    finished: Finished, output: Output, *, warnings: Iterable[str] = (), remarks: Iterable[str] = ()
+    finished: Finished,
+    output: Output,
+    *,
+    warnings: Iterable[str] = (),
+    remarks: Iterable[str] = (),
+    alone: Sequence[Record] | None = None,
 ) -> None:
     """Print a run: the tables if asked for or if nothing was attacked, then the verdict, utility and the files.
 
     Args:
         warnings: for standard error. remarks: lines about the training.
+        alone: the run of the same clients alone; its gains also go into the copy of the record.
     """
-    from fkgsec.experiments.runs.record import encode_record
+    from fkgsec.experiments.reporting.worth import gains_over
+    from fkgsec.experiments.runs.record import encode_record, with_gains
 
     for warning in warnings:
         say(f"warning: {warning}")
@@ -125,29 +134,43 @@ def print_finished(
     if not output.quiet:
         # Standard output belongs to the record when it was asked for there.
         console = make_console(stderr=output.json == "-")
-        print_record(console, record, details=output.details, remarks=remarks)
+        print_record(console, record, details=output.details, remarks=remarks, alone=alone)
         names = ("record.json", "picture.png", "scores.parquet")
         files = ", ".join(name for name in names if (folder / name).exists())
         next_step = f"Details: fkgsec show {folder}" if record.figures else f"Next: fkgsec attack --run {folder}"
-        reused = " Finished before; --overwrite makes it anew." if finished.reused else ""
-        worth = ["Worth joining? fkgsec compare, with the same options"] if record.figures else []
-        print_lines(console, [f"{next_step} ({files}).{reused}", *worth])
+        reused = " Reused; --overwrite trains it again." if finished.reused else ""
+        print_lines(console, [f"{next_step} ({files}).{reused}"])
+    if alone:
+        record = with_gains(record, gains_over([(record, alone[0])]))
     _write_json(encode_record(record), output)
 
 
-def print_record(console: Console, record: Record, *, details: bool, remarks: Iterable[str] = ()) -> None:
-    """Print all tables of a run, if asked for or if nothing was attacked, then its verdict, and utility and cost in a line."""
+def print_record(
+    console: Console,
+    record: Record,
+    *,
+    details: bool,
+    remarks: Iterable[str] = (),
+    alone: Sequence[Record] | None = None,
+) -> None:
+    """Print all tables of a run, if asked for or if nothing was attacked, then its verdict, utility and cost, and what joining is
+    worth where there is a run of the same clients alone.
+    """
     from fkgsec.experiments.reporting import tables, words
     from fkgsec.experiments.reporting.verdict import verdict_of, verdict_sheet
+    from fkgsec.experiments.reporting.worth import gain_sheet, worth_lines
 
+    pairs = [(record, other) for other in alone or ()]
     if details or not record.figures:
         print_sheets(console, tables.run_sheets(record))
         print_lines(console, words.reading_aid(record))
+    if details and worth_lines(pairs):
+        print_sheets(console, [gain_sheet({record.spec.algorithm: pairs[0]})])
     lines = [*remarks] if details or not record.figures else [*words.guarantee_lines(record), *remarks]
     if record.figures:
         print_sheets(console, [verdict_sheet(verdict_of(record.figures), _title(record))])
         lines = [*skipped_threats(record), *lines, _utility_line(record)]
-    print_lines(console, lines)
+    print_lines(console, [*lines, *worth_lines(pairs)])
 
 
 def _title(record: Record) -> str:
@@ -236,14 +259,22 @@ def _folded(case: str, width: int = 18) -> str:
 
 
 def print_several(
-    several: SeedsRecord, records: Sequence[Record], folder: Path, output: Output, remarks: Iterable[str] = ()
+    several: SeedsRecord,
+    records: Sequence[Record],
+    folder: Path,
+    output: Output,
+    remarks: Iterable[str] = (),
+    *,
+    alone: Sequence[Record] | None = None,
 ) -> None:
-    """Print the verdict over the seeds, their figures, and the files."""
+    """Print the verdict over the seeds, their figures, the files, and what joining is worth; `alone`: of each seed, or none."""
     from fkgsec.experiments.reporting import tables
     from fkgsec.experiments.reporting.verdict import SURE_OVER, verdict_over, verdict_sheet
+    from fkgsec.experiments.reporting.worth import gains_over, worth_lines
     from fkgsec.experiments.runs.seeds import SEEDS_FILE
     from fkgsec.experiments.runs.stored import encode_stored
 
+    pairs = list(zip(records, alone, strict=True)) if alone else []
     if not output.quiet:
         console = make_console(stderr=output.json == "-")
         print_sheets(console, [tables.seeds_sheet(several)])
@@ -253,7 +284,10 @@ def print_several(
         print_lines(console, remarks)
         guarantees = several.guarantees.items()
         lines = [f"dp, {names}, all seeds together: {guarantee.describe()}." for names, guarantee in guarantees]
-        print_lines(console, [*lines, f"Written to {folder}: {SEEDS_FILE}, {', '.join(several.runs)}"])
+        written = f"Written to {folder}: {SEEDS_FILE}, {', '.join(several.runs)}"
+        print_lines(console, [*lines, *worth_lines(pairs), written])
+    if pairs:
+        several = msgspec.structs.replace(several, gains=gains_over(pairs))
     _write_json(encode_stored(several), output)
 
 

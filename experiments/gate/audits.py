@@ -1,4 +1,4 @@
-"""Audits that the gate makes of a finished run beyond its record: membership inference, and an unlearning with its verification.
+"""Audits that the gate makes of a finished run beyond its record: membership, unlearning with its verification, clients alone.
 
     for one in inferences_of(run, Question(victim="hospital-2", shadows=8)):
         print(one.client, one.result.auc)                # AUC with its interval
@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -24,7 +24,12 @@ from fkgsec.attacks.view import ALL
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import make_transport
 from fkgsec.experiments.cli.progress import Observe, unobserved
-from fkgsec.experiments.runs.run import Finished, load_run
+from fkgsec.experiments.gate.folders import code_digest, run_folder
+from fkgsec.experiments.integrity.checks import require_whole
+from fkgsec.experiments.runs.alone import alone_spec
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE, Finished, execute, load_run
+from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
 from fkgsec.experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_run
 from fkgsec.experiments.unlearning.verification import Verification, verify
@@ -34,7 +39,7 @@ from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.forget_sets import read_forget
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions
 
-UNLEARNING_FOLDER = "unlearning"
+UNLEARNING_FOLDER, ALONE_FOLDER = "unlearning", "single"
 
 
 class NotMeasured(Exception):
@@ -48,7 +53,8 @@ class Question(NamedTuple):
         threat, leak, victim: of reconstruction; None, None and "all" for other measures. Of membership, `victim` is the client
             whose triples are asked about; "all" of them together; `threat` None: whoever holds the models.
         shadows: federations that the adversary of membership and unlearning trains; with 0 it has what models say alone.
-        forget, client, method: of unlearning, see `fkgsec unlearn`.
+        forget, client, method: of unlearning, see `fkgsec unlearn`. Of a gain, `client` is a client, or "each" for the worst one;
+            None: all clients together.
         unit, delta: of a privacy guarantee: what it must protect, and the largest delta that still counts.
     """
 
@@ -69,6 +75,8 @@ class Question(NamedTuple):
             parts += [self.threat, *([] if self.leak is None else [f"leak {self.leak:g}"])]
         if self.forget is not None:
             parts += [f"{self.forget} by {self.method}"]
+        if self.client is not None:
+            parts += [self.client]
         if self.victim != ALL:
             parts += [self.victim]
         if self.shadows:
@@ -134,6 +142,25 @@ def inferences_of(run: Finished, question: Question, observe: Observe = unobserv
         )  # fmt: skip
         _INFERENCES[key] = run_attacks(result, options, train=train).figures
     return _INFERENCES[key]
+
+
+def alone_folder(runs: Path, spec: RunSpec, data: Any) -> Path:
+    """Return the folder of the same clients alone, for all federations that differ in defense or algorithm only."""
+    return run_folder(runs, ALONE_FOLDER, alone_spec(spec), data, code_digest())
+
+
+def alone_of(run: Finished, question: Question, observe: Observe = unobserved) -> Record:
+    """Return the record of the same clients alone, trained if they were not.
+
+    Args:
+        observe: gives the training its observer.
+    """
+    folder, spec = alone_folder(run.folder.parent, run.record.spec, run.record.data), alone_spec(run.record.spec)
+    if (folder / RECORD_FILE).exists():
+        require_whole(folder)
+        return read_record(folder / RECORD_FILE)
+    with observe(spec, f"the clients of {run.folder} alone") as observer:
+        return execute(spec, spec.load_graph(), folder, attack=False, observer=observer, at_once=0).record
 
 
 def unlearning_of(run: Finished, question: Question, observe: Observe = unobserved) -> Unlearning | None:

@@ -17,8 +17,9 @@ import yaml
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.cli.progress import Observe
-from fkgsec.experiments.gate.judge import code_digest, run_folder
-from fkgsec.experiments.gate.measures import MEASURES, NotMeasured, Question
+from fkgsec.experiments.gate.audits import alone_of
+from fkgsec.experiments.gate.folders import code_digest, run_folder
+from fkgsec.experiments.gate.measures import EACH, GAIN, MEASURES, NotMeasured, Question
 from fkgsec.experiments.gate.policy import threats_of
 from fkgsec.experiments.gate.verdicts import show_figure
 from fkgsec.experiments.runs.compare import folder_name
@@ -159,6 +160,7 @@ def write_first_policy(
             finished.append(
                 execute(run, graph, folder, attack=True, observer=observer, overwrite=True, at_once=at_once)
             )
+    alone_of(finished[0], Question(), observe)
     write_atomically(path, "\n".join(_lines(path, name, spec, *finished)).encode() + b"\n")
 
 
@@ -202,6 +204,7 @@ def _lines(path: Path, name: str, spec: RunSpec, run: Finished, bare: Finished) 
     if MEASURES[_MEMBERSHIP].task == spec.task:
         yield _membership_line(run)
     yield _utility_line(run, f"utility.{metric}")
+    yield _gain_line(run)
     rounds = MEASURES["bytes.per_round"].read(run, Question())
     size, unit = _readable_bytes(rounds.value * _BYTES_MARGIN)
     yield f"  bytes.per_round: {{max: {size} {unit}}}  # measured {show_figure(rounds, 'bytes')}, plus a tenth"
@@ -245,6 +248,21 @@ def _utility_line(run: Finished, name: str) -> str:
     if limit <= 0:
         return f"  # {name}: measured {figure}: no limit is left that it would keep"
     return f"  {name}: {{min: {limit:g}}}  # measured {figure}"
+
+
+def _gain_line(run: Finished) -> str:
+    """A limit only where the federation is shown to be worth joining: one below 0 would endorse a loss."""
+    try:
+        figure = MEASURES[GAIN].read(run, Question())
+    except NotMeasured as reason:
+        return f"  # {GAIN}: {reason}"
+    if figure.low > 0:
+        limit = max(0.0, outward(figure.value - WIDTHS * (figure.high - figure.low), up=False))
+        return f"  {GAIN}: {{min: {limit:g}}}  # measured {figure}; with client: {EACH} it holds for every client"
+    return (
+        f"  # {GAIN}: measured {figure}: no gain over the same clients alone is shown\n"
+        "  #   in this quick run. {min: 0} demands that joining does no harm."
+    )
 
 
 def _yaml(text: str) -> str:

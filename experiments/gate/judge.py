@@ -10,10 +10,7 @@ is never reused: a change of code is what the gate is there to judge. Attacks ar
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import platform
 from collections.abc import Callable, Mapping
-from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +20,19 @@ from fkgsec.attacks.view import ALL
 from fkgsec.errors import DataError, SpecError
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.gate import SCHEMA, WhenInconclusive
+from fkgsec.experiments.gate.audits import alone_folder
 from fkgsec.experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
-from fkgsec.experiments.gate.measures import MEASURES
+from fkgsec.experiments.gate.folders import code_digest, run_folder
+from fkgsec.experiments.gate.measures import EACH, GAIN, MEASURES
 from fkgsec.experiments.gate.policy import NO_WORSE, Limit, Policy, threats_of
 from fkgsec.experiments.gate.verdicts import Runs, Status, Verdict, judge_limit, judge_no_worse, overall
 from fkgsec.experiments.integrity.checks import require_whole
-from fkgsec.experiments.runs.compare import folder_name
 from fkgsec.experiments.runs.run import RECORD_FILE, Finished, check_run, execute, warnings_of
 from fkgsec.experiments.runs.spec import RunSpec
-from fkgsec.federation.loop import CHECKPOINT, run_identity
+from fkgsec.federation.loop import CHECKPOINT
 from fkgsec.unlearning.forget_sets import read_forget
 
 Graphs = Mapping[str, Mapping[int, Any]]
-_NUMERIC = ("torch", "numpy", "numba")
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -174,8 +171,9 @@ def run_policy(
             folder = run_folder(runs, name, run, graph, code)
             about = f"federation {name}, seed {seed}"
             if fresh:
-                for file in (RECORD_FILE, CHECKPOINT):
-                    (folder / file).unlink(missing_ok=True)
+                places = [folder, *([alone_folder(runs, run, graph)] if _asks_gain(policy, name) else [])]
+                for file in (place / file for place in places for file in (RECORD_FILE, CHECKPOINT)):
+                    file.unlink(missing_ok=True)
             elif (folder / RECORD_FILE).exists():
                 require_whole(folder)  # a checkpoint that was put in the place of another is not judged
                 about = f"{about}: training reused (--fresh trains it anew), attacked again"
@@ -187,27 +185,8 @@ def run_policy(
     return finished
 
 
-def run_folder(runs: Path, name: str, spec: RunSpec, graph: Any, code: str) -> Path:
-    """Return the folder of a run; one of other data, options, device or code never finds it there."""
-    key = hashlib.sha256(f"{run_identity(graph, spec.federation_options())} {spec.device} {code}".encode()).hexdigest()
-    return runs / f"{folder_name(name)}-seed{spec.seed}-{key[:12]}"
-
-
-def code_digest() -> str:
-    """Return a digest of what training depends on beside options and data: our sources and the numeric libraries.
-
-    A commit would not do: it says nothing of a working tree with changes, or of an installed package.
-    """
-    digest = hashlib.sha256()
-    root = Path(str(resources.files("fkgsec")))
-    # `rglob` alone does not follow the links of a checkout.
-    folders = [path for path in root.iterdir() if path.is_dir() and path.name not in ("attacks", "experiments")]
-    for path in sorted([*root.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]):
-        content = path.read_bytes()
-        digest.update(f"{path.relative_to(root).as_posix()} {len(content)}\n".encode() + content)
-    versions = [f"{name} {metadata.version(name)}" for name in _NUMERIC]
-    digest.update("\n".join([*versions, platform.python_version(), platform.machine()]).encode())
-    return digest.hexdigest()
+def _asks_gain(policy: Policy, federation: str) -> bool:
+    return any((limit.measure, limit.federation) == (GAIN, federation) for limit in policy.limits)
 
 
 def _check_limit(path: Path, limit: Limit, spec: RunSpec, graph: Any) -> None:
@@ -217,6 +196,12 @@ def _check_limit(path: Path, limit: Limit, spec: RunSpec, graph: Any) -> None:
             read_forget(Path(limit.question.forget), graph, limit.question.client)
         except DataError as error:
             raise SpecError(f"{path}:{limit.line}: limits.{limit.measure}.forget: {error}") from error
+    if limit.measure == GAIN and limit.question.client not in (None, EACH, *(client.name for client in graph.clients)):
+        names = ", ".join(client.name for client in graph.clients)
+        raise SpecError(
+            f"{path}:{limit.line}: limits.{limit.measure}.client: must be {EACH} or one of {names}; "
+            f"got {limit.question.client!r}"
+        )
     colluders = () if limit.question.threat is None else spec.attack_options().colluders(graph.clients)
     victims = [client.name for client in graph.clients if client.name not in colluders]
     if limit.question.victim not in (ALL, *victims):

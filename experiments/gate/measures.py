@@ -30,11 +30,13 @@ from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.gate.audits import (
     NotMeasured,
     Question,
+    alone_of,
     conspicuous,
     inferences_of,
     unlearning_of,
     verification_of,
 )
+from fkgsec.experiments.reporting.worth import gains
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.runs.run import Finished
 from fkgsec.experiments.runs.spec import option_names
@@ -42,7 +44,8 @@ from fkgsec.experiments.tasks.task import all_tasks, task_of
 from fkgsec.experiments.unlearning.verdict import blind_models
 
 Bound = Literal["max", "min"]
-Kind = Literal["share", "bytes", "epsilon"]
+Kind = Literal["share", "gain", "bytes", "epsilon"]
+GAIN, EACH = "gain_over_single", "each"
 ADVANTAGE = "_advantage"  # of an attack's measure: what is left of the figure without its baseline
 ITEMISED = ("reconstruction.err", "reconstruction.trr")  # shares of items whose scores stand beside the record
 PAPERS_WORDS = {
@@ -76,7 +79,7 @@ class Measure:
     Attributes:
         about: one line for a table.
         bound: "max" where less is better, "min" where more is.
-        kind: a share in 0..1, a number of bytes, or an epsilon.
+        kind: a share in 0..1, a difference of two shares, a number of bytes, or an epsilon.
         items: the items of the sample; empty where nothing is sampled.
         keys: fields of `Question` that a limit may set.
         read: the figure of one run. Raises `NotMeasured`.
@@ -176,6 +179,27 @@ def _utility(run: Finished, question: Question, *, name: str) -> Estimate:
     return figure
 
 
+def _gain(run: Finished, question: Question) -> Estimate:
+    """Return the gain over the same clients alone: of all together, of one, or the smallest, whose interval counts the choice.
+
+    The smallest has the lowest value and the lowest ends of any client: it passes where each client's does, and fails where any
+    client's does.
+    """
+    each = gains(run.record, alone_of(run, question), len(run.record.data.clients) if question.client == EACH else 1)
+    if not each:
+        raise NotMeasured(f"there are no outcomes by test {task_of(run.record.spec).items[:-1]}")
+    if missing := [
+        client for client in run.record.data.clients if client not in each and question.client in (client, EACH)
+    ]:
+        raise NotMeasured(f"{', '.join(missing)}: fewer than two test {task_of(run.record.spec).items}")
+    if question.client != EACH:
+        return each[question.client or ALL]
+    clients = [gain for client, gain in each.items() if client != ALL]
+    worst = min(clients, key=lambda gain: gain.value)
+    low, high = min(gain.low for gain in clients), min(gain.high for gain in clients)
+    return Estimate(worst.value, low, high, worst.n, worst.method)
+
+
 def _bytes_per_round(run: Finished, question: Question) -> Estimate:
     """Return the bytes of the largest round, both directions, all clients."""
     if len(run.record.rounds) < 2:
@@ -269,6 +293,9 @@ _OWN: dict[str, Measure] = {
         for task in all_tasks()
         for name, about in task.metrics.items()
     },
+    GAIN: Measure(
+        "headline utility, less that of the same clients alone", "min", "gain", "test items", ("client",), _gain, alone_of
+    ),
     "bytes.per_round": Measure("bytes of the largest round, both directions", "max", "bytes", "", (), _bytes_per_round),
     "bytes.total": Measure("bytes of all rounds and of alignment", "max", "bytes", "", (), _bytes_total),
     "epsilon": Measure(

@@ -6,6 +6,7 @@
     limits:
       reconstruction.trr: {max: 0.05, threat: collusion, leak: 0.5}
       utility.mrr: {min: 0.2}
+      gain_over_single: {min: 0, client: each}    # in test MRR or accuracy; without client, of all clients together
       bytes.per_round: {max: 5 MB}
       no_worse_than: {baseline: baseline.json, by: 0.01}
 
@@ -95,6 +96,8 @@ def figure_id(federation: str, measure: str, question: Question) -> str:
         parts.append(question.victim)
     if question.forget is not None:
         parts += [question.method, question.forget]
+    if question.client is not None:
+        parts.append(question.client)
     if question.shadows:
         parts.append(f"{question.shadows} shadows")
     return "/".join(parts)
@@ -273,6 +276,10 @@ def _questions(fields: _Fields, measure: Measure, name: str, spec: RunSpec) -> l
         return [Question(unit=unit, delta=delta)]
     if "shadows" in measure.keys:
         return [_audit_question(fields, name, spec)]
+    if measure.kind == "gain":
+        if not RECIPES[spec.algorithm].shared:
+            fields.wrong("", f"{name} has nothing to gain: its algorithm, {spec.algorithm}, exchanges nothing")
+        return [Question(client=fields.text("client", None))]
     if "threat" not in measure.keys:
         return [Question()]
     assert measure.attack is not None
@@ -359,6 +366,8 @@ def _allowed(fields: _Fields, measure: Measure) -> float:
     key, value = measure.bound, fields.values[measure.bound]
     if measure.kind == "epsilon":
         return fields.number(key, value, f"above 0 and at most {MOST:g}", lambda x: 0 < x <= MOST)
+    if measure.kind == "gain":
+        return fields.number(key, value, "a difference above -1 and below 1", lambda x: -1 < x < 1)
     if measure.kind == "share":
         share = fields.number(key, value, "a share above 0 and below 1", lambda x: 0 < x < 1)
         if measure.bound == "min" and share < LEAST_SHARE:

@@ -20,15 +20,18 @@ import msgspec
 import pandas as pd
 from scipy import stats
 
+from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, proportion
 from fkgsec.experiments.gate.baseline import Baseline, BaselineRun, compared_figures, whole_range, worse_by
 from fkgsec.experiments.gate.measures import (
+    GAIN,
     ITEMISED,
     MEASURES,
     Bound,
     Kind,
     NotMeasured,
     Question,
+    alone_of,
     attacked_items,
     conspicuous,
     find_figure,
@@ -36,6 +39,7 @@ from fkgsec.experiments.gate.measures import (
     verification_of,
 )
 from fkgsec.experiments.gate.policy import NO_WORSE, Limit, NoWorse, Policy
+from fkgsec.experiments.reporting.worth import gains
 from fkgsec.experiments.runs.intervals import over_seeds, width
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.runs.run import RECORD_FILE, Finished
@@ -55,7 +59,7 @@ class Verdict(msgspec.Struct, frozen=True):
         id: `federation/measure/threat/leak/victim`, the same in every run.
         rule: the measure, or `no_worse_than`.
         about: what was measured, in words.
-        kind: of the figure; how much worse something is, is a share.
+        kind: of the figure; how much worse something is, is a share. A gain may be negative.
         bound, allowed: the limit. measured: the figure with its interval; None when there is none.
         message: one sentence that says why.
         evidence: what stands behind it, for what does not pass.
@@ -296,7 +300,7 @@ def show(value: float, kind: Kind) -> str:
     >>> show(5e6, "bytes"), show(0.05, "share"), show(8, "epsilon")
     ('5,000,000 B', '0.0500', '8')
     """
-    return {"bytes": f"{value:,.0f} B", "share": f"{value:.4f}", "epsilon": f"{value:g}"}[kind]
+    return {"bytes": f"{value:,.0f} B", "share": f"{value:.4f}", "gain": f"{value:.4f}", "epsilon": f"{value:g}"}[kind]
 
 
 def show_figure(figure: Estimate | None, kind: Kind) -> str:
@@ -322,6 +326,9 @@ def evidence_lines(finished: Finished, measure: str, question: Question, num_exa
     if measure.startswith("utility."):
         parts = [f"{client} {figures[name]}" for client, figures in finished.record.utility_by_client.items()]
         return [f"{name} by client: {', '.join(parts)}"]
+    if measure == GAIN:
+        each = gains(finished.record, alone_of(finished, question), len(finished.record.data.clients))
+        return [f"gain by client: {', '.join(f'{client} {gain}' for client, gain in each.items() if client != ALL)}"]
     if MEASURES[measure].kind == "bytes":
         return _bytes(finished.record)
     if measure.startswith("membership."):

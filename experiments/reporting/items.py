@@ -39,12 +39,18 @@ RULE = (
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run by its name. `scores` are per item; `candidates` are those of membership (`membership.candidates_of`)."""
+    """A run by its name.
+
+    Attributes:
+        scores: per item. candidates: those of membership (`membership.candidates_of`).
+        alone: record of the same clients alone, if such a run lies beside it.
+    """
 
     name: str
     record: Record
     scores: pd.DataFrame | None = None
     candidates: pd.DataFrame | None = None
+    alone: Record | None = None
 
 
 class Example(NamedTuple):

@@ -17,9 +17,10 @@ from fkgsec.errors import FkgsecError, RunError
 from fkgsec.experiments.integrity.checks import check_shares, require_whole
 from fkgsec.experiments.reporting.items import Run
 from fkgsec.experiments.reporting.membership import candidates_of
+from fkgsec.experiments.runs.alone import find_alone
 from fkgsec.experiments.runs.compare import COMPARISON_FILE, Case, folder_name, read_comparison
 from fkgsec.experiments.runs.record import Record, read_record
-from fkgsec.experiments.runs.run import RECORD_FILE, SCORES_FILE, read_scores
+from fkgsec.experiments.runs.run import ATTACKS, RECORD_FILE, SCORES_FILE, read_scores
 
 _COLUMNS = (
     "item", "victim", "threat_model", "leak", "head", "relation", "tail",
@@ -123,8 +124,15 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
             seen[name] += 1
             name = f"{name} ({seen[name]})" if seen[name] > 1 else name
             scores = _read_scores(folder / SCORES_FILE, case.record) if is_folder else (None, None)
-            runs.append(Run(name, case.record, *scores))
+            runs.append(Run(name, case.record, *scores, _read_alone(case.record, folder) if is_folder else None))
     return runs
+
+
+def _read_alone(record: Record, folder: Path) -> Record | None:
+    """Read the run of the same clients alone beside a run, or beside the run that a further attack is on; None without one."""
+    of_attack = folder.absolute().parent
+    found = find_alone(record, of_attack.parent if of_attack.name == ATTACKS else folder)
+    return None if found is None else read_record(found / RECORD_FILE)
 
 
 def _read_scores(path: Path, record: Record) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:

@@ -81,9 +81,16 @@ def _cell(row: Mapping[str, Any], name: str, column: Column) -> Any:
 
 
 def short(value: Estimate | float) -> str:
-    """Write a number with three decimals and no leading zero; a smaller one in scientific notation."""
+    """Write a number with three decimals and no leading zero.
+
+    >>> short(0.0421), short(-0.017), short(2e-6), short(-2e-6), short(1.0)
+    ('.042', '-.017', '<.001', '>-.001', '1.000')
+    """
     number = value.value if isinstance(value, Estimate) else float(value)
-    return f"{number:.0e}" if 0 < abs(number) < 0.0005 else f"{number:.3f}".removeprefix("0")
+    if 0 < abs(number) < 0.0005:
+        return "<.001" if number > 0 else ">-.001"
+    sign, digits = "-" * (number < 0), f"{abs(number):.3f}"
+    return f"{sign}{digits.removeprefix('0')}"
 
 
 def interval(value: Estimate | float) -> str:

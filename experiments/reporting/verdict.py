@@ -26,12 +26,13 @@ from fkgsec.attacks.figure import (
     SMALLEST_SHARE,
     Figure,
 )
-from fkgsec.attacks.questions import OTHER, QUESTIONS
+from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.questions import INTEGRITY, LEAK_WORDS, OTHER, QUESTIONS
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import at_level
 from fkgsec.experiments.reporting.frames import attack_name, leading_by_place, leading_figures
-from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, short
+from fkgsec.experiments.reporting.sheets import Column, Sheet, count, interval, short
 from fkgsec.experiments.reporting.worth import trains_alone
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
@@ -46,8 +47,8 @@ SAYS_NOT = (
     "Intervals are of this training; other seeds differ more. The verdict covers only the adversaries that were run. A question "
     "answered by NO EVIDENCE may still leak to another adversary."
 )
-SURE = "[low, high]: 95 % interval of one figure, of this training. Use --seeds 3 for several."
-SURE_TABLES = "[low, high]: 95 % interval of these tables. Tables of other trainings differ."
+SURE = "[low, high]: 95 % interval of one figure in this training; --seeds 3 covers several."
+SURE_TABLES = "[low, high]: 95 % interval of one figure on these tables; other trainings differ."
 SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
 
 
@@ -64,18 +65,26 @@ class Answer(NamedTuple):
     compared: int
 
     @property
+    def word(self) -> str:
+        """The label as tables print it."""
+        return LEAK_WORDS.get(self.question, self.label) if self.label == LEAKS else self.label
+
+    @property
     def about(self) -> str:
-        """State the adversary, and what the answer depends on."""
+        """State what was measured, by whom, and what the answer depends on."""
         figure = self.figure
         if figure.reason is not None:
             return f"{figure.attack}, {attack_name(figure.threat_model, figure.leak)}: {figure.reason}"
+        metrics = ATTACKS[figure.attack].metrics if figure.attack in ATTACKS else {}
+        named = f"{metrics[figure.metric]} ({figure.key})" if figure.metric in metrics else figure.key
+        measured = f"{named} by {figure.threat_model}{_whose(figure)}"
         if self.label == NO_EVIDENCE:
-            return f"{adversary(figure)}; an excess of {short(figure.visible_effect(self.compared))} would show"
+            return f"{measured}; an excess of {short(figure.visible_effect(self.compared))} would show"
         if self.label == INCONCLUSIVE:
-            return f"{adversary(figure)}; {_what_decides(figure, self.compared)}"
+            return f"{measured}; {_what_decides(figure, self.compared)}"
         if self.label == NOT_APPLICABLE:
-            return f"{adversary(figure)}: known without the messages"
-        return adversary(figure)
+            return f"{measured}: known without the messages"
+        return measured
 
 
 class Verdict(NamedTuple):
@@ -97,10 +106,9 @@ class Verdict(NamedTuple):
     @property
     def brief(self) -> str:
         """Write the questions that leak or are exposed, `LEAKS: triples; EXPOSED: entities`; without any, the label."""
-        parts = (
-            (label, [answer.question for answer in self.answers if answer.label == label]) for label in (LEAKS, EXPOSED)
-        )
-        return "; ".join(f"{label}: {', '.join(names)}" for label, names in parts if names) or self.label
+        words = (LEAKS, *LEAK_WORDS.values(), EXPOSED)
+        parts = ((word, [answer.question for answer in self.answers if answer.word == word]) for word in words)
+        return "; ".join(f"{word}: {', '.join(names)}" for word, names in parts if names) or self.label
 
     @property
     def measured(self) -> list[tuple[str, Figure]]:
@@ -114,15 +122,26 @@ def verdict_of(listed: Sequence[Figure]) -> Verdict:
 
 
 def judge(figures: Sequence[Figure]) -> Verdict:
-    """Answer each question by the figure with the worst label, of these the one with the largest excess."""
+    """Answer each question by the figure with the worst label, of these the one with the largest excess.
+
+    LEAKS and EXPOSED are equally bad, so that a small leak does not hide a large exposure.
+    """
     compared = max(1, sum(figure.reason is None and not figure.given for figure in figures))
     labelled = [(figure.answer(compared), figure) for figure in figures]
-    ranked = tuple(sorted(labelled, key=lambda pair: (LABELS.index(pair[0]), -pair[1].advantage)))
+    ranked = tuple(sorted(labelled, key=_severity))
     worst: dict[str, Answer] = {}
     for label, figure in ranked:
         question = question_of(figure)
         worst.setdefault(question, Answer(question, label, figure, compared))
     return Verdict(tuple(worst[name] for name in QUESTIONS if name in worst), ranked)
+
+
+def _severity(labelled: tuple[str, Figure]) -> tuple[int, float, int]:
+    """Sort by label, then by excess; of equal ones the adversary that has least comes first."""
+    label, figure = labelled
+    threats = list(THREAT_MODELS)
+    place = threats.index(figure.threat_model) if figure.threat_model in threats else len(threats)
+    return LABELS.index(LEAKS if label == EXPOSED else label), -round(figure.advantage, 3), place
 
 
 def question_of(figure: Figure) -> str:
@@ -174,12 +193,9 @@ def verdict_sheet(verdict: Verdict, title: str, sure: str = SURE) -> Sheet:
         figure, cells = answer.figure, (None, None, None)
         if figure.reason is None:
             cells = figure.estimate, figure.baseline and figure.baseline.value, figure.attainable
-        rows.append((QUESTIONS[answer.question], _short_label(answer.label), *cells))
+        word = "n/a" if answer.label == NOT_APPLICABLE else answer.word
+        rows.append((QUESTIONS[answer.question], word, *cells))
     return Sheet(title, columns, tuple(rows), notes=tuple(_notes(verdict, sure)))
-
-
-def _short_label(label: str) -> str:
-    return "n/a" if label == NOT_APPLICABLE else label
 
 
 def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
@@ -189,15 +205,33 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
         return
     for answer in verdict.answers:
         yield f"{answer.question}: {answer.about}"
+    answered = [answer for answer in verdict.answers if answer.figure.reason is None]
+    yield from dict.fromkeys(_adversary_line(answer.figure) for answer in answered)
+    if leaks := {answer.figure.leak for answer in answered} - {None}:
+        yield f"leak {' or '.join(f'{leak:g}' for leak in sorted(leaks))}: share of its entities that the client tells the server"
     labels = {answer.label for answer in verdict.answers}
     meanings = (
-        (LEAKS, "LEAKS: more than the baseline, by an interval that is corrected for all figures."),
-        (EXPOSED, "EXPOSED: the protocol sends it; no attack is needed."),
+        (LEAKS, f"above the baseline, corrected for {count(verdict.answers[0].compared, 'figure')}"),
+        (EXPOSED, "the protocol sends it, no inference is needed"),
+        (NO_EVIDENCE, "the excess that is stated would have shown"),
     )
-    yield from (text for label, text in meanings if label in labels)
-    if labels != {NOT_APPLICABLE}:
-        yield "Baseline: the same adversary without the messages of the rounds."
+    if legend := [f"{label}: {text}." for label, text in meanings if label in labels]:
+        yield " ".join(legend)
+    if answered:
+        altered = "; of altered training, the run without the attack" * (
+            INTEGRITY in {one.question for one in answered}
+        )
+        yield f"Baseline: the same adversary without the messages of the rounds{altered}."
         yield sure
+
+
+def _adversary_line(figure: Figure) -> str:
+    """State what the adversary has, without the source of its threat model."""
+    if figure.threat_model not in THREAT_MODELS:
+        return f"{figure.threat_model}: a threat model that is not installed"
+    model = THREAT_MODELS[figure.threat_model]
+    task = ATTACKS[figure.attack].task if figure.attack in ATTACKS else ""
+    return f"{model.name}: {model.lines.get(task, model.about).partition(' (')[0]}"
 
 
 def _what_decides(figure: Figure, compared: int) -> str:
@@ -210,8 +244,12 @@ def _what_decides(figure: Figure, compared: int) -> str:
 def adversary(figure: Figure) -> str:
     """Write `reconstruction.trr by identifiers, leak 0.5 (combined)`, and the worst victim where no figure is over all."""
     way = f" ({figure.by})" if figure.by not in (None, "attack") else ""
-    whose = "" if figure.victim == ALL else f"; worst victim {figure.victim}"
-    return f"{figure.attack}.{figure.label} by {attack_name(figure.threat_model, figure.leak)}{way}{whose}"
+    place = attack_name(figure.threat_model, figure.leak)
+    return f"{figure.attack}.{figure.label} by {place}{way}{_whose(figure)}"
+
+
+def _whose(figure: Figure) -> str:
+    return "" if figure.victim == ALL else f"; worst victim {figure.victim}"
 
 
 def figure_text(figure: Figure) -> str:

@@ -1,17 +1,19 @@
 """Whether joining a federation pays: each client's utility with it against training alone, test item by test item.
 
 gains(record, alone)["all"]                      # Estimate: gain in test MRR, or accuracy, with its interval
+worth_lines([(record, alone)])                   # the answer to "Worth joining?", for the end of a verdict
 print_sheets(console, [worth_sheet(records)])    # a row for each case, with utility, gain and bytes
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, critical_value
-from fkgsec.experiments.reporting.sheets import Column, Sheet
+from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, short
+from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.items import Average, paired_variance, scores_of
 from fkgsec.experiments.tasks.task import task_of
@@ -52,6 +54,78 @@ def gains(record: Record, alone: Record, compared: int = 1) -> dict[str, Estimat
 def _interval(value: float, variance: float, z: float, n: int) -> Estimate:
     half = z * math.sqrt(variance)
     return Estimate(float(value), float(value) - half, float(value) + half, n, "normal, paired")
+
+
+def gains_over(pairs: Sequence[tuple[Record, Record]], compared: int = 1) -> dict[str, Estimate]:
+    """Return the gains over several trainings, each with the same clients alone; intervals cover items and trainings.
+
+    Args:
+        pairs: a run and that of its clients alone, for each seed. compared: see `gains`.
+    """
+    by_seed = [gains(record, alone, compared) for record, alone in pairs]
+    return {
+        name: over_seeds([each[name] for each in by_seed])
+        for name in by_seed[0]
+        if all(name in each for each in by_seed)
+    }
+
+
+def counted(pairs: Sequence[tuple[Record, Record]]) -> tuple[int, int, int]:
+    """Return how many clients gain, how many lose, and of how many, by intervals that hold for all clients together."""
+    each = gains_over(pairs, max(1, len(pairs[0][0].data.clients)))
+    clients = [gain for client, gain in each.items() if client != ALL]
+    return sum(gain.low > 0 for gain in clients), sum(gain.high < 0 for gain in clients), len(clients)
+
+
+def answer(gain: Estimate) -> str:
+    """Return what an interval of a gain says in words."""
+    return "gains" if gain.low > 0 else "loses" if gain.high < 0 else "no gain shown"
+
+
+def worth_lines(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
+    """State utility, that of the same clients alone, the gain, and the clients that gain or lose.
+
+    Args:
+        pairs: a run and that of its clients alone, for each seed; without any, or without outcomes by item, there is no line.
+    """
+    overall = gains_over(pairs).get(ALL) if pairs else None
+    if overall is None:
+        return []
+    task = task_of(pairs[0][0].spec)
+    joined, alone = (
+        sum(record.utility[task.metric].value for record in runs) / len(runs) for runs in zip(*pairs, strict=True)
+    )
+    num_gain, num_lose, num_clients = counted(pairs)
+    head = "Joining pays" if overall.low > 0 else "Joining costs" if overall.high < 0 else "No gain shown"
+    return [
+        f"Worth joining? test {task.label(task.metric)} {short(joined)}, alone {short(alone)}: gain {interval(overall)}",
+        f"{head}; {num_gain} of {num_clients} clients gain, {num_lose} lose (same seed, data and rounds).",
+    ]
+
+
+def gain_sheet(pairs: Mapping[str, tuple[Record, Record]]) -> Sheet:
+    """Return the gain of each client, and of all, of each run over the same clients alone."""
+    task = task_of(next(iter(pairs.values()))[0].spec)
+    label = f"test {task.label(task.metric)}"
+    rows = []
+    for name, (record, alone) in pairs.items():
+        together = max(1, len(record.data.clients))
+        for client, gain in (gains(record, alone, together) | {ALL: gains(record, alone).get(ALL)}).items():
+            if gain is not None:
+                reached = [
+                    (run.utility if client == ALL else run.utility_by_client[client])[task.metric].value
+                    for run in (record, alone)
+                ]
+                rows.append((name, client, *reached, gain, answer(gain)))
+    columns = (
+        Column("run"), Column("client"), Column(label, "value"), Column("alone", "value"), Column("gain", "figure"),
+        Column("answer"),
+    )  # fmt: skip
+    note = (
+        f"Gain: {label} less that of the same clients alone, paired by test item. Intervals of clients hold together "
+        "(Bonferroni over clients). They cover test items, but not other trainings."
+    )
+    return Sheet("What joining is worth", columns, tuple(rows), notes=(note,))
 
 
 def worth_sheet(records: Mapping[str, Record]) -> Sheet:

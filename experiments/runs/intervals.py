@@ -86,7 +86,7 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
     mean = float(np.mean([figure.value for figure in figures]))
     items_low, items_high, seeds = width(figures)
     low, high = mean - math.hypot(items_low, seeds), mean + math.hypot(items_high, seeds)
-    if all(figure.low >= 0 for figure in figures):
+    if all(figure.low >= 0 for figure in figures) and "paired" not in figures[0].method:  # a difference can be negative
         low = max(low, 0.0)
     if all(figure.high <= 1 for figure in figures):
         high = min(high, 1.0)

@@ -130,6 +130,7 @@ class Record(msgspec.Struct, frozen=True):
         validation: estimate of a sampled validation with its interval; None for full validation.
         whose: source of each option that is not at its default.
         items, items_shared: outcome on each test item; None for deployed clients.
+        gains: gain of each client, and of all, over the same clients alone, in `metric`; only in copies that `--json` writes.
         origin: digests of the inputs; None for runs without a folder.
     """
 
@@ -156,6 +157,7 @@ class Record(msgspec.Struct, frozen=True):
     whose: dict[str, str] = {}
     items: TestItems | None = None
     items_shared: TestItems | None = None
+    gains: dict[str, Estimate] = {}
 
     @property
     def unseen(self) -> dict[str, Estimate]:
@@ -325,6 +327,12 @@ def sealed(record: Record) -> Record:
     assert record.origin is not None
     seal = seal_of(msgspec.json.decode(encode_record(record)))
     return msgspec.structs.replace(record, origin=msgspec.structs.replace(record.origin, record=seal))
+
+
+def with_gains(record: Record, gains: Mapping[str, Estimate]) -> Record:
+    """Return a copy with the gains over training alone, sealed again."""
+    copy = msgspec.structs.replace(record, gains=dict(gains))
+    return copy if copy.origin is None else sealed(copy)
 
 
 def read_record(path: Path) -> Record:

@@ -50,6 +50,7 @@ class SeedsRecord(msgspec.Struct, frozen=True):
         spec, environment: of the first run. runs: the folders of all, beside this file.
         figures: those that every run has, by name.
         guarantees: of differential privacy, for the releases of all seeds together, by the tables that each covers.
+        gains: see `Record`; over seeds.
     """
 
     schema: str
@@ -60,6 +61,7 @@ class SeedsRecord(msgspec.Struct, frozen=True):
     environment: Environment
     figures: dict[str, OverSeeds]
     guarantees: dict[str, Guarantee] = {}
+    gains: dict[str, Estimate] = {}
 
 
 def train_seeds(

@@ -17,6 +17,7 @@ from fkgsec.experiments.tasks.task import FirstPolicy, Reached, RunTask, cpu_sec
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import HITS
 from fkgsec.kge.options import KgeOptions
+from fkgsec.text import printable
 
 if TYPE_CHECKING:
     from fkgsec.data.graph import FederatedGraph
@@ -129,8 +130,36 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
                 raise SpecError(f"partition does not apply to {graph.name}, which is divided already; leave it out")
             if self.clients not in (None, len(graph.clients)):
                 raise SpecError(f"clients is {self.clients}, but {graph.name} has {len(graph.clients)}; leave it out")
+            if not any(len(client.valid) or len(client.test) for client in graph.clients):
+                from fkgsec.data.formats.in_memory import with_splits
+                from fkgsec.data.partition import RATIO
+
+                parts = ":".join(map(str, RATIO))
+                note = f"{graph.name}: no client has valid or test triples; each one's triples are divided {parts} at random"
+                return with_splits(graph, RATIO, self.split_seed).with_warnings([note])
             return graph
         return partition(graph, self.partition or "triples", self.clients or DEFAULT_CLIENTS, self.split_seed)
+
+
+def _read_lines(spec: Spec, graph: FederatedGraph) -> list[str]:
+    """State what was read from a user's file or folder: clients, sizes, and one triple by name; nothing of other data."""
+    if is_knowledge_graph(spec.data):
+        return []
+    sizes = [f"{printable(client.name, 40)} {len(client.triples):,}" for client in graph.clients]
+    more = f" and {len(sizes) - MOST_NAMED} more" if len(sizes) > MOST_NAMED else ""
+    counts = ", ".join(
+        f"{sum(len(getattr(client, split)) for client in graph.clients):,} {split}"
+        for split in ("train", "valid", "test")
+    )
+    first = graph.clients[0]
+    head, relation, tail = first.to_global(first.train[:1])[0]
+    triple = graph.entities[head], graph.relations[relation], graph.entities[tail]
+    clients = f"{len(sizes)} client{'s' * (len(sizes) != 1)} ({', '.join(sizes[:MOST_NAMED])}{more} triples)"
+    return [
+        f"{printable(graph.name, 80)}: {clients}",
+        f"  {len(graph.entities):,} entities, {len(graph.relations):,} relations; {counts} triples",
+        f"  the first one: {', '.join(printable(name, 40) for name in triple)} (head, relation, tail)",
+    ]
 
 
 def is_knowledge_graph(name: str) -> bool:
@@ -346,4 +375,5 @@ TASK = RunTask(
     smaller="a smaller dim, batch_size or num_negatives, or fewer clients",
     timed_by=_timed_by,
     time_validation=_time_validation,
+    read_lines=_read_lines,
 )

@@ -74,6 +74,7 @@ class RunTask:
         memory: bytes of a run by part. smaller: options that reduce it.
         timed_by: the options of a spec that decide the time of an epoch and a validation.
         time_validation: CPU seconds of one validation of all clients.
+        read_lines: of a spec and its data, what was read from a user's own file, in a few lines.
     """
 
     name: str
@@ -104,6 +105,7 @@ class RunTask:
     smaller: str
     timed_by: Callable[[Any], Mapping[str, Any]]
     time_validation: Callable[[Any, Any], float]
+    read_lines: Callable[[Any, Any], list[str]] = lambda spec, graph: []
 
     def label(self, figure: str) -> str:
         """Name of a figure of utility in tables."""

@@ -1,5 +1,6 @@
-"""The certificate of an unlearning, one page: the request, the figures, and what follows from them.
+"""The certificate of an unlearning, one page: the verdict, the request, what would have been noticed, and what is not covered.
 
+to_markdown(verification), to_markdown(verification, annex=True)       # the page, and the annex with every table
 for sheet in sheets(verification):                  # terminal, Markdown and HTML write the same ones
     print("\\n".join(markdown_lines(sheet)))
 quality_sheet(verifications), audit_sheet(verifications)       # several audits side by side
@@ -21,6 +22,7 @@ from fkgsec.experiments.unlearning.unlearn import UNLEARNED_FILE
 from fkgsec.experiments.unlearning.verification import Verification
 
 UNMEASURED = "cannot be measured"
+MOST_REASONS = 8  # on the first page, and in the terminal
 DID_NOT_ASK = "*: did not ask; (others): all of these together."
 _ROLES = tuple(Column(role, "figure") for role in ROLES)
 
@@ -65,32 +67,61 @@ def asked_lines(verification: Verification) -> list[str]:
     ]
 
 
-def to_markdown(verification: Verification) -> str:
-    """Return the certificate in Markdown."""
+def noticed_lines(verification: Verification) -> list[str]:
+    """State what the audit would have noticed, a line for each model of a client that asked."""
+    lines = []
+    for row in verification.evidence.models if verification.evidence else ():
+        if not row.asked:
+            continue
+        told = [
+            f"{how} {_told_and_passed(sensitivity)[0] or UNMEASURED}"
+            for how, sensitivity in (("left in at random", row.at_random), ("hidden from means", row.hiding))
+        ]
+        passes = _told_and_passed(row.at_random)[1]
+        lines.append(
+            f"{row.client} {row.model} would have been told apart from re-training from this share on: {', '.join(told)}. "
+            f"Honest re-training passes from a tolerance of {passes or 'none'} on."
+        )
+    return lines or ["Nothing: the audit trained no references of its own."]
+
+
+def sections(verification: Verification, *, annex: bool = False) -> list[tuple[str, list[str]]]:
+    """Return title and lines of each section of the certificate, or of its annex."""
     verdict = verification.verdict
-    lines = [f"# Unlearning: {verdict.outcome}", "", *(f"* {markdown_text(line)}" for line in verdict.reasons), ""]
-    lines += [*(f"* {markdown_text(line)}" for line in (*asked_lines(verification), *_all_remarks(verification))), ""]
-    for sheet in sheets(verification):
+    if annex:
+        notes = [f"{note[0].upper()}{note[1:]}." for note in verification.forgetting.notes]
+        return [("All reasons", verdict.reasons), ("Remarks", [*verification.remarks, *notes])]
+    shown = verdict.reasons[:MOST_REASONS]
+    more = len(verdict.reasons) - len(shown)
+    return [
+        ("Why", shown + [f"And {more} more in the annex."] * bool(more)),
+        ("What was asked", asked_lines(verification)),
+        ("What would have been noticed", noticed_lines(verification)),
+        ("What is not covered", verification.assumptions),
+    ]
+
+
+def to_markdown(verification: Verification, *, annex: bool = False) -> str:
+    """Return the certificate in Markdown, one page; or its `annex`, with every table."""
+    outcome = verification.verdict.outcome
+    lines = [f"# Unlearning: {outcome}{', annex' if annex else ''}", ""]
+    for title, texts in sections(verification, annex=annex):
+        lines += [f"## {title}", "", *(f"* {markdown_text(line)}" for line in texts), ""] if texts else []
+    for sheet in sheets(verification) if annex else ():
         lines += [f"## {sheet.title}", "", *markdown_lines(sheet), "", *sheet.notes, ""]
     return "\n".join(lines)
 
 
-def to_html(verification: Verification) -> str:
-    """Return the certificate as one page without scripts; every text is escaped."""
+def to_html(verification: Verification, *, annex: bool = False) -> str:
+    """Return the certificate as one page without scripts, or its `annex`; every text is escaped."""
     return render_page(
         "certificate.html.j2",
-        verdict=verification.verdict,
-        asked=asked_lines(verification),
-        remarks=_all_remarks(verification),
-        sheets=sheets(verification),
+        title=f"Unlearning: {verification.verdict.outcome}{', annex' if annex else ''}",
+        sections=sections(verification, annex=annex),
+        sheets=sheets(verification) if annex else [],
         schema=verification.schema,
         version=verification.environment.versions.get("fkgsec", ""),
     )
-
-
-def _all_remarks(verification: Verification) -> list[str]:
-    notes = (f"{note[0].upper()}{note[1:]}." for note in verification.forgetting.notes)
-    return [*verification.assumptions, *verification.remarks, *notes]
 
 
 def sheets(verification: Verification, *, wide: bool = True) -> list[Sheet]:

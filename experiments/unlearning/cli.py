@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import msgspec
 import typer
@@ -27,12 +27,13 @@ UNLEARN_EXAMPLES = (
     "  fkgsec unlearn --run runs/mine --forget forget.tsv --method retrain --out runs/mine-reference"
 )
 VERIFY_EXAMPLES = (
-    "Examples:\n\n  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --raw runs/mine\n\n"
-    "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --share 0.05 --references 8 --plants 2"
+    "Examples:\n\n  fkgsec verify --run runs/mine --power --request 200\n\n"
+    "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --raw runs/mine\n\n"
+    "  fkgsec verify --run runs/mine-fedlu --forget forget.tsv --escrow escrow.json --share 0.05 --budget 32 --plants 2"
 )
 METHODS = allowed("method", UnlearnOptions)
-MOST_REASONS = 8  # of a verdict in the terminal
 MARKDOWN_FILE, HTML_FILE = "verification.md", "verification.html"
+ANNEX_FILES = "annex.md", "annex.html"
 ClientName = Annotated[
     str | None,
     typer.Option("--client", help="whose triples the file names (default: the only one that holds each)"),
@@ -104,6 +105,16 @@ def verify(
         Path | None,
         typer.Option("--against", help="a re-trained run that was supplied; relied on with --references 0 only"),
     ] = None,
+    power: Annotated[
+        bool,
+        typer.Option(
+            "--power",
+            help="before any unlearning: can a request to the run of `fkgsec train` in --run earn a certificate?",
+        ),
+    ] = False,
+    request: Annotated[
+        int, typer.Option("--request", min=2, help="with --power and without --forget: triples of the request")
+    ] = 200,
     raw: Annotated[Path | None, typer.Option("--raw", help="the run before the request, shown beside it")] = None,
     out: Annotated[
         Path | None,
@@ -124,6 +135,8 @@ def verify(
 
     thresholds = Thresholds(**{name: options[name] for name in Thresholds.__struct_fields__ if name in options})
     settings = AuditOptions(**{name: options[name] for name in AuditOptions.__struct_fields__ if name in options})
+    if power:
+        _show_power(run, thresholds, settings, forget, request, client, out, force=force, quiet=quiet)
     target = audit_folder(run, out, settings.audit_seed)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
@@ -158,6 +171,37 @@ def verify(
     raise typer.Exit(verification.verdict.exit_status)
 
 
+def _show_power(
+    run: Path,
+    thresholds: Thresholds,
+    options: AuditOptions,
+    forget: Path | None,
+    request: int,
+    client: str | None,
+    out: Path | None,
+    *,
+    force: bool,
+    quiet: bool,
+) -> NoReturn:
+    """Print what an audit of a request could say, and exit: 0 if it can earn a certificate, 3 if not."""
+    from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.unlearning.power import forecast_lines, forecast_verdict
+
+    forecast = forecast_verdict(
+        run,
+        thresholds,
+        options,
+        forget=forget,
+        request=request,
+        client=client,
+        folder=out,
+        observe=observe_on(make_console(stderr=True), enabled=not quiet),
+        force=force,
+    )
+    print_lines(make_console(), forecast_lines(forecast, thresholds))
+    raise typer.Exit(0 if forecast.earned else 3)
+
+
 def _write(verification: Verification, earlier: Verification | None, target: Path) -> Verification:
     """Write record and certificate, or find that they are there. Returns what stands in the folder then.
 
@@ -179,6 +223,8 @@ def _write(verification: Verification, earlier: Verification | None, target: Pat
         return earlier
     write_atomically(target / MARKDOWN_FILE, to_markdown(verification).encode())
     write_atomically(target / HTML_FILE, to_html(verification).encode())
+    for name, write in zip(ANNEX_FILES, (to_markdown, to_html), strict=True):
+        write_atomically(target / name, write(verification, annex=True).encode())
     write_atomically(target / AUDIT_FILE, encode(verification))
     return verification
 
@@ -198,7 +244,7 @@ def _earlier(path: Path) -> Verification | None:
 def _show(verification: Verification, console: Console, folder: Path, *, details: bool) -> None:
     """Print the tables if asked for, then the request and the verdict with its reasons."""
     from fkgsec.experiments.reporting.sheets import print_sheets
-    from fkgsec.experiments.unlearning.certificate import asked_lines, sheets
+    from fkgsec.experiments.unlearning.certificate import MOST_REASONS, asked_lines, sheets
 
     asked, verdict = asked_lines(verification), verification.verdict
     if details:
@@ -210,4 +256,4 @@ def _show(verification: Verification, console: Console, folder: Path, *, details
     shown = verdict.reasons if details else verdict.reasons[:MOST_REASONS]
     more = len(verdict.reasons) - len(shown)
     print_lines(console, [f"  {reason}" for reason in shown] + [f"  and {more} more in the certificate"] * bool(more))
-    print_lines(console, [f"Certificate: {folder / HTML_FILE}. Every table: --details"])
+    print_lines(console, [f"Certificate: {folder / HTML_FILE}. Every table: {ANNEX_FILES[1]} beside it, or --details"])

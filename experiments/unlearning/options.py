@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -14,6 +14,39 @@ DOUBTFUL = 0.1
 MIN_SHADOWS = 4  # each triple twice in, twice out: with fewer there is no spread to take a likelihood from
 MIN_REFERENCES = 3  # two to hold the third against
 DEFAULT_REFERENCES = 4
+DEFAULT_BUDGET = 16
+
+
+class Look(NamedTuple):
+    """A point at which an audit may decide: its re-trainings so far, and the part of the error that it spends."""
+
+    references: int
+    spending: float
+
+
+def looks(references: int, budget: int) -> list[Look]:
+    """Return the looks of a sequential audit.
+
+    The number of re-trainings doubles from look to look and ends at `budget`. After a look the square of its part of the budget
+    is spent of the error, so that most is left for the last look. By the union bound the error over all looks is at most the
+    stated one, whatever the dependence between looks.
+
+    Args:
+        references: re-trainings at the first look; 0: one look without any. budget: most re-trainings, at least `references`.
+
+    Source: the power family of spending functions (Kim and DeMets 1987, exponent 2). Differs: tests by the union bound, which
+    needs no joint distribution.
+
+    >>> [(look.references, look.spending) for look in looks(4, 16)]
+    [(4, 0.0625), (8, 0.1875), (16, 0.75)]
+    """
+    if not references:
+        return [Look(0, 1.0)]
+    counts = [references]
+    while counts[-1] < budget:
+        counts.append(min(2 * counts[-1], budget))
+    spent = [(count / counts[-1]) ** 2 for count in counts]
+    return [Look(count, now - before) for count, now, before in zip(counts, spent, [0.0, *spent], strict=False)]
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -24,11 +57,12 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             shown a forgotten triple and one that was never seen may pick the right one in two cases of three.
         share: the largest share of the forget set, in (0, 1), that a client that asked may still remember, with 95 % confidence.
         others_share: the same for the models of all other clients together.
-        error: chance in (0, 0.5) of calling "not forgotten" what re-training would not be told from, over all measures and tests.
+        error: chance in (0, 0.5) of calling "not forgotten" what re-training would not be told from, over all measures, tests and
+            looks. The chance of calling "forgotten" a run that remembers the tolerated share is at most half of it.
     """
 
     distinguishability: Annotated[float, Meta(description="largest max(AUC, 1 - AUC) that passes")] = 2 / 3
-    error: Annotated[float, Meta(description="chance of an unfounded 'not forgotten' over all measures and tests")] = (
+    error: Annotated[float, Meta(description="chance of an unfounded verdict over all measures, tests and looks")] = (
         0.05
     )
     share: Annotated[float, Meta(description="largest share of the forget set that may still be remembered")] = 0.1
@@ -53,15 +87,20 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How an audit is made.
 
     Attributes:
-        references: re-trainings of the audit's own; 0: none (the verdict is never "forgotten"), else at least `MIN_REFERENCES`.
+        references: re-trainings of the audit's own at its first look; 0: none (the verdict is never "forgotten"), else at least
+            `MIN_REFERENCES`.
+        budget: most re-trainings. While the verdict is inconclusive their number doubles up to it, see `looks`.
         shadows: federations trained with half of the forget set; 0, else even and at least `MIN_SHADOWS`.
         plants: trainings with a share of the forget set left in: twice the tolerated share, then that itself, and so on by turns.
         relearn_steps: of training on the forget set; 0: none.
         audit_seed: of controls and of all trainings; None: drawn from the operating system.
     """
 
-    references: Annotated[int, Meta(description=f"re-trainings of the audit's own: 0, or from {MIN_REFERENCES}")] = (
-        DEFAULT_REFERENCES
+    references: Annotated[
+        int, Meta(description=f"re-trainings of the audit's own to start with: 0, or from {MIN_REFERENCES}")
+    ] = DEFAULT_REFERENCES
+    budget: Annotated[int, Meta(description="most re-trainings; more are added until the verdict is decided")] = (
+        DEFAULT_BUDGET
     )
     shadows: Annotated[int, Meta(description=f"federations to train on half of it: 0, or even from {MIN_SHADOWS}")] = (
         MIN_SHADOWS
@@ -77,6 +116,8 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             raise SpecError(f"shadows must be 0 or an even number of at least {MIN_SHADOWS}; got {self.shadows}")
         if self.references and self.references < MIN_REFERENCES:
             raise SpecError(f"references must be 0 or at least {MIN_REFERENCES}; got {self.references}")
+        if self.budget < self.references:
+            raise SpecError(f"budget must be at least references, {self.references}; got {self.budget}")
         for name in ("plants", "relearn_steps", "audit_seed"):
             value = getattr(self, name)
             if value is not None and value < 0:

@@ -12,11 +12,12 @@ forgotten triples against never-seen ones. A *test* holds one model beside re-tr
 
 *Not forgotten*: anything is told apart. *Forgotten*, where nothing is, takes all of:
 
-* every measure of a client that asked is within. Others can express few of the triples, so none is asked to be within, but any
-  can be told apart;
+* every measure of a client that asked is within. Others can express few of the triples and asked for nothing, so none of them
+  must be within. They are judged by whether they learned something new: a measure or test of theirs is told apart only where it
+  lies above re-training's;
 * no single test of a client that asked is below a tenth of the error: scores that were made to look re-trained miss by little;
-* the controls are fair: no corrected interval of the re-trained model excludes 0.5. A model that never saw the triples must pass
-  its own audit, else the test split or the choice of the triples tells them apart, not a memory;
+* the controls of clients that asked are fair: no corrected interval of the re-trained model excludes 0.5. A model that never saw
+  the triples must pass its own audit, else the test split or the choice of the triples tells them apart, not a memory;
 * the share of the forget set that each model of a client that asked may still remember (the end of its 95 % interval) is within
   what is tolerated;
 * so it is even if all other triples were lowered to pay for it, which no mean shows: no more of them lie where trained-on triples
@@ -27,12 +28,15 @@ forgotten triples against never-seen ones. A *test* holds one model beside re-tr
   passes honest re-training;
 * all other clients together do not remember more than is tolerated of them, where it can be measured: the whole interval of their
   share does not lie above 0 while it ends above the tolerance. Often it cannot be measured, since they can express few of the
-  triples: then the verdict says that nothing bounds what they remember;
+  triples: then the verdict says that nothing bounds what they remember. Nothing else of them is held against a run;
 * the forget set in the run's folder is the one that was asked for, which whoever asked says, not whoever unlearned;
 * test MRR is that of a re-trained model. Above it, the run was trained on what it is tested on, or kept what it was to forget;
   far below it, the models are damaged, and a damaged model hides its memory from every test.
 
-*Inconclusive* otherwise.
+*Inconclusive* otherwise. Then the audit adds re-trainings and looks again, up to its budget
+(`fkgsec.experiments.unlearning.options.looks`). Each look spends a part of the error, so that the parts add up to the stated one:
+a run that remembers the tolerated share passes one of the looks with a chance of at most half the error, an honest one is told
+apart in one of them with at most all of it. The limit that a single test must not fall below is the same at each look.
 
 Many figures are taken, so two errors need care. To claim "forgotten" each single one must pass at the full 95 %: an
 intersection-union test, where asking more makes the claim harder, never easier, and needs no correction (Berger 1982).
@@ -112,17 +116,23 @@ def widened(interval: Estimate, comparisons: int, error: float = 0.05, *, bounds
 
 
 def judge(
-    measures: Sequence[Membership], thresholds: Thresholds, evidence: Evidence | None, unchecked: Sequence[str] = ()
+    measures: Sequence[Membership],
+    thresholds: Thresholds,
+    evidence: Evidence | None,
+    unchecked: Sequence[str] = (),
+    spending: float = 1.0,
 ) -> Verdict:
     """Judge all measures and tests by the rule at the top of the module.
 
     A client that did not ask and can express too few of the triples is no measure; one that asked and cannot be measured leaves
     the verdict inconclusive. So does evidence of None: no re-training of the auditor's own; and whatever is `unchecked`.
+    `spending` is the part of the error that this look spends (`Look`).
     """
     count = sum(not row.reason for row in measures)
     num_tests = 0 if evidence is None else evidence.num_tests
-    level = thresholds.error / max(1, count + num_tests)
-    judgements = [_judge_one(row, thresholds, count + num_tests) for row in measures]
+    error = thresholds.error * spending
+    level = error / max(1, count + num_tests)
+    judgements = [_judge_one(row, thresholds, count + num_tests, error) for row in measures]
     told = []
     if names := [_named(judgement) for judgement in judgements if judgement.reading == "told apart"]:
         told.append(f"{len(names)} of {count} measures tell the forgotten triples apart: {', '.join(names)}")
@@ -231,7 +241,7 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
             missed = "any share" if rejected_from is None else f"shares of less than {rejected_from:.0%}"
             yield (
                 f"the audit is too weak for {who}: it may miss {missed} {how}, and {thresholds.share:.0%} is tolerated. Use more "
-                "forgotten triples, --references or --shadows"
+                "forgotten triples, a larger --budget or --shadows"
             )
         elif sensitivity is not None and sensitivity.told_apart_from is None:
             yield f"the audit is too weak for {who}: it tells no share {how} apart from honest re-training"
@@ -294,22 +304,24 @@ def blind_models(measures: Sequence[Membership], judgements: Sequence[Judgement]
     return sorted(asked - {(judgement.client, judgement.model) for judgement in judgements if judgement.noticed})
 
 
-def _judge_one(row: Membership, thresholds: Thresholds, count: int) -> Judgement:
+def _judge_one(row: Membership, thresholds: Thresholds, count: int, error: float) -> Judgement:
     if row.reason or row.excess is None:
         return Judgement(row.client, row.model, row.attack, "not measured")
     audited, reference = row.figures["unlearned"], row.figures["retrained"]
-    corrected, by_reference = (widened(one.auc, count, thresholds.error, bounds=(0, 1)) for one in (audited, reference))
-    excess = widened(row.excess, count, thresholds.error, bounds=(-1, 1))
+    corrected = widened(audited.auc, count, error, bounds=(0, 1))
+    by_reference = widened(reference.auc, count, thresholds.error, bounds=(0, 1))  # an early look is no laxer here
+    excess = widened(row.excess, count, error, bounds=(-1, 1))
     above = corrected.low > 0.5 and excess.low > 0
-    below = corrected.high < 0.5 and excess.high < 0
+    below = row.asked and corrected.high < 0.5 and excess.high < 0
     reading: Reading = "undecided"
-    if audited.distinguishability.high <= thresholds.distinguishability:
+    alone = widened(audited.auc, 1, error, bounds=(0, 1))
+    if max(alone.high, 1 - alone.low) <= thresholds.distinguishability:
         reading = "within"
     elif above or below:
         reading = "told apart"
-    fair = by_reference.low <= 0.5 <= by_reference.high
+    fair = not row.asked or by_reference.low <= 0.5 <= by_reference.high
     noticed = False
     if (raw := row.figures.get("raw")) is not None:
-        remembered = widened(raw.auc, count, thresholds.error, bounds=(0, 1)).low > 0.5
+        remembered = widened(raw.auc, count, error, bounds=(0, 1)).low > 0.5
         noticed = remembered and raw.distinguishability.high > thresholds.distinguishability
     return Judgement(row.client, row.model, row.attack, reading, corrected, excess, fair, noticed)

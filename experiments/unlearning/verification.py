@@ -35,7 +35,7 @@ from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.progress import Observe, unobserved
 from fkgsec.experiments.runs.record import Environment, environment_of, read_if_of
 from fkgsec.experiments.runs.run import check_fits, load_run
-from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
+from fkgsec.experiments.unlearning.options import AuditOptions, Look, Thresholds, looks
 from fkgsec.experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
 from fkgsec.experiments.unlearning.verdict import Verdict, judge
 from fkgsec.federation.loop import run_federation, run_identity
@@ -87,37 +87,48 @@ class Auditor(NamedTuple):
     observe: Observe
 
     def own_runs(
-        self, num_references: int, num_shadows: int, shares: Sequence[float], *, tolerance: float, alarm: float
+        self,
+        look: Look,
+        num_shadows: int,
+        shares: Sequence[float],
+        thresholds: Thresholds | None,
+        earlier: OwnRuns | None = None,
     ) -> OwnRuns:
-        """Train and read everything. Without references there are no plants.
+        """Train and read everything of a look. Without references there are no plants.
 
         Args:
-            shares: to be planted. tolerance, alarm: see `measure_power`.
+            shares: to be planted. thresholds: what the sensitivity is measured at; None leaves it out.
+            earlier: of the look before, whose trainings are not read again.
         """
         retained = self.candidate.result.graph
-        first, references = None, []
-        for number in range(num_references):  # of which only the first stays in memory
-            result = self._train(retained, "reference", number, num_references)
+        first, references = (None, []) if earlier is None else (earlier.first, list(earlier.references))
+        for number in range(len(references), look.references):  # of which only the first stays in memory
+            result = self._train(retained, "reference", number, look.references)
             first = first or result
             references.append(self.read(result))
-        shadows = [self._shadow(number, num_shadows) for number in range(num_shadows)]
-        of_shadows = [shadow for shadow, _ in shadows], [run for _, run in shadows]
-        if first is None:
-            return OwnRuns(None, [], *of_shadows, [], {})
-        power = measure_power(
-            references,
-            of_shadows[1],
-            self.candidate.graph,
-            self.audits,
-            tolerance=tolerance,
-            alarm=alarm,
-            seed=self.seed,
-        )
-        plants = [
-            (share, self.read(self._train(self._planted(number, share), "plant", number, len(shares))))
-            for number, share in enumerate(shares)
-        ]
-        return OwnRuns(first, references, *of_shadows, plants, power)
+        if earlier is None:
+            trained = [self._shadow(number, num_shadows) for number in range(num_shadows)]
+            shadows, shadow_runs = [shadow for shadow, _ in trained], [run for _, run in trained]
+            plants = [
+                (share, self.read(self._train(self._planted(number, share), "plant", number, len(shares))))
+                for number, share in enumerate(shares)
+                if first is not None
+            ]
+        else:
+            shadows, shadow_runs, plants = earlier.shadows, earlier.shadow_runs, earlier.plants
+        power: dict[tuple[str, str], Power] = {}
+        if first is not None and thresholds is not None:
+            power = measure_power(
+                references,
+                shadow_runs,
+                self.candidate.graph,
+                self.audits,
+                tolerance=thresholds.share,
+                alarm=thresholds.alarm,
+                seed=self.seed,
+                level=thresholds.error * look.spending,
+            )
+        return OwnRuns(first, references, shadows, shadow_runs, plants, power)
 
     def _shadow(self, number: int, count: int) -> tuple[Shadow, AuditRun]:
         """Train a shadow federation, unlearned as the audited run was where that leaves a trace."""
@@ -285,7 +296,7 @@ def verify(
         raise RunError(f"{raw}: is not the run that {run} was made from")
     sealed, pools = (None, None) if escrow is None else read_escrow(escrow, candidate.graph)
     commitment = None if sealed is None else sealed.commitment
-    seed = secrets.randbelow(2**53) if options.audit_seed is None else options.audit_seed
+    seed = audit_seed_of(options)
     audits = audited_triples(
         candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
     )
@@ -295,41 +306,48 @@ def verify(
         target.resolve(), seed, options, thresholds, commitment, candidate.graph.hash,
         run_identity(candidate.result.graph, candidate.result.options), candidate.unlearning.options,
     )  # fmt: skip
-    if key not in kept:
-        measurable = any(len(audit.members) for audit in audits)
-        shares = [min(1.0, thresholds.share * (1 + (number + 1) % 2)) for number in range(options.plants)]
-        kept[key] = auditor.own_runs(
-            options.references,
-            options.shadows if measurable else 0,
-            shares if measurable else [],
-            tolerance=thresholds.share,
-            alarm=thresholds.alarm,
-        )
-    own = kept[key]
-    evidence, retrained = None, own.first or (supplied and supplied.result)
-    assert retrained is not None
-    if own.first is not None:
-        evidence = weigh_evidence(
-            auditor.read(candidate.result),
-            own.references,
-            own.shadow_runs,
-            own.plants,
-            candidate.graph,
-            audits,
-            own.power,
-        )
-    results: Results = {"retrained": retrained, "unlearned": candidate.result}
-    if before is not None:
-        results = {"raw": before, **results}
-    forgetting = measure_forgetting(
-        results,
-        candidate.graph,
-        candidate.forget,
-        audits,
-        shadows=own.shadows,
-        seed=seed,
-        relearn_steps=options.relearn_steps,
-    )
+    measurable = any(len(audit.members) + len(audit.unmatched) for audit in audits)
+    shares = [min(1.0, thresholds.share * (1 + (number + 1) % 2)) for number in range(options.plants)]
+    unchecked = [] if forget else [REQUEST_UNKNOWN]
+    results: Results = {"raw": before} if before is not None else {}
+    audited, own, forgetting, evidence, verdict = auditor.read(candidate.result), None, None, None, None
+    for look in looks(options.references, options.budget):
+        # A verdict that cannot be "forgotten" for another reason takes no more trainings.
+        if (*key, look) not in kept:
+            kept[*key, look] = auditor.own_runs(
+                look, options.shadows if measurable else 0, shares if measurable else [], thresholds, own
+            )
+        own = kept[*key, look]
+        if own.first is not None:
+            evidence = weigh_evidence(
+                audited,
+                own.references,
+                own.shadow_runs,
+                own.plants,
+                candidate.graph,
+                audits,
+                own.power,
+                thresholds.error * look.spending,
+            )
+        if forgetting is None:  # more references add nothing to it
+            retrained = own.first or (supplied and supplied.result)
+            assert retrained is not None
+            results |= {"retrained": retrained, "unlearned": candidate.result}
+            forgetting = measure_forgetting(
+                results,
+                candidate.graph,
+                candidate.forget,
+                audits,
+                shadows=own.shadows,
+                seed=seed,
+                relearn_steps=options.relearn_steps,
+            )
+        verdict = judge(forgetting.membership, thresholds, evidence, unchecked, look.spending)
+        if verdict.outcome != "inconclusive" or unchecked:
+            break
+    assert own is not None
+    assert forgetting is not None
+    assert verdict is not None
     return Verification(
         schema=SCHEMA,
         unlearning=candidate.unlearning,
@@ -337,7 +355,7 @@ def verify(
         thresholds=thresholds,
         num_shadows=len(own.shadows),
         seed=seed,
-        verdict=judge(forgetting.membership, thresholds, evidence, [] if forget else [REQUEST_UNKNOWN]),
+        verdict=verdict,
         forgetting=forgetting,
         remarks=_remarks(results, candidate, len(own.shadows)),
         environment=environment_of(candidate.result.options),
@@ -348,6 +366,11 @@ def verify(
         request_given=forget is not None,
         unlearned_sha256=digest,
     )
+
+
+def audit_seed_of(options: AuditOptions) -> int:
+    """Return the audit seed, drawn from the operating system where none is set."""
+    return secrets.randbelow(2**53) if options.audit_seed is None else options.audit_seed
 
 
 def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path:

@@ -24,6 +24,7 @@ from fkgsec.attacks.registry import attacks_of
 from fkgsec.defenses import transport
 from fkgsec.defenses.options import KINDS, check_defense
 from fkgsec.errors import SpecError
+from fkgsec.experiments.cli.describe import allowed, attributes
 from fkgsec.experiments.cli.options import FLAGS
 from fkgsec.experiments.gate import policy
 from fkgsec.experiments.gate.audits import Question
@@ -33,6 +34,7 @@ from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import all_tasks, task_named
 from fkgsec.federation.recipes import Recipe, algorithms_of
 from fkgsec.federation.settings import fields_of as settings_of
+from scripts.docs.attack_tests import NULL, PLANTED, TESTS, attack_tests
 from scripts.docs.threat_pictures import draw
 
 ROOT = Path(__file__).parents[2]
@@ -76,23 +78,6 @@ def as_markdown(docstring: str) -> str:
             )
             blocks.append(escaped(re.sub(r"^ {1,3}(?=\S)", "    ", text, flags=re.MULTILINE)))
     return "\n\n".join(blocks)
-
-
-def described(docstring: str | None, names: list[str]) -> dict[str, str]:
-    """Return what a docstring's `Attributes:` say of each name; several may share a line or a description."""
-    section = re.search(
-        r"^Attributes[^\n]*:\n(.*?)(?=\n\S|\Z)", inspect.cleandoc(docstring or ""), re.DOTALL | re.MULTILINE
-    )
-    if section is None or not names:
-        return {}
-    text, name = " ".join(section[1].split()), "|".join(sorted(map(re.escape, names), key=len, reverse=True))
-    starts = list(re.finditer(rf"(?:^|(?<=[.;\s]))((?:{name})(?:, (?:{name}))*): ", text))
-    ends = [start.start() for start in starts[1:]] + [len(text)]
-    return {
-        attribute: text[start.end() : end].strip()
-        for start, end in zip(starts, ends, strict=True)
-        for attribute in start[1].split(", ")
-    }
 
 
 def source_of(module: Any) -> str:
@@ -186,7 +171,7 @@ def algorithms_page() -> Iterator[str]:
                 yield from table(
                     ("option", "default", "allowed", "meaning"),
                     (
-                        (f"`--{field.name.replace('_', '-')}`", field.default, _allowed(field), field.help)
+                        (f"`--{field.name.replace('_', '-')}`", field.default, allowed(field), field.help)
                         for field in settings
                     ),
                 )
@@ -215,20 +200,22 @@ def _defended(recipe: Recipe, defense: str) -> str:
     return "runs"
 
 
-def _allowed(field: Any) -> str:
-    if field.choices:
-        return ", ".join(field.choices)
-    if field.kind is bool:
-        return "true, false"
-    if field.low is None:
-        return "a number" if field.kind in (int, float) else "text"
-    high = "" if field.high is None else f" and at most {field.high:,.12g}"
-    return f"{'above' if field.above else 'at least'} {field.low:,.12g}{high}"
-
-
 def attacks_page() -> Iterator[str]:
     """Every attack: question, needs, threat models, metrics, and its module's docstring."""
     yield "# Attacks\n\n`fkgsec attack --attack NAME` runs one, `--attack all` all. [Add your own](../tutorials/new-attack.md)."
+    tests = attack_tests(TESTS)
+    yield "\n## What each attack can find\n"
+    yield (
+        "Every attack is tested twice: it finds a planted signal of the strength below, and it finds nothing in the null. "
+        "An attack may miss weaker signals."
+    )
+    yield from table(
+        ("attack", "finds", "finds nothing in"),
+        (
+            (f"[`{name}`](#{name})", *("; ".join(test.about for test in kinds[kind]) for kind in (PLANTED, NULL)))
+            for name, kinds in sorted(tests.items())
+        ),
+    )
     for task in all_tasks():
         yield f"\n## {task.about[:1].upper()}{task.about[1:]}"
         yield from table(
@@ -273,7 +260,7 @@ def defenses_page() -> Iterator[str]:
         if module.__name__ != "fkgsec.defenses.options":
             yield source_of(module)
         fields = msgspec.structs.fields(kind)
-        about = described(kind.__doc__, [field.name for field in fields])
+        about = attributes(kind.__doc__, [field.name for field in fields])
         yield from table(
             ("setting", "default", "type", "meaning"),
             (
@@ -341,7 +328,7 @@ def record_page() -> Iterator[str]:
     for struct in structs_of(Record, set()):
         if hasattr(struct, "options_type"):
             continue  # a spec, which has a page
-        about = described(struct.__doc__, list(fields_of(struct)))
+        about = attributes(struct.__doc__, list(fields_of(struct)))
         yield f"\n## {struct.__name__}\n\n{as_markdown(struct.__doc__ or '')}"
         yield from table(
             ("field", "type", "meaning"),
@@ -351,7 +338,7 @@ def record_page() -> Iterator[str]:
 
 def policy_page() -> Iterator[str]:
     """What a policy can limit."""
-    keys = described(Question.__doc__, list(Question._fields))
+    keys = attributes(Question.__doc__, list(Question._fields))
     yield f"# Policies\n\n{as_markdown(policy.__doc__ or '').replace('```python', '```yaml')}\n"
     yield "`fkgsec check --init` proposes a policy; see [a gate in CI](../tutorials/gate.md).\n\n## Keys of a limit"
     yield from table(("key", "meaning"), ((f"`{name}`", words) for name, words in keys.items()))

@@ -45,6 +45,7 @@ def test_noise_hides_changes(found) -> None:
         assert found("update-recovery", NOISE)[victim, "cosine", ""].estimate.high < 0.3
 
 
+@pytest.mark.null("update-recovery", "changes of other rows: cosine within .1 of 0")
 def test_other_changes_than_those_that_were_made_are_not_recovered(federate, monkeypatch: pytest.MonkeyPatch) -> None:
     real = update_recovery.client_rows
 
@@ -113,6 +114,7 @@ def test_noise_on_values_does_not_hide_which_rows_are_sent_and_is_refused(federa
         federate(NOISE, "feds")
 
 
+@pytest.mark.null("client-spoil", "an honest client: no MRR lost")
 def test_a_client_that_does_what_it_should_spoils_nothing(federate, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RandomRows", "SignFlip", "ShuffledIdentities"):
         monkeypatch.setattr(untargeted, name, lambda party, *given: Adversary(party))

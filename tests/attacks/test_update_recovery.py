@@ -77,6 +77,7 @@ def test_disjoint_clients_are_exposed(defense: str) -> None:
     assert (error.estimate.value, error.baseline.value) == (pytest.approx(0.0, abs=1e-2), 1.0)
 
 
+@pytest.mark.planted("update-recovery", "sums of three clients: cosine above .2")
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
 def test_the_aggregate_is_compared_with_no_change(defense: str) -> None:
     for cosine in recovered(trained(defense=defense))["cosine"]:

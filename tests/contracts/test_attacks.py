@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from fkgsec.attacks import ATTACKS, Attack, Figure, registry, update_recovery
 from fkgsec.attacks.graphs import properties
 from fkgsec.attacks.kge.task import cases as kge_cases
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.options import GRAPH, GraphAttackOptions, KgeAttackOptions
+from fkgsec.attacks.options import GRAPH, GraphAttackOptions, Inference, KgeAttackOptions
 from fkgsec.attacks.registry import ATTACKED, Truth
 from fkgsec.attacks.view import View
 from fkgsec.defenses import make_transport
@@ -25,6 +26,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.split import by_chance
+from scripts.docs.attack_tests import NULL, PLANTED, TESTS, AttackTest, attack_tests
 
 train = functools.partial(run_federation, make_transport=make_transport)
 NAMES = list(ATTACKS)
@@ -105,8 +107,11 @@ class _Settings(dict):
 
 OPTIONS: dict[str, Any] = {
     GRAPH: GraphAttackOptions(shadows=0, trigger_size=0.3),
-    "kge": KgeAttackOptions(leak=(1.0,), unlinked_heads=10, probes=20, guesses=10, poison_triples=10, poison_copies=2),
-}
+    "kge": KgeAttackOptions(
+        leak=(1.0,), unlinked_heads=10, probes=20, guesses=10, poison_triples=10, poison_copies=2,
+        inference=get_args(Inference),
+    ),
+}  # fmt: skip
 
 
 class Watched:
@@ -245,3 +250,22 @@ def test_cheating_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
         cheat(lambda view, laboratory, rng: view, lambda view, truth: list(view.victims), monkeypatch)
     with pytest.raises(AssertionError, match=r"the score reached laboratory\.train"):
         cheat(lambda view, laboratory, rng: laboratory, lambda laboratory, truth: laboratory.train(), monkeypatch)
+
+
+def untested(attacks: Iterable[str], tests: Mapping[str, Mapping[str, Sequence[AttackTest]]]) -> set[tuple[str, str]]:
+    """Kinds of tests, and the attacks that have none of these in the fast suite."""
+    kinds = itertools.product((PLANTED, NULL), attacks)
+    return {(kind, name) for kind, name in kinds if all(test.slow for test in tests.get(name, {}).get(kind, ()))}
+
+
+def test_every_attack_finds_a_planted_signal_and_nothing_in_a_null() -> None:
+    """By the marks `planted` and `null` of tests in tests/attacks, see `scripts.docs.attack_tests`."""
+    tests = attack_tests(TESTS)
+    assert untested(ATTACKS, tests) == set()
+    assert tests.keys() - set(ATTACKS) == set()
+
+
+def test_attacks_without_a_planted_signal_or_a_null_are_caught() -> None:
+    fast, slow = (AttackTest(TESTS, "test", "AUC above .9", slow) for slow in (False, True))
+    tests = {"b": {PLANTED: [slow, fast], NULL: [slow]}, "c": {PLANTED: [fast], NULL: [fast]}}
+    assert untested("abc", tests) == {(PLANTED, "a"), (NULL, "a"), (NULL, "b")}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import builtins
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -155,10 +154,9 @@ class TestTsvFolder:
         graph = readers.read_path(tmp_path / "own.csv", ("subject", "predicate", "object"))
         assert isinstance(graph, KnowledgeGraph)
         assert (graph.entities, graph.relations, len(graph.test)) == (("a", "b", "c"), ("r",), 1)
-        with pytest.raises(
-            DataError, match=r"no column head, relation, tail \(the table has: subject, .*\); --triple-col"
-        ):
-            readers.read_path(tmp_path / "own.csv")
+        (tmp_path / "odd.csv").write_text("who,how,what,split\na,r,b,train\n")
+        with pytest.raises(DataError, match=r"no column head, relation, tail \(the table has: who, .*\); --triple-col"):
+            readers.read_path(tmp_path / "odd.csv")
         with pytest.raises(DataError, match="which alone has columns to name"):
             readers.read_path(tmp_path, ("subject", "predicate", "object"))
 
@@ -353,6 +351,49 @@ class TestTripleTable:
         assert by_name(graph, "train") == [("1", "x", "3")]
         assert by_name(graph, "test") == [("2", "y", "1")]
 
+    @pytest.mark.parametrize(
+        ("header", "taken"),
+        [
+            ("subject,predicate,object,site", "subject as head, predicate as relation, object as tail, site as client"),
+            ("Subject,Predicate,Object,Silo", "Subject as head, Predicate as relation, Object as tail, Silo as client"),
+            ("source,relation,target,client", "source as head, target as tail"),
+            ("h,r,t,party", "h as head, r as relation, t as tail, party as client"),
+        ],
+    )
+    @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
+    def test_columns_are_found_by_the_names_that_tools_give_them(
+        self, tmp_path: Path, header: str, taken: str, suffix: str
+    ) -> None:
+        frame = pd.DataFrame([("a", "r", "b", "north"), ("b", "r", "c", "south")], columns=header.split(","))
+        path = self.write(frame, tmp_path / f"t{suffix}")
+        federated = as_federation(readers.read_triple_table(path))
+        assert [client.name for client in federated.clients] == ["north", "south"]
+        assert client_by_name(federated, federated.clients[1], "train") == [("b", "r", "c")]
+        assert f"{path}: took {taken}" in federated.warnings
+
+    def test_of_several_known_names_the_first_counts(self, tmp_path: Path) -> None:
+        (tmp_path / "t.csv").write_text("source,object,predicate,subject,client,site\nx,b,r,a,1,2\n")
+        federated = as_federation(readers.read_triple_table(tmp_path / "t.csv"))
+        assert client_by_name(federated, federated.clients[0], "train") == [("a", "r", "b")]
+        assert federated.clients[0].name == "1"
+
+    @pytest.mark.parametrize(
+        ("name", "text"), [("t.csv", "a,r,b\nb,r,c\n"), ("t.csv", "a;r;b\nb;r;c\n"), ("t.tsv", "a\tr\tb\nb\tr\tc\n")]
+    )
+    def test_a_table_of_three_columns_needs_no_line_of_names(self, tmp_path: Path, name: str, text: str) -> None:
+        (tmp_path / name).write_text(text)
+        graph = as_graph(readers.read_triple_table(tmp_path / name))
+        assert by_name(graph, "train") == [("a", "r", "b"), ("b", "r", "c")]
+        assert "all lines are triples" in graph.warnings[0]
+
+    def test_relations_in_the_first_column_are_noticed(self, tmp_path: Path) -> None:
+        rows = "".join(f"likes,person {number},thing {number}\n" for number in range(20))
+        (tmp_path / "t.csv").write_text(f"head,relation,tail\n{rows}")
+        (warning, _) = as_graph(readers.read_triple_table(tmp_path / "t.csv")).warnings
+        assert "1 different heads and 20 different relations; if relations come first" in warning
+        swapped = as_graph(readers.read_triple_table(tmp_path / "t.csv", ("relation", "head", "tail")))
+        assert not any("relations come first" in line for line in swapped.warnings)
+
     def test_quoting_is_for_csv_alone(self, tmp_path: Path) -> None:
         (tmp_path / "t.csv").write_text('head,relation,tail\n"a ""b""\nc",r,d\n')
         (tmp_path / "t.tsv").write_text('head\trelation\ttail\n"Weird Al" Y\tr\t"\n')
@@ -383,7 +424,7 @@ class TestTripleTable:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"head,rel,tail\na,r,b\n", "t.csv: no column relation (the table has: head, rel, tail)" + OTHERS),
+            (b"head,link,tail\na,r,b\n", "t.csv: no column relation (the table has: head, link, tail)" + OTHERS),
             (b"", "t.csv: no column head, relation, tail (the table has: )" + OTHERS),
             (b"head,relation,tail,tail\na,r,b,c\n", "t.csv: more than one column tail"),
             (b"head,relation,tail\na,r,b\na,r\n", "t.csv:3: expected 3 fields, found 2"),
@@ -551,9 +592,7 @@ class TestReadPath:
 @needs_data
 class TestPublishedFiles:
     def test_fb15k_237(self) -> None:
-        start_s = time.perf_counter()
         graph = readers.read_tsv_folder(Path(DATA or "") / "FB15k-237")
-        assert time.perf_counter() - start_s < 5  # about 0.4 s alone on two cores
         assert (len(graph.entities), len(graph.relations)) == (14_541, 237)
         assert [len(getattr(graph, split)) for split in SPLITS] == [272_115, 17_535, 20_466]
         assert [line.partition(",")[0] for line in graph.warnings] == [

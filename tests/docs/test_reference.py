@@ -10,13 +10,14 @@ import typer
 from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.defenses.options import KINDS
+from fkgsec.experiments.cli.describe import attributes
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.gate.measures import MEASURES
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import all_tasks
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.federation.settings import fields_of as settings_of
-from scripts.docs.reference import anchor, as_markdown, described, fields_of, reference_files, structs_of
+from scripts.docs.reference import anchor, as_markdown, fields_of, reference_files, structs_of
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +59,10 @@ def test_attacks_have_their_metrics_and_threat_models(pages: dict[str, str]) -> 
         part = section(pages["attacks.md"], f"### {name} {{ #{name} }}")
         assert "Source: " in part, name
         assert all(rows(part, f"{name}.{metric}") for metric in attack.metrics)
+        [tested] = re.findall(
+            rf"^\| \[`{name}`\].*", section(pages["attacks.md"], "## What each attack can find"), re.MULTILINE
+        )
+        assert all(tested.split("|")[2:4])
         assert all(rows(part, model) for model in attack.threat_models)
 
 
@@ -113,6 +118,6 @@ def test_docstrings_become_markdown() -> None:
         as_markdown("Runs.\n\n    run(x < y)\n\nSource: ours.")
         == "Runs.\n\n```python\nrun(x < y)\n```\n\nSource: ours."
     )
-    assert described(docstring, ["rank", "columns", "low", "high"]) == {
+    assert attributes(docstring, ["rank", "columns", "low", "high"]) == {
         "rank": "of it.", "columns": "of the matrix.", "low": "the range.", "high": "the range.",
     }  # fmt: skip

@@ -154,8 +154,8 @@ UNLEARNING = (
     unlearn("fede+dp-row", "finetune"),
     Case(
         "verified",
-        "verify --run runs/unlearn-fedlu-fedlu --forget forget.tsv --client hospital-1 --raw runs/fedlu --references 3 "
-        "--shadows 4 --plants 1 --relearn-steps 2 --audit-seed 11 --out runs/verified --quiet",
+        "verify --run runs/unlearn-fedlu-fedlu --forget forget.tsv --client hospital-1 --raw runs/fedlu "
+        "--references 3 --budget 3 --shadows 4 --plants 1 --relearn-steps 2 --audit-seed 11 --out runs/verified --quiet",
         slow=True,
     ),
 )

@@ -50,7 +50,8 @@ from fkgsec.experiments.reporting.verdict import (
     verdict_sheet,
 )
 from fkgsec.experiments.reporting.words import figure_reasons, protection_lines, temperature_remark
-from fkgsec.experiments.reporting.worth import worth_sheet
+from fkgsec.experiments.reporting.worth import gain_sheet, trains_alone, worth_lines, worth_sheet
+from fkgsec.experiments.runs.alone import exchanges
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.experiments.runs.stored import encode_stored
@@ -171,6 +172,7 @@ def _federation(
         "rebuilds": task.name == ATTACKS[RECONSTRUCTION].task and (rebuilds or not any(map(len, figures.values()))),
         "lead": list(_lead(runs)),
         "compared": [worth_sheet(records), *comparison_sheets(records)] if len(runs) > 1 else [],
+        **_worth(runs),
         "warnings": dict.fromkeys(warning for run in runs for warning in run.record.data.warnings),
         "cards": [_card(run, facts[run.name]) for run in runs],
         "adversaries": _adversaries(runs),
@@ -186,6 +188,23 @@ def _federation(
         "examples": list(filter(None, map(examples_of, runs))) if examples else [],
         "without_scores": [run.name for run in runs if rebuilt(run.record) and run.scores is None],
         "clients": clients_sheet(record),
+    }
+
+
+def _worth(runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the gains over the same clients alone, and the names of runs that no such run lies beside or among."""
+    among = next((run.record for run in runs if trains_alone(run.record)), None)
+    joined = [run for run in runs if exchanges(run.record.spec) and run.record.items is not None]
+    pairs = {
+        run.name: (run.record, alone) for run in joined if (alone := run.alone or among) and alone.items is not None
+    }
+    return {
+        "gains": gain_sheet(pairs) if pairs else None,
+        "worth": [
+            f"{name}: {' '.join(worth_lines([pair]))}" if len(pairs) > 1 else " ".join(worth_lines([pair]))
+            for name, pair in pairs.items()
+        ],
+        "without_alone": [run.name for run in joined if run.name not in pairs],
     }
 
 

@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ from fkgsec.randomness import generator
 from fkgsec.text import shown
 
 COLUMNS = ("head", "relation", "tail")
-Graph = KnowledgeGraph | FederatedGraph
+GraphT = TypeVar("GraphT", KnowledgeGraph, FederatedGraph)
 Parts = dict[str, dict[str, NamedTriples]]
 """Client (or "" of a graph that is not divided) -> split -> triples by name."""
 
@@ -105,7 +105,7 @@ def graph_from(
         if divided
         else build_graph(name, parts[""], empty=f"{name}, {{split}}", **options)
     )
-    graph = graph if ratio is None else _split(graph, ratio, seed)
+    graph = graph if ratio is None else with_splits(graph, ratio, seed)
     unknown = set(sensitive) - set(graph.relations)
     if unknown:
         raise DataError(
@@ -114,8 +114,12 @@ def graph_from(
     return replace(graph, sensitive=frozenset(sensitive))
 
 
-def _split(graph: Graph, ratio: tuple[int, int, int], seed: int) -> Graph:
-    """The same triples in three splits, each client's apart; of equal ones, which could come to stand on both sides, one."""
+def with_splits(graph: GraphT, ratio: tuple[int, int, int], seed: int) -> GraphT:
+    """Divide training triples into three splits, each client's apart. Of equal triples, which could be on both sides, one stays.
+
+    Args:
+        ratio, seed: see `graph_from`.
+    """
     clients, warnings = [], list(graph.warnings)
     parts = graph.clients if isinstance(graph, FederatedGraph) else (graph,)
     for place, part in enumerate(parts):

@@ -34,7 +34,7 @@ TABLES = (".csv", ".tsv", ".parquet", ".pq")
 LAYOUTS = (
     "a folder with train.txt, valid.txt and test.txt",
     "a folder with one such subfolder per client",
-    "a .csv, .tsv or .parquet table with the columns head, relation, tail (and split, client)",
+    "a .csv, .tsv or .parquet table with the columns head, relation, tail, or subject, predicate, object (and split, client)",
     "an .nt or .ttl file",
     "a .pkl file of FedE or FedR",
     "a .txt file of head<TAB>relation<TAB>tail lines",
@@ -47,7 +47,7 @@ def read_path(path: Path | str, columns: tuple[str, str, str] | None = None) -> 
     A bare `.txt` file and an RDF file have no splits: all triples are in train, and a warning says so.
 
     Args:
-        columns: of a table, the names of the head, relation and tail columns; None: head, relation, tail.
+        columns: of a table, the names of the head, relation and tail columns; None: see `fkgsec.data.formats.tables.ROLES`.
 
     Raises:
         DataError: nothing there, columns of what is no table, no layout that fits, or what the reader raises.
@@ -67,7 +67,7 @@ def read_path(path: Path | str, columns: tuple[str, str, str] | None = None) -> 
     if not path.is_file():
         raise DataError(f"{path}: neither a folder nor a plain file (a pipe or a device)")
     if suffix in TABLES:
-        return read_triple_table(path, columns or ("head", "relation", "tail"))
+        return read_triple_table(path, columns)
     if suffix in (".nt", ".ttl"):
         return read_rdf(path)
     if suffix in (".pkl", ".pickle"):

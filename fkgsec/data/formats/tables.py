@@ -1,10 +1,17 @@
-"""Triples in tables with named columns: CSV, TSV and Parquet."""
+"""Triples in tables: CSV, TSV and Parquet.
+
+    read_triple_table("visits.csv")                                        # columns subject, predicate, object, site
+    read_triple_table("plain.tsv")                                         # three columns without a line of names
+    read_triple_table("odd.csv", ("a", "b", "c"), client_column="ward")
+
+Columns are found by the names that tools give them (`ROLES`); the graph's warnings say which were taken.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -26,27 +33,86 @@ SPLIT_NAMES = {
     "dev": "valid",
     "test": "test",
 }
-_COLUMNS = ("head", "relation", "tail")
+ROLES = {
+    "head": ("head", "subject", "source", "h", "s", "src", "from"),
+    "relation": ("relation", "predicate", "r", "p", "rel", "property", "edge"),
+    "tail": ("tail", "object", "target", "t", "o", "dst", "to"),
+    "client": ("client", "site", "silo", "party"),
+    "split": ("split",),
+}
+"""Names of a table's columns by what they hold, in lower case; of several that are there the first counts."""
+TRIPLE = ("head", "relation", "tail")
+MOST_RELATIONS = 0.1  # distinct names of the first column, as a share of those of the second, that look like relations
 _PARQUET_SUFFIXES = (".parquet", ".pq")
 _MOST_SHOWN = 20  # columns that an error names
 MOST_ROWS = 100_000_000  # a few bytes of Parquet can claim more rows than any memory holds
 
 
 class _Table(NamedTuple):
+    """Cells by what they hold, a name in `ROLES`; what a message calls a row; and what was taken for what, if not by name."""
+
     columns: dict[str, list[str]]
     place: Callable[[int], str]
+    notes: tuple[str, ...] = ()
+
+
+class _Wanted(NamedTuple):
+    """The columns that a caller names, by what they hold; those of `ROLES` are looked for where it names none."""
+
+    path: Path
+    named: dict[str, str]
+
+    def select(self, header: Sequence[str]) -> dict[str, int]:
+        """Return the position of each column to read. Raises `DataError` for one that is missing, or is not the only one."""
+        lower = [name.strip().lower() for name in header]
+        chosen = {}
+        for role, names in ROLES.items():
+            wanted = self.named.get(role) or next((name for name in names if name in lower), None)
+            columns = header if role in self.named else lower
+            places = [place for place, name in enumerate(columns) if name == wanted]
+            if len(places) > 1:
+                raise DataError(f"{self.path}: more than one column {wanted}")
+            if places:
+                chosen[role] = places[0]
+        missing = [self.named.get(role, role) for role in (*TRIPLE, *self.named) if role not in chosen]
+        if missing:
+            there = ", ".join(printable(column, 40) for column in header[:_MOST_SHOWN])
+            more = f" and {len(header) - _MOST_SHOWN} more" if len(header) > _MOST_SHOWN else ""
+            by = "" if self.named.keys() & set(TRIPLE) else "; --triple-columns (in Python columns=) names others"
+            raise DataError(
+                f"{self.path}: no column {', '.join(dict.fromkeys(missing))} (the table has: {there}{more}){by}"
+            )
+        return chosen
+
+    def headless(self, header: Sequence[str]) -> bool:
+        """True if a table has three columns, and its first line at most one name that `ROLES` has."""
+        known = {name for names in ROLES.values() for name in names}
+        num_known = sum(name.strip().lower() in known for name in header)
+        return len(header) == 3 and not self.named and num_known <= 1
+
+    def notes(self, header: Sequence[str], chosen: Mapping[str, int]) -> tuple[str, ...]:
+        """State the columns that were taken, unless they have the names of what they hold or were named by the caller."""
+        found = [
+            f"{printable(header[place], 40)} as {role}"
+            for role, place in chosen.items()
+            if role not in self.named and header[place] != role
+        ]
+        return (f"{self.path}: took {', '.join(found)}",) if found else ()
 
 
 def read_triple_table(
     path: Path | str,
-    columns: tuple[str, str, str] = _COLUMNS,
+    columns: tuple[str, str, str] | None = None,
     *,
     split_column: str | None = None,
     client_column: str | None = None,
     delimiter: str | None = None,
     name: str | None = None,
 ) -> KnowledgeGraph | FederatedGraph:
-    """Read triples from a table whose first line names its columns; further columns are not read.
+    """Read triples from a table. Columns that hold something else are not read.
+
+    The first line names the columns. A table of three columns whose first line has no known name has no such line: its columns
+    are head, relation and tail.
 
     `.parquet` and `.pq` are Parquet (text or integer columns); `.csv` is quoted in the usual way; a delimiter of a tab
     (the default of any other suffix) means no quoting, as in the TSV media type. Text is UTF-8, never turned into
@@ -54,10 +120,10 @@ def read_triple_table(
 
     Args:
         path: the file.
-        columns: the names of the head, relation and tail columns.
+        columns: the names of the head, relation and tail columns; None: those of `ROLES`, in any case.
         split_column: the column that says train, valid (validation, val, dev) or test, in any case. None takes a column
             named "split" if there is one; without any, all triples are in train, and a warning says so.
-        client_column: the column that names a triple's client. None takes a column named "client" if there is one.
+        client_column: the column that names a triple's client. None takes one of `ROLES` if there is one.
         delimiter: of text tables; None goes by the suffix, and of `.csv` by the first line: a semicolon if it names the columns
             so, as spreadsheets write where a comma stands before decimals.
         name: what the graph is called; the file's stem when None.
@@ -70,35 +136,30 @@ def read_triple_table(
             an empty train split.
     """
     path = Path(path)
-    wanted = (*columns, *(column for column in (split_column, client_column) if column is not None))
-    optional = ("split",) * (split_column is None) + ("client",) * (client_column is None)
-    if len(set(wanted)) != len(wanted):
-        raise DataError(f"{path}: one column is asked for twice ({', '.join(wanted)})")
-    optional = tuple(column for column in optional if column not in wanted)
-    if path.suffix.lower() in _PARQUET_SUFFIXES:
-        table = _read_parquet(path, wanted, optional)
-    else:
-        table = _read_text_table(path, wanted, optional, delimiter)
-
-    def marks(column: str | None, default: str) -> list[str] | None:
-        return table.columns.get(column or default) if column or default in optional else None
-
-    splits, clients = marks(split_column, "split"), marks(client_column, "client")
-    num_rows = len(table.columns[columns[0]])
+    asked = {**dict(zip(TRIPLE, columns or (), strict=False)), "split": split_column, "client": client_column}
+    wanted = _Wanted(path, {role: name for role, name in asked.items() if name is not None})
+    if len(set(wanted.named.values())) != len(wanted.named):
+        raise DataError(f"{path}: one column is asked for twice ({', '.join(wanted.named.values())})")
+    parquet = path.suffix.lower() in _PARQUET_SUFFIXES
+    table = _read_parquet(path, wanted) if parquet else _read_text_table(path, wanted, delimiter)
+    splits, clients = table.columns.get("split"), table.columns.get("client")
+    num_rows = len(table.columns["head"])
     rows_of = group_rows(num_rows, splits, clients, table.place)
 
     def named(rows: list[int]) -> NamedTriples:
-        heads, relations, tails = ([table.columns[column][row] for row in rows] for column in columns)
+        heads, relations, tails = ([table.columns[role][row] for row in rows] for role in TRIPLE)
         return NamedTriples(heads, relations, tails, lambda row: table.place(rows[row]))
 
     def by_split(client: str) -> dict[str, NamedTriples]:
         return {split: named(rows_of.get((client, split), [])) for split in (SPLITS if splits else ("train",))}
 
     title = name or path.stem
-    notes = () if splits else (f"{path}: no split column, all {num_rows:,} triples are in train",)
+    notes = [*table.notes, *([] if columns else _order_notes(path, table))]
+    unsplit = f"{path}: no split column, all {num_rows:,} triples are in train"
     if clients is None:
-        notes = tuple(f"{note}; dividing them among clients draws valid and test" for note in notes)
+        notes += [] if splits else [f"{unsplit}; dividing them among clients draws valid and test"]
         return build_graph(title, by_split(""), empty=f"{path} ({{split}})", notes=notes)
+    notes += [] if splits else [unsplit]
     parts = {client: by_split(client) for client in sorted(set(clients), key=natural_order)}
     return build_federation(title, parts, empty=f"{path} (client {{client}}, {{split}})", notes=notes)
 
@@ -116,19 +177,15 @@ def group_rows(
     return groups
 
 
-def _select(path: Path, header: Sequence[str], wanted: Iterable[str], optional: Iterable[str]) -> list[tuple[str, int]]:
-    """(column, position) of what is to be read. Raises `DataError` for a column that is missing or there twice."""
-    chosen = [*wanted, *(column for column in optional if column in header)]
-    missing = [column for column in chosen if column not in header]
-    if missing:
-        there = ", ".join(printable(column, 40) for column in header[:_MOST_SHOWN])
-        more = f" and {len(header) - _MOST_SHOWN} more" if len(header) > _MOST_SHOWN else ""
-        by = "; --triple-columns (in Python columns=) names others" if set(missing) <= set(_COLUMNS) else ""
-        raise DataError(f"{path}: no column {', '.join(missing)} (the table has: {there}{more}){by}")
-    twice = [column for column in chosen if header.count(column) > 1]
-    if twice:
-        raise DataError(f"{path}: more than one column {', '.join(twice)}")
-    return [(column, header.index(column)) for column in chosen]
+def _order_notes(path: Path, table: _Table) -> list[str]:
+    """Warn if the heads look like relations: few names, where the relations have many."""
+    heads, relations = (len(set(table.columns[role])) for role in ("head", "relation"))
+    if heads > MOST_RELATIONS * relations:
+        return []
+    return [
+        f"{path}: {heads:,} different heads and {relations:,} different relations; if relations come first, name the columns of "
+        "head, relation and tail by --triple-columns"
+    ]
 
 
 def _check_filled(table: _Table) -> _Table:
@@ -139,18 +196,22 @@ def _check_filled(table: _Table) -> _Table:
     return table
 
 
-def _delimiter(path: Path, text: str, wanted: Iterable[str]) -> str:
-    """A tab; of `.csv` a comma, or a semicolon where the first line has all columns that are asked for between those."""
+def _delimiter(path: Path, text: str, wanted: _Wanted) -> str:
+    """A tab; of `.csv` a comma, or a semicolon where these divide the first line into the columns that are wanted."""
     if path.suffix.lower() != ".csv":
         return "\t"
     try:
         first = next(csv.reader([text.partition("\n")[0]], delimiter=";"), [])
     except csv.Error:  # as who reads the table says, with the line
         return ","
-    return ";" if set(wanted) <= set(first) else ","
+    try:
+        wanted.select(first)
+    except DataError:
+        return ";" if wanted.headless(first) else ","
+    return ";"
 
 
-def _read_text_table(path: Path, wanted: Iterable[str], optional: Iterable[str], delimiter: str | None) -> _Table:
+def _read_text_table(path: Path, wanted: _Wanted, delimiter: str | None) -> _Table:
     text = read_text(path)
     delimiter = _delimiter(path, text, wanted) if delimiter is None else delimiter
     if len(delimiter) != 1 or delimiter in '"\r\n':
@@ -162,7 +223,15 @@ def _read_text_table(path: Path, wanted: Iterable[str], optional: Iterable[str],
     line = 1
     try:
         header = next(reader, [])
-        chosen = _select(path, header, wanted, optional)
+        notes: tuple[str, ...]
+        if wanted.headless(header):
+            chosen = {role: place for place, role in enumerate(TRIPLE)}
+            notes = (f"{path}: the first line names no column, so that all lines are triples: head, relation, tail",)
+            rows.append(header)
+            lines.append(1)
+        else:
+            chosen = wanted.select(header)
+            notes = wanted.notes(header, chosen)
         line = reader.line_num + 1
         for row in reader:
             if len(row) != len(header):
@@ -173,27 +242,29 @@ def _read_text_table(path: Path, wanted: Iterable[str], optional: Iterable[str],
             line = reader.line_num + 1  # a quoted field may hold line ends
     except csv.Error as error:
         raise DataError(f"{path}:{line}: {error}") from error
-    columns = {column: [row[position] for row in rows] for column, position in chosen}
-    return _check_filled(_Table(columns, lambda row: f"{path}:{lines[row]}"))
+    columns = {role: [row[place] for row in rows] for role, place in chosen.items()}
+    return _check_filled(_Table(columns, lambda row: f"{path}:{lines[row]}", notes))
 
 
-def _read_parquet(path: Path, wanted: Iterable[str], optional: Iterable[str]) -> _Table:
+def _read_parquet(path: Path, wanted: _Wanted) -> _Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as file:
-            chosen = [column for column, _ in _select(path, file.schema_arrow.names, wanted, optional)]
+            header = file.schema_arrow.names
+            chosen = wanted.select(header)
             if file.metadata.num_rows > MOST_ROWS:
                 raise DataError(f"{path}: {file.metadata.num_rows:,} rows; at most {MOST_ROWS:,} are read")
-            table = file.read(columns=chosen)
-            columns = {column: _as_text(path, column, table.column(column)) for column in chosen}
+            names = {role: header[place] for role, place in chosen.items()}
+            table = file.read(columns=list(names.values()))
+            columns = {role: _as_text(path, name, table.column(name)) for role, name in names.items()}
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: holds text that is not UTF-8") from error
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path}: cannot be read as Parquet ({printable(reason, 200)})") from error
-    return _check_filled(_Table(columns, lambda row: f"{path} row {row + 1}"))
+    return _check_filled(_Table(columns, lambda row: f"{path} row {row + 1}", wanted.notes(header, chosen)))
 
 
 def _as_text(path: Path, column: str, values: pa.ChunkedArray) -> list[str]:

@@ -106,3 +106,38 @@ def test_no_share_above_one_is_told(share: float) -> None:
         assert told == [None, None]
     else:
         assert [one is not None and one.low < share < one.high <= 1 for one in told] == [True, True]
+
+
+@pytest.mark.parametrize(("change", "learned"), [(2.0, True), (-2.0, False), (0.0, False)])
+def test_clients_that_did_not_ask_are_tested_for_what_they_learned_alone(change: float, learned: bool) -> None:
+    """Their scores of the forgotten triples rise, fall or stay; those of the client that asked change with them."""
+    rng, count = np.random.default_rng(0), 200
+    forgotten = np.arange(count) < count // 2
+    own = np.stack([np.arange(count) % 4, np.zeros(count, dtype=np.int64), np.arange(count) // 4], axis=1)
+    graph = FederatedGraph(
+        "two",
+        tuple(f"e{number}" for number in range(count)),
+        ("r",),
+        tuple(ClientGraph(name, np.arange(count), np.array([0]), own[:4], NONE, NONE) for name in ("asked", "aside")),
+    )
+    audits = [
+        Audited(place, name, place == 0, own[forgotten], own[forgotten], own[~forgotten])
+        for place, name in enumerate(("asked", "aside"))
+    ]
+    difficulty = rng.normal(size=count)
+
+    def run(memory: float) -> AuditRun:
+        readings = {
+            (place, "global"): Reading(
+                dict.fromkeys(READINGS, difficulty + 0.5 * rng.normal(size=count) + memory * forgotten),
+                None,
+                np.empty(0),
+            )
+            for place in (0, 1)
+        }
+        return AuditRun(readings, dict.fromkeys((0, 1), np.zeros(count, dtype=bool)))
+
+    evidence = weigh_evidence(run(change), [run(0.0) for _ in range(4)], [], [], graph, audits, {})
+    lowest = {row.client: min(test.p_value for test in row.tests if test.name in READINGS) for row in evidence.models}
+    assert (lowest[OTHERS] < 1e-3) == learned
+    assert (lowest["asked"] < 1e-3) == (change != 0)

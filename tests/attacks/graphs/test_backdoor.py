@@ -141,6 +141,7 @@ def shared_run(one_set: FederatedGraphs) -> GnnResult:
     return run_federation(one_set, options)
 
 
+@pytest.mark.planted("backdoor", "two of three clients poison 40%: success above .6")
 def test_a_backdoor_works_where_it_was_planted(shared_run: GnnResult) -> None:
     """A large dense trigger, planted by two of three."""
     first, second, third = (client.name for client in shared_run.graph.clients)
@@ -156,6 +157,7 @@ def test_a_backdoor_works_where_it_was_planted(shared_run: GnnResult) -> None:
     assert drop.n == len(shared_run.graph.clients[2].test)
 
 
+@pytest.mark.null("backdoor", "nothing poisoned: success at its baseline")
 def test_where_nothing_is_poisoned_nothing_changes(shared_run: GnnResult) -> None:
     """A share below one graph: the twin is the same run, and success is its baseline."""
     found = figures(shared_run, poisoned=0.001)

@@ -95,6 +95,7 @@ def skewed() -> FederatedGraphs:
     return FederatedGraphs("skewed", tuple(clients))
 
 
+@pytest.mark.planted("property-inference", "10, 50 and 90% of a class: error below half the baseline's")
 def test_class_shares_are_read_off_whole_networks(
     skewed: FederatedGraphs, small: GnnOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,6 +129,7 @@ def test_noise_hides_class_shares(skewed: FederatedGraphs, small: GnnOptions, mo
     assert noisy.estimate.value > 0.6 * noisy.baseline.value
 
 
+@pytest.mark.null("property-inference", "random updates: error above .6 of the baseline's")
 def test_whose_upload_is_read_matters(
     skewed: FederatedGraphs, small: GnnOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -82,6 +82,7 @@ def by_updates(result: GnnResult) -> float:
     return one.estimate.value
 
 
+@pytest.mark.null("client-kinship", "random updates, 20 draws: mean AUC within .08 of .5")
 def test_cosines_that_say_nothing_give_chance(
     two_kinds: FederatedGraphs, small: GnnOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -99,6 +100,7 @@ def test_cosines_that_say_nothing_give_chance(
     assert np.std(drawn) > 0.03
 
 
+@pytest.mark.planted("client-kinship", "clients of opposed classes: AUC above .95")
 def test_clients_of_opposed_data_are_told_apart_and_noise_hides_them(small: GnnOptions) -> None:
     """The graphs of one data set are of one class, those of the other of the other one: their updates pull apart."""
     [graphs] = generate_motifs(0, clients=1, size=240)

@@ -98,6 +98,7 @@ def test_noise_hides_degrees(attacked) -> None:
         assert not one.counts or one.counts["claimed"] == 16
 
 
+@pytest.mark.null("gradient-inversion", "noisy gradients: figures at or below their baseline")
 def test_noise_hides_graphs(attacked) -> None:
     found = {
         metric: one for (victim, metric, _), one in attacked("gradient-inversion", NOISE).items() if victim == "all"
@@ -107,6 +108,7 @@ def test_noise_hides_graphs(attacked) -> None:
         assert found[metric].estimate.value <= found[metric].baseline.value, metric
 
 
+@pytest.mark.null("degree-support", "other columns, 36 figures: mean within .06 of guessing")
 def test_degrees_of_others_are_told_no_better_than_so_many_at_random(
     attacked, two_sets: FederatedGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,6 +99,36 @@ def test_held_out_controls_are_what_they_should_be_and_as_many_as_can_be(seed: i
             assert not (same and naive.bins(mine) == naive.bins(other)), f"{mine} could have had {other}"
 
 
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10**6))
+def test_with_replacement_every_triple_that_has_one_like_it_is_matched(seed: int) -> None:
+    graph = make_graph(seed, sizes=(60, 8, 40))
+    forget = some_of_train(graph, seed)
+    naive = Naive(graph, forget)
+    free = naive.test - naive.seen
+    matched = {
+        replacement: _matched_or_none(graph, forget, seed, replacement=replacement) for replacement in (False, True)
+    }
+    assert set(matched[False].rows) <= set(matched[True].rows)
+    for row, triple in zip(matched[True].rows, matched[True].triples, strict=True):
+        assert tuple(triple) in free
+        assert triple[1] == forget[row][1]
+        assert naive.linked(tuple(forget[row])) == naive.linked(tuple(triple))
+        assert naive.doublings(tuple(forget[row]), tuple(triple)) < 1
+    for row in np.setdiff1d(np.arange(len(forget)), matched[True].rows):
+        mine = tuple(forget[row].tolist())
+        for other in free:
+            same = mine[1] == other[1] and naive.linked(mine) == naive.linked(other)
+            assert not (same and naive.bins(mine) == naive.bins(other)), f"{mine} could have had {other}"
+
+
+def _matched_or_none(graph: ClientGraph, forget: np.ndarray, seed: int, *, replacement: bool) -> Controls:
+    try:
+        return matched_controls(graph, forget, np.random.default_rng(seed), replacement=replacement)
+    except DataError:
+        return Controls(np.zeros(0, np.int64), NONE)
+
+
 def star(hub: int, leaves: range, relation: int) -> list[Triple]:
     return [(hub, relation, leaf) for leaf in leaves]
 

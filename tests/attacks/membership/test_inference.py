@@ -64,6 +64,7 @@ def strongest(figures: list[Figure], metric: str = "auc", victim: str = ALL, thr
     return one
 
 
+@pytest.mark.planted("membership", "a memorized training split: AUC above .5, interval included")
 def test_a_run_that_memorised_is_noticed_by_everybody_and_one_that_learnt_nothing_by_nobody(
     memorised: KgeResult,
 ) -> None:
@@ -150,6 +151,7 @@ def claimed(result: KgeResult, seed: int) -> KgeResult:
     return replace(result, graph=replace(result.graph, clients=tuple(clients)))
 
 
+@pytest.mark.null("membership", "triples that no model saw, 12 draws: mean AUC .5")
 def test_triples_that_no_model_saw_give_chance_whatever_is_said_of_them(graph: FederatedGraph) -> None:
     """Truth that was shuffled: over many of its draws the mean of each way is .5."""
     whole = generate_consortium(clients=3, size=3000, seed=1)

@@ -603,6 +603,39 @@ class TestIntervals:
         half = np.mean([(d.high - d.low) / 2 for d in found])
         assert half == pytest.approx(1.96 * spread, rel=0.25)
 
+    def test_a_weighted_control_counts_as_often_in_the_value_and_once_in_the_error(self) -> None:
+        draw = rng(16)
+        members, controls = draw.normal(size=60) + 0.5, draw.normal(size=20)
+        weights = np.repeat([1.0, 5.0], 10)
+        forgotten = np.arange(80) < 60
+        statistic = np.concatenate([members, controls])
+        made = {
+            name: measure_membership(statistic, forgotten, attack="a", control="c", rng=rng(), weights=every).auc
+            for name, every in (
+                ("weighted", np.concatenate([np.ones(60), weights])),
+                ("equal", np.full(80, 3.0)),
+                ("none", None),
+            )
+        }
+        repeated = measure(members, np.repeat(controls, weights.astype(int))).auc
+        assert made["weighted"].value == pytest.approx(repeated.value)
+        assert made["weighted"].high - made["weighted"].low > made["none"].high - made["none"].low
+        assert made["weighted"].high - made["weighted"].low > 1.2 * (repeated.high - repeated.low)
+        assert made["equal"].value == pytest.approx(made["none"].value)
+        assert made["equal"].high == pytest.approx(made["none"].high)
+
+    def test_intervals_of_reused_controls_cover(self) -> None:
+        """Controls that stand for 1 to 8 forgotten triples each."""
+        draw, covered, runs = rng(17), 0, 300
+        weights = np.concatenate([np.ones(120), draw.integers(1, 9, size=40)])
+        forgotten = np.arange(160) < 120
+        for _ in range(runs):
+            first, second = draw.normal(size=(2, 160))
+            difference = compare_auc(first, second, forgotten, weights)
+            found = measure_membership(first, forgotten, attack="a", control="c", rng=rng(), weights=weights)
+            covered += found.auc.low <= 0.5 <= found.auc.high and difference.low <= 0 <= difference.high
+        assert covered / runs > 0.88
+
     def test_a_difference_is_found(self) -> None:
         forgotten = np.arange(200) < 100
         own = rng(15).normal(size=200)

@@ -65,6 +65,7 @@ def test_it_goes_on_after_a_kill() -> None:
     assert torch.equal(*sent)
 
 
+@pytest.mark.planted("server-poison", "40 triples in 12 rounds: MRR above the baseline, interval included")
 def test_victims_believe_what_it_plants(poisoned) -> None:
     found = poisoned("server-poison", size=1_500, rounds=12)
     one = found["mrr", "strongest"]
@@ -72,6 +73,16 @@ def test_victims_believe_what_it_plants(poisoned) -> None:
     assert {variant for _, variant in found} == {"shadow", "strongest"}  # so that summaries show one of both
     assert one.num_attacked == 2
     assert one.estimate.low > one.baseline.value
+
+
+@pytest.mark.null("server-poison", "a server that plants nothing: Hits@10 and MRR of the clean run")
+def test_of_a_server_that_plants_nothing_victims_believe_what_they_did(federate) -> None:
+    asked = KgeAttackOptions(attack=("server-poison",))
+    honest = run_attacks(federate(), asked, train=lambda graph, options, adversary: run_federation(graph, options))
+    found = [figure for figure in honest.figures if figure.variant == "shadow" and figure.metric in ("hits@10", "mrr")]
+    assert {figure.victim for figure in found} == {"hospital-2", "hospital-3", "all"}
+    for figure in found:
+        assert figure.estimate.value == pytest.approx(figure.guesses["clean run"].value)
 
 
 @pytest.mark.slow

@@ -1,11 +1,16 @@
 """A client that spoils training: its uploads by hand, and what they cost under several defenses."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
-from fkgsec import ClientGraph
+from fkgsec import ClientGraph, FederatedGraph, KgeOptions
+from fkgsec.attacks import KgeAttackOptions, headline, run_attacks
 from fkgsec.attacks.poisoning.untargeted import RandomRows, ShuffledIdentities, SignFlip
+from fkgsec.federation.adversary import Adversary
+from fkgsec.kge.result import KgeResult
 
 NONE = np.zeros((0, 3), dtype=np.int64)
 
@@ -37,6 +42,21 @@ def test_shuffled_identities_are_one_permutation_of_the_trained_entities() -> No
     }
     assert len(pairs) == 4  # one image each
     assert {after for _, after in pairs} == {0, 1, 2, 3}
+
+
+@pytest.mark.planted("client-spoil", "every rank doubled: half of the others' MRR")
+def test_doubled_ranks_cost_half_of_the_mrr(federate) -> None:
+    result: KgeResult = federate()
+
+    def train(graph: FederatedGraph, options: KgeOptions, adversary: Adversary) -> KgeResult:
+        return dataclasses.replace(result, test_ranks=[2 * ranks for ranks in result.test_ranks])
+
+    figures = headline(run_attacks(result, KgeAttackOptions(attack=("client-spoil",)), train=train).figures)
+    lost = [figure for figure in figures if figure.metric == "mrr-drop"]
+    assert [figure.victim for figure in lost] == ["hospital-2", "hospital-3", "all"]
+    for figure in lost:
+        assert figure.estimate.value == pytest.approx(figure.attainable / 2)
+        assert figure.estimate.low > 0
 
 
 @pytest.mark.slow

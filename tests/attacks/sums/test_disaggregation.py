@@ -41,6 +41,7 @@ def planted(rng: np.random.Generator, num_rows: int = 60) -> tuple[list[Opened],
     return sums, changes
 
 
+@pytest.mark.planted("disaggregation", "24 sums of three of five clients with constant changes: correlation above .9")
 def test_planted_changes_are_found() -> None:
     sums, changes = planted(np.random.default_rng(0))
     np.testing.assert_allclose(disaggregate(sums, PARTIES, ridge=0.0, half_life=np.inf), changes, atol=1e-9)
@@ -85,6 +86,7 @@ def test_it_knows_more_than_one_sum_tells() -> None:
     assert {one.baseline.value for one in attacked} == {0.0}
 
 
+@pytest.mark.null("disaggregation", "changes of other rows: cosine within .1 of 0")
 def test_shuffled_truth_is_chance(shuffled_changes: None) -> None:
     """Changes of other rows than those that it estimates have nothing to do with these."""
     found = figures(federation(0.6, "secagg"))

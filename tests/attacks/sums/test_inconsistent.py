@@ -54,6 +54,7 @@ def test_of_a_sum_of_clients_that_put_in_their_own_nothing_is_left() -> None:
     assert abs(cosines.mean()) < 0.06
 
 
+@pytest.mark.planted("server-active", "clients that do not check broadcasts: cosine above .999, all holders")
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
 def test_clients_that_check_nothing_give_their_uploads_away(federate, defense: str) -> None:
     found = figures(federate(defense), trusting)
@@ -64,6 +65,7 @@ def test_clients_that_check_nothing_give_their_uploads_away(federate, defense: s
         assert holders.estimate.value == 1 > holders.baseline.value
 
 
+@pytest.mark.null("server-active", "changes of other rows: cosine within .1 of 0")
 def test_shuffled_truth_is_chance(federate, shuffled_changes: None) -> None:
     """Changes of other rows than those that it took out of the sum have nothing to do with these."""
     found = figures(federate("secagg"), trusting)

@@ -46,6 +46,7 @@ def planted(fabricate, *, shuffled: bool = False, sensitive: bool = True, seed: 
     return fabricate(graph, tables, tables)
 
 
+@pytest.mark.planted("attributes", "20 answers of 20 candidates at exact translations: MRR above .95")
 def test_planted_answers_are_ranked_first(fabricate, attacked) -> None:
     found = attacked(planted(fabricate), "attributes", leak=(1.0,))
     held_out = found[THREAT, "victim", "mrr"]
@@ -56,6 +57,7 @@ def test_planted_answers_are_ranked_first(fabricate, attacked) -> None:
     assert found[THREAT, "victim", "mrr_trained"].counts == {"triples": 20}
 
 
+@pytest.mark.null("attributes", "shuffled rows, 6 draws: mean MRR within .1 of the prior's")
 def test_at_shuffled_rows_it_is_the_prior(fabricate, attacked) -> None:
     values = [
         attacked(planted(fabricate, shuffled=True, seed=seed), "attributes", leak=(1.0,))[

@@ -30,6 +30,7 @@ def with_planted_norms(result, fabricate, *, shuffled: bool = False):
     return fabricate(result.graph, trained, result.tables, dim=16)
 
 
+@pytest.mark.planted("degrees", "norms that follow degrees: rank correlation above .98")
 def test_planted_norms_are_read(federate, fabricate, attacked) -> None:
     found = attacked(with_planted_norms(federate(), fabricate), "degrees")
     one = found[SERVER, "hospital-2", "degree"]
@@ -43,6 +44,7 @@ def test_planted_norms_are_read(federate, fabricate, attacked) -> None:
         assert one.estimate.value > 0.8
 
 
+@pytest.mark.null("degrees", "shuffled norms: the interval includes 0")
 def test_shuffled_norms_tell_nothing(federate, fabricate, attacked) -> None:
     for one in attacked(with_planted_norms(federate(), fabricate, shuffled=True), "degrees").values():
         assert one.estimate.low <= 0 <= one.estimate.high

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+import pytest
 import torch
 
 from fkgsec.attacks.options import THREAT_MODELS
@@ -48,6 +49,7 @@ def test_of_every_sparse_round_it_is_kept_which_rows_were_sent(federate) -> None
     assert {victim.sent is None for victim in other.victims} == {True}
 
 
+@pytest.mark.planted("patterns", "rows sent as often as their degree says: rank correlation above .9")
 def test_planted_patterns_are_read(federate, attacked) -> None:
     """Rows of many triples are sent more often, and linked rows in the same rounds."""
     result = federate(algorithm="feds", rounds=8)
@@ -63,6 +65,7 @@ def test_planted_patterns_are_read(federate, attacked) -> None:
     assert found[SERVER_ALONE, "hospital-2", "linked"].estimate.low > 0.5
 
 
+@pytest.mark.null("patterns", "random rows, 16 figures: at least 14 intervals include the baseline")
 def test_random_patterns_tell_nothing(federate, attacked) -> None:
     result, covered = federate(algorithm="feds", rounds=8), []
     for seed in range(4):

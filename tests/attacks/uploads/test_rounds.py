@@ -59,6 +59,7 @@ def pair_aucs(views: list[VictimView]) -> dict[str, float]:
     return {way: auc(scores, linked) for way, scores in found.items()}
 
 
+@pytest.mark.planted("edges-rounds", "pairs that approach each other over rounds: AUC above .9")
 def test_pairs_of_a_planted_course_stand_out_more_than_in_any_round() -> None:
     views = course()
     found = pair_aucs(views)
@@ -82,6 +83,7 @@ def test_distances_are_the_sum_over_rounds_of_each_pairs_nearness_in_its_rows_de
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.null("edges-rounds", "shuffled rows, 6 draws: mean AUC .42 to .58")
 def test_pairs_of_shuffled_rows_are_chance() -> None:
     found = [pair_aucs(course(seed, shuffled=True)) for seed in range(6)]
     for way in found[0]:
@@ -118,6 +120,7 @@ def triple_aucs(views: list[VictimView]) -> dict[str, float]:
     return {way: auc(score(np.concatenate([linked, others])), truth) for way, score in ways.items()}
 
 
+@pytest.mark.planted("server-aux-rounds", "pairs that approach each other over rounds: AUC above .85")
 def test_triples_of_a_planted_course_stand_out_more_than_in_the_last_round() -> None:
     found = [triple_aucs(course(seed)) for seed in range(3)]
     mean = {way: np.mean([one[way] for one in found]) for way in found[0]}
@@ -127,6 +130,7 @@ def test_triples_of_a_planted_course_stand_out_more_than_in_the_last_round() -> 
     assert mean["fits"] > 0.85
 
 
+@pytest.mark.null("server-aux-rounds", "shuffled rows, 12 draws: mean AUC .38 to .62")
 def test_triples_of_shuffled_rows_are_chance() -> None:
     found = [triple_aucs(course(seed, shuffled=True)) for seed in range(12)]
     for way in found[0]:

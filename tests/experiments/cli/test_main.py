@@ -12,9 +12,11 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from safetensors import SafetensorError, safe_open
+from typer.testing import CliRunner
 
 from fkgsec.attacks.reconstruction.leakage import items_behind
 from fkgsec.errors import RunError
+from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.runs.record import SCHEMA, read_record
 from tests.experiments.commands import fkgsec
 
@@ -78,7 +80,8 @@ def test_a_finished_run_is_attacked_again_without_training(run: Path, tmp_path: 
         "attack", "--run", run, "--threat", "identifiers", "--leak", "0.7", "--out", tmp_path / "again"
     )
     assert status == 0
-    assert "identifiers, leak 0.7" in out
+    assert "by identifiers" in out
+    assert "leak 0.7: share" in out
     found = read_record(tmp_path / "again" / "record.json").rebuilt
     assert {(one.threat_model, one.leak) for one in found} == {("identifiers", 0.7)}
     assert (run / "checkpoint.safetensors").stat().st_mtime_ns == before
@@ -157,6 +160,37 @@ def test_every_command_has_help_with_an_example(command: list[str]) -> None:
     if command not in ([], ["data"]):
         assert "Example" in out
         assert f"fkgsec {' '.join(command)}" in out
+
+
+@pytest.mark.parametrize("command", ["train", "attack", "compare", "tune"])
+def test_the_first_help_is_short_and_the_other_is_complete(command: str) -> None:
+    """At 80 columns: at most 60 lines, 25 options and two examples; options outside of it stay usable."""
+    short = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "80"}).stdout
+    full = CliRunner().invoke(app, [command, "--help-all"], env={"COLUMNS": "80"}).stdout
+    assert len(short.splitlines()) <= 60
+    assert max(map(len, short.splitlines())) <= 80
+    names = [set(re.findall(r"^. [* ]*(--[a-z-]+)", text, flags=re.MULTILINE)) for text in (short, full)]
+    assert len(names[0]) <= 25
+    assert names[0] < names[1]
+    assert "--num-negatives" in names[1] - names[0]
+    assert short.count(f"fkgsec {command} --") <= 2
+
+
+def test_a_table_of_sites_is_understood_and_split(tmp_path: Path) -> None:
+    """A user's CSV needs no option: its sites become clients, and each one's triples are divided for a test."""
+    rows = [f"drug {n % 9},{('treats', 'causes')[n % 2]},gene {n % 31},{('north', 'south')[n % 2]}" for n in range(300)]
+    (tmp_path / "own.csv").write_text("\n".join(["subject,predicate,object,site", *rows]))
+    small = ["--dim", "4", "--rounds", "1", "--num-negatives", "2", "--device", "cpu", "--out", tmp_path / "run"]
+    status, _, err = fkgsec("train", "--data", tmp_path / "own.csv", *small)
+    assert status == 0
+    lines = err.splitlines()
+    assert lines[0].startswith("own: 2 clients (north ")
+    assert "the first one: drug 0, treats, gene 0 (head, relation, tail)" in lines[2]
+    assert "took subject as head, predicate as relation, object as tail, site as client" in err
+    assert "each one's triples are divided 8:1:1 at random" in err
+    record = read_record(tmp_path / "run" / "record.json")
+    assert record.data.clients.keys() == {"north", "south"}
+    assert record.utility["mrr"].n > 0
 
 
 def files(folder: Path, **contents: str | bytes) -> Path:

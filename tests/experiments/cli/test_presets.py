@@ -93,7 +93,7 @@ def test_the_defaults_have_the_source_that_the_help_names(task: str, preset: str
             assert (
                 kind == "paper" or f"{whose}'s code" in str(stated[name].why) or "its code" in str(stated[name].why)
             ), name
-    shown = CliRunner().invoke(app, ["train", "--help"], env={"COLUMNS": "400"}).stdout
+    shown = CliRunner().invoke(app, ["train", "--help-all"], env={"COLUMNS": "400"}).stdout
     assert "(default: 128, FedR's paper)" in shown
     assert "(default: 300, FedR's paper; graphs: 200, CEFGL's paper)" in shown
 

@@ -158,6 +158,28 @@ def test_each_question_has_one_answer_by_its_worst_figure() -> None:
     assert verdict_sheet(verdict_of([]), "Verdict").rows == ()
 
 
+def test_a_small_leak_does_not_hide_a_large_exposure() -> None:
+    small = figure(0.51, 0.52, 0.53, 0.5)
+    large = figure(0.8, 0.9, 0.95, 0.5, exposed=exact(0.9, 50), threat_model="identifiers")
+    (answer,) = verdict_of([small, large]).answers
+    assert (answer.label, answer.figure.estimate.value) == ("EXPOSED", 0.9)
+
+
+def test_of_equal_excesses_the_adversary_that_has_least_is_named() -> None:
+    strong = figure(0.8, 0.9, 0.95, 0.5, threat_model="identifiers")
+    (answer,) = verdict_of([strong, figure(0.8, 0.9, 0.95, 0.5)]).answers
+    assert answer.figure.threat_model == "server"
+
+
+def test_an_attack_that_alters_training_succeeds() -> None:
+    planted = figure(0.8, 0.9, 1.0, 0.01, attack="client-poison", metric="hits@10", threat_model="client")
+    verdict = verdict_of([planted, figure(0.6, 0.7, 0.8, 0.5)])
+    assert verdict.brief == "LEAKS: links; SUCCEEDS: integrity"
+    sheet = verdict_sheet(verdict, "Verdict")
+    assert [row[1] for row in sheet.rows] == ["LEAKS", "SUCCEEDS"]
+    assert any("the run without the attack" in note for note in sheet.notes)
+
+
 def test_an_inconclusive_answer_names_the_items_that_would_decide() -> None:
     """With that many items, an effect of the smallest size of interest is seen."""
     few = msgspec.structs.replace(figure(0, 0, 1, 0.5), estimate=proportion(50, 100))
@@ -206,7 +228,7 @@ def test_a_comparison_is_of_the_same_figure_in_each_case() -> None:
         "silent": of(),
     }
     (sheet,) = comparison_sheets(cases)
-    assert sheet.title == "Which attributes, links? edges.auc by server"
+    assert sheet.title == "Which links, properties? edges.auc by server"
     assert [row[-1] for row in sheet.rows] == [
         None, "no difference shown", sheet.rows[2][-1], "nothing crossed", "not attacked",
     ]  # fmt: skip

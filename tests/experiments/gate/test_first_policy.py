@@ -19,7 +19,7 @@ from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.gate import first_policy, measures
-from fkgsec.experiments.gate.first_policy import _membership_line, _summary, limit_between, separate
+from fkgsec.experiments.gate.first_policy import _gain_line, _membership_line, _summary, limit_between, separate
 from fkgsec.experiments.gate.measures import Question
 from fkgsec.experiments.runs.record import read_record
 from fkgsec.experiments.runs.run import Finished
@@ -153,6 +153,26 @@ def test_no_membership_limit_endorses_what_leaks(right: int, limited: bool, monk
     line = _membership_line(run_of({}))
     assert line.lstrip().startswith("#") is not limited
     assert f"measured {figure}, where 0.5 is chance" in line
+
+
+@pytest.mark.parametrize(
+    ("gain", "line"),
+    [
+        (Estimate(0.08, 0.07, 0.09, 500, "normal, paired"), "  gain_over_single: {min: 0.04}  # measured 0.0800"),
+        (Estimate(0.02, 0.01, 0.03, 500, "normal, paired"), "  gain_over_single: {min: 0}  # measured 0.0200"),
+        (
+            Estimate(0.02, -0.01, 0.05, 500, "normal, paired"),
+            "  # gain_over_single: measured 0.0200 [-0.0100, 0.0500]: no",
+        ),
+        (Estimate(-0.02, -0.03, -0.01, 500, "normal, paired"), "  # gain_over_single: measured -0.0200 "),
+    ],
+)
+def test_a_gain_gets_a_limit_only_where_joining_pays(
+    gain: Estimate, line: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = first_policy.MEASURES["gain_over_single"]
+    monkeypatch.setitem(measures._OWN, "gain_over_single", replace(known, read=lambda run, question: gain))
+    assert _gain_line(run_of({})).startswith(line)
 
 
 REAL = {

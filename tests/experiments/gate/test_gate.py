@@ -21,7 +21,7 @@ from fkgsec.attacks.view import ALL
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact, proportion
-from fkgsec.experiments.gate import CHECK_FILE, SCHEMA
+from fkgsec.experiments.gate import CHECK_FILE, SCHEMA, folders
 from fkgsec.experiments.gate import judge as gate
 from fkgsec.experiments.gate.baseline import BaselineRun, read_baseline, worse_by
 from fkgsec.experiments.gate.judge import exit_status
@@ -33,6 +33,7 @@ from fkgsec.experiments.reporting.html.page import assemble, render
 from fkgsec.experiments.reporting.items import Run
 from fkgsec.experiments.reporting.sheets import interval, print_sheets
 from fkgsec.experiments.reporting.tables import attack_sheets
+from fkgsec.experiments.reporting.worth import gains
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import Finished, load_run
@@ -269,8 +270,8 @@ def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path)
     (run,) = (tmp_path / "runs" / "check").glob("*/")
     assert sorted(path.name.split("-")[0] for path in (run / "unlearning").iterdir()) == ["delete", "retrain"]
     assert [err.count(f"{method} on {run.relative_to(tmp_path)}\n") for method in ("delete", "retrain")] == [1, 1]
-    # An audit that the raw run passes, too, measures nothing.
-    (tmp_path / "forget.tsv").write_text("".join(names[:8]))
+    # An audit that the raw run passes, too, measures nothing: two members and two controls cannot exclude an AUC of 0.5.
+    (tmp_path / "forget.tsv").write_text("".join(names[:3]))
     limits = f"  unlearning.auc: {{max: 0.9, {FORGET}, method: delete}}\n"
     status, out, err = check(tmp_path, "--json", "-", text=FORGETFUL + limits)
     assert out, err
@@ -626,17 +627,17 @@ def test_runs_are_trained_again_after_a_change_of_what_trains(
 ) -> None:
     package = tmp_path / "fkgsec"
     shutil.copytree(Path(gate.__file__).parents[2], package, ignore=shutil.ignore_patterns("__pycache__"))
-    before = gate.code_digest()
-    monkeypatch.setattr(gate.resources, "files", lambda name: package)
-    assert gate.code_digest() == before
+    before = folders.code_digest()
+    monkeypatch.setattr(folders.resources, "files", lambda name: package)
+    assert folders.code_digest() == before
     with (package / f"{module}.py").open("a") as file:
         file.write("# changed\n")
-    assert (gate.code_digest() != before) == counts
+    assert (folders.code_digest() != before) == counts
 
 
 def test_other_code_does_not_find_the_run(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = set((project / "runs" / "check").iterdir())
-    monkeypatch.setattr(gate, "_NUMERIC", ("torch", "numpy", "numba", "pandas"))
+    monkeypatch.setattr(folders, "_NUMERIC", ("torch", "numpy", "numba", "pandas"))
     assert check(project, "--quiet", text=FEDERATION + LOOSE)[0] == 0
     (other,) = set((project / "runs" / "check").iterdir()) - before
     assert (other / "record.json").exists()
@@ -652,6 +653,46 @@ def test_exit_statuses_of_one_federation(project: Path) -> None:
         assert bool(verdict["evidence"]) == (expected != "pass")
         assert (project / verdict["records"][0]).exists()
     assert judged(project, limits, "--inconclusive", "pass")[0] == 0
+
+
+def test_a_federation_that_is_not_worth_joining_fails(tmp_path: Path) -> None:
+    """Its clients are trained alone once, for all limits and later checks."""
+    reports = ("--junit", "check.xml", "--markdown", "check.md", "--sarif", "check.sarif")
+    status, (verdict,) = judged(tmp_path, "  gain_over_single: {min: 0.9}\n", *reports)
+    assert (status, verdict["status"], verdict["id"]) == (1, "fail", "small/gain_over_single")
+    (alone,), (joined,) = (
+        sorted((tmp_path / "runs" / "check").glob(f"{name}-seed0-*")) for name in ("single", "small")
+    )
+    records = [read_record(folder / "record.json") for folder in (joined, alone)]
+    assert verdict["measured"]["value"] == pytest.approx(
+        records[0].utility["mrr"].value - records[1].utility["mrr"].value
+    )
+    assert verdict["evidence"][0].startswith("gain by client: hospital-1 ")
+    for name in ("check.xml", "check.md", "check.sarif"):
+        assert "gain_over_single" in (tmp_path / name).read_text()
+    assert '<failure type="fail"' in (tmp_path / "check.xml").read_text()
+    trained = (alone / "checkpoint.safetensors").stat().st_mtime_ns
+    each, single = gains(*records, compared=3), gains(*records)["hospital-3"]
+    limits = f"[{{min: -0.9}}, {{min: -0.9, client: each}}, {{min: {single.value:.4f}, client: hospital-3}}]"
+    status, verdicts = judged(tmp_path, f"  gain_over_single: {limits}\n")
+    assert (status, [one["status"] for one in verdicts]) == (3, ["pass", "pass", "inconclusive"])
+    worst = min((gain for client, gain in each.items() if client != ALL), key=lambda gain: gain.value)
+    assert verdicts[1]["measured"]["value"] == pytest.approx(worst.value)
+    assert verdicts[1]["measured"]["low"] == pytest.approx(min(each[client].low for client in records[0].data.clients))
+    assert verdicts[2]["measured"]["low"] == pytest.approx(single.low)
+    assert (alone / "checkpoint.safetensors").stat().st_mtime_ns == trained
+
+
+@pytest.mark.slow
+def test_fresh_trains_the_clients_alone_anew_and_no_other_limit_trains_them(tmp_path: Path) -> None:
+    assert judged(tmp_path, "  utility.mrr: {min: 0.001}\n")[0] == 0
+    assert not list((tmp_path / "runs" / "check").glob("single-*"))
+    times = []
+    for _ in range(2):
+        judged(tmp_path, "  gain_over_single: {min: -0.9}\n", "--fresh")
+        (file,) = (tmp_path / "runs" / "check").glob("single-*/checkpoint.safetensors")
+        times.append(file.stat().st_mtime_ns)
+    assert times[1] > times[0]
 
 
 def test_an_attack_that_found_nothing_to_attack_is_no_pass(tmp_path: Path) -> None:

@@ -88,6 +88,18 @@ def test_membership_and_unlearning_say_what_they_ask(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
+def test_a_gain_is_of_all_clients_of_each_or_of_one(tmp_path: Path) -> None:
+    text = gain("0").replace(
+        " {min: 0}", "\n    - {min: 0}\n    - {min: -0.01, client: each}\n    - {min: 0, client: hospital-2}"
+    )
+    limits = [limit for limit in read_policy(write(tmp_path, text)).limits if limit.measure == "gain_over_single"]
+    assert [(limit.id, limit.allowed) for limit in limits if limit.federation == "hospitals"] == [
+        ("hospitals/gain_over_single", 0.0),
+        ("hospitals/gain_over_single/each", -0.01),
+        ("hospitals/gain_over_single/hospital-2", 0.0),
+    ]
+
+
 def audits(old: str, new: str) -> str:
     assert old in AUDITS
     return AUDITS.replace(old, new)
@@ -96,6 +108,10 @@ def audits(old: str, new: str) -> str:
 def changed(old: str, new: str) -> str:
     assert old in GOOD
     return GOOD.replace(old, new)
+
+
+def gain(limit: str) -> str:
+    return changed("utility.mrr: {min: 0.2}", f"gain_over_single: {{min: {limit}}}")
 
 
 TRR = "{max: 0.05, leak: 0.7, threat: collusion, federation: hospitals}"
@@ -160,6 +176,13 @@ BAD: list[tuple[str, str]] = [
     (audits("method: ascent", "method: hope"), "limits.unlearning.auc.method: must be one of fedlu, retrain"),
     (audits("method: ascent", "client: 1"), "limits.unlearning.auc.method: fedlu does not unlearn a, whose algorithm is fede"),
     (audits("method: ascent", "method: ascent, client: 1"), "limits.unlearning.auc.client: a client's name is expected"),
+    (gain("1.5"), "policy.yaml:11: limits.gain_over_single.min: must be a difference above -1 and below 1; got 1.5"),
+    (gain("-1"), "limits.gain_over_single.min: must be a difference above -1 and below 1; got -1"),
+    (gain("much"), "limits.gain_over_single.min: must be a difference above -1 and below 1; got 'much'"),
+    (gain("0, client: 3"), "policy.yaml:11: limits.gain_over_single.client: a client's name is expected; got 3"),
+    (gain("0, victim: all"), "limits.gain_over_single.victim: unknown key"),
+    (gain("0").replace("min", "max"), "limits.gain_over_single.max: unknown key"),
+    (gain("0").replace("fedr", "single, threat: [models]"), "limits.gain_over_single: relations has nothing to gain: its"),
     (changed("[0, 1]", "[0, -1]"), "seeds: a seed is a whole number that is not negative; got -1"),
 ]  # fmt: skip
 
@@ -188,6 +211,10 @@ def test_wrong_input_exits_2_with_one_line_and_trains_nothing(tmp_path: Path, mo
         (
             GOOD.replace("max: 0.05", "victim: nobody, max: 0.05"),
             "victim: must be all or one of hospital-2, hospital-3",
+        ),
+        (
+            gain("0, client: nobody"),
+            "gain_over_single.client: must be each or one of hospital-1, hospital-2, hospital-3;",
         ),
         (GOOD.replace("psu,secagg", "psu,secagg,suppress:t=9"), "suppress: t is 9, but 3 clients"),
         (GOOD.replace("rounds: 3", "data: nowhere"), "nowhere"),

@@ -299,12 +299,11 @@ def test_time_cuts_a_run_off_which_goes_on_to_the_same_figures(tmp_path: Path) -
         (found,) = make_all(plan_in(folder, "FedE two", long), until=time.monotonic() + seconds)
         return found
 
-    (whole, error), seconds, began = work(tmp_path / "whole", 600), 4.0, time.monotonic()
+    (whole, error), seconds = work(tmp_path / "whole", 600), 4.0
     assert error is None
     while isinstance((ended := work(tmp_path / "cut", seconds))[1], CutOff):
-        assert time.monotonic() - began < seconds + 3
         assert not ended[0].record_file.exists()
-        began, seconds = time.monotonic(), seconds * 2
+        seconds *= 2
     assert seconds > 4.0
     first, second = read_record(whole.record_file), read_record(ended[0].record_file)
     assert first.utility == second.utility

@@ -67,7 +67,7 @@ def test_json_has_plain_values() -> None:
 
 
 def test_one_notation_of_numbers() -> None:
-    assert [short(value) for value in (0.3628, 1.0, 0.0, 2e-5, -0.25)] == [".363", "1.000", ".000", "2e-05", "-0.250"]
+    assert [short(value) for value in (0.3628, 1.0, 0.0, 2e-5, -0.25)] == [".363", "1.000", ".000", "<.001", "-.250"]
     assert interval(proportion(30, 100)) == ".300 [.219, .396]"
     assert cell_text(2**21, Column("bytes", "MiB")) == "2.00"
 

@@ -81,3 +81,11 @@ def test_an_interval_over_seeds_covers_the_mean_of_all_seeds() -> None:
         alone += figures[0].low <= 0.3 <= figures[0].high
     assert together / 400 >= 0.95
     assert alone / 400 < 0.8
+
+
+def test_a_mean_difference_over_seeds_can_lie_on_either_side_of_0() -> None:
+    """Each seed gains, but they differ so much that their mean may not; a share would be cut at 0."""
+    gains = [Estimate(value, value - 0.01, value + 0.01, 100, "normal, paired") for value in (0.02, 0.2)]
+    assert over_seeds(gains).low < 0
+    shares = [Estimate(gain.value, gain.low, gain.high, 100, "wilson") for gain in gains]
+    assert over_seeds(shares).low == 0

@@ -59,7 +59,7 @@ class TestRuns:
             before = contents(run)
             status, out, _ = fkgsec("attack", "--run", run, *options)
             assert status == 0
-            assert "Finished before" in out
+            assert "Reused" in out
             assert contents(run) == before
 
     def test_overwrite_makes_the_attack_asked_for_anew_and_no_other(self, run: Path) -> None:

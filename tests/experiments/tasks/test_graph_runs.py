@@ -46,7 +46,7 @@ def test_a_run_leaves_its_record_and_is_not_trained_twice(algorithm: list[str], 
     assert record.utility["accuracy"].n == 12
     assert record.utility["accuracy"].value == pytest.approx(sum(one.value for one in shares) / 3)
     assert record.bytes.up > 0
-    assert "Finished before" in call(*command)
+    assert "Reused" in call(*command)
     assert path.stat().st_mtime_ns == written
     assert "other options or data" in call(*command, "--seed", "1", status=2)
     call(*command, "--seed", "1", "--overwrite")

@@ -29,7 +29,7 @@ from fkgsec.experiments.cli.progress import unobserved
 from fkgsec.experiments.runs.run import execute, load_run
 from fkgsec.experiments.runs.spec import Spec
 from fkgsec.experiments.unlearning.certificate import to_markdown
-from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
+from fkgsec.experiments.unlearning.options import AuditOptions, Look, Thresholds
 from fkgsec.experiments.unlearning.unlearn import Unlearned, read_unlearned, triple_lines, unlearn_run, write_unlearned
 from fkgsec.experiments.unlearning.verification import REQUEST_UNKNOWN, Auditor, OwnRuns, Verification, verify
 from fkgsec.kge.result import KgeResult
@@ -46,9 +46,9 @@ README_SIZE = Spec(
 # Few of some 150 triples have a control, so that what catches a small fake is the paired evidence. So few show a quarter that is
 # left in; to notice a half that is hidden from means takes more references.
 TOLERATED = Thresholds(share=0.25, distinguishability=0.99)
-AUDIT = AuditOptions(audit_seed=3, relearn_steps=10)
+AUDIT = AuditOptions(audit_seed=3, relearn_steps=10, budget=4)
 HALF = Thresholds(share=0.5, distinguishability=0.99)
-AUDIT_OF_A_HALF = AuditOptions(audit_seed=3, relearn_steps=10, references=8)
+AUDIT_OF_A_HALF = AuditOptions(audit_seed=3, relearn_steps=10, references=4, budget=8)
 
 
 class Home(NamedTuple):
@@ -112,6 +112,8 @@ def test_what_was_re_trained_is_certified_and_the_bound_is_said(certified: Verif
     assert (
         " ".join(made.verdict.reasons).count("told apart from honest re-training, which passes") == 4
     )  # each of two models: at random, and hidden
+    assert made.evidence is not None
+    assert made.evidence.num_references == 8, "four were too few to decide"
     assert made.escrow is not None
     assert any("neither the escrow nor the data" in line for line in made.assumptions)
     assert made.evidence is not None
@@ -273,7 +275,7 @@ def test_a_noisier_audit_is_never_reported_as_more_sensitive(tmp_path: Path, dat
     candidate = read_unlearned(tmp_path / "honest")
     audits = audited_triples(candidate.graph, candidate.result.graph, candidate.forget, 3, pools=None, unmatched=True)
     limits = {"tolerance": 0.1, "alarm": Thresholds().alarm}
-    own = Auditor(tmp_path / "audit", candidate, audits, 3, 0, unobserved).own_runs(4, 4, [], **limits)
+    own = Auditor(tmp_path / "audit", candidate, audits, 3, 0, unobserved).own_runs(Look(4, 1.0), 4, [], Thresholds())
     figures = []
     for scale in (0.0, 2.0, 8.0, 100.0):
         rng = np.random.default_rng(1)

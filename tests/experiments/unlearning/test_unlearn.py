@@ -231,6 +231,16 @@ UNMEASURED = Membership("b", True, "local", "loss", {}, None, "0 controls")
         pytest.param(
             [measure(0.0), measure(2.0, n=60, asked=False, decisive=False)], "not forgotten", 1, id="a neighbour remembers"
         ),
+        pytest.param(
+            [measure(0.0), measure(-1.0, n=200, asked=False, client=OTHERS)], "forgotten", 0, id="neighbours know less"
+        ),
+        pytest.param(
+            [measure(0.0), measure(0.0, 0.6, n=200, asked=False, client=OTHERS)],
+            "forgotten", 0, id="neighbours' controls are not like the triples",
+        ),
+        pytest.param(
+            [measure(0.0), measure(1.0, n=200, asked=False, client=OTHERS)], "not forgotten", 1, id="neighbours learned it"
+        ),
         pytest.param([], "inconclusive", 3, id="nothing"),
         pytest.param([measure(0.0, raw=None)], "forgotten", 0, id="no raw run, which no verdict rests on"),
         pytest.param([measure(1.0, raw=None)], "not forgotten", 1, id="a memory without a raw run"),
@@ -500,6 +510,7 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     run, _ = finished
     candidate, reference = run.with_name("run-fedlu"), run.with_name("run-retrain")
     command = ["verify", "--run", candidate, "--against", reference, "--raw", run, "--out", tmp_path, "--audit-seed", 5]
+    command += ["--budget", 4]
     status, output = invoke(*command)
     assert status in (0, 1, 3)
     made = msgspec.json.decode((tmp_path / "verification.json").read_bytes(), type=Verification)
@@ -526,12 +537,19 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert (repeated.forgetting, repeated.evidence) == (made.forgetting, made.evidence)
     assert "The audit seed was given, not drawn" in " ".join(made.assumptions)
     assert "Without an escrow" in " ".join(made.assumptions)
-    page, text = (tmp_path / "verification.html").read_text(), (tmp_path / "verification.md").read_text()
+    page, text = (tmp_path / "annex.html").read_text(), (tmp_path / "annex.md").read_text()
     for sheet in sheets(made):
         assert sheet.title.replace("'", "&#39;") in page
         assert sheet.title in text
         assert all(len(row) == len(sheet.columns) for row in sheet.rows)
     assert "<script" not in page
+    first = (tmp_path / "verification.md").read_text()
+    titles = [line[3:] for line in first.splitlines() if line.startswith("## ")]
+    assert titles == ["Why", "What was asked", "What would have been noticed", "What is not covered"]
+    assert first.startswith(f"# Unlearning: {made.verdict.outcome}")
+    assert len(first.splitlines()) <= 50, "one page"
+    assert "\n|" not in first, "tables are in the annex"
+    assert "<table" not in (tmp_path / "verification.html").read_text()
 
 
 @pytest.mark.parametrize("seed", [[], ["--audit-seed", 5]], ids=["drawn", "given"])
@@ -588,6 +606,7 @@ def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path
         (["--shadows", 2], "shadows must be 0 or an even number of at least 4; got 2"),
         (["--shadows", 5], "shadows must be 0 or an even number of at least 4; got 5"),
         (["--references", 2], "references must be 0 or at least 3; got 2"),
+        (["--references", 8, "--budget", 4], "budget must be at least references, 8; got 4"),
         (["--plants", -1], "plants must be at least 0; got -1"),
         (["--share", 1], "share must lie in (0, 1); got 1.0"),
         (["--escrow", "nowhere.json"], "nowhere.json: cannot be read"),
@@ -666,8 +685,8 @@ def test_names_are_escaped_in_both_certificates(finished: tuple[Path, Path], tmp
         forgetting=msgspec.structs.replace(made.forgetting, membership=rows),
         verdict=judge(rows, Thresholds(), None),
     )
-    assert "<img" not in to_html(hostile)
-    markdown = to_markdown(hostile)
+    assert "<img" not in to_html(hostile) + to_html(hostile, annex=True) + to_markdown(hostile)
+    markdown = to_markdown(hostile, annex=True)
     assert "<img" not in markdown
     table = [line for line in markdown.splitlines() if "onerror" in line and line.startswith("| ")]
     assert table

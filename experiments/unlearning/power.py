@@ -1,0 +1,255 @@
+"""Can a request earn "forgotten" at all? Asked before any unlearning, and answered from trainings of the run itself.
+
+    forecast = forecast_verdict(Path("runs/mine"), Thresholds(), AuditOptions(), forget=Path("forget.tsv"))
+    forecast.smallest                       # the smallest request that honest re-training passes with, and at what cost
+
+References and shadows are trained as an audit trains them. Measured on them: how much a triple's value varies, how much a whole
+training shifts, and how much a triple gains by being trained on. From these follow, for any number of triples and references, the
+ends of the intervals that a verdict rests on, and how often they lie within what is tolerated.
+
+Source: ours. Normal approximations of the intervals in `fkgsec.attacks.forgetting.paired`, `.hidden` and of Mann and Whitney's
+variance; failures of models and conditions are added up, so the chance is a lower bound.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+from scipy.special import ndtr, ndtri, stdtrit
+
+from fkgsec.attacks.forgetting.evidence import Spread, measure_spread
+from fkgsec.attacks.membership.audits import Audited, audited_triples
+from fkgsec.data.graph import FederatedGraph
+from fkgsec.errors import DataError, SpecError
+from fkgsec.experiments.cli.progress import Observe, unobserved
+from fkgsec.experiments.runs.record import environment_of
+from fkgsec.experiments.runs.run import check_fits, load_run, read_spec
+from fkgsec.experiments.runs.spec import require_triples
+from fkgsec.experiments.unlearning.options import AuditOptions, Look, Thresholds, looks
+from fkgsec.experiments.unlearning.unlearn import SCHEMA, Unlearned, Unlearning
+from fkgsec.experiments.unlearning.verification import Auditor, audit_seed_of
+from fkgsec.federation.loop import run_identity
+from fkgsec.randomness import generator
+from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
+from fkgsec.unlearning.unlearning import UnlearnOptions
+
+DEFAULT_REQUEST = 200
+EARNED = 0.9  # chance from which on a request can earn a certificate: 18 of 20 honest re-trainings
+SIZES = 200  # sizes of requests that are tried, evenly spaced
+
+
+class Cost(msgspec.Struct, frozen=True):
+    """What an audit with so many references takes, and how often honest re-training of the request passes it."""
+
+    references: int
+    chance: float
+    minutes: float
+
+
+class Forecast(msgspec.Struct, frozen=True):
+    """Whether a request can earn "forgotten".
+
+    Attributes:
+        num_forgotten: triples of the request. costs: of each look of an audit.
+        smallest: size and cost of the smallest request that can earn it; None if none of up to `largest` triples can.
+        obstacle: the condition that fails most often at the last look, in words.
+    """
+
+    client: str
+    num_forgotten: int
+    costs: list[Cost]
+    smallest: tuple[int, Cost] | None
+    largest: int
+    obstacle: str
+
+    @property
+    def earned(self) -> bool:
+        """Whether this request can earn it."""
+        return max(cost.chance for cost in self.costs) >= EARNED
+
+
+def failures(
+    spread: Spread, size: float, look: Look, num_shadows: int, thresholds: Thresholds, most_controls: int
+) -> dict[str, float]:
+    """Predict how often honest re-training fails each condition on a model, in [0, 1].
+
+    Args:
+        size: triples of the request. most_controls: never-seen triples that there are.
+    """
+    level = thresholds.error * look.spending
+    controls = max(2.0, min(most_controls, spread.num_controls * size / max(1, spread.num_forgotten)))
+    remembered = hidden = 1.0
+    if spread.noise is not None and spread.memory is not None:
+        error = spread.noise.error(size, controls, look.references + num_shadows / 2) / spread.memory.value
+        degrees = look.references + num_shadows - 1
+        remembered = _chance_above(thresholds.share, 0.0, float(stdtrit(degrees, 1 - level / 2)) * error, error)
+    for one in spread.exceedances:
+        share = one.never_seen / one.trained_on
+        binomial = math.sqrt(max(share, 1 / size) * (1 - one.trained_on) / one.trained_on / size)
+        between = share * one.deviation * math.sqrt(1 + 1 / num_shadows) / one.trained_on
+        half = math.hypot(
+            float(ndtri(1 - level / 2)) * binomial, float(stdtrit(num_shadows - 1, 1 - level / 2)) * between
+        )
+        scatter = math.sqrt(max(one.never_seen, 1 / size) * (1 - one.never_seen) / size) / one.trained_on
+        hidden = min(hidden, _chance_above(thresholds.share, share, half, scatter))
+    error = math.sqrt((size + controls + 1) / (12 * size * controls))
+    told = 2 * _chance_above(thresholds.distinguishability, 0.5, float(ndtri(1 - level / 2)) * error, error)
+    who = f"{spread.client} {spread.model}"
+    return {
+        f"the share that {who} may remember": remembered,
+        f"the share that {who} may remember if others are lowered to hide it": hidden,
+        f"telling forgotten from never-seen triples by {who}": min(1.0, told),
+    }
+
+
+def _chance_above(limit: float, middle: float, half: float, scatter: float) -> float:
+    """Chance that a normal figure around `middle`, plus half its interval, ends above a limit."""
+    return float(ndtr((middle + half - limit) / scatter)) if scatter > 0 else float(middle + half > limit)
+
+
+def chance_of(conditions: Mapping[str, float]) -> float:
+    """Return a lower bound on the chance that no condition fails."""
+    return max(0.0, 1 - sum(conditions.values()))
+
+
+def forecast_from(
+    spreads: Sequence[Spread],
+    size: int,
+    thresholds: Thresholds,
+    options: AuditOptions,
+    *,
+    largest: int,
+    most_controls: int,
+    seconds: float,
+) -> Forecast:
+    """Compute the forecast from what was measured.
+
+    Args:
+        spreads: of `measure_spread`, at least one. size: of the request. largest: request that is tried.
+        most_controls: never-seen triples that there are. seconds: of a training.
+    """
+    plan = looks(options.references, options.budget)
+
+    def conditions(count: int, look: Look) -> dict[str, float]:
+        made: dict[str, float] = {}
+        for spread in spreads:
+            made |= failures(spread, count, look, options.shadows, thresholds, most_controls)
+        return made
+
+    def cost(count: int, look: Look) -> Cost:
+        minutes = seconds * (look.references + options.shadows + options.plants) / 60
+        return Cost(look.references, chance_of(conditions(count, look)), minutes)
+
+    smallest = None
+    for count in np.unique(np.linspace(2, largest, SIZES).astype(int)).tolist():
+        passing = [made for look in plan if (made := cost(count, look)).chance >= EARNED]
+        if passing:
+            smallest = count, passing[0]
+            break
+    last = conditions(size, plan[-1])
+    return Forecast(
+        spreads[0].client,
+        size,
+        [cost(size, look) for look in plan],
+        smallest,
+        largest,
+        max(last, key=lambda name: last[name]),
+    )
+
+
+def forecast_verdict(
+    run: Path,
+    thresholds: Thresholds,
+    options: AuditOptions,
+    *,
+    forget: Path | None = None,
+    request: int = DEFAULT_REQUEST,
+    client: str | None = None,
+    folder: Path | None = None,
+    observe: Observe = unobserved,
+    force: bool = False,
+) -> Forecast:
+    """Train what an audit trains at its first look, and compute the forecast.
+
+    Args:
+        run: a finished run that nothing was unlearned from. forget: the request; None: `request` triples of `client` (or of the
+            first client), drawn at random. folder: keeps the trainings; None: `RUN-power` beside the run.
+
+    Raises:
+        RunError: no finished run. DataError: the request. SpecError: too few references or shadows, or it does not fit into
+            memory.
+    """
+    if not options.references or not options.shadows:
+        raise SpecError("power is measured on trainings: it needs references from 3 and shadows from 4")
+    require_triples(read_spec(run), "verify", "measure power without the client's graphs")
+    if not force:
+        check_fits(run, at_once=2)
+    spec, raw = load_run(run)
+    graph, seed = raw.graph, audit_seed_of(options)
+    requested = _drawn(graph, client, request, seed) if forget is None else read_forget(forget, graph, client)
+    retained = retaining(graph, requested)
+    audits = audited_triples(graph, retained, requested, seed, unmatched=True)
+    unlearning = Unlearning(
+        SCHEMA, run_identity(graph, raw.options), UnlearnOptions(method="retrain"),
+        {name: len(triples) for name, triples in requested.items()}, retained.hash, 0.0, 0, 0, {}, environment_of(raw.options),
+    )  # fmt: skip
+    candidate = Unlearned(spec, graph, requested, unlearning, replace(raw, graph=retained))
+    target = folder or run.with_name(f"{run.name}-power")
+    started = time.perf_counter()
+    auditor = Auditor(target, candidate, audits, seed, 0, observe)
+    own = auditor.own_runs(Look(options.references, 1.0), options.shadows, [], None)
+    seconds = (time.perf_counter() - started) / (options.references + options.shadows)
+    spreads = measure_spread(own.references, own.shadow_runs, graph, audits)
+    if reasons := [f"{spread.client} {spread.model}: {spread.reason}" for spread in spreads if spread.reason]:
+        raise DataError(f"no request like this can be audited: {'; '.join(reasons)}")
+    asking: list[Audited] = [audit for audit in audits if audit.asked]
+    smallest = min(asking, key=lambda audit: len(audit.forget))
+    data = graph.clients[smallest.place]
+    return forecast_from(
+        spreads,
+        len(smallest.forget),
+        thresholds,
+        options,
+        largest=len(np.unique(data.train, axis=0)) // 2,
+        most_controls=len(data.test),
+        seconds=seconds,
+    )
+
+
+def _drawn(graph: FederatedGraph, client: str | None, request: int, seed: int) -> Forget:
+    """Draw a request of a client. Raises `DataError` if the client does not exist or has too few triples."""
+    names = [data.name for data in graph.clients]
+    if client is not None and client not in names:
+        raise DataError(f"client must be one of {', '.join(names)}; got {client!r}")
+    data = graph.clients[names.index(client) if client is not None else 0]
+    distinct = np.unique(data.train, axis=0)
+    if not 2 <= request < len(distinct):
+        raise DataError(f"request must lie in [2, {len(distinct) - 1}], the triples of {data.name}; got {request}")
+    return {data.name: generator(seed, "request").permutation(distinct)[:request]}
+
+
+def forecast_lines(forecast: Forecast, thresholds: Thresholds) -> list[str]:
+    """State the forecast, at most 80 columns and 20 lines."""
+    lines = [
+        f"Request: {forecast.num_forgotten:,} triples of {forecast.client}; at most {thresholds.share:.0%} may be remembered.",
+        "",
+        "references   honest re-training earns it   minutes",
+        *(f"{cost.references:>10}   {cost.chance:>25.0%}   {cost.minutes:>7.1f}" for cost in forecast.costs),
+        "",
+        f"What fails first: {forecast.obstacle}.",
+    ]
+    if forecast.smallest is None:
+        lines.append(f"No request of up to {forecast.largest:,} triples can earn a certificate within this budget.")
+    else:
+        size, cost = forecast.smallest
+        lines.append(
+            f"Smallest request that can: {size:,} triples, {cost.references} references, {cost.minutes:.1f} min."
+        )
+    can = "can" if forecast.earned else "cannot"
+    return [*lines, f'Verdict: this request {can} earn "forgotten" ({EARNED:.0%} of honest re-trainings pass)']
