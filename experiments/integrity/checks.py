@@ -38,7 +38,7 @@ from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.loop import CHECKPOINT
 from fkgsec.federation.messages import SparseRows, decode
-from fkgsec.federation.options import run_identities
+from fkgsec.federation.options import run_identity
 
 Outcome = Literal["holds", "broken", "unverifiable"]
 WITHOUT_DIGESTS = "made by a version that wrote no digests"
@@ -136,16 +136,16 @@ def _beside_checkpoint(path: Path, record: Record, place: Path) -> Iterator[Chec
         if not place.exists():
             return f"{place}: is not there"
         if record.origin is not None and record.origin.agreement:
-            identities: tuple[str, ...] = (record.origin.agreement,)
+            identity = record.origin.agreement
         else:
             options = record.spec.federation_options()
             if (place.parent / SPEC_FILE).exists():  # it may leave to the algorithm what the record spells out
                 spec = read_spec(place.parent)
                 same = spec.settled().federation_options() == record.spec.settled().federation_options()
                 options = spec.federation_options() if same else options
-            identities = run_identities(record.data, options)
+            identity = run_identity(record.data, options)
         try:
-            loaded.append(checkpoint.load(place, identities))
+            loaded.append(checkpoint.load(place, identity))
         except RunError as error:
             if record.origin is None and "another version" in str(error):
                 return str(error)

@@ -88,10 +88,8 @@ def run_of(record: Made) -> Record:
 
 @functools.cache
 def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
-    """The spec without what runs of one cell may differ in: seeds, draws, device and, without an attack, its options."""
+    """The spec without what runs of one cell may differ in: seeds, device and, without an attack, its options."""
     changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division by any seed counts
-    if hasattr(spec, "draws"):
-        changes["draws"] = "numpy"  # and so do draws by counters, which differ as those of another seed do
     if not attack:
         plain = type(spec)()
         changes |= {name: getattr(plain, name) for name in ATTACK_FIELDS if hasattr(plain, name)}

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import DataError, RunError, SpecError
+from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import MakeTransport, Transport, Uploaded
 from fkgsec.federation.loop import (
     Best,
@@ -97,7 +97,6 @@ def unlearn(
         DataError: forget sets that do not fit the graph, see `retaining`.
         SpecError: "fedlu" for a recipe without private entities; a model with an encoder, but for "retrain"; a defense without
             its exchange; a sum that hides nothing.
-        RunError: a run of an earlier version, defended or of PFedEG, which did not keep what its exchange goes on from.
         TrainingError: a loss is not finite.
     """
     recipe = RECIPES[result.options.algorithm]
@@ -251,16 +250,9 @@ def _align_again(federation: Federation, make_transport: MakeTransport, run: str
 
     Args:
         run: names the unlearning, so that what a protocol draws in it is nothing that the run itself drew.
-
-    Raises:
-        RunError: a run of an earlier version, defended or with an aggregation that keeps uploads.
     """
     carried = result.carried
     exchange = make_transport(federation.channel, federation.options, federation.parties, federation.recipe.shared, run)
-    if (exchange.sums or exchange.aggregation.keeps_uploads) and not carried:
-        raise RunError(
-            "the run is of an earlier version, which did not keep what its exchange goes on from: train it again"
-        )
     federation.exchange = exchange
     for table, shared in exchange.server.items():
         exchange.align(table, federation.holdings(table))

@@ -50,7 +50,7 @@ def admit(records: Iterable[Made]) -> Admitted:
     runs: dict[Hashable, dict[int, Made]] = {}
     for record in records:
         spec, asked = record.spec, record.asked if isinstance(record, Forgotten) else None
-        key = (run_key(spec, attack=False), asked, spec.split_seed, getattr(spec, "draws", None), data_hash(record))
+        key = (run_key(spec, attack=False), asked, spec.split_seed, data_hash(record))
         seeds = runs.setdefault(key, {})
         if reason := next(itertools.chain(_problems(record), _conflicts(record, seeds), _other_data(record, data)), ""):
             role = f" {asked.role}" if asked else ""
