@@ -128,11 +128,11 @@ def read_records(places: Iterable[Path]) -> tuple[list[Made], list[str]]:
             raise RunError(f"{place}: is not there")
         for path in sorted(place.rglob("*.json")) if place.is_dir() else [place]:
             try:
-                made = read_made(path)
+                record = read_made(path)
             except (RunError, SpecError) as error:
                 if path == place:
                     raise
                 unreadable.append(str(error))
             else:
-                records += [made] if made else []
+                records += [record] if record else []
     return records, unreadable
