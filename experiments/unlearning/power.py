@@ -42,6 +42,7 @@ from fkgsec.unlearning.unlearning import UnlearnOptions
 DEFAULT_REQUEST = 200
 EARNED = 0.9  # chance from which on a request can earn a certificate: 18 of 20 honest re-trainings
 SIZES = 200  # sizes of requests that are tried, evenly spaced
+TOLERANCES = tuple(percent / 100 for percent in range(1, 100))  # that are tried for the request
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -59,6 +60,7 @@ class Forecast(msgspec.Struct, frozen=True):
         num_forgotten: triples of the request. costs: of each look of an audit.
         smallest: size and cost of the smallest request that can earn it; None if none of up to `largest` triples can.
         obstacle: the condition that fails most often at the last look, in words.
+        passes_from: the smallest tolerated share at which the request can earn it; None if none below 100 % will do.
     """
 
     client: str
@@ -67,6 +69,7 @@ class Forecast(msgspec.Struct, frozen=True):
     smallest: tuple[int, Cost] | None
     largest: int
     obstacle: str
+    passes_from: float | None = None
 
     @property
     def earned(self) -> bool:
@@ -140,10 +143,10 @@ def forecast_from(
     """
     plan = looks(options.references, options.budget)
 
-    def conditions(count: int, look: Look) -> dict[str, float]:
+    def conditions(count: int, look: Look, limits: Thresholds = thresholds) -> dict[str, float]:
         made: dict[str, float] = {}
         for spread in spreads:
-            made |= failures(spread, count, look, options.shadows, thresholds, most_controls)
+            made |= failures(spread, count, look, options.shadows, limits, most_controls)
         return made
 
     def cost(count: int, look: Look) -> Cost:
@@ -157,6 +160,14 @@ def forecast_from(
             smallest = count, passing[0]
             break
     last = conditions(size, plan[-1])
+    passes_from = next(
+        (
+            share
+            for share in TOLERANCES
+            if chance_of(conditions(size, plan[-1], msgspec.structs.replace(thresholds, share=share))) >= EARNED
+        ),
+        None,
+    )
     return Forecast(
         spreads[0].client,
         size,
@@ -164,6 +175,7 @@ def forecast_from(
         smallest,
         largest,
         max(last, key=lambda name: last[name]),
+        passes_from,
     )
 
 
@@ -255,5 +267,7 @@ def forecast_lines(forecast: Forecast, thresholds: Thresholds) -> list[str]:
         lines.append(
             f"Smallest request that can: {size:,} triples, {cost.references} references, {cost.minutes:.1f} min."
         )
+    if not forecast.earned and forecast.passes_from is not None:
+        lines.append(f"This request can at a larger tolerance: --share {forecast.passes_from:.2f}.")
     can = "can" if forecast.earned else "cannot"
     return [*lines, f'Verdict: this request {can} earn "forgotten" ({EARNED:.0%} of honest re-trainings pass)']

@@ -49,6 +49,15 @@ def test_the_smallest_request_is_the_smallest_that_earns_it() -> None:
     assert not forecast(size - 10).earned
 
 
+def test_a_request_that_fails_at_this_tolerance_is_told_one_that_it_passes_at() -> None:
+    made = forecast(200, Noise(4.0, 4.0, 0.0))
+    assert not made.earned
+    assert made.passes_from is not None
+    assert Thresholds().share < made.passes_from < 0.3
+    assert f"--share {made.passes_from:.2f}" in " ".join(forecast_lines(made, Thresholds()))
+    assert forecast(20).passes_from is None, "no tolerance helps where too few triples can be told apart at all"
+
+
 @pytest.mark.parametrize(
     ("noise", "memory", "named"),
     [(NOISE, None, "may remember"), (Noise(1.0, 1.0, 1.0), MEMORY, "the share that a local may remember")],
