@@ -58,6 +58,7 @@ SURE = "[low, high]: 95 % interval of one figure in this training; --seeds 3 cov
 SURE_TABLES = "[low, high]: 95 % interval of one figure on these tables; other trainings differ."
 SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
 PAIRED = "Against the first: the same items in both cases, paired; corrected for the number of comparisons."
+MOST_LETTERS = 28  # of a reason in a table; longer ones stand below it
 DIFFERENCES = {
     "≥": "(≥ x): a difference of x would show.",
     "*": "*: compared as independent runs, since the items differ or their outcomes were not kept.",
@@ -276,24 +277,23 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
     The figure is the one that answers the question in the first case that has an answer, of the same victim in each case.
     Differences are corrected for their number (Bonferroni).
     """
-    verdicts = {case: verdict_of(record.figures) for case, record in records.items()}
-    first: dict[str, Answer] = {}
-    for verdict in verdicts.values():
-        for answer in verdict.answers:
-            if answer.figure.reason is None:
-                first.setdefault(answer.question, answer)
+    first = followed(records)
     compared = max(1, len(first) * (len(records) - 1))
     columns = (
         Column("case"), Column("measured", "figure"), Column("baseline", "value"), Column("against the first"),
     )  # fmt: skip
     sheets = []
-    for question in (name for name in QUESTIONS if name in first):
-        asked, rows, base, differences = first[question].figure, [], None, []
+    for question, asked in first.items():
+        rows, base, differences = [], None, []
+        reasons: list[str] = []
         for case, record in records.items():
-            figure = _same_figure(record, asked)
+            figure = same_figure(record, asked)
             if figure is None or figure.reason is not None:
                 alone = trains_alone(record)
-                reason = "exchanges nothing" if alone else figure.reason if figure else "not attacked"
+                reason = "exchanges nothing" if alone else (figure and figure.reason) or "not attacked"
+                if len(reason) > MOST_LETTERS:
+                    reasons = list(dict.fromkeys([*reasons, reason]))
+                    reason = f"n/a {reasons.index(reason) + 1}"
                 rows.append((case, None, None, reason))
                 continue
             apart = None
@@ -305,11 +305,22 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
         whose = "" if asked.victim == ALL else f", {asked.victim}"
         place = f"{asked.key} by {attack_name(asked.threat_model, asked.leak)}{whose}"
         notes = [text for sign, text in DIFFERENCES.items() if any(sign in str(apart) for apart in differences)]
+        notes += [f"n/a {number}: {reason}" for number, reason in enumerate(reasons, start=1)]
         sheets.append(Sheet(f"{QUESTIONS[question]} {place}", columns, tuple(rows), notes=tuple(notes)))
     return sheets
 
 
-def _same_figure(record: Record, asked: Figure) -> Figure | None:
+def followed(records: Mapping[str, Record]) -> dict[str, Figure]:
+    """Return by question the figure that a comparison follows: that of the first case with an answer."""
+    first: dict[str, Figure] = {}
+    for record in records.values():
+        for answer in verdict_of(record.figures).answers:
+            if answer.figure.reason is None:
+                first.setdefault(answer.question, answer.figure)
+    return {question: first[question] for question in QUESTIONS if question in first}
+
+
+def same_figure(record: Record, asked: Figure) -> Figure | None:
     """Return the figure of a record at the place of another record's: of its victim, else the one that leads there."""
     same = [figure for figure in headline(record.figures) if figure.question[:4] == asked.question[:4]]
     of_victim = next((figure for figure in same if figure.victim == asked.victim), None)
