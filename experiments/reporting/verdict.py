@@ -57,7 +57,10 @@ SAYS_NOT = (
 SURE = "[low, high]: 95 % interval of one figure in this training; --seeds 3 covers several."
 SURE_TABLES = "[low, high]: 95 % interval of one figure on these tables; other trainings differ."
 SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
-PAIRED = "Against the first: the same items in both cases, paired; corrected for the number of comparisons."
+PAIRED = (
+    "Excess: measured less the baseline, the same adversary without the messages of the rounds (those of a defense's setup "
+    "count to the baseline). Against the first: what is measured, on the same items, corrected for the number of comparisons."
+)
 MOST_LETTERS = 28  # of a reason in a table; longer ones stand below it
 DIFFERENCES = {
     "≥": "(≥ x): a difference of x would show.",
@@ -274,13 +277,13 @@ def figure_text(figure: Figure) -> str:
 def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
     """Return a table for each question: the same figure in each case, and how it differs from the first case.
 
-    The figure is the one that answers the question in the first case that has an answer, of the same victim in each case.
-    Differences are corrected for their number (Bonferroni).
+    The adversary, the metric and the victim are the same in each case, see `followed`. Differences are corrected for their number
+    (Bonferroni).
     """
     first = followed(records)
     compared = max(1, len(first) * (len(records) - 1))
     columns = (
-        Column("case"), Column("measured", "figure"), Column("baseline", "value"), Column("against the first"),
+        Column("case"), Column("measured", "figure"), Column("excess", "value"), Column("against the first"),
     )  # fmt: skip
     sheets = []
     for question, asked in first.items():
@@ -301,7 +304,7 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
                 apart = difference(figure, base[0], compared, ends=_ends(record, base[1]))
                 differences.append(apart)
             base = base or (figure, record)
-            rows.append((case, figure.estimate, figure.baseline and figure.baseline.value, apart and str(apart)))
+            rows.append((case, figure.estimate, figure.advantage, apart and str(apart)))
         whose = "" if asked.victim == ALL else f", {asked.victim}"
         place = f"{asked.key} by {attack_name(asked.threat_model, asked.leak)}{whose}"
         notes = [text for sign, text in DIFFERENCES.items() if any(sign in str(apart) for apart in differences)]
@@ -311,13 +314,20 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
 
 
 def followed(records: Mapping[str, Record]) -> dict[str, Figure]:
-    """Return by question the figure that a comparison follows: that of the first case with an answer."""
-    first: dict[str, Figure] = {}
+    """Return by question the figure that a comparison follows: of those that most cases have, the largest excess over all cases.
+
+    A defense may leave one adversary as strong as before and stop another one. So no case alone chooses the adversary.
+    """
+    best: dict[str, tuple[tuple[int, float], Figure]] = {}
     for record in records.values():
-        for answer in verdict_of(record.figures).answers:
-            if answer.figure.reason is None:
-                first.setdefault(answer.question, answer.figure)
-    return {question: first[question] for question in QUESTIONS if question in first}
+        for _, figure in verdict_of(record.figures).measured:
+            others = [same_figure(other, figure) for other in records.values()]
+            there = [other for other in others if other is not None and other.reason is None]
+            rank = len(there), round(sum(other.advantage for other in there), 6)
+            question = question_of(figure)
+            if question not in best or rank > best[question][0]:
+                best[question] = rank, figure
+    return {question: best[question][1] for question in QUESTIONS if question in best}
 
 
 def same_figure(record: Record, asked: Figure) -> Figure | None:

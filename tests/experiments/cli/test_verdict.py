@@ -182,6 +182,18 @@ def test_an_attack_that_alters_training_succeeds() -> None:
     assert any("the run without the attack" in note for note in sheet.notes)
 
 
+def test_a_comparison_follows_the_adversary_that_gains_most_over_all_cases() -> None:
+    """Of two adversaries that are equal without a defense, the one that the defense does not stop."""
+    stopped, strong = (figure(0.98, 1.0, 1.0, 0.5, threat_model=name) for name in ("server", "collusion"))
+    cases = {
+        "none": of(stopped, strong),
+        "sums": of(figure(0.49, 0.5, 0.51, 0.5), figure(0.7, 0.8, 0.9, 0.5, threat_model="collusion")),
+    }
+    (sheet,) = comparison_sheets(cases)
+    assert sheet.title.endswith("edges.auc by collusion")
+    assert [row[2] for row in sheet.rows] == pytest.approx([0.5, 0.3])
+
+
 def test_an_inconclusive_answer_names_the_items_that_would_decide() -> None:
     """With that many items, an effect of the smallest size of interest is seen."""
     few = msgspec.structs.replace(figure(0, 0, 1, 0.5), estimate=proportion(50, 100))
