@@ -245,7 +245,7 @@ def print_sheets(console: Console, sheets: Iterable[Sheet], *, once: int = 0) ->
         if left_out:
             console.print(f"Too wide to show: {', '.join(left_out)}.", soft_wrap=True, highlight=False, markup=False)
         for note in shown.notes:
-            console.print(note, soft_wrap=True, highlight=False, markup=False)
+            console.print(note, soft_wrap=not console.is_terminal, highlight=False, markup=False)
         console.print()
 
 

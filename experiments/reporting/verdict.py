@@ -227,8 +227,8 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
         yield f"leak {' or '.join(f'{leak:g}' for leak in sorted(leaks))}: share of its entities that the client tells the server"
     labels = {answer.label for answer in verdict.answers}
     meanings = (
-        (LEAKS, f"above the baseline, corrected for {count(verdict.answers[0].compared, 'figure')}"),
-        (EXPOSED, "the protocol sends it, no inference is needed"),
+        (LEAKS, f"above the baseline ({count(verdict.answers[0].compared, 'figure')})"),
+        (EXPOSED, "sent by the protocol itself"),
         (NO_EVIDENCE, "the excess that is stated would have shown"),
     )
     if legend := [f"{label}: {text}." for label, text in meanings if label in labels]:
