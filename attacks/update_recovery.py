@@ -47,8 +47,9 @@ from fkgsec.randomness import generator
 METRICS = {
     "cosine": "cosine of inferred and true changes of rows",
     "relative_error": "error of inferred changes over the size of the true ones; a limit is the least that is allowed",
+    "cosine_relations": "cosine of inferred and true changes of relations",
+    "relative_error_relations": "error of inferred changes of relations over the size of the true ones; a limit is the least allowed",
 }
-METRICS |= {f"{name}_relations": f"{about}; of relations" for name, about in METRICS.items()}
 AGGREGATE, UPLOAD, NO_CHANGE = "aggregate", "upload", "no change"
 
 

@@ -203,7 +203,7 @@ def skipped_threats(record: Record) -> list[str]:
         attacked = {figure.threat_model for figure in record.figures if figure.attack == ATTACKS[name].name}
         others = [model for model in ATTACKS[name].threat_models if model not in attacked] if attacked else []
         if others:
-            lines.append(f"{name}: not run under {', '.join(others)}. Use `--threat`.")
+            lines.append(f"{name}: not run under {', '.join(others)}. --threat NAME runs it.")
     return lines
 
 
