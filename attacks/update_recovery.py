@@ -48,7 +48,7 @@ METRICS = {
     "cosine": "cosine of inferred and true changes of rows",
     "relative_error": "error of inferred changes over the size of the true ones; a limit is the least that is allowed",
     "cosine_relations": "cosine of inferred and true changes of relations",
-    "relative_error_relations": "error of inferred changes of relations over the size of the true ones; a limit is the least allowed",
+    "relative_error_relations": "error of inferred changes of relations over that of the true ones; a limit is the least allowed",
 }
 AGGREGATE, UPLOAD, NO_CHANGE = "aggregate", "upload", "no change"
 
