@@ -71,12 +71,15 @@ THREAT_MODELS = {
     for model in (
         ThreatModel(
             "server",
-            {KGE: "an honest-but-curious server alone; it ignores names", GRAPH: "an honest-but-curious server alone"},
+            {
+                KGE: "an honest-but-curious server alone, without the names sent for alignment",
+                GRAPH: "an honest-but-curious server alone",
+            },
         ),
         ThreatModel(
             "collusion",
             {
-                KGE: "server and one client; the server ignores names (fedr.txt 3.1)",
+                KGE: "server and one client, without the names sent for alignment (fedr.txt 3.1)",
                 GRAPH: "server and one client, which hands over its graphs and its model",
             },
             colluder=True,
@@ -89,7 +92,7 @@ THREAT_MODELS = {
         ),
         ThreatModel(
             "identifiers",
-            {KGE: "server and one client; the server uses the names it was told"},
+            {KGE: "server and one client, with the names sent for alignment"},
             colluder=True,
             identifiers=True,
         ),
@@ -113,7 +116,7 @@ THREAT_MODELS = {
         ),
         ThreatModel(
             "server+triples",
-            {KGE: "the server, which uses the names it was told, with some of each victim's triples"},
+            {KGE: "the server, with the names sent for alignment and some of each victim's triples"},
             identifiers=True,
             auxiliary=True,
         ),

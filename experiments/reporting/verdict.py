@@ -58,8 +58,8 @@ SURE = "[low, high]: 95 % interval of one figure in this training; --seeds 3 cov
 SURE_TABLES = "[low, high]: 95 % interval of one figure on these tables; other trainings differ."
 SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
 PAIRED = (
-    "Excess: measured less the baseline, the same adversary without the messages of the rounds (those of a defense's setup "
-    "count to the baseline). Against the first: what is measured, on the same items, corrected for the number of comparisons."
+    "Excess: measured less the baseline, the same adversary without the messages of the rounds. The baseline has what alignment "
+    "reveals, so that it changes with psu. Differences are of what is measured, on the same items, corrected for their number."
 )
 MOST_LETTERS = 28  # of a reason in a table; longer ones stand below it
 DIFFERENCES = {
@@ -226,15 +226,17 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
     if leaks := {answer.figure.leak for answer in answered} - {None}:
         yield f"leak {' or '.join(f'{leak:g}' for leak in sorted(leaks))}: share of its entities that the client tells the server"
     labels = {answer.label for answer in verdict.answers}
+    words = dict.fromkeys(answer.word for answer in verdict.answers if answer.label == LEAKS)
     meanings = (
-        (LEAKS, f"above the baseline ({count(verdict.answers[0].compared, 'figure')})"),
-        (EXPOSED, "sent by the protocol itself"),
-        (NO_EVIDENCE, "the excess that is stated would have shown"),
+        (LEAKS, f"above the baseline, corrected for {count(verdict.answers[0].compared, 'figure')}"),
+        (EXPOSED, "sent by the protocol"),
+        (NO_EVIDENCE, "the stated excess would have shown with 90 % probability"),
     )
-    if legend := [f"{label}: {text}." for label, text in meanings if label in labels]:
+    shown = {label: label for label in labels} | {LEAKS: ", ".join(words)}
+    if legend := [f"{shown[label]}: {text}." for label, text in meanings if label in labels]:
         yield " ".join(legend)
     if answered:
-        altered = "; of altered training, the run without the attack" * (
+        altered = " (of altered training: the run without the attack)" * (
             INTEGRITY in {one.question for one in answered}
         )
         yield f"Baseline: the same adversary without the messages of the rounds{altered}."
@@ -283,7 +285,7 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
     first = followed(records)
     compared = max(1, len(first) * (len(records) - 1))
     columns = (
-        Column("case"), Column("measured", "figure"), Column("excess", "value"), Column("against the first"),
+        Column("case"), Column("measured", "figure"), Column("excess", "value"), Column(f"against {next(iter(records), '')}"),
     )  # fmt: skip
     sheets = []
     for question, asked in first.items():

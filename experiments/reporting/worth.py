@@ -99,7 +99,7 @@ def worth_lines(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     head = "Joining pays" if overall.low > 0 else "Joining costs" if overall.high < 0 else "No gain shown"
     return [
         f"Worth joining? test {task.label(task.metric)} {short(joined)}, alone {short(alone)}: gain {interval(overall)}",
-        f"{head}; {num_gain} of {num_clients} clients gain, {num_lose} lose (same seed, data and rounds).",
+        f"{head} over all clients. Single clients: {num_gain} of {num_clients} gain, {num_lose} lose (same seed, data, rounds).",
     ]
 
 

@@ -57,7 +57,7 @@ def test_clients_that_share_entities_gain(tmp_path: Path) -> None:
     assert gain.value == pytest.approx(pair[0].utility["mrr"].value - pair[1].utility["mrr"].value)
     lines = worth_lines([pair])
     assert lines[0].startswith("Worth joining? test MRR .")
-    assert lines[1].startswith(f"Joining pays; {counted([pair])[0]} of 3 clients gain, 0 lose")
+    assert lines[1].startswith(f"Joining pays over all clients. Single clients: {counted([pair])[0]} of 3 gain, 0 lose")
     rows = gain_sheet({"joined": pair}).rows
     assert [row[1] for row in rows] == ["client-0", "client-1", "client-2", ALL]
     assert rows[-1][-1] == "gains"
