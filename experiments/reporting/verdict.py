@@ -38,7 +38,7 @@ from fkgsec.attacks.registry import ATTACKS
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import at_level, critical_value
 from fkgsec.experiments.reporting.frames import attack_name, leading_by_place, leading_figures
-from fkgsec.experiments.reporting.sheets import Column, Sheet, count, interval, short
+from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, short
 from fkgsec.experiments.reporting.worth import trains_alone
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
@@ -227,8 +227,9 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
         yield f"leak {' or '.join(f'{leak:g}' for leak in sorted(leaks))}: share of its entities that the client tells the server"
     labels = {answer.label for answer in verdict.answers}
     words = dict.fromkeys(answer.word for answer in verdict.answers if answer.label == LEAKS)
+    compared = verdict.answers[0].compared
     meanings = (
-        (LEAKS, f"above the baseline, corrected for {count(verdict.answers[0].compared, 'figure')}"),
+        (LEAKS, f"above the baseline, corrected for {compared} figures" if compared > 1 else "above the baseline"),
         (EXPOSED, "sent by the protocol"),
         (NO_EVIDENCE, "the stated excess would have shown with 90 % probability"),
     )
