@@ -433,7 +433,9 @@ def _sharpest(case: _Case, num_references: int) -> Ruler | None:
     best: tuple[float, Ruler | None] = (math.inf, None)
     for name in READINGS:
         runs, memory = case.runs[name], memory_of(case.runs[name], case.forgotten)
-        for controls in (False, True) if memory is not None else ():
+        if memory is None:
+            continue
+        for controls in (False, True):
             errors = [
                 case.against(name, runs.values[k], runs.without(k), against_controls=controls).error
                 for k in range(num_references)

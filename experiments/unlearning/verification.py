@@ -311,8 +311,8 @@ def verify(
     unchecked = [] if forget else [REQUEST_UNKNOWN]
     results: Results = {"raw": before} if before is not None else {}
     audited, own, forgetting, evidence, verdict = auditor.read(candidate.result), None, None, None, None
-    for look in looks(options.references, options.budget):
-        # A verdict that cannot be "forgotten" for another reason takes no more trainings.
+    # Without the request no reference makes it "forgotten", so a single look spends the whole error.
+    for look in looks(options.references, options.references if unchecked else options.budget):
         if (*key, look) not in kept:
             kept[*key, look] = auditor.own_runs(
                 look, options.shadows if measurable else 0, shares if measurable else [], thresholds, own
@@ -343,7 +343,7 @@ def verify(
                 relearn_steps=options.relearn_steps,
             )
         verdict = judge(forgetting.membership, thresholds, evidence, unchecked, look.spending)
-        if verdict.outcome != "inconclusive" or unchecked:
+        if verdict.outcome != "inconclusive":
             break
     assert own is not None
     assert forgetting is not None
