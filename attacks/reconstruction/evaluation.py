@@ -6,6 +6,10 @@ linked pairs given to the adversary (fedr.txt's way). Without that gift it ranks
 Beside each stand the same figure for an adversary with the same knowledge and no embeddings, and the most that this knowledge
 can give.
 
+Relations are inferred in several ways (`fkgsec.attacks.reconstruction.relation_guesses`), and the strongest heads the verdict.
+`--inference mlp` adds a multilayer perceptron. TRR under `collusion` at leak 1 with TransE, by `learned` and by `mlp`: embedded
+hospitals of 13,500 triples (dimension 128) .356 and .359, of 3,000 triples (dimension 32) .390 and .404, UMLS .594 and .598.
+
 Source: fedr.txt 3.1; the baselines and the attack without linked pairs are ours.
 """
 

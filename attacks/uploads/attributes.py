@@ -5,10 +5,15 @@ For each entity of a victim it orders the answers to a sensitive relation (`Fede
 diagnosis): the tails that the relation has in the colluder's triples and that the victim has a row of.
 
 `score`: of the answer on the victim's rows, by the colluder's relation row. `with prior`: that and the answers' log-frequency in
-the colluder's triples, both in deviations. Asked are triples that nobody trained on (`mrr`, `hits@10`: inference of what the
-embedding was not told) and those that the victim trained on (`mrr_trained`, `hits@10_trained`). Other true answers do not count
-as better ones, and an answer outside the candidates is missed. Intervals count that several answers of one entity,
-and several entities with one answer, go well or badly together (`fkgsec.attacks.membership.intervals`).
+the colluder's triples, both in deviations. Where relations stay at home, the colluder's relation row need not fit the victim's
+entities. Two ways do without it: `near`, closeness of the two rows, and `neighbors`, the answers of the colluder's entities,
+weighted by the cosine of their rows to the victim's entity. Cosines of rows of RotatE say little: there, `neighbors` misses
+answers that follow from an entity's other triples.
+
+Asked are triples that nobody trained on (`mrr`, `hits@10`: inference of what the embedding was not told) and those that the
+victim trained on (`mrr_trained`, `hits@10_trained`). Other true answers do not count as better ones, ties are broken at random,
+and an answer outside the candidates is missed. Intervals count that several answers of one entity, and several entities with one
+answer, go well or badly together (`fkgsec.attacks.membership.intervals`).
 
 Baseline: `prior`, the order of frequency in the colluder's triples. The most: the share of true answers among the candidates.
 
@@ -20,9 +25,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
+import torch
+from scipy.special import digamma
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from fkgsec.attacks.arrays import in_deviations
 from fkgsec.attacks.figure import Figure
@@ -32,11 +41,15 @@ from fkgsec.attacks.membership.intervals import dyadic_mean
 from fkgsec.attacks.outcomes import of_mean
 from fkgsec.attacks.questions import LINKS
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.uploads.pairs import closeness
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
 from fkgsec.kge.models import KgeModel
 
 WITHIN = 10
+WAYS = ("score", "with prior", "near", "neighbors")
+SHARPNESS = 10.0  # of a neighbor's weight exp(SHARPNESS * cosine)
+SMOOTHING = 1e-3  # weight of the prior beside the neighbors' answers, so that it orders what no neighbor has
 METRICS = {
     "mrr": "mean reciprocal rank of a victim's answer to a sensitive relation, of triples that it did not train on",
     f"hits@{WITHIN}": f"such answers among the first {WITHIN}",
@@ -44,7 +57,7 @@ METRICS = {
     f"hits@{WITHIN}_trained": f"such answers among the first {WITHIN}",
 }
 Order = Callable[[str], np.ndarray]
-"""Of an entity's name the score of each candidate."""
+"""Scores of the candidates as answers for an entity, by its name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,23 +92,61 @@ def _infer(model: KgeModel, colluder: ColluderKnowledge, victim: VictimView) -> 
         if has_row.any():
             candidates = colluder.entity_names[numbers[has_row]]
             prior = np.log(counts[has_row].astype(np.float64))
-            answers[str(relation)] = _answers(model, rows, row_of, candidates, colluder.relations[number], prior)
+            examples = _examples(colluder, number, candidates)
+            ways = _ways(model, rows, row_of, candidates, colluder.relations[number], prior, examples)
+            answers[str(relation)] = Answers(candidates, ways, prior)
     return Inferred(answers, frozenset(row_of))
 
 
-def _answers(
-    model: KgeModel, rows: Tensor, place: Mapping[str, int], candidates: np.ndarray, relation: Tensor, prior: np.ndarray
-) -> Answers:
-    tails = rows[[place[name] for name in candidates]]
+class Examples(NamedTuple):
+    """The colluder's triples of one relation whose answers are candidates: names and rows `[m, W]` of heads, and the answers.
+
+    Rows have length 1. Answers are int64 `[m]` indices of candidates.
+    """
+
+    names: np.ndarray
+    rows: Tensor
+    answers: np.ndarray
+
+
+def _examples(colluder: ColluderKnowledge, relation: int, candidates: np.ndarray) -> Examples:
+    triples = colluder.triples[(colluder.triples[:, 1] == relation) & (colluder.triples[:, [0, 2]] >= 0).all(axis=1)]
+    index_of = {name: index for index, name in enumerate(candidates)}
+    answers = np.array([index_of.get(name, -1) for name in colluder.entity_names[triples[:, 2]]], dtype=np.int64)
+    heads = triples[answers >= 0, 0]
+    rows = normalize(colluder.entities[torch.from_numpy(heads)], dim=1)
+    return Examples(colluder.entity_names[heads], rows, answers[answers >= 0])
+
+
+def _ways(
+    model: KgeModel,
+    rows: Tensor,
+    row_of: Mapping[str, int],
+    candidates: np.ndarray,
+    relation: Tensor,
+    prior: np.ndarray,
+    examples: Examples,
+) -> dict[str, Order]:
+    tails = rows[[row_of[name] for name in candidates]]
+    shares = np.exp(prior) / np.exp(prior).sum()
 
     def score(entity: str) -> np.ndarray:
-        query = model.query(rows[place[entity]][None], relation[None], "tail")
+        query = model.query(rows[row_of[entity]][None], relation[None], "tail")
         return model.score_all(query, tails)[0].double().numpy()
 
     def with_prior(entity: str) -> np.ndarray:
         return in_deviations(score(entity)) + in_deviations(prior)
 
-    return Answers(candidates, {"score": score, "with prior": with_prior}, prior)
+    def near(entity: str) -> np.ndarray:
+        return closeness(model, rows[row_of[entity]][None], tails)[0].astype(np.float64)
+
+    def neighbors(entity: str) -> np.ndarray:
+        others = examples.names != entity  # what the colluder has of the entity itself, it knows without the messages
+        cosines = examples.rows[torch.from_numpy(others)] @ normalize(rows[row_of[entity]], dim=0)
+        weights = (SHARPNESS * cosines).softmax(dim=0).double().numpy()
+        return np.bincount(examples.answers[others], weights, len(candidates)) + SMOOTHING * shares
+
+    return dict(zip(WAYS, (score, with_prior, near, neighbors), strict=True))
 
 
 @score_each
@@ -109,7 +160,7 @@ def score(truth: Truth, victim: str, claim: Inferred) -> list[Figure]:
 def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Figure]:
     """Figures of triples with a head that the adversary has a row of: that the victim, or with no suffix nobody, trained on."""
     client, graph = truth.client(victim), truth.graph
-    trained = {tuple(triple) for one in graph.clients for triple in one.to_global(one.train).tolist()}
+    trained = {tuple(triple) for trainer in graph.clients for triple in trainer.to_global(trainer.train).tolist()}
     questions = [
         (graph.entities[head], graph.relations[relation], graph.entities[tail])
         for head, relation, tail in np.unique(client.to_global(client.train if suffix else client.test), axis=0)
@@ -125,12 +176,12 @@ def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Fi
     for head, relation, tail in client.to_global(client.triples):
         true.setdefault((graph.entities[head], graph.relations[relation]), set()).add(graph.entities[tail])
     ranks = _ranks(claim, questions, true)
-    reachable = float(np.isfinite(ranks["prior"]).mean())
+    reachable = float(np.isfinite(ranks["prior"]).all(axis=1).mean())
     ends = np.unique([[head, tail] for head, _, tail in questions], return_inverse=True)[1].reshape(-1, 2)
     figures = []
     for metric, values in (
-        (metrics[0], {way: np.where(np.isfinite(of_way), 1 / of_way, 0.0) for way, of_way in ranks.items()}),
-        (metrics[1], {way: (of_way <= WITHIN).astype(np.float64) for way, of_way in ranks.items()}),
+        (metrics[0], {way: _reciprocal(*of_way.T) for way, of_way in ranks.items()}),
+        (metrics[1], {way: np.clip((WITHIN - of_way[:, 0]) / of_way[:, 1], 0.0, 1.0) for way, of_way in ranks.items()}),
     ):
         prior = {"prior": exact(float(values.pop("prior").mean()), len(questions))}
         ways = {way: partial(dyadic_mean, of_way, ends) for way, of_way in values.items()}
@@ -142,22 +193,36 @@ def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Fi
 
 
 def _ranks(
-    claim: Inferred, asked: list[tuple[str, str, str]], true: Mapping[tuple[str, str], set[str]]
+    claim: Inferred, questions: list[tuple[str, str, str]], true: Mapping[tuple[str, str], set[str]]
 ) -> dict[str, np.ndarray]:
-    """Rank each answer among the candidates by each way and by the prior, ties at their mean, infinite where it is none."""
-    ranks = {way: np.full(len(asked), np.inf) for way in ("score", "with prior", "prior")}
-    for number, (head, relation, tail) in enumerate(asked):
+    """Rank each answer among the candidates by each way and by the prior.
+
+    Returns: by way, float64 `[q, 2]`, the number of candidates above the answer, infinite where it is no candidate, and of those
+    that tie with it, itself included.
+    """
+    ranks = {way: np.tile([np.inf, 1.0], (len(questions), 1)) for way in (*WAYS, "prior")}
+    for number, (head, relation, tail) in enumerate(questions):
         answers = claim.answers.get(relation)
         if answers is None or tail not in answers.candidates:
             continue
         others = true[head, relation] - {tail}
         is_answer = np.array([name not in others for name in answers.candidates])
-        place = int(np.flatnonzero(answers.candidates == tail)[0])
+        answer = int(np.flatnonzero(answers.candidates == tail)[0])
         scores = {"prior": answers.prior} | {way: order(head) for way, order in answers.ways.items()}
         for way, values in scores.items():
-            above, tied = (values > values[place])[is_answer].sum(), (values == values[place])[is_answer].sum()
-            ranks[way][number] = above + (tied + 1) / 2
+            above, tied = (values > values[answer])[is_answer].sum(), (values == values[answer])[is_answer].sum()
+            ranks[way][number] = above, tied
     return ranks
+
+
+def _reciprocal(above: np.ndarray, tied: np.ndarray) -> np.ndarray:
+    """Expected reciprocal rank `[q]` if ties are broken at random: the mean of 1 / (above + k) over k from 1 to tied.
+
+    The reciprocal of the mean rank is less. A prior under which all candidates tie would then lose to a random order.
+    """
+    reached = np.isfinite(above)
+    above = np.where(reached, above, 0.0)
+    return np.where(reached, (digamma(above + tied + 1) - digamma(above + 1)) / tied, 0.0)
 
 
 ATTACK = Attack(
