@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from fkgsec.errors import FkgsecError
 from fkgsec.protocols.core.errors import ProtocolError
 
-MOST_S, MOST_LETTERS = 10, 4000
+MOST_S, MOST_LETTERS = 10, 4000  # of CPU, so that other work on the machine does not count
 QUICK, MANY = 8, int(os.environ.get("FKGSEC_INPUTS", "400"))  # inputs of a reader
 Refusals = tuple[type[Exception], ...]
 OURS: Refusals = (FkgsecError, ProtocolError)
@@ -92,14 +92,14 @@ def tried(target: Target, folder: Path, max_examples: int) -> int:
         nonlocal count
         count += 1
         file.write_bytes(changed(good, changes))
-        started = time.monotonic()
+        started = time.process_time()
         try:
             target.read(file)
         except target.refusals as error:
             line = str(error)
             assert len(line) < MOST_LETTERS
             assert "\n" not in line
-        assert time.monotonic() - started < MOST_S
+        assert time.process_time() - started < MOST_S
         assert set(folder.rglob("*")) == places
 
     one()

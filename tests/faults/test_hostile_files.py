@@ -19,15 +19,15 @@ from fkgsec.errors import FkgsecError
 from fkgsec.experiments.audit.table_files import read_names, read_tables
 
 DIGITS = "9" * 5000
-MOST_LETTERS, MOST_S = 500, 10
+MOST_LETTERS, MOST_S = 500, 10  # of CPU, so that other work on the machine does not count
 
 
 def refused(read: Callable[[Path], object], path: Path) -> str:
     """The error's line, which is short and has no control character; how it was come by was quick."""
-    started = time.monotonic()
+    started = time.process_time()
     with pytest.raises(FkgsecError) as caught:
         read(path)
-    assert time.monotonic() - started < MOST_S
+    assert time.process_time() - started < MOST_S
     line = str(caught.value)
     assert len(line) - len(str(path)) < MOST_LETTERS
     assert line.isprintable()
