@@ -17,6 +17,7 @@ from statistics import NormalDist
 
 import msgspec
 
+from fkgsec.attacks.outcomes import Outcomes
 from fkgsec.estimate import Estimate, at_level, critical_value
 
 ALL = "all"  # stands for all victims together where a victim is named
@@ -61,6 +62,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         less_is_worse: whether the figure is an error, of which less is worse for the victim.
         exposed: the same figure of an adversary that reads what the protocol shows as it is, whatever was trained; None where
             the protocol shows nothing of it.
+        outcomes: what was reached on each item, of figures that verdicts go by (`keep_outcomes`); None where it is not kept.
     """
 
     attack: str
@@ -83,6 +85,7 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     colluder: str | None = None
     less_is_worse: bool = False
     exposed: Estimate | None = None
+    outcomes: Outcomes | None = None
 
     @property
     def key(self) -> str:
@@ -241,6 +244,31 @@ def leading(figures: Iterable[Figure], leads: Mapping[str, Sequence[str]]) -> di
             if not (figure.reason and place in by_place):  # of victims that differ, those that could be attacked
                 by_place[place] = figure
     return by_place
+
+
+def keep_outcomes(figures: Sequence[Figure], leads: Mapping[str, Sequence[str]]) -> list[Figure]:
+    """Keep outcomes where verdicts read them, and the ends of each item set once.
+
+    They are kept of leading figures by the strongest variant: of all victims together, of each where there is no such figure.
+
+    Args:
+        leads: as for `leading`.
+    """
+    headlines = {id(figure) for figure in headline(figures)}
+    together = {figure.question for figure in figures if figure.victim == ALL and not figure.reason}
+    sets: set[str] = set()
+    kept = []
+    for figure in figures:
+        outcomes = figure.outcomes
+        leads_here = figure.metric in leads.get(figure.attack, (figure.metric,)) and id(figure) in headlines
+        if outcomes is None or not leads_here or (figure.victim != ALL and figure.question in together):
+            kept.append(figure if outcomes is None else msgspec.structs.replace(figure, outcomes=None))
+            continue
+        if outcomes.items in sets:
+            outcomes = msgspec.structs.replace(outcomes, ends=b"")
+        sets.add(outcomes.items)
+        kept.append(msgspec.structs.replace(figure, outcomes=outcomes))
+    return kept
 
 
 def _rank(figure: Figure) -> tuple[bool, bool, float]:

@@ -26,7 +26,7 @@ import numpy as np
 import pandas as pd
 
 from fkgsec.arguments import settings_from
-from fkgsec.attacks.figure import NOT_ATTACKED, STRONGEST, TOGETHER, Figure
+from fkgsec.attacks.figure import NOT_ATTACKED, STRONGEST, TOGETHER, Figure, keep_outcomes
 from fkgsec.attacks.frames import HEADS, figures_to_frame, summary_rows
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import measure_membership
@@ -39,6 +39,7 @@ from fkgsec.attacks.options import (
     ThreatModel,
     threat_models,
 )
+from fkgsec.attacks.outcomes import Outcomes
 from fkgsec.attacks.view import NotAttacked, Victim, View, check_attackable
 from fkgsec.errors import SpecError, ThreatModelError
 from fkgsec.estimate import Estimate, exact
@@ -219,7 +220,14 @@ class Truth:
         return [self.figure(metric, victim, reason=str(reason)) for metric in metrics or self.attack.metrics]
 
     def figures(
-        self, metric: str, victim: str, ways: Mapping[str, Measure], guesses: Mapping[str, Estimate], **details: Any
+        self,
+        metric: str,
+        victim: str,
+        ways: Mapping[str, Measure],
+        guesses: Mapping[str, Estimate],
+        *,
+        outcomes: Callable[[str], Outcomes | None] | None = None,
+        **details: Any,
     ) -> list[Figure]:
         """A figure of each way to infer (`Figure.variant`), and one of the strongest of the ways and guesses.
 
@@ -229,6 +237,7 @@ class Truth:
         Args:
             ways: at least one, such as `{"distance": partial(dyadic_auc, linked, others, ends)}`.
             guesses: adversaries without what crossed, by name; the best one is the baseline.
+            outcomes: of a way, what it reaches on each item; kept of the best way.
             details: further fields of `Figure`.
         """
         worse = -1 if metric in self.attack.errors else 1
@@ -247,7 +256,14 @@ class Truth:
             )
         return [
             *figures_of,
-            msgspec.structs.replace(best, variant=STRONGEST, estimate=estimate, by=by, compared=compared),
+            msgspec.structs.replace(
+                best,
+                variant=STRONGEST,
+                estimate=estimate,
+                by=by,
+                compared=compared,
+                outcomes=outcomes(best.variant) if outcomes else None,
+            ),
         ]
 
     def membership(self, victim: str, members: np.ndarray, controls: np.ndarray) -> list[Figure]:
@@ -538,8 +554,9 @@ def run_attacks(
             raise SpecError(f"attack {one.name!r} is one on runs of the task {one.task!r}; on {algorithm}: {fitting}")
     made = [case for one in chosen for case in task.cases(one, result, options, leak_draws, train)]
     scores = [items for _, of_case in made for items in of_case]
+    figures = [figure for of_case, _ in made for figure in of_case]
     return Attacked(
-        [figure for figures, _ in made for figure in figures],
+        keep_outcomes(figures, {attack.name: attack.leading for attack in chosen}),
         pd.concat(scores, ignore_index=True) if scores else pd.DataFrame(),
     )
 

@@ -34,6 +34,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.options import THREAT_MODELS, UPDATE_RECOVERY
+from fkgsec.attacks.outcomes import of_mean
 from fkgsec.attacks.questions import UPLOADS
 from fkgsec.attacks.registry import Attack, Measure, Needs, Truth
 from fkgsec.attacks.view import NotAttacked
@@ -55,13 +56,14 @@ class Changes(NamedTuple):
     """True changes of a victim's rows float64 `[n, W]`, and those inferred by each way, in the same order.
 
     `read`: the way that reads what the protocol shows as it is, if any. `claimed`: of how many rows the adversary claims to have
-    the victim's own upload.
+    the victim's own upload. `ends`: int `[n, 1]`, the entity or relation of each row, None where it is not known.
     """
 
     true: np.ndarray
     inferred: Mapping[str, np.ndarray]
     read: str | None
     claimed: int
+    ends: np.ndarray | None = None
 
 
 def threats(asked: Sequence[str]) -> list[str]:
@@ -177,7 +179,8 @@ def figures_of(
         suffix: of both metrics. details: further fields of `Figure`.
     """
     true, num_rows = changes.true, len(changes.true)
-    cosine = {way: estimate.mean(cosines(true, guess), rng) for way, guess in changes.inferred.items()}
+    ends, by_row = changes.ends, {way: cosines(true, guess) for way, guess in changes.inferred.items()}
+    cosine = {way: estimate.mean(values, rng) for way, values in by_row.items()}
     error = {way: relative_error(true, guess, rng) for way, guess in changes.inferred.items()}
     figures: list[Figure] = []
     for metric, known, level, nothing, attainable in (
@@ -187,7 +190,8 @@ def figures_of(
         ways: dict[str, Measure] = {way: partial(level, value) for way, value in known.items()}
         *_, strongest = truth.figures(
             f"{metric}{suffix}", victim, ways, {NO_CHANGE: exact(nothing, num_rows)}, attainable=attainable,
-            exposed=known.get(changes.read or ""), counts={"claimed": changes.claimed}, **details,
+            exposed=known.get(changes.read or ""), counts={"claimed": changes.claimed},
+            outcomes=None if ends is None or metric != "cosine" else lambda way: of_mean(by_row[way], ends), **details,
         )  # fmt: skip
         figures.append(msgspec.structs.replace(strongest, variant=""))
     return figures
@@ -258,7 +262,7 @@ def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Rec
     moved = changed_rows(start, end)
     if not moved.any():
         raise NotAttacked(f"training in round {result.best_round} changed no row of {victim}")
-    mean, others = start, np.full_like(start, np.nan)
+    client, mean, others = truth.own(victim), start, np.full_like(start, np.nan)
     if recovered is not None:
         own = truth.rows_of(victim, table)[: len(names)]
         rows = table_rows(result, names, table) if recovered.summed else own
@@ -270,7 +274,11 @@ def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Rec
         del ways[UPLOAD]
     read = UPLOAD if UPLOAD in ways and recovered and not recovered.summed else AGGREGATE
     return Changes(
-        (end - start)[moved], {way: rows[moved] for way, rows in ways.items()}, read, int(claimed[moved].sum())
+        (end - start)[moved],
+        {way: rows[moved] for way, rows in ways.items()},
+        read,
+        int(claimed[moved].sum()),
+        (client.entity_ids if table == "entities" else client.relation_ids)[: len(names)][moved][:, None],
     )
 
 

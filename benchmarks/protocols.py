@@ -7,9 +7,12 @@ caches. Each element needs one keystream word for each mask, and adding it hides
 from __future__ import annotations
 
 import functools
+import time
+from collections import Counter
 from typing import Annotated
 
 import typer
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.rounds import bench_graph, best_of, print_table, time_round
 from fkgsec.defenses.transport import make_transport
@@ -18,7 +21,9 @@ from fkgsec.kge.options import KgeOptions
 from fkgsec.protocols import CipherName, psu
 from fkgsec.protocols.core.masking import mask_vector
 from fkgsec.protocols.core.prg import Ring, keystream, seeded
-from fkgsec.protocols.noise import DiscreteGaussian, Skellam, gaussian
+from fkgsec.protocols.core.rounds import SERVER, run
+from fkgsec.protocols.noise.sampling import DiscreteGaussian, Skellam, gaussian
+from fkgsec.protocols.secagg import safe_threshold
 
 ELEMENTS, PEERS = 10**7, 10
 BUFFER_BYTES = 2**18
@@ -56,14 +61,39 @@ def print_masking(repeats: int) -> None:
     print_table(title, ("ring", "cipher", "s", "floor s", "ratio"), rows)
 
 
+def time_union(num_identifiers: int, num_clients: int) -> tuple[float, dict[str, Counter[str]], psu.Union]:
+    """Seconds of all parties, bytes by direction and client, and the union of names that three clients hold each."""
+    names = tuple(f"client-{place}" for place in range(num_clients))
+    sets = {
+        name: [f"/m/{i:08d}" for i in range(num_identifiers) if (place - i) % num_clients < 3]
+        for place, name in enumerate(names)
+    }
+    randomness = {name: seeded(b"measure " + name.encode()) for name in (*names, SERVER)}
+    identities = {name: Ed25519PrivateKey.from_private_bytes(randomness[name](32)) for name in names}
+    public = {name: key.public_key().public_bytes_raw() for name, key in identities.items()}
+    sent: dict[str, Counter[str]] = {"up": Counter(), "down": Counter()}
+
+    def deliver(stage: str, sender: str, receiver: str, frame: bytes) -> tuple[bytes]:
+        sent["down" if sender == SERVER else "up"][receiver if sender == SERVER else sender] += len(frame)
+        return (frame,)
+
+    began = time.perf_counter()
+    plan = psu.Plan(b"measure", names, safe_threshold(num_clients), public, num_identifiers)
+    clients = {
+        name: psu.client_round(psu.join(plan, name, sets[name]), identities[name], randomness[name]) for name in names
+    }
+    union = run(psu.server_round(plan, randomness[SERVER]), clients, deliver).result
+    return time.perf_counter() - began, sent, union
+
+
 def print_unions() -> None:
     """Print seconds of whole unions, all parties one after the other, and bytes of the busiest client."""
     rows = []
     for num_identifiers, num_clients in ((237, 3), (15_000, 10), (100_000, 20)):
-        cost = psu.measure(num_identifiers, num_clients)
-        exact = "yes" if len(cost.union.identifiers) == num_identifiers else "NO"
-        up, down = (f"{size / 1e6:.2f}" for size in (cost.upload_bytes, cost.download_bytes))
-        rows.append((f"{num_identifiers:,}", str(num_clients), f"{cost.seconds:.2f}", up, down, exact))
+        seconds, sent, union = time_union(num_identifiers, num_clients)
+        exact = "yes" if len(union.identifiers) == num_identifiers else "NO"
+        up, down = (f"{max(sent[way].values()) / 1e6:.2f}" for way in ("up", "down"))
+        rows.append((f"{num_identifiers:,}", str(num_clients), f"{seconds:.2f}", up, down, exact))
     heads = ("identifiers", "clients", "s", "MB up a client", "MB down", "exact")
     print_table("Private set union, each identifier held by 3 clients", heads, rows)
 

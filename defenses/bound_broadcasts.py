@@ -209,7 +209,7 @@ def packed(server: History, clients: Mapping[str, ReceivedBroadcasts]) -> Tensor
 
 
 def unpack(tensor: Tensor, server: History, clients: Mapping[str, ReceivedBroadcasts]) -> None:
-    """Go on from what `packed` gave. Raises `RunError` where it is of an earlier version, or of other parties."""
+    """Go on from what `packed` gave. Raises `RunError` for what is none, or of other parties."""
     try:
         state = msgspec.msgpack.decode(tensor.numpy().tobytes(), type=_State)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter

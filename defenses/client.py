@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -60,54 +59,6 @@ class Part(NamedTuple):
         return whole
 
 
-@dataclass(frozen=True)
-class Guards:
-    """Defenses that a client applies to its rows in order: those of other packages, then `dp`."""
-
-    client: DefendedClient
-    table: Table
-
-    def protect(self, round: int, rows: Tensor, received: Tensor) -> Tensor:
-        """float64 `[num_uploaded, width]`. Raises `RunError` for a defense that gives rows of another shape or no numbers.
-
-        Rows that are no numbers before it, which a malicious client sends, stay so: whoever aggregates leaves them out.
-        """
-        for name, extra in self.client.terms.defense.others.items():
-            if not rows.isfinite().all():
-                break
-            protected = extra.protect(
-                round, self.table, rows, received, self.client.draw(f"defense {name}", self.table, round)
-            )
-            if protected.shape != rows.shape or not protected.isfinite().all():
-                shape = " x ".join(map(str, protected.shape))
-                raise RunError(
-                    f"defense {name} made {shape} values of the {' x '.join(map(str, rows.shape))} of {self.client.party}, or "
-                    "some that are not finite"
-                )
-            rows = protected.to(rows.dtype)
-        if self.client.terms.defense.dp:
-            rows = DifferentialPrivacy(self.client, self.table).protect(round, rows, received)
-        return rows
-
-
-@dataclass(frozen=True)
-class DifferentialPrivacy:
-    """Defense `dp` on a client's rows: clip the change and add the client's own noise. See `fkgsec.defenses.privacy`."""
-
-    client: DefendedClient
-    table: Table
-
-    def protect(self, round: int, rows: Tensor, received: Tensor) -> Tensor:
-        """float64 `[num_uploaded, width]`."""
-        terms = self.client.terms
-        assert terms.defense.dp is not None
-        values = clip_changes(rows.numpy(), received.numpy(), terms.defense.dp)
-        noise = terms.noise[self.table]
-        if isinstance(noise, LocalNoise):
-            values = noise.add(values, self.client.draw("local noise", self.table, round))
-        return torch.from_numpy(values)
-
-
 class DefendedClient:
     """See the module."""
 
@@ -135,7 +86,7 @@ class DefendedClient:
         self.guarded = guarded
         client.tells_weight = self.terms.defense.secagg is None
         if guarded and (self.terms.defense.dp or self.terms.defense.others):
-            client.guard = Guards(self, client.table)
+            client.guard = self.guard
 
     def place(self, table: Table, names: Sequence[str], *, bind: bool) -> None:
         """Find its rows in the list of names; `bind`: the list becomes part of its history."""
@@ -199,6 +150,35 @@ class DefendedClient:
         return Received(received.rows, torch.from_numpy(~local)[self.places[table]])
 
     # What it sends.
+
+    def guard(self, round: int, table: Table, rows: Tensor, received: Tensor) -> Tensor:
+        """Apply the defenses to its rows in order: those of other packages, then `dp`, which clips the change and adds the
+        client's own noise (`fkgsec.defenses.privacy`).
+
+        Rows that are no numbers before a defense of another package, which a malicious client sends, skip the rest of these:
+        whoever aggregates leaves them out. Returns float64 `[num_uploaded, width]`.
+
+        Raises:
+            RunError: a defense that gives rows of another shape or no numbers.
+        """
+        defense = self.terms.defense
+        for name, extra in defense.others.items():
+            if not rows.isfinite().all():
+                break
+            protected = extra.protect(round, table, rows, received, self.draw(f"defense {name}", table, round))
+            if protected.shape != rows.shape or not protected.isfinite().all():
+                shape = " x ".join(map(str, protected.shape))
+                raise RunError(
+                    f"defense {name} made {shape} values of the {' x '.join(map(str, rows.shape))} of {self.party}, or some that "
+                    "are not finite"
+                )
+            rows = protected.to(rows.dtype)
+        if defense.dp is None:
+            return rows
+        values, noise = clip_changes(rows.numpy(), received.numpy(), defense.dp), self.terms.noise[table]
+        if isinstance(noise, LocalNoise):
+            values = noise.add(values, self.draw("local noise", table, round))
+        return torch.from_numpy(values)
 
     def begin(self, round: int, table: Table, rows: Tensor) -> Part:
         """Make its part of a round's sums of its trained rows float32 `[num_uploaded, width]`."""

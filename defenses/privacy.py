@@ -21,20 +21,17 @@ import numpy as np
 
 from fkgsec.defenses.options import Defense, DpOptions, Noise
 from fkgsec.errors import SpecError
-from fkgsec.federation.protection import PrivacyGuarantee
 from fkgsec.protocols.core.errors import ProtocolError
 from fkgsec.protocols.core.fixed_point import FixedPoint
 from fkgsec.protocols.core.prg import Randomness, Ring
-from fkgsec.protocols.noise import DiscreteGaussian, Skellam, gaussian
 from fkgsec.protocols.noise.accounting import (
     compose,
-    distributed_discrete_gaussian_sigma,
-    gaussian_noise_multiplier,
     guarantee_of,
     ring_sensitivity,
-    skellam_variance,
+    scale_for,
 )
 from fkgsec.protocols.noise.guarantee import Guarantee, Releases
+from fkgsec.protocols.noise.sampling import DiscreteGaussian, Skellam, gaussian
 
 _NEIGHBOURING = {
     "client": "all values of one client's uploads replaced",
@@ -91,14 +88,13 @@ def local_noise(options: DpOptions, *, releases: int) -> LocalNoise:
     """
     accountant = options.accountant or "rdp"
     try:
-        multiplier = options.noise_multiplier
-        if multiplier is None:
-            assert options.epsilon is not None
-            multiplier = gaussian_noise_multiplier(
-                options.epsilon, rounds=releases, delta=options.delta, accountant=accountant
-            )
+        noise = Releases("gaussian", options.noise_multiplier or 1.0, releases)
+        if options.epsilon is not None:
+            scale = scale_for(options.epsilon, noise, delta=options.delta, accountant=accountant)
+            noise = replace(noise, scale=scale)
+        multiplier = noise.scale
         guarantee = guarantee_of(
-            [Releases("gaussian", multiplier, releases)],
+            [noise],
             delta=options.delta,
             unit=options.unit,
             neighbouring=_NEIGHBOURING[options.unit],
@@ -141,13 +137,14 @@ def ring_noise(
     for bits in range(FixedPoint.finest(num_clients, secagg.clip, ring=ring).fraction_bits, -1, -1):
         sensitivity = ring_sensitivity(2 * options.clip, dimension, bits)
         try:
-            sigma = _ring_sigma(options, noise, sensitivity, dimension=dimension, cohort=cohort, releases=releases)
+            num_samples = releases * num_clients * dimension
+            drawn = Releases(noise, 1.0, releases, sensitivity, dimension, cohort, num_samples=num_samples)
+            sigma = _ring_sigma(options, drawn)
             headroom = _TAIL * num_clients**0.5 * sigma / 2**bits
             encoding = FixedPoint(secagg.clip, bits, num_clients, ring, headroom)
             _distribution(noise, sigma)
-            scale, num_samples = (sigma**2 if noise == "skellam" else sigma), releases * num_clients * dimension
             guarantee = guarantee_of(
-                [Releases(noise, scale, releases, sensitivity, dimension, cohort, num_samples=num_samples)],
+                [replace(drawn, scale=sigma**2 if noise == "skellam" else sigma)],
                 delta=options.delta,
                 unit=options.unit,
                 neighbouring=_NEIGHBOURING[options.unit],
@@ -164,17 +161,13 @@ def ring_noise(
     )
 
 
-def _ring_sigma(
-    options: DpOptions, noise: Noise, sensitivity: float, *, dimension: int, cohort: int, releases: int
-) -> float:
+def _ring_sigma(options: DpOptions, noise: Releases) -> float:
     """The standard deviation of each client's noise, in units of the ring. Raises a `ProtocolError` where there is none."""
     if options.epsilon is None:
         assert options.noise_multiplier is not None
-        return options.noise_multiplier * sensitivity / cohort**0.5
-    releases_of = {"rounds": releases, "delta": options.delta, "smallest_cohort": cohort, "dimension": dimension}
-    if noise == "skellam":
-        return skellam_variance(options.epsilon, l2_sensitivity=sensitivity, **releases_of) ** 0.5
-    return distributed_discrete_gaussian_sigma(options.epsilon, l2_sensitivity=sensitivity, **releases_of)
+        return options.noise_multiplier * noise.l2_sensitivity / noise.smallest_cohort**0.5
+    scale = scale_for(options.epsilon, noise, delta=options.delta)
+    return scale**0.5 if noise.noise == "skellam" else scale
 
 
 def ring_of(defense: Defense) -> Ring:
@@ -210,14 +203,7 @@ def released(guarantees: Mapping[str, Guarantee], *, releases: int) -> dict[str,
     return {" and ".join(counted): compose(list(counted.values()))}
 
 
-def composed(before: Mapping[str, PrivacyGuarantee], after: Mapping[str, Guarantee]) -> dict[str, Guarantee]:
-    """Return what was released before and what is released now, together, by what each covers.
-
-    Raises `SpecError` for a guarantee that was not made by `fkgsec.protocols.noise.accounting`.
-    """
-    total = dict(after)
-    for tables, guarantee in before.items():
-        if not isinstance(guarantee, Guarantee):
-            raise SpecError(f"protection of {tables}: {type(guarantee).__name__} is no guarantee that composes")
-        total[tables] = compose([guarantee, after[tables]]) if tables in after else guarantee
-    return total
+def composed(before: Mapping[str, Guarantee], after: Mapping[str, Guarantee]) -> dict[str, Guarantee]:
+    """Return what was released before and what is released now, together, by what each covers."""
+    both = {tables: compose([before[tables], after[tables]]) for tables in before.keys() & after.keys()}
+    return {**after, **before, **both}

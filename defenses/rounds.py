@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -52,10 +51,9 @@ from fkgsec.protocols.core.rounds import (
     ServerRound,
     Silence,
 )
-from fkgsec.protocols.secagg import Setting, Stage, Sum
+from fkgsec.protocols.secagg import STAGES, Setting, Stage, Sum
 from fkgsec.protocols.secagg.messages import Survivors, decode, kind_of
 from fkgsec.protocols.secagg.opening import ClosedSecret
-from fkgsec.protocols.secagg.session import STAGES
 
 INNER = ("secagg-", "psu-")  # how the kinds of messages of these protocols begin
 CLAIM, CLAIMS, SENT_ROWS, FAILED = "broadcast-claim", "broadcast-claims", "suppress-sent-rows", "suppress-failed"
@@ -159,17 +157,11 @@ def _opened(replies: Replies, seal: Seal, answered: set[str]) -> Iterator[tuple[
         yield party, seal.within(reply, party, SERVER)
 
 
-class Inner(NamedTuple):
-    """End of a client's part of a protocol: what it returned, or the frame of the round around it that came instead."""
-
-    result: object
-    following: Frames = ()
-
-
 def _client_side(
     inner: ClientRound, seal: Seal, party: str, signed: Callable[[tuple[str, ...]], None] = lambda survivors: None
-) -> ClientRound[Inner]:
-    """A protocol's round. Where the server goes on without this client, the frame that comes next ends it.
+) -> ClientRound[tuple[object, Frames]]:
+    """A protocol's round: what it returned. Where the server goes on without this client, the frame that comes next ends it, and
+    is returned beside None.
 
     Args:
         signed: told who is in the sum, once the client has confirmed it.
@@ -184,11 +176,11 @@ def _client_side(
         kind = frame[0].label
         if not kind.startswith(INNER):
             inner.close()
-            return Inner(None, frame)
+            return None, frame
         try:
             replies.append(inner.send(content))
         except StopIteration as end:
-            return Inner(end.value)
+            return end.value, ()
         if kind == "secagg-survivors" and not isinstance(replies[0], Silence):
             decoded = decode(content)
             assert isinstance(decoded, Survivors)
@@ -229,9 +221,9 @@ def client_union(client: DefendedClient, table: Table) -> ClientRound[list[str]]
     """The union, once everything that the client holds was found in it."""
     joined = psu.join(client.terms.union(table), client.party, client.tables[table].holding.names)
     inner = psu.client_round(joined, client.identity, client.draw("psu", table, 0))
-    ended = yield from _client_side(inner, Seal(0, table), client.party)
-    assert isinstance(ended.result, tuple)
-    return list(map(sys.intern, ended.result))  # what each client of one process was sent is in memory once
+    union, _ = yield from _client_side(inner, Seal(0, table), client.party)
+    assert isinstance(union, tuple)
+    return list(map(sys.intern, union))  # what each client of one process was sent is in memory once
 
 
 # Broadcasts that are bound.
@@ -434,10 +426,10 @@ def client_upload(client: DefendedClient, round: int, table: Table, parties: Seq
     where = f"{table}, before the sum of round {round}"
     client.log.check_claims(shown, setting.identities, setting.session, round, where)
     following = frame[1:] or (yield NOTHING)  # without keys the sum goes on without it, if at all
-    counted = yield from _going_on(summing, following)
+    _, frame = yield from _going_on(summing, following)
     if not terms.defense.suppress:
         return
-    sent_rows = _told(client, seal, counted.following)
+    sent_rows = _told(client, seal, frame)
     if client.party not in members:
         return
     client.keep_back(table, client.sent_rows[table][1] & ~client.log.local_rows(table, num_rows))
@@ -462,7 +454,7 @@ def _told(client: DefendedClient, seal: Seal, frame: Frames) -> bytes:
 
 def _client_sum(
     client: DefendedClient, seal: Seal, purpose: str, setting: Setting, signed: Callable[[tuple[str, ...]], None]
-) -> ClientRound[Inner]:
+) -> ClientRound[tuple[object, Frames]]:
     """Take part in a secure sum of the client's summands: of its rows and weights, or of one for each row that it holds."""
     table = seal.table
 

@@ -59,9 +59,9 @@ from fkgsec.defenses.options import check_defense, parse_defense
 from fkgsec.defenses.server import DefendedServer
 from fkgsec.defenses.statement import protection_of
 from fkgsec.defenses.terms import Entropy, Terms
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import SpecError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
-from fkgsec.exchange.parts import FilledRows, FilledTables, Sum
+from fkgsec.exchange.parts import FilledRows, LazyTensors, Sum
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import Channel, ProtocolMessage
 from fkgsec.federation.options import RunOptions
@@ -241,7 +241,7 @@ class DefendedTransport(Transport):
         server = self.uploading(round, table, participants)
         outcome = self._run(server, clients, rounds.silencing(self._deliver, dropouts)).result
         parts = {party: self.defended[party].parts[table] for party in rows}
-        self.inputs[table] = FilledTables(
+        self.inputs[table] = LazyTensors(
             {
                 party: FilledRows(len(before), torch.from_numpy(part.rows), torch.from_numpy(part.values))
                 for party, part in parts.items()
@@ -287,12 +287,7 @@ class DefendedTransport(Transport):
         unpack(tensor, self.central.log, {party: client.log for party, client in self.defended.items()})
 
     def restore(self, holdings: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
-        """Restore as in plaintext; a private union is read from its list, and all other knowledge follows from the transcript.
-
-        Raises `RunError` for a checkpoint without the entropy that its protocols began with.
-        """
-        if "entropy" not in tensors:
-            raise RunError("the checkpoint lacks the entropy of its protocols (an earlier version made it); start over")
+        """Restore as in plaintext; a private union is read from its list, and all other knowledge follows from the transcript."""
         fresh = b"" if self.options.protocol_seed is not None else secrets.token_bytes(SEED_BYTES)
         self._draw_from(Entropy(tensors["entropy"].numpy().tobytes(), self.run, fresh))
         transcript = self.channel.transcript

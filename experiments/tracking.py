@@ -95,12 +95,12 @@ class Mlflow:
             os.environ.setdefault(name, value)
         self._metric, self._param = Metric, Param
         self._client = MlflowClient(tracking_uri=uri)
-        known = self._client.get_experiment_by_name(EXPERIMENT)
-        experiment = known.experiment_id if known else self._client.create_experiment(EXPERIMENT)
+        experiment_known = self._client.get_experiment_by_name(EXPERIMENT)
+        experiment = experiment_known.experiment_id if experiment_known else self._client.create_experiment(EXPERIMENT)
         chosen = f"tags.fkgsec_run = '{identity}' and attributes.status = 'RUNNING'"
-        found = self._client.search_runs([experiment], filter_string=chosen, max_results=1)
-        made = found[0] if found else self._client.create_run(experiment, run_name=name, tags={"fkgsec_run": identity})
-        self._run = made.info.run_id
+        runs = self._client.search_runs([experiment], filter_string=chosen, max_results=1)
+        run = runs[0] if runs else self._client.create_run(experiment, run_name=name, tags={"fkgsec_run": identity})
+        self._run = run.info.run_id
 
     def log(self, round: int, values: Mapping[str, float]) -> None:
         """One request."""
@@ -245,14 +245,14 @@ class Trackers:
 
     def _fail(self, name: str, error: Exception) -> None:
         self._open.pop(name, None)
-        said = without_passwords(" ".join(str(error).split()) or type(error).__name__)
-        self._warn(printable(f"warning: {name}: {said}; the training goes on without it", 500))
+        message = without_passwords(" ".join(str(error).split()) or type(error).__name__)
+        self._warn(printable(f"warning: {name}: {message}; the training goes on without it", 500))
 
     def round_done(self, entry: RoundEntry) -> None:
         """Log a round."""
         self._start()
         self._seen += 1
-        self._each(lambda one: one.log(entry.round, of_round(entry, self._metric)))
+        self._each(lambda tracker: tracker.log(entry.round, of_round(entry, self._metric)))
 
     def close(self, *, finished: bool) -> None:
         """Log the end, from the record in the run's folder; of a run that was finished before, its rounds too."""
@@ -269,9 +269,9 @@ class Trackers:
         self._open = {}
 
     def _each(self, act: Callable[[Tracker], None]) -> None:
-        for name, one in list(self._open.items()):
+        for name, tracker in list(self._open.items()):
             with self._guarded(name):
-                act(one)
+                act(tracker)
 
 
 class Tracked(Observer):
@@ -310,11 +310,11 @@ class Tracked(Observer):
 
 def check_trackers(named: Sequence[str]) -> None:
     """Raises `SpecError` for a tracker that there is not, before anything is trained."""
-    for one in named:
-        kind, colon, where = one.partition(":")
+    for text in named:
+        kind, colon, where = text.partition(":")
         if kind not in ("tensorboard", "mlflow") or (colon and not where):
             raise SpecError(
-                f"track must be tensorboard, tensorboard:FOLDER, mlflow or mlflow:ADDRESS; got {without_passwords(one)!r}"
+                f"track must be tensorboard, tensorboard:FOLDER, mlflow or mlflow:ADDRESS; got {without_passwords(text)!r}"
             )
 
 
@@ -328,12 +328,12 @@ def track(named: Sequence[str], spec: RunSpec, folder: Path, warn: Callable[[str
     """
     identity = hashlib.sha256(f"{folder.resolve()} {spec.document()!r}".encode()).hexdigest()[:32]
     makers: dict[str, Callable[[], Tracker]] = {}
-    for one in named:
-        kind, _, where = one.partition(":")
+    for text in named:
+        kind, _, where = text.partition(":")
         if kind == "tensorboard":
-            makers[one] = functools.partial(TensorBoard, Path(where) / folder.name if where else folder / EVENTS)
+            makers[text] = functools.partial(TensorBoard, Path(where) / folder.name if where else folder / EVENTS)
         else:
-            makers[without_passwords(one)] = functools.partial(Mlflow, where or None, folder.name, identity)
+            makers[without_passwords(text)] = functools.partial(Mlflow, where or None, folder.name, identity)
     task = task_of(spec)
     return Trackers(makers, folder, task.metric, warn)
 

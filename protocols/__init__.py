@@ -2,7 +2,7 @@
 
 secagg    secure aggregation: the sum of the clients' vectors
 psu       private set union: the union of the clients' identifiers
-noise     for differential privacy: sampling, accounting, guarantees, audits
+noise     for differential privacy: sampling, accounting, guarantees
 core      what these stand on: errors, keys, rings, shares, masks, fixed point
 
 The words and limits below are those of options, which are read without loading a protocol.

@@ -1,9 +1,10 @@
 """Imports point down: experiments -> attacks, defenses -> fkgsec; defenses -> protocols; protocols -> nothing of ours.
 They form no cycle, also inside functions and under TYPE_CHECKING.
 
-Two modules are for all: `fkgsec.protocols.core.rounds`, which says how two sides of a round talk and knows nothing else, so
-that rounds of fkgsec and those of the protocols inside them have one driver, and `fkgsec.protocols.core.compiled`, which says
-where machine code is kept. They cannot lie in fkgsec, whose import loads torch.
+Three modules are for all: `fkgsec.protocols.core.rounds`, which says how two sides of a round talk and knows nothing else, so
+that rounds of fkgsec and those of the protocols inside them have one driver, `fkgsec.protocols.core.compiled`, which says where
+machine code is kept, and `fkgsec.protocols.noise.guarantee`, what a run states of its noise. They cannot lie in fkgsec, whose
+import loads torch.
 """
 
 import ast
@@ -31,6 +32,7 @@ ALLOWED = {
 FOR_ALL = {
     "fkgsec.protocols.core.rounds": ("torch", "numpy", "cryptography"),
     "fkgsec.protocols.core.compiled": ("torch", "cryptography"),
+    "fkgsec.protocols.noise.guarantee": ("torch", "numpy", "cryptography"),
 }
 """Each with packages whose import it must not cause."""
 

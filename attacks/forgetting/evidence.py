@@ -163,9 +163,28 @@ class _Case(NamedTuple):
     audited: list[Reading]
     references: list[Reading]
 
-    def against(self, reading: str, values: np.ndarray, runs: Runs) -> Paired:
+    def against(self, reading: str, values: np.ndarray, runs: Runs, *, against_controls: bool | None = None) -> Paired:
         """A run's values of a reading `[n]` against those of runs that never saw the triples."""
-        return paired_difference(values, runs, self.forgotten, against_controls=READINGS[reading])
+        controls = READINGS[reading] if against_controls is None else against_controls
+        return paired_difference(values, runs, self.forgotten, against_controls=controls)
+
+
+class Ruler(NamedTuple):
+    """What a share is measured by: a reading, whether it is held against the controls, and the gain of a memory in it."""
+
+    reading: str
+    against_controls: bool
+    memory: Memory
+
+    @property
+    def name(self) -> str:
+        """The reading, as a certificate names it."""
+        return f"{self.reading}, against controls" if self.against_controls else self.reading
+
+    def share(self, case: _Case, values: Mapping[str, np.ndarray], runs: Runs, level: float) -> Estimate:
+        """Measure the share that a run remembers by its readings, beside runs that never saw the triples."""
+        paired = case.against(self.reading, values[self.reading], runs, against_controls=self.against_controls)
+        return remembered_share(paired, self.memory, level)
 
 
 def measure_power(
@@ -188,11 +207,11 @@ def measure_power(
     power = {}
     for case in _cases(references[0], references, shadows, (), graph, audits):
         if isinstance(case, _Case) and case.asked:
-            reading, memory = _sharpest(case, len(references))
-            if memory is not None:
+            ruler = _sharpest(case, len(references))
+            if ruler is not None:
                 rng = generator(seed, "hidden", case.client, case.model)
                 power[case.client, case.model] = Power(
-                    _sensitivity(case, reading, memory, len(references), tolerance, seed, level),
+                    _sensitivity(case, ruler, len(references), tolerance, seed, level),
                     hiding_sensitivity(
                         case.runs["score"], case.forgotten, tolerance=tolerance, alarm=alarm, rng=rng, level=level
                     ),
@@ -205,7 +224,8 @@ class Spread(NamedTuple):
 
     Attributes:
         noise, memory: of the sharpest reading; None where no memory shows. exceedances: see `measure_exceedances`.
-        num_forgotten, num_controls: triples that it was measured on.
+        num_forgotten, num_controls: triples that it was measured on. num_members, num_effective_controls: of these, forgotten
+            ones with a match, and the effective number of their controls.
         reason: why there is nothing.
     """
 
@@ -216,6 +236,8 @@ class Spread(NamedTuple):
     exceedances: list[Exceedance]
     num_forgotten: int
     num_controls: int
+    num_members: int
+    num_effective_controls: float
     reason: str | None = None
 
 
@@ -228,15 +250,20 @@ def measure_spread(
         if not case.asked:
             continue
         if not isinstance(case, _Case):
-            spreads.append(Spread(case.client, case.model, None, None, [], 0, 0, case.reason))
+            spreads.append(Spread(case.client, case.model, None, None, [], 0, 0, 0, 0.0, case.reason))
             continue
-        reading, memory = _sharpest(case, len(references))
-        noise = None
-        if memory is not None:
-            noise = measure_noise(case.runs[reading], case.forgotten, against_controls=READINGS[reading])
-        counts = int(case.forgotten.sum()), int((~case.forgotten).sum())
+        ruler, noise = _sharpest(case, len(references)), None
+        if ruler is not None:
+            noise = measure_noise(case.runs[ruler.reading], case.forgotten, against_controls=ruler.against_controls)
+        audit = next(audit for audit in audits if audit.name == case.client)
+        counts = (
+            int(case.forgotten.sum()),
+            int((~case.forgotten).sum()),
+            len(audit.members),
+            audit.num_effective_controls,
+        )
         exceedances = measure_exceedances(case.runs["score"], case.forgotten)
-        spreads.append(Spread(case.client, case.model, noise, memory, exceedances, *counts))
+        spreads.append(Spread(case.client, case.model, noise, ruler and ruler.memory, exceedances, *counts))
     return spreads
 
 
@@ -265,14 +292,11 @@ def weigh_evidence(
             measure_hiding(one.audited["score"], case.runs["score"], case.forgotten, level) for one in case.audited
         ]
         tests, *of_plants = (_tests(case, one, hiding_of) for one, hiding_of in zip(case.audited, hiding, strict=True))
-        reading, memory = _sharpest(case, len(references))
-        if memory is None:
+        ruler = _sharpest(case, len(references))
+        if ruler is None:
             models.append(ModelEvidence(case.client, case.asked, case.model, tests))
             continue
-        share, *shares = (
-            remembered_share(case.against(reading, one.audited[reading], case.runs[reading]), memory, level)
-            for one in case.audited
-        )
+        share, *shares = (ruler.share(case, one.audited, case.runs[ruler.reading], level) for one in case.audited)
         own_power = power.get((case.client, case.model), Power())
         models.append(
             ModelEvidence(
@@ -281,7 +305,7 @@ def weigh_evidence(
                 case.model,
                 tests,
                 measurable_share(share),
-                reading,
+                ruler.name,
                 own_power.at_random,
                 [
                     PlantedShare(planted, measurable_share(estimate), min(test.p_value for test in hiding_of))
@@ -404,29 +428,30 @@ def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
     return tests
 
 
-def _sharpest(case: _Case, num_references: int) -> tuple[str, Memory | None]:
-    """The reading that measures a share with the least error, judged by the auditor's references alone."""
-    best: tuple[float, str, Memory | None] = (math.inf, "", None)
+def _sharpest(case: _Case, num_references: int) -> Ruler | None:
+    """The ruler that measures a share with the least error, judged by the auditor's references alone; None without a memory."""
+    best: tuple[float, Ruler | None] = (math.inf, None)
     for name in READINGS:
-        memory = memory_of(case.runs[name], case.forgotten)
-        if memory is None:
-            continue
-        errors = [
-            case.against(name, case.runs[name].values[k], case.runs[name].without(k)).error
-            for k in range(num_references)
-        ]
-        best = min(best, (float(np.mean(errors)) / memory.value, name, memory), key=lambda one: one[0])
-    return best[1], best[2]
+        runs, memory = case.runs[name], memory_of(case.runs[name], case.forgotten)
+        for controls in (False, True) if memory is not None else ():
+            errors = [
+                case.against(name, runs.values[k], runs.without(k), against_controls=controls).error
+                for k in range(num_references)
+            ]
+            best = min(
+                best, (float(np.mean(errors)) / memory.value, Ruler(name, controls, memory)), key=lambda one: one[0]
+            )
+    return best[1]
 
 
 def _sensitivity(
-    case: _Case, reading: str, memory: Memory, num_references: int, tolerance: float, seed: int, level: float
+    case: _Case, ruler: Ruler, num_references: int, tolerance: float, seed: int, level: float
 ) -> Sensitivity:
     """Measure the sensitivity to a share that is kept at random, on mixtures of the audit's own runs."""
-    runs = case.runs[reading]
+    runs = case.runs[ruler.reading]
 
     def finding(k: int, values: np.ndarray) -> Finding:
-        share = remembered_share(case.against(reading, values, runs.without(k)), memory, level)
+        share = ruler.share(case, {ruler.reading: values}, runs.without(k), level)
         return Finding(share.low > 0, share.high)
 
     def plants(share: float) -> list[Finding]:

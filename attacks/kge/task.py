@@ -106,8 +106,11 @@ def widen(figures: Sequence[Figure], others: Sequence[Sequence[Figure]]) -> list
         bound = None if figure.attainable is None or figure.less_is_worse else max(bounds)
         values = [each.estimate.value for each in same]
         estimate = over_draws(figure.estimate, values, "leaks", 1.0 if bound is None else bound)
+        outcomes = figure.outcomes
+        if outcomes is not None and len(same) == len(drawn) > 0:
+            outcomes = msgspec.structs.replace(outcomes, draws=(figure.estimate.value, *values))
         return msgspec.structs.replace(
-            figure, estimate=estimate, attainable=figure.attainable if bound is None else bound
+            figure, estimate=estimate, attainable=figure.attainable if bound is None else bound, outcomes=outcomes
         )
 
     return [figure if figure.reason else widened(figure) for figure in figures]

@@ -81,6 +81,8 @@ class Audited:
         reason: why there is no membership attack.
         unmatched: int64 `[u, 3]`, forgotten triples that nobody trains on any more and that have no control; where asked for.
         weights: float64 `[c]`, how many forgotten triples each control stands for; None: one each.
+        others: int64 `[o, 3]`, never-seen triples that match no forgotten one; where asked for. What holds each triple against
+            itself takes these as controls, too: they show what a training shifts in all triples.
     """
 
     place: int
@@ -92,11 +94,12 @@ class Audited:
     reason: str | None = None
     unmatched: np.ndarray = field(default_factory=lambda: np.empty((0, 3), dtype=np.int64))
     weights: np.ndarray | None = None
+    others: np.ndarray = field(default_factory=lambda: np.empty((0, 3), dtype=np.int64))
 
     @property
     def triples(self) -> np.ndarray:
-        """Members, then controls, then forgotten triples without a control, int64 `[m + c + u, 3]`."""
-        return np.concatenate([self.members, self.controls, self.unmatched])
+        """Members, controls, forgotten triples without a control, other never-seen ones, int64 `[m + c + u + o, 3]`."""
+        return np.concatenate([self.members, self.controls, self.unmatched, self.others])
 
     @property
     def compared(self) -> int:
@@ -115,9 +118,16 @@ class Audited:
         return np.concatenate([np.ones(len(self.members)), controls])
 
     @property
+    def num_effective_controls(self) -> float:
+        """Number of equal controls whose mean varies as much as that of the weighted ones (Kish 1965)."""
+        weights = self.compared_weights[len(self.members) :]
+        return float(weights.sum() ** 2 / max(1.0, (weights**2).sum()))
+
+    @property
     def all_forgotten(self) -> np.ndarray:
-        """Those of `triples` that are forgotten ones, bool `[m + c + u]`."""
-        return np.concatenate([self.forgotten, np.ones(len(self.unmatched), dtype=bool)])
+        """Those of `triples` that are forgotten ones, bool `[m + c + u + o]`."""
+        rest = np.arange(len(self.unmatched) + len(self.others)) < len(self.unmatched)
+        return np.concatenate([self.forgotten, rest])
 
 
 def audited_triples(
@@ -135,8 +145,8 @@ def audited_triples(
         graph: as the raw run was trained. retained: the same without the forgotten triples. forget: by client, local ids.
         seed: draws the controls.
         pools: by client, local ids: what controls are drawn from; None: each client's test triples.
-        unmatched: whether forgotten triples without a control are audited, too (by what needs none), and a control may stand for
-            several of them, by its weight.
+        unmatched: whether all triples are audited, too: forgotten ones without a control, and never-seen ones that match none.
+            Then a control may stand for several forgotten triples, by its weight.
     """
     own: dict[str, Audited] = {}
     for place, client in enumerate(graph.clients):
@@ -164,13 +174,20 @@ def audited_triples(
         except DataError as error:  # no control is like these triples; the other figures need none
             reason = str(error)
         rest = triples[~contains(members, triples) & ~contains(elsewhere, triples)] if unmatched else triples[:0]
-        own[client.name] = _enough(Audited(place, client.name, True, triples, members, controls, reason, rest, weights))
+        never_seen = triples[:0]
+        if unmatched:
+            never_seen = np.unique(client.test if pools is None else pools.get(client.name, triples[:0]), axis=0)
+            for seen in (client.train, client.valid, elsewhere, controls):
+                never_seen = never_seen[~contains(seen, never_seen)]
+        own[client.name] = _enough(
+            Audited(place, client.name, True, triples, members, controls, reason, rest, weights, never_seen)
+        )
     audits = []
     for place, client in enumerate(graph.clients):
         if client.name in own:
             audits.append(own[client.name])
             continue
-        forgotten, members, controls, rest = (
+        forgotten, members, controls, rest, never_seen = (
             np.unique(
                 np.concatenate(
                     [
@@ -180,13 +197,15 @@ def audited_triples(
                 ),
                 axis=0,
             )
-            for name in ("forget", "members", "controls", "unmatched")
+            for name in ("forget", "members", "controls", "unmatched", "others")
         )
         forgotten = forgotten[~contains(client.train, forgotten)]
-        members, controls, rest = (part[~contains(client.triples, part)] for part in (members, controls, rest))
+        members, controls, rest, never_seen = (
+            part[~contains(client.triples, part)] for part in (members, controls, rest, never_seen)
+        )
         weights = _weights_of(graph, client.to_global(controls), own.values()) if unmatched else None
         audits.append(
-            _enough(Audited(place, client.name, False, forgotten, members, controls, unmatched=rest, weights=weights))
+            _enough(Audited(place, client.name, False, forgotten, members, controls, None, rest, weights, never_seen))
         )
     return audits
 
@@ -278,8 +297,9 @@ def train_shadow(
     for audit in audits:
         if not audit.asked:
             continue
-        order = generator(seed, "shadow", number // 2, audit.name).permutation(len(audit.triples))
-        chosen[audit.name] = audit.triples[(order % 2 == 0) == (number % 2 == 0)]
+        halved = audit.triples[: len(audit.triples) - len(audit.others)]
+        order = generator(seed, "shadow", number // 2, audit.name).permutation(len(halved))
+        chosen[audit.name] = halved[(order % 2 == 0) == (number % 2 == 0)]
         client = retained.clients[audit.place]
         clients[audit.place] = replace_train(client, np.concatenate([client.train, chosen[audit.name]]))
     shadow_graph = replace(retained, clients=tuple(clients))

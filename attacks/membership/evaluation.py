@@ -23,6 +23,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.membership.audits import distinct_triples, mean_by
 from fkgsec.attacks.membership.figures import MAX_FPR, measure_membership, placements, tpr_at_fpr
 from fkgsec.attacks.membership.intervals import dyadic_auc, dyadic_tpr
+from fkgsec.attacks.outcomes import of_auc
 from fkgsec.attacks.registry import Measure, Truth
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, critical_value, exact
@@ -145,7 +146,8 @@ def score_figures(
         shares = {key: tpr_at_fpr(*parts, max_fpr, "remembered").tpr for key, parts in guesses.items()}
         values = {"chance": max_fpr} | {key: share.value for key, share in shares.items() if share is not None}
     baselines = {key: exact(value, n) for key, value in values.items()}
-    return truth.figures(metric, victim, measures, baselines, **details)
+    outcomes = (lambda way: of_auc(*ways[way], ends)) if max_fpr is None else None
+    return truth.figures(metric, victim, measures, baselines, outcomes=outcomes, **details)
 
 
 def _advantage(seed: int, group: Group, way: str, compared: int = 1) -> Estimate:

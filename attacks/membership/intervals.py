@@ -34,7 +34,7 @@ def dyadic_auc(members: np.ndarray, controls: np.ndarray, ends: np.ndarray, *, c
     """
     placed = placements(members, controls)
     auc = placed.members.mean()
-    influence = np.concatenate([(part - auc) / len(part) for part in placed])
+    influence = np.concatenate([(part - auc) / len(part) for part in (placed.members, placed.controls)])
     return estimate_auc(placed, _dyadic(influence, ends), "dyadic+newcombe", compared=compared)
 
 

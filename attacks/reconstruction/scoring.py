@@ -27,6 +27,7 @@ import pandas as pd
 from fkgsec import estimate
 from fkgsec.attacks.figure import STRONGEST, Figure
 from fkgsec.attacks.options import Inference
+from fkgsec.attacks.outcomes import Outcomes, of_mean
 from fkgsec.attacks.reconstruction.leakage import PUBLISHED, UNLINKED
 from fkgsec.attacks.reconstruction.relation_guesses import LEARNED_WAYS
 from fkgsec.attacks.reconstruction.unlinked import Unlinked
@@ -73,7 +74,9 @@ def figures_of(
     if published:
         return figures
     for (victim, group), pairs in zip(groups, zip(*made, strict=True), strict=True):
-        figures += [strongest(variants) for variants in zip(*pairs, strict=True)]
+        for variants in zip(*pairs, strict=True):
+            best = strongest(variants)
+            figures.append(msgspec.structs.replace(best, outcomes=_outcomes(best, group)))
         unlinked = group[0].unlinked if len(group) == 1 else []
         for metric in UNLINKED if unlinked else ():
             ways: dict[str, Measure] = {
@@ -107,6 +110,18 @@ def strongest(variants: Sequence[Figure]) -> Figure:
     if first.baseline is not None and first.baseline.value > estimate_of.value:
         estimate_of, by = _share(first.baseline.value, first, 1), "baseline"
     return msgspec.structs.replace(first, variant=STRONGEST, estimate=estimate_of, by=by, compared=len(ways))
+
+
+def _outcomes(figure: Figure, counts: Sequence[Counts]) -> Outcomes | None:
+    """What the strongest inference has right of each entity or triple; None where a victim could not be attacked."""
+    if any(count.reason for count in counts):
+        return None
+    item = "triple" if figure.metric == "trr" else "entity"
+    parts = [count.items.loc[count.items["item"] == item] for count in counts]
+    items = pd.concat([part[["head", "tail"] if item == "triple" else ["head"]] for part in parts])
+    chosen = [part[f"right_{figure.by}" if f"right_{figure.by}" in part else "right"] for part in parts]
+    names = np.unique(items.to_numpy().astype(str), return_inverse=True)[1].reshape(items.shape)
+    return of_mean(np.concatenate([right.to_numpy(dtype=bool) for right in chosen]), names)
 
 
 def _share(value: float, figure: Figure, compared: int) -> Estimate:

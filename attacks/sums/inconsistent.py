@@ -3,19 +3,22 @@
 Threat model: "server", one that sends what it likes. After one round it sends all clients but the victim rows of `FAR`, far
 beyond what a sum can hold: they upload the largest value in each number, whatever they train. In the next sum, rows that the
 victim does not hold are that value times their holders, and in all others what is left is the victim's upload. The first two
-rounds are trained once more for each victim, and once without the attack. Where clients refuse the broadcast or the sum, the
-server has what it has without the attack, and a remark says who refused.
+rounds are trained once more for each victim.
 
-`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`. Ways: `subtraction`, from
-the sum of the attacked run; `aggregate`, where the attack is refused. `holders`: the share of the table's rows of which the
-server tells whether the victim holds them; baseline: the commoner answer.
+Clients of `secagg` refuse such rows, and the attack does not apply. Nor can a server succeed with values that clients accept.
+Each client binds the history of its broadcasts to the session of a sum (`fkgsec.defenses.bound_broadcasts`). A client with
+another history than the rest is left out, or the sum does not open. So every sum contains only clients that were sent the same
+tables, and tables that are the same for all cannot single out one upload.
+
+`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`. `holders`: the share of the
+table's rows of which the server tells whether the victim holds them; baseline: the commoner answer.
 
 Source: Pasquini, Francati and Ateniese 2022, "Eluding secure aggregation in federated learning via model inconsistency".
 """
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -24,7 +27,7 @@ from torch import Tensor
 from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
-from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.questions import ENTITIES, UPLOADS
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.update_recovery import Changes
@@ -39,6 +42,7 @@ from fkgsec.randomness import generator
 SERVER_ACTIVE, SUBTRACTION = "server-active", "subtraction"
 LAST = 2  # round whose sum is taken apart
 FAR = 1e9  # a value that no training brings back within what a sum can hold
+REFUSED = "clients refuse it, and a sum has only clients that were sent one table, whatever its values"
 METRICS = {
     "cosine": update_recovery.METRICS["cosine"],
     "relative_error": update_recovery.METRICS["relative_error"],
@@ -89,63 +93,49 @@ def left_of_sum(opened: Opened) -> Taken:
 
 
 class Attacked(NamedTuple):
-    """The server's view of a victim: of the run without the attack, and, unless clients refuse, of one with it.
-
-    `honest`: the run without the attack, see `View.run`, and `by_sum` what its sum tells. `run`: the run with the attack, and
-    `taken` what is left of its sum; `refusal`: why clients refuse.
-    """
+    """What the server gets of a victim: the run with the attack, see `View.run`, and what is left of its sum."""
 
     table: Table
-    honest: int
-    by_sum: update_recovery.Recovered | None
-    run: int = 0
-    taken: Taken | None = None
-    refusal: str | None = None
+    run: int
+    taken: Taken
 
 
 def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Attacked | NotAttacked]:
-    """Train the first rounds without and with the attack."""
+    """Train the first rounds with the attack on each victim."""
     laboratory.check_sums(view)
     table = laboratory.settings.recipe.shared[0]
-    honest: KgeView = laboratory.train(last=LAST)
-    by_sum = update_recovery.recover(honest, table)
 
-    def attack(victim: Any) -> Attacked:
-        attempt = Attacked(table, honest.run, by_sum.get(victim.name))
+    def attack(victim: VictimView) -> Attacked:
         try:
             attacked: KgeView = laboratory.train(InconsistentServer(client_party(victim.name)), last=LAST)
         except NotAttacked:
             raise
         except FkgsecError as refusal:
-            return attempt._replace(refusal=f"refused, which ends the run: {refusal}")
-        sums = [one for one in attacked.sums_of(table) if one.round == LAST]
+            raise NotAttacked(f"{REFUSED}: {refusal}") from refusal
+        sums = [opened for opened in attacked.sums_of(table) if opened.round == LAST]
         if not sums:
             raise NotAttacked(f"too many fell silent: no sum of round {LAST} was opened")
-        return attempt._replace(run=attacked.run, taken=left_of_sum(sums[0]))
+        return Attacked(table, attacked.run, left_of_sum(sums[0]))
 
     return claim_each(view.victims, attack)
 
 
 @score_each
 def score(truth: Truth, victim: str, claim: Attacked) -> list[Figure]:
-    """Figures of a victim: of a run in which the server attacks it, or of the honest one where that is refused."""
-    table, taken = claim.table, claim.taken
-    changes = update_recovery.changes_of(truth, claim.honest, victim, table, claim.by_sum)
-    holds, guess = update_recovery.holds_rows(truth.runs[claim.honest], victim, table)
-    share = guess
-    if taken is not None:
-        result = truth.runs[claim.run]
-        names, start, end = update_recovery.client_rows(result, truth.index(victim), table)
-        claimed = taken.rows[update_recovery.table_rows(result, names, table)]
-        is_claimed = np.asarray(~np.isnan(claimed).any(axis=1))
-        moved = update_recovery.changed_rows(start, end)
-        inferred = np.where(is_claimed[:, None], claimed - start, 0.0)  # no claim is no change
-        changes = Changes((end - start)[moved], {SUBTRACTION: inferred[moved]}, None, int(is_claimed[moved].sum()))
-        share = proportion(int((taken.held == holds).sum()), len(holds))
+    """Compare what is left of the sum with the victim's upload."""
+    table, taken, result = claim.table, claim.taken, truth.runs[claim.run]
+    names, start, end = update_recovery.client_rows(result, truth.index(victim), table)
+    claimed = taken.rows[update_recovery.table_rows(result, names, table)]
+    is_claimed = np.asarray(~np.isnan(claimed).any(axis=1))
+    moved = update_recovery.changed_rows(start, end)
+    inferred = np.where(is_claimed[:, None], claimed - start, 0.0)  # no claim is no change
+    changes = Changes((end - start)[moved], {SUBTRACTION: inferred[moved]}, None, int(is_claimed[moved].sum()))
+    holds, guess = update_recovery.holds_rows(result, victim, table)
+    share = proportion(int((taken.held == holds).sum()), len(holds))
     rng = generator(truth.seed, "inconsistent broadcast", victim)
     return [
-        *update_recovery.figures_of(truth, victim, changes, rng, remark=claim.refusal),
-        truth.figure("holders", victim, share, baseline=guess, attainable=1.0, remark=claim.refusal),
+        *update_recovery.figures_of(truth, victim, changes, rng),
+        truth.figure("holders", victim, share, baseline=guess, attainable=1.0),
     ]
 
 

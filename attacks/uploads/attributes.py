@@ -29,6 +29,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.intervals import dyadic_mean
+from fkgsec.attacks.outcomes import of_mean
 from fkgsec.attacks.questions import LINKS
 from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.view import NotAttacked, claim_each
@@ -133,7 +134,10 @@ def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Fi
     ):
         prior = {"prior": exact(float(values.pop("prior").mean()), len(questions))}
         ways = {way: partial(dyadic_mean, of_way, ends) for way, of_way in values.items()}
-        figures += truth.figures(metric, victim, ways, prior, attainable=reachable, counts={"triples": len(questions)})
+        figures += truth.figures(
+            metric, victim, ways, prior, outcomes=lambda way, values=values: of_mean(values[way], ends),
+            attainable=reachable, counts={"triples": len(questions)},
+        )  # fmt: skip
     return figures
 
 

@@ -78,20 +78,20 @@ def audit(
         requested = require_triples(make_spec(None, options), "audit")  # the values are checked before anything is read
         spec = msgspec.structs.replace(manifest.spec, **{name: getattr(requested, name) for name in options})
         read = read_tables(tables, manifest.spec.model)
-    made, items = audit_tables(read, spec.load_graph(), spec.federation_options(), spec.attack_options(), manifest)
+    audited, items = audit_tables(read, spec.load_graph(), spec.federation_options(), spec.attack_options(), manifest)
     if not quiet:
         console = make_console(stderr=json == "-")
         if details:
-            print_sheets(console, attack_sheets(made.figures))
-            for line in words.figure_aid(made.figures):
+            print_sheets(console, attack_sheets(audited.figures))
+            for line in words.figure_aid(audited.figures):
                 console.print(line, soft_wrap=True, highlight=False)
-        print_sheets(console, [verdict_sheet(verdict_of(made.figures), "Verdict on the tables", SURE_TABLES)])
+        print_sheets(console, [verdict_sheet(verdict_of(audited.figures), "Verdict on the tables", SURE_TABLES)])
     if scores is not None:
         content = io.BytesIO()
         items.to_parquet(content, index=False)
         write_new(scores, content.getvalue(), overwrite=overwrite)
     if json is not None:
-        encoded = msgspec.json.format(msgspec.json.encode(made), indent=2) + b"\n"
+        encoded = msgspec.json.format(msgspec.json.encode(audited), indent=2) + b"\n"
         if json == "-":
             sys.stdout.write(encoded.decode())
         else:

@@ -235,8 +235,8 @@ def _read_client(folder: Path, model: ModelName) -> dict[str, NamedRows]:
     arrays += [(table, path) for table, pattern in _DGL_KE.items() for path in sorted(folder.glob(pattern))]
     states = sorted(path for path in folder.iterdir() if path.suffix in (".pt", ".pth", SINGLE_FILE))
     if len(states) > 1 or (states and arrays) or len({key for key, _ in arrays}) < len(arrays):
-        found = ", ".join(path.name for path in (*(path for _, path in arrays), *states))
-        raise RunError(f"{folder}: {found} stand side by side; leave one table of each kind")
+        names = ", ".join(path.name for path in (*(path for _, path in arrays), *states))
+        raise RunError(f"{folder}: {names} stand side by side; leave one table of each kind")
     if states:
         rows = _read_state(states[0], model)
     elif arrays:

@@ -72,10 +72,10 @@ def _algorithm(name: str) -> Iterator[str]:
         yield f"Defenses that it can run under: {', '.join(_fitting_defenses(recipe)) or 'none'}."
         able = [
             attack
-            for attack, made in attacks_of(recipe.task).items()
+            for attack, definition in attacks_of(recipe.task).items()
             if any(
-                made.needs_under(THREAT_MODELS[model]).never(name, THREAT_MODELS[model]) is None
-                for model in made.threat_models
+                definition.needs_under(THREAT_MODELS[model]).never(name, THREAT_MODELS[model]) is None
+                for model in definition.threat_models
             )
         ]
         yield f"Attacks whose needs it meets: {', '.join(able) or 'none'}."
@@ -109,7 +109,7 @@ def _threat_model(name: str) -> Iterator[str]:
     model = THREAT_MODELS[name]
     yield f"{name}: threat model. Use --threat {name}."
     for task, line in model.lines.items():
-        attacks = [attack for attack, made in attacks_of(task).items() if name in made.threat_models]
+        attacks = [attack for attack, definition in attacks_of(task).items() if name in definition.threat_models]
         yield f"{task_named(task).about}: {line}. Attacks: {', '.join(attacks) or 'none'}."
 
 

@@ -443,6 +443,7 @@ app.command("sign", rich_help_panel=MORE, epilog=integrity_cli.SIGN_EXAMPLES)(ex
 app.command("check", epilog=check_cli.EPILOG)(expected_errors(check_cli.check))
 app.command("report", epilog=reporting_cli.REPORT_EXAMPLES)(expected_errors(reporting_cli.report))
 app.command("view", rich_help_panel=MORE, epilog=reporting_cli.VIEW_EXAMPLES)(expected_errors(reporting_cli.view))
+app.command("worth", rich_help_panel=MORE, epilog=reporting_cli.WORTH_EXAMPLES)(expected_errors(reporting_cli.worth))
 app.command("plot", rich_help_panel=MORE, epilog=reporting_cli.PLOT_EXAMPLES)(expected_errors(reporting_cli.plot))
 app.command("results", rich_help_panel=MORE, epilog=reporting_cli.RESULTS_EXAMPLES)(
     expected_errors(reporting_cli.results)

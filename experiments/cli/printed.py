@@ -106,7 +106,7 @@ def _runs_sheet(graph: Any, runs: Mapping[str, tuple[RunSpec, Path]], records: P
         f"In all about {seconds:,.0f} s of training on one thread of this machine, without attacks, and {most / GIB:.2f} GiB "
         f"at once; {free.says} leaves {free.num_bytes / GIB:.1f} GiB."
     )
-    columns = tuple(map(Column, ("run", "rounds", "s", "GiB", "state", "folder")))
+    columns = (*map(Column, ("run", "rounds", "s", "GiB", "state")), Column("folder", drop=1))
     title = f"Runs on {graph.name}: {len(graph.clients)} clients"
     return Sheet(title, columns, tuple(rows), notes=tuple(notes))
 
@@ -217,7 +217,7 @@ def print_comparison(
     """
     from fkgsec.experiments.reporting import tables, words
     from fkgsec.experiments.reporting.matrix import has_matrix, matrix, sheet
-    from fkgsec.experiments.reporting.verdict import SURE, comparison_sheets
+    from fkgsec.experiments.reporting.verdict import PAIRED, SURE, comparison_sheets
     from fkgsec.experiments.reporting.worth import worth_sheet
     from fkgsec.experiments.runs.compare import UPDATE_AID
 
@@ -237,11 +237,11 @@ def print_comparison(
         print_sheets(console, tables.runs_sheets(records))
     narrow = {_folded(name): record for name, record in records.items()}
     print_sheets(console, [worth_sheet(narrow), *comparison_sheets(narrow)])
-    lines = [*words.lines_by_case(records, words.guarantee_lines), SURE, *remarks]
+    lines = [*words.lines_by_case(records, words.guarantee_lines), SURE, PAIRED, *remarks]
     if remark := words.temperature_remark(records):
         lines.append(f"{remark} Give --temperature 0 to train all cases so.")
-    pictures = f"comparison.json, comparison.png{', matrix.png' if has_matrix(records) else ''}"
-    print_lines(console, [*lines, f"Details: fkgsec show {folder} ({pictures})"])
+    files = [name for name in ("comparison.json", "comparison.png", "matrix.png") if (folder / name).exists()]
+    print_lines(console, [*lines, f"Details: fkgsec show {folder} ({', '.join(files)})"])
 
 
 def _folded(case: str, width: int = 18) -> str:

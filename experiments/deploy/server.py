@@ -69,7 +69,6 @@ from fkgsec.federation.steps import (
 from fkgsec.kge.local.evaluation import mean_reciprocal
 from fkgsec.kge.local.task import first_rows
 from fkgsec.protocols.core.rounds import Replies, ServerRound, Silence
-from fkgsec.protocols.noise.guarantee import Guarantee
 from fkgsec.version import __version__
 
 JOURNAL = "journal.bin"
@@ -483,9 +482,7 @@ def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Orig
         best_round=progress.best_round,
         protection=[*protection.lines(), *LEARNS, DRAWN[server.agreement.randomness], *audit, *absent],
         utility_shared=utility.shared,
-        guarantees={
-            tables: guarantee for tables, guarantee in protection.guarantees.items() if isinstance(guarantee, Guarantee)
-        },
+        guarantees=dict(protection.guarantees),
         withstands=protection.withstands,
         figures=figures,
         metric=TASK.metric,

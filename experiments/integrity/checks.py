@@ -38,7 +38,7 @@ from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.loop import CHECKPOINT
 from fkgsec.federation.messages import SparseRows, decode
-from fkgsec.federation.options import run_identities
+from fkgsec.federation.options import run_identity
 
 Outcome = Literal["holds", "broken", "unverifiable"]
 WITHOUT_DIGESTS = "made by a version that wrote no digests"
@@ -136,16 +136,16 @@ def _beside_checkpoint(path: Path, record: Record, place: Path) -> Iterator[Chec
         if not place.exists():
             return f"{place}: is not there"
         if record.origin is not None and record.origin.agreement:
-            identities: tuple[str, ...] = (record.origin.agreement,)
+            identity = record.origin.agreement
         else:
             options = record.spec.federation_options()
             if (place.parent / SPEC_FILE).exists():  # it may leave to the algorithm what the record spells out
                 spec = read_spec(place.parent)
                 same = spec.settled().federation_options() == record.spec.settled().federation_options()
                 options = spec.federation_options() if same else options
-            identities = run_identities(record.data, options)
+            identity = run_identity(record.data, options)
         try:
-            loaded.append(checkpoint.load(place, identities))
+            loaded.append(checkpoint.load(place, identity))
         except RunError as error:
             if record.origin is None and "another version" in str(error):
                 return str(error)
@@ -165,7 +165,8 @@ def _check_rounds(path: Path, record: Record, progress: Progress) -> None:
     if any(getattr(record, name) != getattr(progress, name) for name in ("rounds", "best_round", "metric")):
         pairs = zip(record.rounds, progress.rounds, strict=False)
         differs = next(
-            (f"round {one.round}" for one, other in pairs if one != other), "their number, the kept one or the metric"
+            (f"round {entry.round}" for entry, other in pairs if entry != other),
+            "their number, the kept one or the metric",
         )
         raise RunError(f"{path}: says other rounds than the checkpoint ({differs})")
 
@@ -184,11 +185,11 @@ def _check_bytes(path: Path, record: Record, tensors: Mapping[str, Tensor], prog
         frames = packing.frames_of(packing.view_below("frame.", tensors))
     except (ValueError, KeyError) as error:  # of a checkpoint without a digest
         raise RunError(f"{path}: the checkpoint's messages cannot be read ({error})") from error
-    for number, kept in frames.items():
+    for number, messages in frames.items():
         unmatched = Counter(
             (one.sender, one.receiver, one.kind, one.table, one.num_bytes) for one in lines if one.round == number
         )
-        for frame in kept:
+        for frame in messages:
             message = decode(frame)
             line = (message.sender, message.receiver, message.label, message.table, len(frame))
             if isinstance(message, SparseRows) and message.width == 0:  # kept for which rows were sent alone
@@ -214,14 +215,14 @@ def check_shares(path: Path, record: Record, scores: pd.DataFrame | None) -> Non
     columns = {"item", "victim", "threat_model", "leak", "right"}
     if missing := sorted(columns - set(scores)):
         raise RunError(f"{path}: not the scores of an attack; columns that are not there: {', '.join(missing)}")
-    for one in record.rebuilt:
+    for rebuilt in record.rebuilt:
         # A baseline's figure is an expectation, of which no item tells.
-        if one.reason or one.victim == ALL or one.by in ("baseline", "majority", "prior"):
+        if rebuilt.reason or rebuilt.victim == ALL or rebuilt.by in ("baseline", "majority", "prior"):
             continue
-        right = items_behind(one, scores)["right"].to_numpy(dtype=bool)
-        if not len(right) or abs(right.mean() - one.estimate.value) > _ROUNDING:
+        right = items_behind(rebuilt, scores)["right"].to_numpy(dtype=bool)
+        if not len(right) or abs(right.mean() - rebuilt.estimate.value) > _ROUNDING:
             raise RunError(
-                f"{path}: not the scores of its record: {attack_name(one.threat_model, one.leak)}, {one.victim}, "
-                f"{one.metric}: {right.sum():,} of {len(right):,} right, the record says {one.estimate.value:.6f} of "
-                f"{one.estimate.n:,}"
+                f"{path}: not the scores of its record: {attack_name(rebuilt.threat_model, rebuilt.leak)}, {rebuilt.victim}, "
+                f"{rebuilt.metric}: {right.sum():,} of {len(right):,} right, the record says {rebuilt.estimate.value:.6f} of "
+                f"{rebuilt.estimate.n:,}"
             )

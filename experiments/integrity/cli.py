@@ -101,7 +101,7 @@ def _checks(places: list[Path], *, recompute: bool, force: bool, key: Path | Non
     for root in places:
         if root.is_file():
             yield root, check_record_file(root)
-            yield from ((root, one) for one in signature_check(root, key))
+            yield from ((root, finding) for finding in signature_check(root, key))
             continue
         if not root.is_dir():
             raise RunError(f"{root}: does not exist")
@@ -110,10 +110,10 @@ def _checks(places: list[Path], *, recompute: bool, force: bool, key: Path | Non
         if not runs and not groups:
             raise RunError(f"{root}: has no {RECORD_FILE}, {COMPARISON_FILE} or {SEEDS_FILE} in it")
         for folder in runs:
-            yield from ((folder, one) for one in check_folder(folder))
-            yield from ((folder, one) for one in signature_check(folder / RECORD_FILE, key))
+            yield from ((folder, finding) for finding in check_folder(folder))
+            yield from ((folder, finding) for finding in signature_check(folder / RECORD_FILE, key))
             if recompute:
-                yield from ((folder, one) for one in recomputed(folder, force=force))
+                yield from ((folder, finding) for finding in recomputed(folder, force=force))
         for path in groups:
             check = check_comparison if path.name == COMPARISON_FILE else check_seeds
-            yield from ((path, one) for one in check(path))
+            yield from ((path, finding) for finding in check(path))

@@ -51,14 +51,14 @@ def _check_seeds(path: Path) -> None:
         raise RunError(f"{path}: no record of several seeds of this version")
     if not several.runs:
         raise RunError(f"{path}: its figures are not those of any run")
-    said = msgspec.structs.replace(several, spec=several.spec.settled())
+    settled = msgspec.structs.replace(several, spec=several.spec.settled())
     runs = [path.parent / run for run in several.runs]
     attacks = [
         next(
             (
                 file
                 for file in sorted(run.glob(f"{ATTACKS}/*/{RECORD_FILE}"))
-                if read_record(file).spec.settled().replace(seed=said.spec.seed) == said.spec
+                if read_record(file).spec.settled().replace(seed=settled.spec.seed) == settled.spec
             ),
             run / ATTACKS / RECORD_FILE,  # does not exist
         )
@@ -69,7 +69,7 @@ def _check_seeds(path: Path) -> None:
         if all(file.exists() for file in files):
             again = record_of([read_record(file) for file in files])
             again = msgspec.structs.replace(again, spec=again.spec.settled())
-            wrong.append([name for name in said.__struct_fields__ if getattr(again, name) != getattr(said, name)])
+            wrong.append([name for name in settled.__struct_fields__ if getattr(again, name) != getattr(settled, name)])
     if all(wrong):
         unlike = ", ".join(min(wrong, key=len, default=["no record"]))
         raise RunError(f"{path}: {unlike} not as in the records of {', '.join(several.runs)}")

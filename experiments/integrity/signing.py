@@ -107,13 +107,13 @@ def check_signature(record: Path, public: Path) -> None:
     if not isinstance(key, Ed25519PublicKey):
         raise RunError(f"{public}: not an Ed25519 public key")
     try:
-        found = msgspec.json.decode(_read(path), type=Signature)
-        verify(key.public_bytes_raw(), bytes.fromhex(found.signature), found.message, signer=str(public))
+        signature = msgspec.json.decode(_read(path), type=Signature)
+        verify(key.public_bytes_raw(), bytes.fromhex(signature.signature), signature.message, signer=str(public))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: not a signature of schema {SCHEMA}") from error
     except BadSignature as error:
         raise RunError(f"{path}: not signed by the key {public}") from error
-    if msgspec.structs.replace(found, signature="") != _statement(record, sealed=False):
+    if msgspec.structs.replace(signature, signature="") != _statement(record, sealed=False):
         raise RunError(f"{record}: was changed after it was signed")
 
 

@@ -151,7 +151,7 @@ def make_forgotten(
                 began, unlearning = time.perf_counter(), msgspec.structs.replace(asked.options, seed=kge.seed)
                 result = unlearn(result, forget, unlearning, make_transport=make_transport)
                 seconds = time.perf_counter() - began
-        made = Forgotten(
+        forgotten = Forgotten(
             schema=SCHEMA,
             run=run,
             asked=asked,
@@ -163,22 +163,22 @@ def make_forgotten(
             environment=environment_of(kge.federation_options()),
             origin=Origin(""),
         )
-        seal = seal_of(msgspec.json.decode(encode_stored(made)))
-        made = msgspec.structs.replace(made, origin=Origin("", record=seal))
-        write_atomically(folder / FORGOTTEN_FILE, encode_stored(made))
-        return made
+        seal = seal_of(msgspec.json.decode(encode_stored(forgotten)))
+        forgotten = msgspec.structs.replace(forgotten, origin=Origin("", record=seal))
+        write_atomically(folder / FORGOTTEN_FILE, encode_stored(forgotten))
+        return forgotten
 
 
 def measure_quality(result: KgeResult, graph: FederatedGraph, forget: Forget) -> list[Quality]:
     """MRR and Hits@1 of every client's models on its forget set and on its test triples."""
     rows = []
     for index, client in enumerate(graph.clients):
-        known = known_triples(client, result.options)
+        filtered = known_triples(client, result.options)
         sets: dict[Triples, np.ndarray] = {"forget": forget.get(client.name, client.train[:0]), "test": client.test}
         for name, (model, tables) in client_models(result, index).items():
             for what, triples in sets.items():
                 if len(triples):
-                    ranks = filtered_ranks(model, tables.entities, tables.relations, triples, known)
+                    ranks = filtered_ranks(model, tables.entities, tables.relations, triples, filtered)
                     figures = utility(ranks, result.options.seed)
                     rows.append(
                         Quality(client.name, name, what, {key: figures[key] for key in figures if key in SHOWN})
@@ -192,7 +192,7 @@ def read_forgotten(path: Path) -> Forgotten | None:
     Raises:
         RunError: it is damaged, or was changed since it was written.
     """
-    made = read_if_of(path, SCHEMA, Forgotten) if path.exists() else None
-    if made is not None and made.origin.record != seal_of(msgspec.json.decode(path.read_bytes())):
+    forgotten = read_if_of(path, SCHEMA, Forgotten) if path.exists() else None
+    if forgotten is not None and forgotten.origin.record != seal_of(msgspec.json.decode(path.read_bytes())):
         raise RunError(f"{path}: was changed since it was written: its words have another digest")
-    return made
+    return forgotten

@@ -88,10 +88,8 @@ def run_of(record: Made) -> Record:
 
 @functools.cache
 def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
-    """The spec without what runs of one cell may differ in: seeds, draws, device and, without an attack, its options."""
+    """The spec without what runs of one cell may differ in: seeds, device and, without an attack, its options."""
     changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division by any seed counts
-    if hasattr(spec, "draws"):
-        changes["draws"] = "numpy"  # and so do draws by counters, which differ as those of another seed do
     if not attack:
         plain = type(spec)()
         changes |= {name: getattr(plain, name) for name in ATTACK_FIELDS if hasattr(plain, name)}
@@ -130,11 +128,11 @@ def read_records(places: Iterable[Path]) -> tuple[list[Made], list[str]]:
             raise RunError(f"{place}: is not there")
         for path in sorted(place.rglob("*.json")) if place.is_dir() else [place]:
             try:
-                made = read_made(path)
+                record = read_made(path)
             except (RunError, SpecError) as error:
                 if path == place:
                     raise
                 unreadable.append(str(error))
             else:
-                records += [made] if made else []
+                records += [record] if record else []
     return records, unreadable

@@ -80,8 +80,8 @@ def run_experiment(
     for job, error in run(todo, observe=observe, overwrite=overwrite, at_once=0 if force else min(jobs, len(todo))):
         if error is not None:
             failures.append((job, error))
-        elif made := read_made(job.record_file):
-            results.add(made)
+        elif record := read_made(job.record_file):
+            results.add(record)
         failed = {failed.cells[0]: f"seed {failed.spec.seed}: {why}" for failed, why in failures}
         table = table_of(experiment, results, failed)
         write_table(table, out)

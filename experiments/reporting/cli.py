@@ -1,4 +1,4 @@
-"""`fkgsec results`, `view`, `report` and `plot`: finished runs as tables, pages and pictures.
+"""`fkgsec results`, `view`, `report`, `worth` and `plot`: finished runs as tables, pages and pictures.
 
 fkgsec results runs --where threat_model=identifiers --where metric=trr --sort value --csv runs.csv
 fkgsec report runs/fede runs/secagg --out report.html
@@ -39,6 +39,9 @@ REPORT_EXAMPLES = (
 PLOT_EXAMPLES = (
     "Examples:\n\n  fkgsec plot runs/mine\n\n  fkgsec plot runs --kind utility-leakage --kind bytes --format svg\n\n"
     "  fkgsec plot runs/defenses/comparison.json --out pictures"
+)
+WORTH_EXAMPLES = (
+    "Examples:\n\n  fkgsec worth runs/defenses\n\n  fkgsec worth runs/seed-0 runs/seed-1 runs/seed-2 --out worth"
 )
 FORMATS = ("png", "svg")
 PICTURES = {
@@ -231,6 +234,33 @@ def report(
     page = render(assemble(shown, examples=examples, judged=by_name)).encode()
     write_new(out, page, overwrite=overwrite)
     typer.echo(f"Written to {out}: {count(len(shown), 'run')}, {len(page) / 1024:,.0f} KiB")
+
+
+def worth(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(help="comparisons, run folders or folders of these: each defense, and training alone"),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", help="folder for worth.md and worth.png")] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Set what joining gains against what it leaks, for each defense, over all seeds of the runs."""
+    from fkgsec.experiments.reporting import pictures
+    from fkgsec.experiments.reporting.joining import joining_picture, joining_sheet, weigh
+    from fkgsec.experiments.reporting.reading import read_runs
+    from fkgsec.experiments.reporting.sheets import markdown_lines, print_sheets
+
+    worths = weigh(run.record for run in read_runs(runs))
+    sheet = joining_sheet(worths)
+    if out is not None:
+        lines = [f"# {sheet.title}", "", *markdown_lines(sheet), "", *(f"{note}  " for note in sheet.notes)]
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise RunError(f"{out}: cannot be made ({error.strerror})") from error
+        write_new(out / "worth.md", ("\n".join(lines) + "\n").encode(), overwrite=overwrite)
+        write_new(out / "worth.png", pictures.saved(joining_picture(worths)), overwrite=overwrite)
+    print_sheets(make_console(), [sheet])
 
 
 def plot(

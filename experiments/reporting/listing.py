@@ -15,11 +15,18 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
-from rich.console import Console
 from rich.table import Table
 
 from fkgsec.errors import SpecError
-from fkgsec.experiments.reporting.sheets import NONE, Sheet, rows_of, terminal_table, written_rows
+from fkgsec.experiments.reporting.sheets import (
+    NONE,
+    Sheet,
+    narrowed,
+    rows_of,
+    terminal_table,
+    total_width,
+    written_rows,
+)
 
 SETTINGS = (
     "algorithm", "defense", "model", "data", "clients", "dim", "layers", "width", "temperature", "rounds", "seed", "commit",
@@ -32,8 +39,11 @@ HEADS = {
 FIGURE = ("attack", "place", "label", "value", "baseline", "attainable", "status")
 LEAST_FIRST = (
     "dirty", "commit", "seed", "seconds", "hits@10", "bytes_down", "bytes_up", "rounds", "temperature", "dim", "width", "layers",
-    "clients", "model",
+    "clients", "model", "defense", "algorithm", "attainable", "status", "mrr", "accuracy", "baseline",
 )  # fmt: skip
+SHORTENED_FROM = LEAST_FIRST.index(
+    "algorithm"
+)  # once this is left out, long texts are shortened before more columns go
 WIDE = 10_000  # more than any listing takes
 _CONDITION = re.compile(r"\s*([\w@]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -105,14 +115,14 @@ def listing_table(frame: pd.DataFrame, width: int) -> tuple[Table, list[str]]:
     names = ["run", *varied, *utility, *attacked, "bytes_up", "bytes_down", "seconds"]
     once = names.index("attack") if attacked else 0
     left_out: list[str] = []
-    table = terminal_table(Sheet(title, (), ()))
+    made = Sheet(title, (), ())
     for name in ["", *(name for name in LEAST_FIRST if name in names)]:
         if name:
             once -= names.index(name) < once
             names.remove(name)
             left_out.append(name)
         made = Sheet.of(title, shown, {head: HEADS.get(head, head) for head in names})
-        table = terminal_table(made, once=once)
-        if Console(width=WIDE).measure(table).maximum <= width:
+        can_shorten = not any(other in names for other in LEAST_FIRST[: SHORTENED_FROM + 1])
+        if total_width(narrowed(made, width) if can_shorten else made) <= width:
             break
-    return table, left_out
+    return terminal_table(narrowed(made, width), once=once), left_out

@@ -25,14 +25,17 @@ from matplotlib.text import Text
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter
 
 from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.questions import QUESTIONS
 from fkgsec.attacks.view import ALL
 from fkgsec.errors import RunError
-from fkgsec.estimate import Estimate
+from fkgsec.estimate import Estimate, exact
 from fkgsec.experiments.reporting.frames import attack_name, over_all
 from fkgsec.experiments.reporting.items import Run, relations_sheet
 from fkgsec.experiments.reporting.matrix import Matrix, level, matrix, written
 from fkgsec.experiments.reporting.membership import Curve, curves
-from fkgsec.experiments.reporting.sheets import NONE, interval
+from fkgsec.experiments.reporting.sheets import NONE, interval, mebibytes, short
+from fkgsec.experiments.reporting.verdict import followed, same_figure
+from fkgsec.experiments.reporting.worth import trains_alone
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import task_of
 from fkgsec.text import printable
@@ -45,6 +48,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
 ADDS_NOTHING, NOT_ATTACKED = (BLUE, 0.3), (GREY, 0.15)  # with alpha, so that a dark page shows through
 MOST_RUNS = len(COLOURS) * len(DASHES)
+MOST_CASES, MOST_COLUMNS = 6, 5  # of the picture of a comparison
+MATRIX_FILE = "matrix.png"
 MOST_PANELS, MOST_RELATIONS, MOST_VICTIMS, MOST_GROUPS = 3, 15, 8, 14
 LEGEND = (
     "Figure, and in brackets its base. Colour: how far a figure lies from its base (white: no better than the same adversary "
@@ -206,22 +211,70 @@ def panels(records: Mapping[str, Record], num_attacks: int) -> dict[str, Callabl
 
 
 def draw_comparison(records: Mapping[str, Record]) -> bytes:
-    """Draw a row for each case: utility, the first two figures of attacks by threat model with baselines, bytes and seconds."""
+    """Draw `comparison_figure`, as PNG."""
+    return saved(comparison_figure(records))
+
+
+def comparison_figure(records: Mapping[str, Record]) -> Picture:
+    """Draw utility, what the first questions' attacks got, and bytes, of the first cases: for a width of 600 pixels.
+
+    A row is a case that exchanges something; training alone is a line. Of more than `MOST_CASES` cases, the title names those
+    that are left out; the matrix has all.
+    """
     names = named(records)
-    drawn = panels(names, 2)
-    figure = Picture(figsize=(14, 1.8 + 0.7 * len(names)), layout="constrained")
-    widths = [3 if "." in title else 2 for title in drawn]
-    for axes, (title, draw) in zip(
-        figure.subplots(1, len(drawn), sharey=True, width_ratios=widths), drawn.items(), strict=True
+    joined = {name: record for name, record in names.items() if not trains_alone(record)} or names
+    shown = dict(list(joined.items())[:MOST_CASES])
+    alone = next((record for record in names.values() if trains_alone(record) and record not in joined.values()), None)
+    asked = dict(list(followed(shown).items())[: MOST_COLUMNS - 2])
+    task = task_of(next(iter(shown.values())).spec)
+    utilities = [record.utility[task.metric] for record in shown.values()]
+    sizes = [exact((record.bytes.up + record.bytes.down) / 2**20, 1) for record in shown.values()]
+    cells: dict[str, list[Estimate | None]] = {f"test {task.label(task.metric)}": [*utilities]}
+    bases: dict[str, list[float | None]] = {}
+    for question, figure in asked.items():
+        same = [same_figure(record, figure) for record in shown.values()]
+        title = f"{QUESTIONS[question]} {figure.label}"
+        cells[title] = [None if one is None or one.reason else one.estimate for one in same]
+        bases[title] = [one.baseline.value if one and one.baseline and not one.reason else None for one in same]
+    cells["MiB"] = [*sizes]
+
+    labels = ["\n".join(textwrap.wrap(name.replace(",", ", "), 15)).replace(", ", ",") for name in shown]
+    heights = [0.34 + 0.17 * label.count("\n") for label in labels]
+    paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+    picture = Picture(figsize=(8.4, 1.9 + 1.25 * sum(heights)), layout="constrained")
+    ends = np.cumsum(heights)
+    places = [float(end - height / 2) for end, height in zip(ends, heights, strict=True)]
+    for axes, (title, column) in zip(
+        picture.subplots(1, len(cells), sharey=True, squeeze=False)[0], cells.items(), strict=True
     ):
-        draw(axes)
-        axes.set_title(title, fontsize=10)
-    figure.axes[0].set_yticks(list(range(len(names)))[::-1], list(names), fontsize=8)
-    legend(figure)
+        most = max([1e-9, *(cell.high for cell in column if cell), *(base for base in bases.get(title, ()) if base)])
+        for place, cell, base in zip(places, column, bases.get(title, [None] * len(column)), strict=True):
+            if cell is None:
+                axes.text(0, place, " n/a", va="center", fontsize=9, color=GREY)
+                continue
+            color = ORANGE if title in bases else GREY
+            draw_bars(axes, [place], [cell], 0.2, [base], color=color)
+            written_value = mebibytes(cell.value * 2**20) if title == "MiB" else short(cell)
+            axes.text(
+                max(cell.high, base or 0) + 0.06 * most, place, written_value, va="center", fontsize=10, bbox=paper
+            )
+        if alone is not None and column == utilities:
+            axes.axvline(alone.utility[task.metric].value, color="black", lw=1.2, ls="--")
+            axes.set_xlabel("dashed: alone", fontsize=9)
+        elif title in bases:
+            axes.set_xlabel("black: baseline", fontsize=9)
+        axes.set(xlim=(0, 1.75 * most), ylim=(float(ends[-1]), 0))
+        axes.set_title("\n".join(textwrap.wrap(title, 16)), fontsize=10, va="bottom")
+        axes.xaxis.set_major_locator(MaxNLocator(2))
+        axes.tick_params(labelsize=9)
+        axes.spines[["top", "right"]].set_visible(False)
+    picture.axes[0].set_yticks(places, labels, fontsize=10)
     first = next(iter(names.values()))
+    missing = len(joined) - len(shown)
+    more = f" · {missing} more in {MATRIX_FILE}" if missing else ""
     data = printable(first.data.name, MOST_LETTERS)
-    figure.suptitle(f"{data} · {first.spec.model} · {len(first.data.clients)} clients", fontsize=11)
-    return saved(figure)
+    picture.suptitle(f"{data} · {first.spec.model} · {len(first.data.clients)} clients{more}", fontsize=10)
+    return picture
 
 
 def _matrix(runs: Sequence[Run]) -> Matrix:
@@ -271,14 +324,20 @@ def utility_leakage(runs: Sequence[Run]) -> Picture | None:
 
 
 def _point(axes: Axes, figure: Figure, utility: Estimate, name: str, number: int) -> None:
-    across, up = (
-        [[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]] for one in (figure.estimate, utility)
-    )
+    draw_point(axes, figure.estimate, utility, name, number)
     at, style = figure.estimate.value, _style(number)
-    axes.errorbar(at, utility.value, xerr=across, yerr=up, ls="", ms=7, capsize=2, lw=1, label=name, **style)
     if figure.baseline is not None:
         ends = [figure.baseline.value, at]
         axes.plot(ends, [utility.value] * 2, ls=":", lw=1.2, marker="|", ms=10, markevery=[0], color=style["color"])
+
+
+def draw_point(axes: Axes, across: Estimate, up: Estimate, name: str, number: int) -> None:
+    """Draw a point with its two intervals, in the style of a number."""
+    errors = [[[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]] for one in (across, up)]
+    style = _style(number)
+    axes.errorbar(
+        across.value, up.value, xerr=errors[0], yerr=errors[1], ls="", ms=7, capsize=2, lw=1, label=name, **style
+    )
 
 
 def validations(records: Mapping[str, Record]) -> pd.DataFrame:

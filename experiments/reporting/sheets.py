@@ -9,6 +9,7 @@ A column has a kind, and every writer uses the same notation for a kind. A figur
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -33,13 +34,20 @@ KINDS: dict[str, Kind] = {
 }  # fmt: skip
 """Kinds of the columns of frames; all others are text."""
 NONE, NOT_ATTACKED = "–", "n/a"
+GAP, LEAST_LETTERS = 2, 10
+"""Spaces between two columns of a terminal, and letters of a text that is shortened."""
 
 
 class Column(NamedTuple):
-    """Heading and kind of a column. Only text is left-aligned."""
+    """Heading and kind of a column. Only text is left-aligned.
+
+    Attributes:
+        drop: where a table is too wide for the terminal, columns with the largest number are left out first; 0: never.
+    """
 
     head: str
     kind: Kind = "text"
+    drop: int = 0
 
 
 @dataclass(frozen=True)
@@ -167,10 +175,75 @@ def terminal_table(sheet: Sheet, *, once: int = 0) -> Table:
     return table
 
 
+def text_widths(sheet: Sheet) -> list[int]:
+    """Return the number of characters that each column takes."""
+    rows = [[column.head for column in sheet.columns], *written_rows(sheet)]
+    return [
+        max(len(line) for row in rows for line in (row[place].splitlines() or [""])) for place in range(len(rows[0]))
+    ]
+
+
+def total_width(sheet: Sheet) -> int:
+    """Return the number of characters of a row in a terminal."""
+    return sum(text_widths(sheet)) + GAP * (len(sheet.columns) - 1)
+
+
+def fitted(sheet: Sheet, width: int) -> tuple[Sheet, list[str]]:
+    """Leave out columns by `Column.drop` until the table fits, then shorten texts; a table without such columns stays.
+
+    Returns: the table, and the headings that were left out.
+    """
+    left_out: list[str] = []
+    if not any(column.drop for column in sheet.columns):
+        return sheet, left_out
+    while total_width(sheet) > width:
+        place = max(range(len(sheet.columns)), key=lambda number: sheet.columns[number].drop)
+        if not sheet.columns[place].drop:
+            break
+        left_out.append(sheet.columns[place].head)
+        columns = (*sheet.columns[:place], *sheet.columns[place + 1 :])
+        rows, foot = (tuple((*row[:place], *row[place + 1 :]) for row in part) for part in (sheet.rows, sheet.foot))
+        sheet = Sheet(sheet.title, columns, rows, foot, sheet.notes)
+    return narrowed(sheet, width), left_out
+
+
+def narrowed(sheet: Sheet, width: int) -> Sheet:
+    """Shorten the longest texts of a table until it fits, to no fewer than `LEAST_LETTERS`."""
+    widths, heads = text_widths(sheet), [len(column.head) for column in sheet.columns]
+    texts = [place for place, column in enumerate(sheet.columns) if column.kind == "text"]
+    for _ in range(total_width(sheet) - width):
+        longer = [place for place in texts if widths[place] > max(LEAST_LETTERS, heads[place])]
+        if longer:
+            widths[max(longer, key=lambda place: widths[place])] -= 1
+
+    def cut(row: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(
+            "\n".join(shortened(line, widths[place]) for line in cell.split("\n")) if isinstance(cell, str) else cell
+            for place, cell in enumerate(row)
+        )
+
+    return dataclasses.replace(sheet, rows=tuple(map(cut, sheet.rows)), foot=tuple(map(cut, sheet.foot)))
+
+
+def shortened(text: str, width: int) -> str:
+    """Cut the middle out of a text that is longer than `width`.
+
+    >>> shortened("psu-secagg-dp-clip-0.1-epsilon-10", 15)
+    'psu-sec…silon-10'
+    """
+    if len(text) <= width:
+        return text
+    return f"{text[: (width - 1) // 2]}…{text[len(text) - width // 2 :]}"
+
+
 def print_sheets(console: Console, sheets: Iterable[Sheet], *, once: int = 0) -> None:
-    """Print tables, each with its notes and an empty line below; see `terminal_table`."""
-    for shown in sheets:
-        console.print(terminal_table(shown, once=once))
+    """Print tables, each with its notes and an empty line below; see `terminal_table` and `fitted`."""
+    for whole in sheets:
+        shown, left_out = fitted(whole, console.width)
+        console.print(shown.title, style="table.title", highlight=False, markup=False)
+        console.print(terminal_table(dataclasses.replace(shown, title=""), once=once))
+        if left_out:
+            console.print(f"Too wide to show: {', '.join(left_out)}.", soft_wrap=True, highlight=False, markup=False)
         for note in shown.notes:
             console.print(note, soft_wrap=True, highlight=False, markup=False)
         console.print()

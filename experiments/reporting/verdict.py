@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from statistics import NormalDist
+from types import MappingProxyType
 from typing import NamedTuple
 
 import msgspec
@@ -23,14 +25,18 @@ from fkgsec.attacks.figure import (
     LEAKS,
     NO_EVIDENCE,
     NOT_APPLICABLE,
+    POWER,
     SMALLEST_SHARE,
     Figure,
+    headline,
+    over_victims,
 )
 from fkgsec.attacks.options import THREAT_MODELS
+from fkgsec.attacks.outcomes import paired_variance, same_items
 from fkgsec.attacks.questions import INTEGRITY, LEAK_WORDS, OTHER, QUESTIONS
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.attacks.view import ALL
-from fkgsec.estimate import at_level
+from fkgsec.estimate import at_level, critical_value
 from fkgsec.experiments.reporting.frames import attack_name, leading_by_place, leading_figures
 from fkgsec.experiments.reporting.sheets import Column, Sheet, count, interval, short
 from fkgsec.experiments.reporting.worth import trains_alone
@@ -38,6 +44,7 @@ from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
 
 NOT_ATTACKED = "NOT ATTACKED"
+LEAKING = (LEAKS, EXPOSED)
 RULE = (
     "LEAKS: the excess over the baseline is above 0, corrected for the number of figures. EXPOSED: the protocol "
     "sends as much, no attack is needed. NO EVIDENCE: an effect of the stated size would have shown. Baseline: the same "
@@ -50,6 +57,15 @@ SAYS_NOT = (
 SURE = "[low, high]: 95 % interval of one figure in this training; --seeds 3 covers several."
 SURE_TABLES = "[low, high]: 95 % interval of one figure on these tables; other trainings differ."
 SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
+PAIRED = (
+    "Excess: measured less the baseline, the same adversary without the messages of the rounds (those of a defense's setup "
+    "count to the baseline). Against the first: what is measured, on the same items, corrected for the number of comparisons."
+)
+MOST_LETTERS = 28  # of a reason in a table; longer ones stand below it
+DIFFERENCES = {
+    "≥": "(≥ x): a difference of x would show.",
+    "*": "*: compared as independent runs, since the items differ or their outcomes were not kept.",
+}
 
 
 class Answer(NamedTuple):
@@ -261,45 +277,129 @@ def figure_text(figure: Figure) -> str:
 def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
     """Return a table for each question: the same figure in each case, and how it differs from the first case.
 
-    The figure is the one that answers the question in the first case that has an answer. Intervals of differences treat the runs
-    as independent and are corrected for their number (Bonferroni). On the same items the errors agree in part, so that they are
-    too wide rather than too narrow.
+    The adversary, the metric and the victim are the same in each case, see `followed`. Differences are corrected for their number
+    (Bonferroni).
     """
-    verdicts = {case: verdict_of(record.figures) for case, record in records.items()}
-    first: dict[str, Answer] = {}
-    for verdict in verdicts.values():
-        for answer in verdict.answers:
-            if answer.figure.reason is None:
-                first.setdefault(answer.question, answer)
+    first = followed(records)
     compared = max(1, len(first) * (len(records) - 1))
     columns = (
-        Column("case"), Column("measured", "figure"), Column("baseline", "value"), Column("against the first"),
+        Column("case"), Column("measured", "figure"), Column("excess", "value"), Column("against the first"),
     )  # fmt: skip
     sheets = []
-    for question in (name for name in QUESTIONS if name in first):
-        asked, rows, base = first[question].figure, [], None
-        for case, verdict in verdicts.items():
-            figure = next((one for _, one in verdict.ranked if one.question[:4] == asked.question[:4]), None)
+    for question, asked in first.items():
+        rows, base, differences = [], None, []
+        reasons: list[str] = []
+        for case, record in records.items():
+            figure = same_figure(record, asked)
             if figure is None or figure.reason is not None:
-                alone = trains_alone(records[case])
-                reason = "exchanges nothing" if alone else figure.reason if figure else "not attacked"
+                alone = trains_alone(record)
+                reason = "exchanges nothing" if alone else (figure and figure.reason) or "not attacked"
+                if len(reason) > MOST_LETTERS:
+                    reasons = list(dict.fromkeys([*reasons, reason]))
+                    reason = f"n/a {reasons.index(reason) + 1}"
                 rows.append((case, None, None, reason))
                 continue
-            apart = None if base is None else difference(figure, base, compared)
-            base = base or figure
-            rows.append((case, figure.estimate, figure.baseline and figure.baseline.value, apart))
-        place = f"{asked.key} by {attack_name(asked.threat_model, asked.leak)}"
-        sheets.append(Sheet(f"{QUESTIONS[question]} {place}", columns, tuple(rows)))
+            apart = None
+            if base is not None:
+                apart = difference(figure, base[0], compared, ends=_ends(record, base[1]))
+                differences.append(apart)
+            base = base or (figure, record)
+            rows.append((case, figure.estimate, figure.advantage, apart and str(apart)))
+        whose = "" if asked.victim == ALL else f", {asked.victim}"
+        place = f"{asked.key} by {attack_name(asked.threat_model, asked.leak)}{whose}"
+        notes = [text for sign, text in DIFFERENCES.items() if any(sign in str(apart) for apart in differences)]
+        notes += [f"n/a {number}: {reason}" for number, reason in enumerate(reasons, start=1)]
+        sheets.append(Sheet(f"{QUESTIONS[question]} {place}", columns, tuple(rows), notes=tuple(notes)))
     return sheets
 
 
-def difference(figure: Figure, base: Figure, compared: int = 1) -> str:
-    """Write `lower by .429 [.380, .478]`, or that no difference is shown; see `comparison_sheets`."""
-    ours, theirs = (at_level(one.estimate, compared, least=-math.inf, most=math.inf) for one in (figure, base))
-    value = ours.value - theirs.value
-    low = value - math.hypot(ours.value - ours.low, theirs.high - theirs.value)
-    high = value + math.hypot(ours.high - ours.value, theirs.value - theirs.low)
-    if low <= 0 <= high:
-        return "no difference shown"
-    word, least, most = ("higher", low, high) if value > 0 else ("lower", -high, -low)
-    return f"{word} by {short(abs(value))} [{short(least)}, {short(most)}]"
+def followed(records: Mapping[str, Record]) -> dict[str, Figure]:
+    """Return by question the figure that a comparison follows: of those that most cases have, the largest excess over all cases.
+
+    A defense may leave one adversary as strong as before and stop another one. So no case alone chooses the adversary.
+    """
+    best: dict[str, tuple[tuple[int, float], Figure]] = {}
+    for record in records.values():
+        for _, figure in verdict_of(record.figures).measured:
+            others = [same_figure(other, figure) for other in records.values()]
+            there = [other for other in others if other is not None and other.reason is None]
+            rank = len(there), round(sum(other.advantage for other in there), 6)
+            question = question_of(figure)
+            if question not in best or rank > best[question][0]:
+                best[question] = rank, figure
+    return {question: best[question][1] for question in QUESTIONS if question in best}
+
+
+def same_figure(record: Record, asked: Figure) -> Figure | None:
+    """Return the figure of a record at the place of another record's: of its victim, else the one that leads there."""
+    same = [figure for figure in headline(record.figures) if figure.question[:4] == asked.question[:4]]
+    of_victim = next((figure for figure in same if figure.victim == asked.victim), None)
+    return of_victim if of_victim is not None and not same[0].reason else next(iter(over_victims(same)), None)
+
+
+def _ends(*records: Record) -> dict[str, bytes]:
+    """Return the ends of the items by the items' digest; nothing for runs on other data or with another seed."""
+    if len({(record.data.hash, record.seed) for record in records}) > 1:
+        return {}
+    kept = [figure.outcomes for record in records for figure in record.figures if figure.outcomes]
+    return {outcomes.items: outcomes.ends for outcomes in kept if outcomes.ends}
+
+
+class Difference(NamedTuple):
+    """Figure of a configuration less that of another one, with its interval.
+
+    Attributes:
+        visible: the smallest difference that would be shown with a probability of 0.9 at least; 0 where all outcomes are equal.
+        paired: True if the outcomes of the same items were compared, False if the two runs count as independent.
+    """
+
+    value: float
+    low: float
+    high: float
+    visible: float
+    paired: bool
+
+    @property
+    def shown(self) -> bool:
+        """True if the interval excludes 0."""
+        return not self.low <= 0 <= self.high
+
+    def __str__(self) -> str:
+        sign = "" if self.paired else " *"
+        if not self.shown:
+            least = f" (≥ {short(self.visible)})" if self.visible else ""
+            return f"no difference shown{least}{sign}"
+        word, least, most = ("higher", self.low, self.high) if self.value > 0 else ("lower", -self.high, -self.low)
+        return f"{word} by {short(abs(self.value))} [{short(least)}, {short(most)}]{sign}"
+
+
+def difference(
+    figure: Figure, base: Figure, compared: int = 1, *, ends: Mapping[str, bytes] = MappingProxyType({})
+) -> Difference:
+    """Compare a figure with that of another configuration, item by item where both have outcomes of the same items.
+
+    Both figures are by the strongest variant of their run, so that the choice favors neither. Where the leaked entities are
+    drawn several times, draws are paired, too. Without the same items, errors are added as independent ones: the interval is then
+    too wide rather than too narrow.
+
+    Args:
+        compared: number of differences judged together; the level is 1 - 0.05 / compared (Bonferroni).
+        ends: by the items' digest, see `fkgsec.attacks.outcomes.Outcomes.ends`.
+
+    Source: McNemar 1947, DeLong et al. 1988; see `fkgsec.attacks.outcomes`.
+    """
+    value, critical = figure.estimate.value - base.estimate.value, critical_value(compared)
+    power = NormalDist().inv_cdf(POWER)
+    ours, theirs = figure.outcomes, base.outcomes
+    if ours is not None and theirs is not None and same_items(ours, theirs) and ours.items in ends:
+        variance = paired_variance(ours, theirs, ends[ours.items])
+        half = critical * math.sqrt(variance.total)
+        # The difference d with d = (critical + power) sqrt(variance + per_difference d).
+        both = critical + power
+        linear = both**2 * variance.per_difference / 2
+        visible = linear + math.sqrt(linear**2 + both**2 * variance.total) if variance.total else 0.0
+        return Difference(value, value - half, value + half, visible, paired=True)
+    now, then = (at_level(side.estimate, compared, least=-math.inf, most=math.inf) for side in (figure, base))
+    low = math.hypot(now.value - now.low, then.high - then.value)
+    high = math.hypot(now.high - now.value, then.value - then.low)
+    return Difference(value, value - low, value + high, max(low, high) * (1 + power / critical), paired=False)

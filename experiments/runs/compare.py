@@ -37,7 +37,7 @@ from fkgsec.unlearning.forget_sets import Forget
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 SCHEMA = "fkgsec/comparison/1"
-COMPARISON_FILE, PICTURE_FILE, MATRIX_FILE = "comparison.json", "comparison.png", "matrix.png"
+COMPARISON_FILE, PICTURE_FILE = "comparison.json", "comparison.png"
 
 
 UPDATE_AID = (
@@ -200,9 +200,9 @@ def compare(
     comparison = Comparison(SCHEMA, done, forgotten)
     records = {case.name: case.record for case in done}
     write_atomically(folder / PICTURE_FILE, pictures.draw_comparison(records))
-    if has_matrix(records):
+    if has_matrix(records) or len(records) > pictures.MOST_CASES:
         about = f"{graph.name} · {spec.model} · {len(graph.clients)} clients · leakage by adversary and configuration"
-        write_atomically(folder / MATRIX_FILE, pictures.saved(pictures.matrix_figure(matrix(records), about)))
+        write_atomically(folder / pictures.MATRIX_FILE, pictures.saved(pictures.matrix_figure(matrix(records), about)))
     write_atomically(folder / COMPARISON_FILE, encode_stored(comparison))
     return comparison
 

@@ -258,11 +258,7 @@ def make_record(
 
 def guarantees_of(result: RunResult) -> dict[str, Guarantee]:
     """Return the guarantees of differential privacy of a run and its predecessors, by the tables that each covers."""
-    return {
-        tables: guarantee
-        for tables, guarantee in result.protection.guarantees.items()
-        if isinstance(guarantee, Guarantee)
-    }
+    return dict(result.protection.guarantees)
 
 
 def describe_data(task: RunTask, graph: Any) -> DataRecord:

@@ -13,7 +13,7 @@ import io
 import re
 import shutil
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,7 +45,6 @@ from fkgsec.federation.loop import (
     Observer,
     load_result,
     run_federation,
-    run_identities,
     run_identity,
 )
 from fkgsec.federation.messages import Channel, client_party
@@ -134,13 +133,13 @@ def execute(
         return finished  # without a lock: the folder may be read-only
     with locked(folder):
         if overwrite:
-            _clear_other_run(folder, run_identities(graph, options))
+            _clear_other_run(folder, run_identity(graph, options))
         elif (finished := _finished(spec, graph, folder, attack=attack)) is not None:
             return finished
         further = not overwrite and (folder / RECORD_FILE).exists()
         if not further:
             if (folder / CHECKPOINT).exists():
-                checkpoint.load(folder / CHECKPOINT, run_identities(graph, options))  # before spec.json is written over
+                checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))  # before spec.json is written over
             write_atomically(folder / SPEC_FILE, encode_stored(spec))
         result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange, make_task=make_task)
         target = attack_folder(folder, spec) if further else folder
@@ -235,7 +234,7 @@ def _is_attack(record: Record, spec: RunSpec) -> bool:
 
 def _fingerprint(folder: Path, graph: Any, options: Any) -> str:
     """Return the fingerprint of a run's checkpoint."""
-    return checkpoint.fingerprint(*checkpoint.load(folder / CHECKPOINT, run_identities(graph, options)))
+    return checkpoint.fingerprint(*checkpoint.load(folder / CHECKPOINT, run_identity(graph, options)))
 
 
 def _earlier(folder: Path, spec: RunSpec, graph: Any, fingerprint: str | None) -> Finished | None:
@@ -266,11 +265,11 @@ def read_scores(path: Path, record: Record) -> pd.DataFrame | None:
         raise RunError(f"{path}: cannot be read ({' '.join(str(error).split())})") from error
 
 
-def _clear_other_run(folder: Path, identities: Collection[str]) -> None:
+def _clear_other_run(folder: Path, identity: str) -> None:
     """Remove another run and its attacks from a folder; the checkpoint of the same run stays."""
     try:
         if (folder / CHECKPOINT).exists():
-            checkpoint.load(folder / CHECKPOINT, identities)
+            checkpoint.load(folder / CHECKPOINT, identity)
             return
     except RunError:
         _remove(folder / CHECKPOINT, folder / BEFORE_END)

@@ -13,11 +13,11 @@ import msgspec
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import task_named
-from fkgsec.federation.checkpoint import with_current_names
 from fkgsec.federation.options import RENAMED, flat, nested
 from fkgsec.federation.recipes import RECIPES
 
 Kind = TypeVar("Kind")
+_EARLIER = {"valid_mrr": "valid", "best_mrr": "best_valid"}  # names of when knowledge graphs were the one task
 
 
 def decode_stored(content: bytes | str, kind: type[Kind]) -> Kind:
@@ -36,7 +36,7 @@ def decode_stored(content: bytes | str, kind: type[Kind]) -> Kind:
             raw = _updated(raw)
         for holder in _holders(raw):
             holder["spec"] = _updated(holder["spec"])
-            holder |= with_current_names(holder)
+            holder |= _with_current_names(holder)
     if kind is RunSpec:
         return _spec(kind, raw)
     return msgspec.convert(raw, kind, str_keys=True, dec_hook=_spec)
@@ -86,13 +86,27 @@ def _holders(raw: Any) -> list[dict[str, Any]]:
     return [part for part in (raw, run, *records) if isinstance(part, dict) and isinstance(part.get("spec"), dict)]
 
 
+def _with_current_names(document: dict[str, Any]) -> dict[str, Any]:
+    """Rename the fields of a record and of its rounds to the current version."""
+    renamed = {_EARLIER.get(name, name): value for name, value in document.items()}
+    if isinstance(renamed.get("rounds"), list):
+        renamed["rounds"] = [
+            {_EARLIER.get(name, name): value for name, value in entry.items()} if isinstance(entry, dict) else entry
+            for entry in renamed["rounds"]
+        ]
+    return renamed
+
+
 def _updated(spec: dict[str, Any]) -> dict[str, Any]:
     """Translate the options of a spec to the current version.
 
     Until 0.1 a spec had every option of every algorithm, with None for open ones and tau 0.2 in all; `init_epsilon` was called
-    epsilon; FedLU had a temperature that its training ignored, which is now refused; and `seed` divided the data.
+    epsilon; FedLU had a temperature that its training ignored, which is now refused; and `seed` divided the data. There were two
+    generators, of which `draws` named one.
     """
     spec = {"split_seed": spec.get("seed", 0)} | spec
+    if spec.get("draws") == "numpy":
+        del spec["draws"]
     if "entity_scope" in spec:  # which said both where negatives are drawn and among which entities ranks are taken
         scope = spec.pop("entity_scope")
         spec |= {"negative_scope": scope, "rank_scope": "own" if scope == "own" else "all"}

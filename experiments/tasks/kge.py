@@ -303,26 +303,24 @@ def _statistics(graph: FederatedGraph) -> tuple[list[Sheet], dict[str, Any]]:
     from fkgsec.data.statistics import statistics_rows
     from fkgsec.experiments.reporting.sheets import Column, Sheet
 
-    statistics, leaks = statistics_rows(graph), find_split_leaks(graph)
+    statistics, (leaks, leaked) = statistics_rows(graph), find_split_leaks(graph)
     clients, names = range(len(graph.clients)), [name for name in statistics[0] if name != "client"]
     sizes = tuple((name.replace("_", " "), *(_cell(row[name]) for row in statistics)) for name in names)
     with_union = (Column(""), *(Column(str(row["client"])) for row in statistics))
     sheets = [Sheet(f"{graph.name}: clients", with_union, sizes)]
     columns = (Column(""), *(Column(client.name) for client in graph.clients))
     for split in EVALUATION_SPLITS:
-        leak_rows = [row for row in leaks.rows if row["split"] == split]
+        leak_rows = [row for row in leaks if row["split"] == split]
         rows = []
         for leak in LEAKS:
             kind, _, where = leak.rpartition("_")
             whose = "in its own train" if where == "own" else "in another client's"
             rows.append((f"{_LEAK_WORDS[kind]} {whose}", *(f"{row[f'{leak}_share']:.3f}" for row in leak_rows)))
-        masks = (
-            leaks.masks[client, split, "exact_own"] | leaks.masks[client, split, "exact_other"] for client in clients
-        )
+        masks = (leaked[client, split, "exact_own"] | leaked[client, split, "exact_other"] for client in clients)
         shares = (1 - float(seen.mean()) if len(seen) else float("nan") for seen in masks)
         rows.append(("in no client's train (new)", *(f"{share:.3f}" for share in shares)))
         sheets.append(Sheet(f"Of the {split} triples of a client, in train (share)", columns, tuple(rows)))
-    return sheets, {"statistics": statistics, "split_leaks": list(leaks.rows)}
+    return sheets, {"statistics": statistics, "split_leaks": leaks}
 
 
 def _cell(value: float) -> str:

@@ -86,8 +86,8 @@ def _groups(root: Path) -> Iterator[Free]:
         for folder in (group, *group.parents) if group.exists() else (base,):
             limit = _text(folder / most).strip()
             if limit.isdigit():
-                taken = int(_text(folder / used).strip() or 0) - _fields(folder / "memory.stat").get(cached, 0)
-                yield Free(int(limit) - taken, "the control group (a container's limit)")
+                in_use = int(_text(folder / used).strip() or 0) - _fields(folder / "memory.stat").get(cached, 0)
+                yield Free(int(limit) - in_use, "the control group (a container's limit)")
             if folder == base:
                 break
 

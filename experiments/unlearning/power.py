@@ -42,6 +42,7 @@ from fkgsec.unlearning.unlearning import UnlearnOptions
 DEFAULT_REQUEST = 200
 EARNED = 0.9  # chance from which on a request can earn a certificate: 18 of 20 honest re-trainings
 SIZES = 200  # sizes of requests that are tried, evenly spaced
+TOLERANCES = tuple(percent / 100 for percent in range(1, 100))  # that are tried for the request
 
 
 class Cost(msgspec.Struct, frozen=True):
@@ -59,6 +60,7 @@ class Forecast(msgspec.Struct, frozen=True):
         num_forgotten: triples of the request. costs: of each look of an audit.
         smallest: size and cost of the smallest request that can earn it; None if none of up to `largest` triples can.
         obstacle: the condition that fails most often at the last look, in words.
+        passes_from: the smallest tolerated share at which the request can earn it; None if none below 100 % will do.
     """
 
     client: str
@@ -67,6 +69,7 @@ class Forecast(msgspec.Struct, frozen=True):
     smallest: tuple[int, Cost] | None
     largest: int
     obstacle: str
+    passes_from: float | None = None
 
     @property
     def earned(self) -> bool:
@@ -83,10 +86,14 @@ def failures(
         size: triples of the request. most_controls: never-seen triples that there are.
     """
     level = thresholds.error * look.spending
-    controls = max(2.0, min(most_controls, spread.num_controls * size / max(1, spread.num_forgotten)))
+    members, controls = (
+        max(2.0, count * size / max(1, spread.num_forgotten))
+        for count in (spread.num_members, spread.num_effective_controls)
+    )
+    controls = min(most_controls, controls)
     remembered = hidden = 1.0
     if spread.noise is not None and spread.memory is not None:
-        error = spread.noise.error(size, controls, look.references + num_shadows / 2) / spread.memory.value
+        error = spread.noise.error(size, spread.num_controls, look.references + num_shadows / 2) / spread.memory.value
         degrees = look.references + num_shadows - 1
         remembered = _chance_above(thresholds.share, 0.0, float(stdtrit(degrees, 1 - level / 2)) * error, error)
     for one in spread.exceedances:
@@ -98,7 +105,7 @@ def failures(
         )
         scatter = math.sqrt(max(one.never_seen, 1 / size) * (1 - one.never_seen) / size) / one.trained_on
         hidden = min(hidden, _chance_above(thresholds.share, share, half, scatter))
-    error = math.sqrt((size + controls + 1) / (12 * size * controls))
+    error = math.sqrt((members + controls + 1) / (12 * members * controls))
     told = 2 * _chance_above(thresholds.distinguishability, 0.5, float(ndtri(1 - level / 2)) * error, error)
     who = f"{spread.client} {spread.model}"
     return {
@@ -136,10 +143,10 @@ def forecast_from(
     """
     plan = looks(options.references, options.budget)
 
-    def conditions(count: int, look: Look) -> dict[str, float]:
+    def conditions(count: int, look: Look, limits: Thresholds = thresholds) -> dict[str, float]:
         made: dict[str, float] = {}
         for spread in spreads:
-            made |= failures(spread, count, look, options.shadows, thresholds, most_controls)
+            made |= failures(spread, count, look, options.shadows, limits, most_controls)
         return made
 
     def cost(count: int, look: Look) -> Cost:
@@ -153,6 +160,14 @@ def forecast_from(
             smallest = count, passing[0]
             break
     last = conditions(size, plan[-1])
+    passes_from = next(
+        (
+            share
+            for share in TOLERANCES
+            if chance_of(conditions(size, plan[-1], msgspec.structs.replace(thresholds, share=share))) >= EARNED
+        ),
+        None,
+    )
     return Forecast(
         spreads[0].client,
         size,
@@ -160,6 +175,7 @@ def forecast_from(
         smallest,
         largest,
         max(last, key=lambda name: last[name]),
+        passes_from,
     )
 
 
@@ -251,5 +267,7 @@ def forecast_lines(forecast: Forecast, thresholds: Thresholds) -> list[str]:
         lines.append(
             f"Smallest request that can: {size:,} triples, {cost.references} references, {cost.minutes:.1f} min."
         )
+    if not forecast.earned and forecast.passes_from is not None:
+        lines.append(f"This request can at a larger tolerance: --share {forecast.passes_from:.2f}.")
     can = "can" if forecast.earned else "cannot"
     return [*lines, f'Verdict: this request {can} earn "forgotten" ({EARNED:.0%} of honest re-trainings pass)']

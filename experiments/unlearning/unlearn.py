@@ -223,7 +223,7 @@ def read_unlearned(folder: Path) -> Unlearned:
         raise RunError(f"{folder / FORGET_FOLDER}: has changed since; {UNLEARNING_FILE} was made of other triples")
     if unlearning.tables_sha256 not in (None, _digest_of(folder / UNLEARNED_FILE)):
         raise RunError(f"{folder / UNLEARNED_FILE}: damaged: its content is not what was written; unlearn again")
-    result = KgeResult.load(folder / UNLEARNED_FILE, retained, options, guarantee=Guarantee)
+    result = KgeResult.load(folder / UNLEARNED_FILE, retained, options)
     _check_fit(folder / UNLEARNED_FILE, graph, result)
     return Unlearned(spec, graph, forget, unlearning, result)
 

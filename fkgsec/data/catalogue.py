@@ -57,10 +57,6 @@ class Dataset:
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
-    @property
-    def is_downloadable(self) -> bool:
-        return all(file.address for file in self.files)
-
 
 @cache
 def datasets() -> tuple[Dataset, ...]:

@@ -10,7 +10,6 @@ Legend: `T` topics, `C` hospitals.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -53,75 +52,44 @@ _PUBLIC_BUDGET = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ConsortiumParameters:
-    """Parameters of the generated consortium. The defaults are held against `fkgsec data stats` of real graphs.
-
-    Attributes:
-        public_share: share of all triples that state public knowledge. Just under half: patients come first, yet there
-            is enough shared vocabulary for a federation to gain from.
-        mean_degree: mean number of triples at an entity. DDB14 has 9.7, FB15k-237 42.7, WN18RR 4.5.
-        patient_triples: mean number of triples of a patient; below `mean_degree`, since records are shorter than
-            textbooks.
-        zipf_exponent: popularity of the k-th entity of a kind is `k ** -zipf_exponent`. The log-log slope of degrees
-            over the top tenth of entities is -0.48 by default and steeper in larger consortia (-0.56 at 100,000
-            triples); it is -0.66 in DDB14, -0.63 in FB15k-237, -0.49 in WN18RR. The largest hub is in 2.5 % of
-            triples, 2.8 % in FB15k-237.
-        topic_focus: probability that a fact stays within one topic (some 35 entities). Plain TransE on the pooled
-            default reaches a filtered MRR of 0.32 to 0.34 by seed, about as on FB15k-237; the most frequent tail or
-            head of the relation has 0.08, chance 0.004.
-        area_focus: probability that a fact that leaves its topic stays within the disease area.
-        composed_share: probability that a patient's prescription, symptom, procedure or variant follows from a
-            diagnosis by a public fact (diagnosed_with o is_treated_by => prescribed), and a drug's target from what it
-            treats. The public fact may stand at another hospital: that is what federation has to give.
-        stated_twice: share of symmetric and of treats facts that stand in both directions; the others stand in one,
-            drawn at random. FB15k-237 has 11 % of its triples in symmetric pairs and 28 % with an inverse pair, the
-            default 4 % and 10 %.
-        overlap: share of public facts that a second hospital holds too; by default 3 to 4 % of all triples repeat one
-            of another hospital. Partitions of published graphs have none; hospitals read the same textbooks.
-        comorbidity: share of a patient's diagnoses that belong to a second illness, in a topic of its own.
-        transfer_share: share of patients that a second hospital knows too. Their triples still stand at one hospital
-            each.
-        area_concentration: Dirichlet concentration of a hospital's interest in the areas. 2 makes specialised
-            hospitals, less so than FedLU's clustered partitions; large values make them alike.
-        size_exponent: the k-th hospital has patients in proportion to `k ** -size_exponent`; clients of real
-            federations are uneven, so that a mean and a weighted mean differ.
-    """
-
-    public_share: float = 0.45
-    mean_degree: float = 12.0
-    patient_triples: float = 10.0
-    zipf_exponent: float = 1.1
-    topic_focus: float = 0.9
-    area_focus: float = 0.7
-    composed_share: float = 0.8
-    stated_twice: float = 0.3
-    overlap: float = 0.08
-    comorbidity: float = 0.25
-    transfer_share: float = 0.03
-    area_concentration: float = 2.0
-    size_exponent: float = 0.25
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            # Shares lie in 0..1 (of triples: strictly between), the others are any finite number of their sign.
-            if field.name == "public_share":
-                allowed, is_allowed = "more than 0 and less than 1", 0 < value < 1
-            elif field.name in ("mean_degree", "patient_triples", "area_concentration"):
-                allowed, is_allowed = "a finite number above 0", 0 < value < np.inf
-            elif field.name in ("zipf_exponent", "size_exponent"):
-                allowed, is_allowed = "a finite number, 0 or more", 0 <= value < np.inf
-            else:
-                allowed, is_allowed = "0 to 1", 0 <= value <= 1
-            if not is_allowed:
-                raise SpecError(f"{field.name} is {value}, allowed: {allowed}")
-        if self.mean_degree * (1 - self.public_share) >= 2 * self.patient_triples:
-            raise SpecError(
-                f"mean_degree is {self.mean_degree} with public_share {self.public_share} and patient_triples "
-                f"{self.patient_triples}: patients alone would be more entities than that degree allows; allowed: "
-                f"mean_degree below {2 * self.patient_triples / (1 - self.public_share):g}"
-            )
+# Parameters of the generated consortium, held against `fkgsec data stats` of real graphs.
+# Share of all triples that state public knowledge. Just under half: patients come first, yet there is enough shared
+# vocabulary for a federation to gain from.
+PUBLIC_SHARE = 0.45
+# Mean number of triples at an entity. DDB14 has 9.7, FB15k-237 42.7, WN18RR 4.5.
+MEAN_DEGREE = 12.0
+# Mean number of triples of a patient; below `MEAN_DEGREE`, since records are shorter than textbooks.
+PATIENT_TRIPLES = 10.0
+# Popularity of the k-th entity of a kind is `k ** -ZIPF_EXPONENT`. The log-log slope of degrees over the top tenth of
+# entities is -0.48 by default and steeper in larger consortia (-0.56 at 100,000 triples); it is -0.66 in DDB14, -0.63
+# in FB15k-237, -0.49 in WN18RR. The largest hub is in 2.5 % of triples, 2.8 % in FB15k-237.
+ZIPF_EXPONENT = 1.1
+# Probability that a fact stays within one topic (some 35 entities). Plain TransE on the pooled default reaches a
+# filtered MRR of 0.32 to 0.34 by seed, about as on FB15k-237; the most frequent tail or head of the relation has
+# 0.08, chance 0.004.
+TOPIC_FOCUS = 0.9
+# Probability that a fact that leaves its topic stays within the disease area.
+AREA_FOCUS = 0.7
+# Probability that a patient's prescription, symptom, procedure or variant follows from a diagnosis by a public fact
+# (diagnosed_with o is_treated_by => prescribed), and a drug's target from what it treats. The public fact may stand
+# at another hospital: that is what federation has to give.
+COMPOSED_SHARE = 0.8
+# Share of symmetric and of treats facts that stand in both directions; the others stand in one, drawn at random.
+# FB15k-237 has 11 % of its triples in symmetric pairs and 28 % with an inverse pair, the default 4 % and 10 %.
+STATED_TWICE = 0.3
+# Share of public facts that a second hospital holds too; by default 3 to 4 % of all triples repeat one of another
+# hospital. Partitions of published graphs have none; hospitals read the same textbooks.
+OVERLAP = 0.08
+# Share of a patient's diagnoses that belong to a second illness, in a topic of its own.
+COMORBIDITY = 0.25
+# Share of patients that a second hospital knows too. Their triples still stand at one hospital each.
+TRANSFER_SHARE = 0.03
+# Dirichlet concentration of a hospital's interest in the areas. 2 makes specialised hospitals, less so than FedLU's
+# clustered partitions; large values make them alike.
+AREA_CONCENTRATION = 2.0
+# The k-th hospital has patients in proportion to `k ** -SIZE_EXPONENT`; clients of real federations are uneven, so
+# that a mean and a weighted mean differ.
+SIZE_EXPONENT = 0.25
 
 
 def _distinct(rows: np.ndarray) -> np.ndarray:
@@ -214,8 +182,6 @@ def _state_facts(
     world: World,
     facts: dict[str, np.ndarray],
     interest: np.ndarray,
-    *,
-    parameters: ConsortiumParameters,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Who states each fact `[n]`, and the triple `[n, 3]` in ids of the world; `interest` is `[C, areas]`, positive."""
@@ -227,13 +193,13 @@ def _state_facts(
     # them too, drawn alike among the others.
     weight = interest[:, world.area_of_topic[world.topic_of_entity[rows[:, 0]]]]
     owner = _draw_hospital(weight, rng)
-    has_second = rng.random(len(rows)) < (parameters.overlap if num_clients > 1 else 0.0)
+    has_second = rng.random(len(rows)) < (OVERLAP if num_clients > 1 else 0.0)
     weight[owner, np.arange(len(rows))] = 0.0
     second = _draw_hospital(weight[:, has_second], rng)
 
     direction = rng.random((2, len(rows)))
     reversible = opposite_of >= 0
-    twice = reversible & (direction[0] < parameters.stated_twice)
+    twice = reversible & (direction[0] < STATED_TWICE)
     turned = reversible & ~twice & (direction[1] < 0.5)
     reverse = np.stack([rows[:, 2], opposite_of, rows[:, 0]], axis=1)
     stated = np.where(turned[:, None], reverse, rows)
@@ -249,7 +215,7 @@ def _draw_hospital(weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _admit_patients(
-    world: World, interest: np.ndarray, patients_at: np.ndarray, *, transfer_share: float, rng: np.random.Generator
+    world: World, interest: np.ndarray, patients_at: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draw a stay for each patient at home, `patients_at` `[C]`, and another for those who are transferred.
 
@@ -257,7 +223,7 @@ def _admit_patients(
     """
     num_clients = len(interest)
     home = np.repeat(np.arange(num_clients), patients_at)
-    transferred = np.flatnonzero(rng.random(len(home)) < (transfer_share if num_clients > 1 else 0.0))
+    transferred = np.flatnonzero(rng.random(len(home)) < (TRANSFER_SHARE if num_clients > 1 else 0.0))
     elsewhere = (home[transferred] + rng.integers(1, max(num_clients, 2), size=len(transferred))) % num_clients
     # Two topics each: what the patient came for and another illness, both as common as their diagnoses at the hospital.
     diagnosis = world.kinds["diagnosis"]
@@ -274,8 +240,6 @@ def _draw_records(
     facts: dict[str, np.ndarray],
     stays: tuple[np.ndarray, np.ndarray, np.ndarray],
     count: int,
-    *,
-    parameters: ConsortiumParameters,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
     """The holder and about `count` triples of patients, as `_state_facts`; patients are numbered after the world's entities.
@@ -287,11 +251,11 @@ def _draw_records(
 
     def draw_diagnoses(stay: np.ndarray) -> np.ndarray:
         patients = patient[stay]
-        topics = topics_of[(rng.random(len(stay)) < parameters.comorbidity).astype(np.int64), patients]
+        topics = topics_of[(rng.random(len(stay)) < COMORBIDITY).astype(np.int64), patients]
         return np.stack([patients, world.draw_near("diagnosis", topics, rng), hospital[stay]], axis=1)
 
     # Records differ in length as popularities do, but less: exponent halved. Every stay has one diagnosis at least.
-    length_edges = np.cumsum((1.0 + rng.permutation(len(patient))) ** (-parameters.zipf_exponent / 2))
+    length_edges = np.cumsum((1.0 + rng.permutation(len(patient))) ** (-ZIPF_EXPONENT / 2))
 
     def draw_stays(num_rows: int) -> np.ndarray:
         return np.searchsorted(length_edges, rng.random(num_rows) * length_edges[-1], side="right")
@@ -346,9 +310,7 @@ def _check(clients: int, size: int, seed: int) -> None:
         raise SpecError(f"seed is {seed}, allowed: 0 or more")
 
 
-def generate_consortium(
-    clients: int = 3, size: int = 13_500, seed: int = 0, parameters: ConsortiumParameters | None = None
-) -> FederatedGraph:
+def generate_consortium(clients: int = 3, size: int = 13_500, seed: int = 0) -> FederatedGraph:
     """A federation of `clients` hospitals with about `size` triples in all, split 8:1:1 at each of them.
 
     Entities are named for reports (`hospital-2/patient-017`, `diagnosis:asthma-012`). A patient's triples stand at one
@@ -357,52 +319,50 @@ def generate_consortium(
     within areas; popularity follows Zipf's law; a patient's prescriptions follow mostly from the diagnoses by
     `is_treated_by`, which another hospital may hold. No client holds a triple twice.
 
-    Inverse leakage: facts that a client holds in both directions (`stated_twice`) stand in its train split, both of
+    Inverse leakage: facts that a client holds in both directions (`STATED_TWICE`) stand in its train split, both of
     them, as does every other triple whose two entities are linked twice there. So no test triple of a client has its
     inverse pair, or its pair under another relation, in the client's own train split (FB15k-237 is cleaned likewise;
     WN18RR has 35 %). Inverse and symmetric relations are still tested, by the facts that stand in one direction.
-    Across clients, a test triple may stand in another's train split as it is, by `overlap` (at most `2 * overlap / (1
-    + overlap)` of public ones; by default 4 % of all), never as an inverse or under another relation.
+    Across clients, a test triple may stand in another's train split as it is, by `OVERLAP` (4 % of all), never as an
+    inverse or under another relation.
 
     Args:
         clients: hospitals, 1 or more.
         size: triples in the federation, train, valid and test; met within a few per cent, `SMALLEST_SIZE_PER_CLIENT`
             per client or more. 300,000 take a second or two.
         seed: 0 or more; the same arguments give the same graph.
-        parameters: `ConsortiumParameters()` if not given.
 
     Raises:
         SpecError: an argument is out of its range.
 
-    Source: none; the design is ours. `ConsortiumParameters` compares it with published graphs.
+    Source: none; the design is ours; the parameters above compare it with published graphs.
     """
     _check(clients, size, seed)
-    parameters = parameters or ConsortiumParameters()
     rng = generator(seed, "consortium")
 
-    num_records = round(size * (1 - parameters.public_share))
-    num_patients = max(clients, round(num_records / parameters.patient_triples))
-    num_public = 2 * size / parameters.mean_degree - num_patients
+    num_records = round(size * (1 - PUBLIC_SHARE))
+    num_patients = max(clients, round(num_records / PATIENT_TRIPLES))
+    num_public = 2 * size / MEAN_DEGREE - num_patients
     world = World(
         max(1, round(num_public / ENTITIES_PER_TOPIC)),
-        zipf_exponent=parameters.zipf_exponent,
-        topic_focus=parameters.topic_focus,
-        area_focus=parameters.area_focus,
-        composed_share=parameters.composed_share,
+        zipf_exponent=ZIPF_EXPONENT,
+        topic_focus=TOPIC_FOCUS,
+        area_focus=AREA_FOCUS,
+        composed_share=COMPOSED_SHARE,
         rng=rng,
     )
-    hospital_size = np.arange(1.0, clients + 1) ** -parameters.size_exponent
-    taste = rng.dirichlet(np.full(world.num_areas, parameters.area_concentration), size=clients)
+    hospital_size = np.arange(1.0, clients + 1) ** -SIZE_EXPONENT
+    taste = rng.dirichlet(np.full(world.num_areas, AREA_CONCENTRATION), size=clients)
     interest = np.maximum(taste, 1e-9) * hospital_size[:, None]
     patients_at = 1 + rng.multinomial(num_patients - clients, hospital_size / hospital_size.sum())
 
     # Facts that stand twice or at two hospitals are several triples each.
     reversible = sum(_PUBLIC_BUDGET[relation] for relation in ("treats", *SYMMETRIC_RELATIONS))
-    triples_per_fact = (1 + parameters.stated_twice * reversible) * (1 + parameters.overlap * (clients > 1))
+    triples_per_fact = (1 + STATED_TWICE * reversible) * (1 + OVERLAP * (clients > 1))
     facts = _draw_facts(world, max(round((size - num_records) / triples_per_fact), len(_PUBLIC_BUDGET) * 2), rng)
-    stated = _state_facts(world, facts, interest, parameters=parameters, rng=rng)
-    stays = _admit_patients(world, interest, patients_at, transfer_share=parameters.transfer_share, rng=rng)
-    records = _draw_records(world, facts, stays, num_records, parameters=parameters, rng=rng)
+    stated = _state_facts(world, facts, interest, rng)
+    stays = _admit_patients(world, interest, patients_at, rng)
+    records = _draw_records(world, facts, stays, num_records, rng)
 
     # Only what a triple mentions becomes part of the vocabulary; patients are numbered within their home hospital.
     holder, triples = (np.concatenate(parts) for parts in zip(stated, records, strict=True))

@@ -33,18 +33,15 @@ def split_triples(
     ratio: tuple[int, int, int] = RATIO,
     *,
     rng: np.random.Generator,
-    cover: bool = True,
     train_only: np.ndarray | None = None,
 ) -> TripleSplit:
     """Split int64 triples `[n, 3]` at random in the given ratio, so that train knows every entity and relation.
 
-    Valid and test have `floor(n * part / sum)` triples. With `cover`, a triple that train needs in order to know an
-    entity or a relation is never drawn for them (first those with an entity that stands nowhere else, then the first
+    Valid and test have `floor(n * part / sum)` triples. A triple that train needs in order to know an entity or a
+    relation is never drawn for them (first those with an entity that stands nowhere else, then the first
     triple of each other entity and relation in a random order). Where too few others remain, as in sparse graphs,
     valid and test are made smaller in the same proportion and a warning counts it: an entity that was never trained
-    has a random embedding, its rank says nothing of the model, and a smaller sample is the honest price. Without
-    `cover`, the sizes are kept and a warning counts the valid and test triples with something that train does not
-    know.
+    has a random embedding, its rank says nothing of the model, and a smaller sample is the honest price.
 
     Args:
         ratio: parts of train, valid, test; train above 0, the others 0 or more.
@@ -69,25 +66,20 @@ def split_triples(
         raise DataError(f"train_only has shape {list(in_train.shape)}, allowed: [{num_triples}], one per triple")
     wanted = [num_triples * part // sum(ratio) for part in ratio[1:]]
     order = rng.permutation(num_triples)
-    needed = in_train[order] | _needed_in_train(triples[order], in_train[order]) if cover else in_train[order]
-    free = order[~needed]
+    free = order[~_needed_in_train(triples[order], in_train[order])]
 
     warnings = []
     num_valid, num_test = wanted
     if len(free) < sum(wanted):
         num_valid, num_test = (len(free) * size // sum(wanted) for size in wanted)
-        reason = "leave train without losing an entity or relation" if cover else "leave train"
         warnings.append(
             f"valid and test have {num_valid} and {num_test} triples, not {wanted[0]} and {wanted[1]} of {num_triples}: "
-            f"only {len(free)} can {reason}"
+            f"only {len(free)} can leave train without losing an entity or relation"
         )
     in_split = np.zeros(num_triples, dtype=np.int8)
     in_split[free[:num_valid]] = 1
     in_split[free[num_valid : num_valid + num_test]] = 2
     train, valid, test = (triples[in_split == split] for split in range(3))
-    unseen = 0 if cover else int(_has_unseen(np.concatenate([valid, test]), train).sum())
-    if unseen:
-        warnings.append(f"{unseen} valid and test triples have an entity or relation that train does not know")
     return TripleSplit(train, valid, test, tuple(warnings))
 
 
@@ -103,12 +95,6 @@ def _needed_in_train(triples: np.ndarray, in_train: np.ndarray) -> np.ndarray:
         _, first = np.unique(columns.ravel(), return_index=True)
         needed[order[first // columns.shape[1]]] = True
     return needed
-
-
-def _has_unseen(triples: np.ndarray, train: np.ndarray) -> np.ndarray:
-    """bool `[n]`: triples with an entity or a relation that stands in no train triple."""
-    is_seen = np.isin(triples[:, [0, 2]], train[:, [0, 2]]).all(axis=1) & np.isin(triples[:, 1], train[:, 1])
-    return ~is_seen
 
 
 class Assignment(NamedTuple):
@@ -207,8 +193,6 @@ def partition(
     clients: int,
     seed: int,
     ratio: tuple[int, int, int] = RATIO,
-    *,
-    cover: bool = True,
 ) -> FederatedGraph:
     """Divide a graph among clients, and each client's triples into train, valid and test by `split_triples`.
 
@@ -220,7 +204,7 @@ def partition(
         how: a name of `PARTITIONS`.
         clients: 1 or more; they are called client-1, client-2 and so on.
         seed: the same arguments give the same federation.
-        ratio, cover: see `split_triples`.
+        ratio: see `split_triples`.
 
     Raises:
         SpecError: an unknown `how`, fewer than one client, a wrong ratio.
@@ -257,7 +241,7 @@ def partition(
     parts = []
     for client in range(clients):
         name = f"client-{client + 1}"
-        split = split_triples(triples[client_of == client], ratio, rng=generator(seed, "split", client), cover=cover)
+        split = split_triples(triples[client_of == client], ratio, rng=generator(seed, "split", client))
         parts.append(ClientGraph.from_global(name, split.train, split.valid, split.test))
         warnings.extend(f"{name}: {warning}" for warning in split.warnings)
     return FederatedGraph(
@@ -268,18 +252,3 @@ def partition(
         sensitive=graph.sensitive,
         warnings=tuple(warnings),
     )
-
-
-def partition_triples(graph: KnowledgeGraph, clients: int, seed: int) -> FederatedGraph:
-    """`partition` by `assign_triples`, 8:1:1."""
-    return partition(graph, "triples", clients, seed)
-
-
-def partition_relations(graph: KnowledgeGraph, clients: int, seed: int) -> FederatedGraph:
-    """`partition` by `assign_relations`, 8:1:1."""
-    return partition(graph, "relations", clients, seed)
-
-
-def partition_clustered(graph: KnowledgeGraph, clients: int, seed: int) -> FederatedGraph:
-    """`partition` by `assign_clusters`, 8:1:1."""
-    return partition(graph, "clusters", clients, seed)

@@ -9,53 +9,18 @@ Legend: `n` triples of a split, `N` entities, `R` relations.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fkgsec.data.graph import SPLITS, FederatedGraph
 from fkgsec.errors import DataError, SpecError
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 EVALUATION_SPLITS = ("valid", "test")
 LEAKS = ("exact_own", "exact_other", "inverse_own", "inverse_other", "same_pair_own", "same_pair_other")
 # A memorised triple ranks near 1, a clean one at 0.1 to 0.4: from such a share on, the memorised ones make the figure.
 DOMINANT_SHARE = 0.1
 NEW, OTHER_TRAIN, OWN_TRAIN = 0, 1, 2
-
-
-@dataclass(frozen=True, eq=False)
-class SplitLeaks:
-    """Result of `find_split_leaks`.
-
-    Attributes:
-        rows: one per client and evaluation split; `triples` rows, for each of `LEAKS` its number and (`_share`)
-            its share of the rows, NaN for an empty split; `repeated`, rows that repeat an earlier row of the same
-            split.
-        train_repeated: rows of each client's train split that repeat an earlier one.
-        masks: bool `[n]` per (client index, split, one of `LEAKS`).
-    """
-
-    rows: tuple[dict[str, Any], ...]
-    train_repeated: tuple[int, ...]
-    masks: Mapping[tuple[int, str, str], np.ndarray]
-
-    def share(self, leak: str, split: str = "test") -> float:
-        """Share of the federation's triples of a split with a leak; NaN if the split is empty everywhere."""
-        leaked, triples = (sum(row[name] for row in self.rows if row["split"] == split) for name in (leak, "triples"))
-        return leaked / triples if triples else float("nan")
-
-    @cached_property
-    def table(self) -> pd.DataFrame:
-        """`rows` as a frame."""
-        import pandas as pd  # which a machine that only trains need not have
-
-        return pd.DataFrame(self.rows)
 
 
 class _Keys(NamedTuple):
@@ -91,8 +56,15 @@ class _TrainIndex:
         return exact, inverse, linked > exact
 
 
-def find_split_leaks(federated: FederatedGraph) -> SplitLeaks:
+def find_split_leaks(
+    federated: FederatedGraph,
+) -> tuple[list[dict[str, Any]], dict[tuple[int, str, str], np.ndarray]]:
     """Count every leak from train into valid and test, within each client and across clients.
+
+    Returns:
+        A row per client and evaluation split: `triples` rows, for each of `LEAKS` its number and (`_share`) its share of the
+        rows, NaN for an empty split; `repeated`, rows that repeat an earlier row of the same split. And the leaks as masks,
+        bool `[n]` per (client index, split, one of `LEAKS`).
 
     Raises:
         DataError: so many entities and relations that a triple does not fit 63 bits.
@@ -122,16 +94,11 @@ def find_split_leaks(federated: FederatedGraph) -> SplitLeaks:
             counts = {leak: int(mask.sum()) for leak, mask in by_leak.items()}
             size = len(keys[index][split].triple)
             shares = {f"{leak}_share": count / size if size else float("nan") for leak, count in counts.items()}
-            repeated = _count_repeated(keys[index][split].triple)
+            repeated = size - len(np.unique(keys[index][split].triple))
             rows.append(
                 {"client": client.name, "split": split, "triples": size, **counts, **shares, "repeated": repeated}
             )
-    train_repeated = tuple(_count_repeated(client["train"].triple) for client in keys)
-    return SplitLeaks(tuple(rows), train_repeated, masks)
-
-
-def _count_repeated(triple_keys: np.ndarray) -> int:
-    return len(triple_keys) - len(np.unique(triple_keys))
+    return rows, masks
 
 
 def leaked_test_mask(federated: FederatedGraph, client_index: int, split: str = "test") -> np.ndarray:

@@ -5,23 +5,13 @@ Legend: `N` entities, `C` clients.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from fkgsec.data.graph import SPLITS, FederatedGraph
 
-if TYPE_CHECKING:
-    import pandas as pd
-
 UNION = "union"
-
-
-def graph_statistics(federated: FederatedGraph) -> pd.DataFrame:
-    """`statistics_rows` as a frame."""
-    import pandas as pd
-
-    return pd.DataFrame(statistics_rows(federated))
 
 
 def statistics_rows(federated: FederatedGraph) -> list[dict[str, Any]]:

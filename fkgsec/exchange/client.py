@@ -8,8 +8,8 @@ client.sent(contribution)                                # once it is in
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -21,17 +21,9 @@ from fkgsec.federation.messages import SERVER, Alignment, AnyMessage
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
 
-
-class Guard(Protocol):
-    """Step that a client applies to its rows before they are packed, such as clipping and noise."""
-
-    def protect(self, round: int, rows: Tensor, received: Tensor) -> Tensor:
-        """The rows that it lets go of, float64 `[num_uploaded, width]`.
-
-        Args:
-            rows: float32 `[num_uploaded, width]`, as trained. received: the same rows as it last received them.
-        """
-        ...
+Guard = Callable[[int, Table, Tensor, Tensor], Tensor]
+"""Of round, table, a client's trained rows float32 `[num_uploaded, width]` and these as it last received them: the rows that it
+lets go of, float64, such as clipped ones with noise."""
 
 
 class Kept(NamedTuple):
@@ -71,7 +63,7 @@ class TableClient:
         """Return what it lets go of, of its trained rows float32 `[num_uploaded, width]`, which it copies."""
         rows = rows.clone()  # in one process those of all clients lie in one tensor
         if self.guard:
-            rows = self.guard.protect(round, rows, self.received[: len(rows)])
+            rows = self.guard(round, self.table, rows, self.received[: len(rows)])
         return Kept(round, rows, self.codec.encode(round, rows))
 
     def pack(self, contribution: Kept) -> AnyMessage:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Literal, NamedTuple, NoReturn
+from typing import Literal, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -55,41 +55,29 @@ class Sum(NamedTuple):
         return torch.where((self.weights > 0)[:, None], mean, otherwise)
 
 
-class SumAlone(Mapping[str, Upload]):
-    """In the place of uploads of which the sum alone was delivered: whoever reads it is told, and finds no empty round."""
-
-    def _refuse(self) -> NoReturn:
-        raise RunError(
-            "the sum of the uploads alone was delivered: an aggregation that reads single ones must say needs = 'single uploads'"
-        )
-
-    def __getitem__(self, party: str) -> Upload:
-        self._refuse()
-
-    def __iter__(self) -> Iterator[str]:
-        self._refuse()
-
-    def __len__(self) -> int:
-        self._refuse()
-
-
 @dataclass(frozen=True)
 class Delivered:
     """Uploads of one round to a table `[N, width]`, as a transport delivers them to the server.
 
     Attributes:
         shape: of the table.
-        uploads: by party, in the order of the parties; reading it raises `RunError` where the transport delivers the sum alone.
-        opened: that sum; None where it delivers single uploads.
+        single: uploads by party, in the order of the parties.
+        opened: their sum where the transport delivers it alone, else None.
     """
 
     shape: tuple[int, int]
-    uploads: Mapping[str, Upload] = field(default_factory=dict)
+    single: Mapping[str, Upload] = field(default_factory=dict)
     opened: Sum | None = None
 
-    def __post_init__(self) -> None:
+    @property
+    def uploads(self) -> Mapping[str, Upload]:
+        """The single uploads. Raises `RunError` where the sum alone was delivered: no round is taken for an empty one."""
         if self.opened is not None:
-            object.__setattr__(self, "uploads", SumAlone())
+            raise RunError(
+                "the sum of the uploads alone was delivered: an aggregation that reads single ones must say needs = 'single "
+                "uploads'"
+            )
+        return self.single
 
     def sum(self, without: str | None = None) -> Sum:
         """The sum of the uploads, taken in the order of the parties, whichever arrived first.
@@ -171,29 +159,40 @@ class FilledRows(NamedTuple):
         return whole
 
 
-class FilledTables(Mapping[str, Tensor]):
-    """Tables by party, held as the rows that are filled: each is made whole when it is read, and a copy.
+Leaf: TypeAlias = Tensor | FilledRows
 
-    Hundreds of clients that hold a few rows of a table each would else take as many tables.
-    """
 
-    def __init__(self, tables: Mapping[str, FilledRows]) -> None:
-        self.held = dict(tables)
+class LazyTensors(Mapping[str, Tensor]):
+    """Named tensors, some of which are made each time that they are read: all at once are gigabytes of a large run."""
 
-    def __getitem__(self, party: str) -> Tensor:
-        return self.held[party].whole()
+    def __init__(self, parts: Mapping[str, Leaf | Callable[[], Tensor]]) -> None:
+        self.parts = parts
 
-    def __contains__(self, party: object) -> bool:
-        return party in self.held
+    def leaf(self, name: str) -> Leaf:
+        """One of them, as its filled rows where these are what is held."""
+        part = self.parts[name]
+        return part if isinstance(part, Tensor | FilledRows) else part()
+
+    def __getitem__(self, name: str) -> Tensor:
+        leaf = self.leaf(name)
+        return leaf if isinstance(leaf, Tensor) else leaf.whole()
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.parts
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.held)
+        return iter(self.parts)
 
     def __len__(self) -> int:
-        return len(self.held)
+        return len(self.parts)
 
     def __repr__(self) -> str:
-        return f"FilledTables({', '.join(self.held)})"
+        return f"LazyTensors({', '.join(self.parts)})"
+
+
+def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors whose names begin with `prefix`, without it."""
+    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
 
 class Uploaded(NamedTuple):

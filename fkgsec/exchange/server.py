@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fkgsec.exchange.aggregation import Aggregation
 from fkgsec.exchange.codec import Codec
-from fkgsec.exchange.parts import Delivered, Screened, Sum, Upload
+from fkgsec.exchange.parts import Delivered, Screened, Sum, Upload, below
 from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.messages import AnyMessage
 from fkgsec.federation.options import RunOptions
@@ -52,7 +52,7 @@ class TableServer:
         cut: Mapping[str, int] = {}
         if self.screen is not None:
             ordered, cut = self.screen(round, self.shared.table, ordered, self.shared.rows)
-        self._publish(round, Delivered(self._shape, uploads=ordered))
+        self._publish(round, Delivered(self._shape, single=ordered))
         return cut
 
     def aggregate_sum(self, round: int, opened: Sum) -> None:
@@ -90,8 +90,3 @@ class TableServer:
 
     def _publish(self, round: int, delivered: Delivered) -> None:
         self.codec.publish(self.aggregation.aggregate(round, self.codec.previous(), delivered), delivered)
-
-
-def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, without it."""
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

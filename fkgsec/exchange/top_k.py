@@ -130,13 +130,13 @@ class TopKClient(ClientCodec):
         """Return what is sent of a shared row replaces it; a sum is combined with the client's own row."""
         if self._counted(round):
             return self._combined(content.places, *self._of_others(round, content))
-        taken = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, content.places, True)
+        selected = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, content.places, True)
         rows = torch.zeros(self.num_rows, content.rows.shape[1]).index_copy_(0, content.places, content.rows)
         if round == 0:
-            self.shared = taken
+            self.shared = selected
             if self.history is None:
                 self.history = rows[: self.num_uploaded]
-        return Received(rows, taken)
+        return Received(rows, selected)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return which rows are shared, and what was sent."""
@@ -154,10 +154,10 @@ class TopKClient(ClientCodec):
 
         (A + w E) / (w + P): the rows returned are without E, whose share is w / (w + P). Source: feds.txt Eq. 4, w = 1.
         """
-        taken = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, places[counts > 0], True)
+        selected = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, places[counts > 0], True)
         rows, shares = torch.zeros(self.num_rows, sums.shape[1]), torch.zeros(self.num_rows)
         rows[places] = sums / (self.weight + counts)[:, None]
-        return Received(rows, taken, shares.index_copy_(0, places, self.weight / (float(self.weight) + counts)))
+        return Received(rows, selected, shares.index_copy_(0, places, self.weight / (float(self.weight) + counts)))
 
     def _of_others(self, round: int, content: Content) -> tuple[Tensor, Tensor]:
         """Sums and counts without what the client itself put in, as encoded: a value may have been clipped."""

@@ -16,13 +16,13 @@ from typing import cast, get_args
 
 from torch import Tensor
 
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import SpecError
 from fkgsec.exchange import rounds
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation, Answers
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.codec import CODECS
-from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Uploaded
-from fkgsec.exchange.server import TableServer, below
+from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Uploaded, below
+from fkgsec.exchange.server import TableServer
 from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import Alignment, Channel
@@ -181,22 +181,14 @@ class Transport:
         }
 
     def restore(self, holdings: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint, whose transcript is back in the channel: the alignment, and what `tensors` gave.
-
-        Raises `RunError` for a checkpoint of an earlier version.
-        """
+        """Go on from a checkpoint, whose transcript is back in the channel: the alignment, and what `tensors` gave."""
         for message in self.channel.transcript.each_message(0):
             if isinstance(message, Alignment):
                 self.server[message.table].align(message)
-        try:
-            for table, server in self.servers.items():
-                self._seat(table, holdings[table])
-                server.load(below(f"server.{table}.", tensors))
-            self.remember(tensors)
-        except KeyError as error:
-            raise RunError(
-                f"the checkpoint lacks {error} of its exchange (an earlier version made it); start over"
-            ) from error
+        for table, server in self.servers.items():
+            self._seat(table, holdings[table])
+            server.load(below(f"server.{table}.", tensors))
+        self.remember(tensors)
 
     def remember(self, tensors: Mapping[str, Tensor]) -> None:
         """Put back what `memories` gave."""

@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import msgspec
 from safetensors import SafetensorError, safe_open
@@ -20,6 +19,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from fkgsec.errors import RunError
+from fkgsec.exchange.parts import Leaf
 from fkgsec.federation import packing
 from fkgsec.federation.disk import streamed
 from fkgsec.federation.disk.condensed import HEADS, Layout, Messages, condense, expand, is_worthwhile
@@ -27,7 +27,7 @@ from fkgsec.federation.disk.streamed import Joined, Stored
 from fkgsec.federation.messages import Entry
 
 SCHEMA, CONDENSED = 3, 4  # of a file whose tensors stand as they are, and of one that `condensed` made smaller
-DIGEST = "sha256"  # in the file's metadata; some of schema 2 have none
+DIGEST = "sha256"  # in the file's metadata
 
 
 class RoundEntry(msgspec.Struct, frozen=True):
@@ -101,25 +101,7 @@ class Progress(msgspec.Struct):
     layout: Layout | None = None
 
 
-_EARLIER = {"valid_mrr": "valid", "best_mrr": "best_valid"}  # names of when knowledge graphs were the one task
-
-
-def with_current_names(document: Any) -> Any:
-    """The decoded JSON of a checkpoint, a result or a record, with what a round is said in by its present names."""
-    if not isinstance(document, dict):
-        return document
-    renamed = {_EARLIER.get(name, name): value for name, value in document.items()}
-    if isinstance(renamed.get("rounds"), list):
-        renamed["rounds"] = [
-            {_EARLIER.get(name, name): value for name, value in entry.items()} if isinstance(entry, dict) else entry
-            for entry in renamed["rounds"]
-        ]
-    return renamed
-
-
-def save(
-    path: Path, leaves: Mapping[str, packing.Leaf], progress: Progress, messages: Messages = MappingProxyType({})
-) -> None:
+def save(path: Path, leaves: Mapping[str, Leaf], progress: Progress, messages: Messages = MappingProxyType({})) -> None:
     """Write a checkpoint; after a kill at any moment either the old or the new one is there, whole.
 
     Args:
@@ -191,11 +173,8 @@ def fingerprint(tensors: Mapping[str, Tensor], progress: Progress) -> str:
     return _digest(tensors, msgspec.json.encode(content, order="sorted").decode())
 
 
-def load(path: Path, identity: str | Collection[str]) -> tuple[Mapping[str, Tensor], Progress]:
+def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
     """Read a checkpoint of this run. Of a large one tensors are made, and messages read, each time that they are asked for.
-
-    Args:
-        identity: of the run; several where it has gone by others before.
 
     Raises:
         RunError: it is damaged or belongs to another spec or other data.
@@ -207,16 +186,15 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[Mapping[str, Tens
     try:
         with safe_open(path, framework="pt") as handle:
             metadata = handle.metadata() or {}
-            progress = msgspec.convert(with_current_names(msgspec.json.decode(metadata["progress"])), Progress)
+            progress = msgspec.convert(msgspec.json.decode(metadata["progress"]), Progress)
             names = list(handle.keys())
             stored = {HEADS: Stored(path, HEADS)} if progress.layout is not None and HEADS in names else {}
             loaded = {name: handle.get_tensor(name) for name in names if name not in stored}
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
-    if progress.schema not in range(2, CONDENSED + 1):
-        raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads 2 to {CONDENSED}")
-    digest = metadata.get(DIGEST, "" if progress.schema >= SCHEMA else None)
-    if digest is not None and digest != _digest({**loaded, **stored}, metadata["progress"]):
+    if progress.schema not in (SCHEMA, CONDENSED):
+        raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads {SCHEMA} and {CONDENSED}")
+    if metadata.get(DIGEST) != _digest({**loaded, **stored}, metadata["progress"]):
         raise RunError(f"{path}: damaged: its content is not what was written; delete it to start over")
     tensors: Mapping[str, Tensor] = loaded
     if progress.layout is not None:
@@ -225,7 +203,7 @@ def load(path: Path, identity: str | Collection[str]) -> tuple[Mapping[str, Tens
         except RunError as error:
             raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
         progress.layout = None
-    if progress.identity not in ({identity} if isinstance(identity, str) else identity):
+    if progress.identity != identity:
         raise RunError(
             f"{path}: belongs to a run with other options or data, or of another version; choose another --out or delete it"
         )

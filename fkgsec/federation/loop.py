@@ -26,7 +26,7 @@ from fkgsec.federation import checkpoint, packing
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import Progress, RoundEntry, stands_at
 from fkgsec.federation.messages import SERVER, Channel, Transcript, client_party
-from fkgsec.federation.options import CHECKPOINT_EVERY_S, Result_co, RunOptions, run_identities, run_identity
+from fkgsec.federation.options import CHECKPOINT_EVERY_S, Result_co, RunOptions, run_identity
 from fkgsec.federation.order import ClientOrders
 from fkgsec.federation.protection import NOTHING, Protection
 from fkgsec.federation.recipes import RECIPES, Recipe, Table
@@ -40,7 +40,6 @@ __all__ = [
     "Observer",
     "load_result",
     "run_federation",
-    "run_identities",
     "run_identity",
 ]
 
@@ -288,7 +287,7 @@ class Federation:
             RunError: it is damaged or of another run.
         """
         adversary = None if honest else self.adversary
-        tensors, progress = checkpoint.load(path, run_identities(self.graph, self.options, adversary))
+        tensors, progress = checkpoint.load(path, run_identity(self.graph, self.options, adversary))
         self.task.restore(packing.below("now.", tensors))
         transcript = self.channel.transcript
         transcript.entries = list(progress.entries)
@@ -411,7 +410,7 @@ def _may_start(federation: Federation, start: Path, begins: int) -> bool:
     if not start.exists():
         return False
     identity, done = stands_at(start)
-    same = identity in run_identities(federation.graph, federation.options)
+    same = identity == run_identity(federation.graph, federation.options)
     return same and done < max(begins, 1) and done <= min(federation.needed, default=done)
 
 

@@ -234,7 +234,7 @@ def run_identity(
 
 
 def run_identities(graph: Any, options: RunOptions, adversary: Identified | None = None) -> tuple[str, ...]:
-    """The run's identity, and those by which version 0.1 knew it where settings were given at their defaults.
+    """The run's identity, and those by which records of version 0.1 name it where settings were given at their defaults.
 
     That version had knowledge graphs alone, whose algorithms have up to five settings; all ways to spell the 19 of `cefgl` would
     take most of a minute.

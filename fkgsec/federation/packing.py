@@ -8,7 +8,7 @@ Parties go by their place among all of them, since names may hold anything.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from fkgsec.exchange import Observed
-from fkgsec.exchange.parts import FilledRows, FilledTables
+from fkgsec.exchange.parts import FilledRows, LazyTensors, Leaf
+from fkgsec.exchange.parts import below as below
 from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.messages import SERVER
 from fkgsec.federation.recipes import Table
 
-Leaf: TypeAlias = Tensor | FilledRows
 Tree: TypeAlias = "Mapping[str, Leaf | Tree]"
 ByParty: TypeAlias = "dict[Table, dict[str, Tensor]]"
 Inputs: TypeAlias = "dict[Table, Mapping[str, Tensor]]"
@@ -50,49 +50,26 @@ def pack(tree: Tree) -> dict[str, Tensor]:
     return {name: whole(leaf) for name, leaf in leaves(tree).items()}
 
 
-def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, without it."""
-    return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
-
-
-class Made(Mapping[str, Tensor]):
-    """Named tensors, some of which are made each time that they are read: all at once are gigabytes of a large run."""
-
-    def __init__(self, leaves: Mapping[str, Leaf | Callable[[], Tensor]]) -> None:
-        self.held = leaves
-
-    def __getitem__(self, name: str) -> Tensor:
-        leaf = self.held[name]
-        return whole(leaf) if isinstance(leaf, Tensor | FilledRows) else leaf()
-
-    def __contains__(self, name: object) -> bool:
-        return name in self.held
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.held)
-
-    def __len__(self) -> int:
-        return len(self.held)
-
-
 def view_below(prefix: str, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
     """The same as `below`, each read when it is asked for."""
-    source = tensors.held if isinstance(tensors, Made) else tensors
-    return Made({name.removeprefix(prefix): source[name] for name in source if name.startswith(prefix)})
+    source = tensors.parts if isinstance(tensors, LazyTensors) else tensors
+    return LazyTensors({name.removeprefix(prefix): source[name] for name in source if name.startswith(prefix)})
 
 
 def _filled(tensors: Mapping[str, Tensor], name: str) -> FilledRows:
     """Return one tensor by its filled rows, without building the whole tensor if possible."""
-    leaf = tensors.held[name] if isinstance(tensors, Made) else None
-    return leaf if isinstance(leaf, FilledRows) else FilledRows.of(tensors[name])
+    leaf = tensors.leaf(name) if isinstance(tensors, LazyTensors) else tensors[name]
+    return leaf if isinstance(leaf, FilledRows) else FilledRows.of(leaf)
 
 
 def by_place(tensors: Mapping[Table, Mapping[str, Tensor]], parties: Sequence[str]) -> Tree:
     """Tensors by table and party, the parties by their place."""
-    by_table = {table: rows.held if isinstance(rows, FilledTables) else rows for table, rows in tensors.items()}
     return {
-        table: {str(parties.index(party)): table_rows for party, table_rows in rows.items()}
-        for table, rows in by_table.items()
+        table: {
+            str(parties.index(party)): rows.leaf(party) if isinstance(rows, LazyTensors) else rows[party]
+            for party in rows
+        }
+        for table, rows in tensors.items()
     }
 
 
@@ -109,7 +86,7 @@ def by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Se
 def filled_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Inputs:
     """The same, of tables of which the filled rows are to be held."""
     return {
-        table: FilledTables(
+        table: LazyTensors(
             {
                 party: _filled(tensors, f"{table}.{place}")
                 for place, party in enumerate(parties)

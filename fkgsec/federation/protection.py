@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal, Protocol
+from typing import Literal
 
 import msgspec
+
+from fkgsec.protocols.noise.guarantee import Guarantee
 
 Server = Literal["none", "follows the protocol", "active"]
 _SERVERS: dict[Server, str] = {
@@ -50,41 +52,6 @@ class Withstands(msgspec.Struct, frozen=True, kw_only=True):
         return f"{line}; {self.limit}" if self.limit else line
 
 
-class PrivacyGuarantee(Protocol):
-    """An (epsilon, delta) guarantee as a defense states it; `fkgsec.protocols.noise.guarantee.Guarantee` is one."""
-
-    @property
-    def epsilon(self) -> float:
-        """Value for all releases together."""
-        ...
-
-    @property
-    def delta(self) -> float:
-        """Value for all releases together."""
-        ...
-
-    @property
-    def unit(self) -> str:
-        """Unit of privacy."""
-        ...
-
-    def describe(self) -> str:
-        """Describe it in one line for a report."""
-        ...
-
-
-class StatedGuarantee(msgspec.Struct, frozen=True):
-    """A guarantee as a file states it."""
-
-    epsilon: float
-    delta: float
-    unit: str
-
-    def describe(self) -> str:
-        """Describe it in one line for a report."""
-        return f"epsilon {self.epsilon:g} at delta {self.delta:g} for each {self.unit}"
-
-
 @dataclass(frozen=True)
 class Protection:
     """Upper limit of what the messages of a run, and of the runs it continues, give away.
@@ -96,7 +63,7 @@ class Protection:
     """
 
     remarks: tuple[str, ...] = ()
-    guarantees: Mapping[str, PrivacyGuarantee] = field(default_factory=dict)
+    guarantees: Mapping[str, Guarantee] = field(default_factory=dict)
     withstands: tuple[Withstands, ...] = ()
 
     def lines(self) -> list[str]:

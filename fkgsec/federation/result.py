@@ -23,12 +23,13 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.federation import packing
-from fkgsec.federation.checkpoint import RoundEntry, save_tensors, with_current_names
+from fkgsec.federation.checkpoint import RoundEntry, save_tensors
 from fkgsec.federation.disk.condensed import LINES, PLAIN_LINES, entries_of, lines_of
 from fkgsec.federation.messages import Entry, Transcript, client_party
-from fkgsec.federation.protection import NOTHING, Protection, StatedGuarantee, Withstands
+from fkgsec.federation.protection import NOTHING, Protection, Withstands
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.frames import INTERVAL, block, interval, tidy
+from fkgsec.protocols.noise.guarantee import Guarantee
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -213,21 +214,16 @@ class RunResult(Kept):
             raise RunError(f"{path}: cannot be written ({error})") from error
 
     @classmethod
-    def load(cls, path: Path | str, graph: Any, options: Any, *, guarantee: type = StatedGuarantee) -> Self:
+    def load(cls, path: Path | str, graph: Any, options: Any) -> Self:
         """Read what `save` wrote of a run of these options on this graph.
-
-        Args:
-            guarantee: what its guarantees are read as, such as `fkgsec.protocols.noise.guarantee.Guarantee`.
 
         Raises:
             RunError: it cannot be read, or has something that such a run has not.
         """
         try:
             with safe_open(path, framework="pt") as handle:
-                document = with_current_names(msgspec.json.decode((handle.metadata() or {})[METADATA]))
-                document = msgspec.convert(document, _Document)
+                document = msgspec.json.decode((handle.metadata() or {})[METADATA], type=_Document)
                 tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
-            guarantees = msgspec.convert(document.guarantees, dict[str, guarantee])
             lines = tensors.pop(LINES, None)
             entries = document.entries if lines is None else entries_of(lines, document.names)
         except (
@@ -249,7 +245,7 @@ class RunResult(Kept):
             best_round=document.best_round,
             metric=document.metric,
             transcript=Transcript(entries, frames, notes),
-            protection=Protection(document.remarks, guarantees, document.withstands),
+            protection=Protection(document.remarks, document.guarantees, document.withstands),
             row_names=document.row_names,
             **Kept.read(tensors, RECIPES[options.algorithm].shared, parties),
             **cls.read_outcome(tensors, len(parties)),
@@ -266,7 +262,7 @@ class _Document(msgspec.Struct, frozen=True):
     best_round: int
     entries: list[Entry]
     remarks: tuple[str, ...]
-    guarantees: dict[str, Any]
+    guarantees: dict[str, Guarantee]
     withstands: tuple[Withstands, ...]
     row_names: dict[Table, list[str]]
     metric: str = "mrr"

@@ -143,8 +143,3 @@ def drawing_from(rng: np.random.Generator) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
         yield
-
-
-def encoder_of(model: GraphClassifier) -> dict[str, nn.Parameter]:
-    """The parameters of the convolutions by name."""
-    return {name: parameter for name, parameter in model.named_parameters() if name.startswith(ENCODER)}

@@ -64,9 +64,7 @@ def stratified_by_group(
     return split[groups]
 
 
-def by_dataset(
-    sets: Sequence[GraphSet], seed: int, *, clean: bool = False, ratio: tuple[int, int, int] = RATIO, name: str = ""
-) -> FederatedGraphs:
+def by_dataset(sets: Sequence[GraphSet], seed: int, *, clean: bool = False, name: str = "") -> FederatedGraphs:
     """Make each data set a client of the same name.
 
     Source: the cross-dataset settings of GCFL, FedStar and CEFGL.
@@ -75,16 +73,14 @@ def by_dataset(
         raise DataError("a federation needs at least one data set")
     clients, warnings = [], []
     for graphs in map(with_max_degree, sets):
-        split = _splits(graphs, generator(seed, "graph split", graphs.name), ratio, clean)
+        split = _splits(graphs, generator(seed, "graph split", graphs.name), clean)
         clients.append(_client(graphs.name, graphs, split))
         warnings += graphs.warnings
     whole = name or "+".join(graphs.name for graphs in sets)
     return FederatedGraphs(f"{whole}{'-clean' if clean else ''}", tuple(clients), tuple(warnings))
 
 
-def by_chunks(
-    graphs: GraphSet, clients: int, seed: int, *, clean: bool = False, ratio: tuple[int, int, int] = RATIO
-) -> FederatedGraphs:
+def by_chunks(graphs: GraphSet, clients: int, seed: int, *, clean: bool = False) -> FederatedGraphs:
     """Divide a data set: the first min(50, G / clients) graphs in file order go to the first client, as many to the next,
     and so on; each of the others to a client at random.
 
@@ -94,15 +90,13 @@ def by_chunks(
     first = min(FIRST_GRAPHS, len(graphs) // max(clients, 1))
     client_of = generator(seed, "graph chunks").integers(clients, size=len(graphs)) if clients > 0 else np.empty(0)
     client_of[: clients * first] = np.repeat(np.arange(max(clients, 0)), first)
-    return _divided(graphs, clients, client_of, seed, clean, ratio, "chunks")
+    return _divided(graphs, clients, client_of, seed, clean, "chunks")
 
 
-def by_chance(
-    graphs: GraphSet, clients: int, seed: int, *, clean: bool = False, ratio: tuple[int, int, int] = RATIO
-) -> FederatedGraphs:
+def by_chance(graphs: GraphSet, clients: int, seed: int, *, clean: bool = False) -> FederatedGraphs:
     """Divide one data set over clients at random, in parts that differ by one graph at most."""
     shuffled = generator(seed, "graph parts").permutation(len(graphs)) if clients > 0 else np.empty(0, dtype=np.int64)
-    return _divided(graphs, clients, shuffled % max(clients, 1), seed, clean, ratio, "random")
+    return _divided(graphs, clients, shuffled % max(clients, 1), seed, clean, "random")
 
 
 GRAPH_PARTITIONS: dict[str, Callable[..., FederatedGraphs]] = {"chunks": by_chunks, "random": by_chance}
@@ -125,34 +119,31 @@ def _divided(
     client_of: np.ndarray,
     seed: int,
     clean: bool,
-    ratio: tuple[int, int, int],
     how: str,
 ) -> FederatedGraphs:
     """Clients client-1, client-2, ... of one data set, each split by itself; clean ones by a split of the whole set."""
     if clients < 1:
         raise SpecError(f"clients is {clients}, allowed: 1 or more")
-    if len(graphs) < clients * sum(ratio):
-        raise DataError(f"{graphs.name}: {len(graphs)} graphs over {clients} clients are fewer than {sum(ratio)} each")
+    if len(graphs) < clients * sum(RATIO):
+        raise DataError(f"{graphs.name}: {len(graphs)} graphs over {clients} clients are fewer than {sum(RATIO)} each")
     graphs = with_max_degree(graphs)
-    whole = _splits(graphs, generator(seed, "graph split", graphs.name), ratio, clean) if clean else None
+    whole = _splits(graphs, generator(seed, "graph split", graphs.name), clean) if clean else None
     parts = []
     for client in range(clients):
         client_members = np.flatnonzero(client_of == client)
         part = graphs.subset(client_members)
         split = (
-            stratified(part.classes, generator(seed, "graph split", client), ratio)
-            if whole is None
-            else whole[client_members]
+            stratified(part.classes, generator(seed, "graph split", client)) if whole is None else whole[client_members]
         )
         parts.append(_client(f"client-{client + 1}", part, split))
     name = f"{graphs.name}-{how}-{clients}{'-clean' if clean else ''}"
     return FederatedGraphs(name, tuple(parts), graphs.warnings)
 
 
-def _splits(graphs: GraphSet, rng: np.random.Generator, ratio: tuple[int, int, int], clean: bool) -> np.ndarray:
+def _splits(graphs: GraphSet, rng: np.random.Generator, clean: bool) -> np.ndarray:
     if clean:
-        return stratified_by_group(graphs.classes, twin_groups(graphs), rng, ratio)
-    return stratified(graphs.classes, rng, ratio)
+        return stratified_by_group(graphs.classes, twin_groups(graphs), rng)
+    return stratified(graphs.classes, rng)
 
 
 def _client(name: str, graphs: GraphSet, split: np.ndarray) -> ClientGraphs:

@@ -1,7 +1,7 @@
-"""Negatives on the CPU: known triples masked, and drawn by Philox besides, each in one compiled pass over what a step needs.
+"""Negatives on the CPU: known triples masked, in one compiled pass over what a step needs.
 
 Integers alone: the numbers depend on no order of summing, so there is nothing to compile beforehand as in
-`fkgsec.kge.cpu_kernels`. `fkgsec.philox` says which words these are.
+`fkgsec.kge.cpu_kernels`.
 """
 
 from __future__ import annotations
@@ -10,24 +10,7 @@ import numpy as np
 from numba import get_num_threads as get_num_threads
 from numba import prange
 
-from fkgsec.philox import LOW, MULTIPLIERS, ROUNDS, WEYL
 from fkgsec.protocols.core.compiled import compiled
-
-_LOW, _HALF = np.uint64(LOW), np.uint64(32)
-_FIRST, _SECOND = np.uint64(MULTIPLIERS[0]), np.uint64(MULTIPLIERS[1])
-_WEYL_FIRST, _WEYL_SECOND = np.uint64(WEYL[0]), np.uint64(WEYL[1])
-
-
-@compiled()
-def philox(counter, key, out):
-    """Fill `out` uint64 `[4]` for a counter uint64 `[4]` of 32-bit words and a key of 64 bits."""
-    c0, c1, c2, c3 = counter[0], counter[1], counter[2], counter[3]
-    k0, k1 = key & _LOW, key >> _HALF
-    for _ in range(ROUNDS):
-        first, second = c0 * _FIRST, c2 * _SECOND
-        c0, c1, c2, c3 = (second >> _HALF) ^ c1 ^ k0, second & _LOW, (first >> _HALF) ^ c3 ^ k1, first & _LOW
-        k0, k1 = (k0 + _WEYL_FIRST) & _LOW, (k1 + _WEYL_SECOND) & _LOW
-    out[0], out[1], out[2], out[3] = c0, c1, c2, c3
 
 
 @compiled(inline="always")
@@ -41,27 +24,6 @@ def _is_member(wanted, members, begin, end):
         else:
             high = middle
     return low < end and members[low] == wanted
-
-
-@compiled(parallel=True)
-def draw_negatives(key, where, pool, groups, start, members, drawn):
-    """Fill `drawn` int32 `[B, K]` with entities of `pool` int32 `[n]`; -1 for a member of the row's group.
-
-    Number k of row b is the word at place b * K + k of `where` uint64 `[3]`: step, epoch, round. Group g owns
-    `members[start[g] : start[g + 1]]`, sorted.
-    """
-    K, size = drawn.shape[1], np.uint64(len(pool))
-    for b in prange(len(drawn)):
-        begin, end = start[groups[b]], start[groups[b] + 1]
-        four = np.empty(4, np.uint64)
-        counter = np.array([np.uint64(0), where[0], where[1], where[2]])
-        for k in range(K):
-            place = b * K + k
-            if k == 0 or place % 4 == 0:
-                counter[0] = np.uint64(place // 4)
-                philox(counter, key, four)
-            wanted = pool[np.int64((four[place % 4] * size) >> _HALF)]
-            drawn[b, k] = -1 if _is_member(wanted, members, begin, end) else wanted
 
 
 @compiled(parallel=True)

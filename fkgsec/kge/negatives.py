@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec import philox
 from fkgsec.kge import kernels
 from fkgsec.kge.models import Side
 
@@ -73,19 +72,6 @@ def frequency_weights(triples: np.ndarray) -> np.ndarray:
     return (1 / np.sqrt(counts[0] + counts[1])).astype(np.float32).reshape(-1)
 
 
-class CounterDraws:
-    """Draws of a client in one epoch by `fkgsec.philox`, step after step: the words of `key` at (step, epoch, round)."""
-
-    def __init__(self, key: int, round: int, epoch: int) -> None:
-        self.key = key
-        self._step, self._epoch, self._round = 0, epoch, round
-
-    def next_step(self) -> tuple[int, int, int]:
-        """The last three words of the counters of the step that begins: its number, the epoch, the round."""
-        self._step += 1
-        return self._step - 1, self._epoch, self._round
-
-
 class NegativeSampler:
     """Draws negatives for one client: uniform over `candidates` (int `[n]`), known training triples masked by -1.
 
@@ -103,28 +89,8 @@ class NegativeSampler:
             for side, triples in self._known.items()
         }
 
-    def sample(
-        self, rows: np.ndarray, num_negatives: int, side: Side, rng: np.random.Generator | CounterDraws
-    ) -> Tensor:
+    def sample(self, rows: np.ndarray, num_negatives: int, side: Side, rng: np.random.Generator) -> Tensor:
         """Negatives int32 `[len(rows), num_negatives]` of the training triples with these row numbers, on the CPU."""
-        if isinstance(rng, CounterDraws):
-            return self._count(rows, num_negatives, side, rng)
         drawn = rng.integers(0, len(self._candidates), size=(len(rows), num_negatives), dtype=np.int32)
         chosen = torch.from_numpy(drawn if self._all else self._candidates[drawn])
         return kernels.mask_known(chosen, self._groups[side][rows], *self._tensors[side])
-
-    def _count(self, rows: np.ndarray, num_negatives: int, side: Side, draws: CounterDraws) -> Tensor:
-        """`sample` by counters: number k of row b is the word at place b K + k of the step."""
-        groups, step = self._groups[side][rows], draws.next_step()
-        if not kernels.numba_is_there():
-            places = torch.arange(len(rows) * num_negatives)
-            drawn = philox.words(draws.key, places, step=step[0], epoch=step[1], round=step[2])
-            chosen = philox.bounded(drawn, len(self._candidates)).reshape(len(rows), num_negatives)
-            return kernels.mask_known(torch.from_numpy(self._candidates)[chosen], groups, *self._tensors[side])
-        from fkgsec.kge import cpu_draws
-
-        negatives = np.empty((len(rows), num_negatives), dtype=np.int32)
-        start, members = (tensor.numpy() for tensor in self._tensors[side])
-        key, where = np.uint64(draws.key % 2**64), np.array(step, dtype=np.uint64)
-        cpu_draws.draw_negatives(key, where, self._candidates, groups.numpy(), start, members, negatives)
-        return torch.from_numpy(negatives)

@@ -28,7 +28,6 @@ NegativeScope = Literal["own", "all", "published"]
 RankScope = Literal["own", "all"]
 NegativeSides = Literal["tail", "both", "each"]
 TrainsFrom = Literal["received", "checks", "own"]
-Draws = Literal["numpy", "philox"]
 TripleWeights = Literal["uniform", "frequency"]
 Redraw = Literal["epoch", "never"]
 EntityRange = Literal["dim", "width"]
@@ -58,9 +57,6 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         rank_scope: the entities that a test triple's answer competes with: the client's "own" (FedE's and FedR's codes), or
             "all" of the federation (the FedE beside FedR's code). With "own" a client exchanges its own entities alone, so that
             rows that only serve as negatives stay with it.
-        draws: where a client's order of triples and its negatives come from: "numpy", one generator per epoch, or
-            "philox", numbers by key and counter (`fkgsec.philox`), each of which can be drawn without the others. Figures of
-            the two differ as those of two seeds do. First rows come from numpy either way.
         triple_weights: weights of positives in the loss of a batch: "uniform", or by "frequency", 1 / sqrt(count(h, r) +
             count(r, t)) over their sum (`fkgsec.kge.negatives.frequency_weights`; FedLU's code). The divergence between two
             models stays uniform.
@@ -113,13 +109,6 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     ] = None
     negative_scope: Annotated[NegativeScope, Meta(description="entities that negatives are drawn from")] = "own"
     rank_scope: Annotated[RankScope, Meta(description="entities that test answers compete with")] = "own"
-    draws: Annotated[
-        Draws,
-        Meta(
-            description="where the order of triples and the negatives come from: a numpy generator per epoch, or "
-            "counters (philox)"
-        ),
-    ] = "numpy"
     triple_weights: Annotated[
         TripleWeights | None, Meta(description="weights of positives: uniform, or less for frequent pairs")
     ] = None
@@ -218,8 +207,6 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         for name, default in TRAINING.items():
             if self.training(name) != default:
                 raise SpecError(f"{name} must be {default} for the model {self.model}; got {self.training(name)!r}")
-        if self.draws != "numpy":
-            raise SpecError(f"draws must be numpy for the model {self.model}; got {self.draws!r}")
         if self.negative_scope == "published":
             raise SpecError(f"negative_scope must be one of own, all for the model {self.model}; got 'published'")
 
@@ -268,11 +255,9 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     def identity(self) -> dict[str, Any]:
         """Return the base identity with the defaults that earlier runs recorded, and `init_epsilon` under its old name.
 
-        Runs from before there were `draws` drew by numpy, which goes unsaid. Both scopes were one option, `entity_scope`.
+        Both scopes were one option, `entity_scope`.
         """
         defaults = {"temperature": 1.0, "tau": 0.2} | super().identity()
-        if defaults["draws"] == "numpy":
-            del defaults["draws"]
         scopes = defaults.pop("negative_scope"), defaults.pop("rank_scope")
         alike = scopes in (("own", "own"), ("all", "all"), ("published", "all"))
         defaults["entity_scope"] = scopes[0] if alike else scopes

@@ -75,7 +75,7 @@ def _read_forget_file(
         raise DataError(f"{file}: no triple to forget")
     entities = {name: number for number, name in enumerate(graph.entities)}
     relations = {name: number for number, name in enumerate(graph.relations)}
-    held = {
+    holdings = {
         client.name: dict(zip(map(tuple, client.to_global(client.train).tolist()), client.train.tolist(), strict=True))
         for client in candidates
     }
@@ -83,7 +83,7 @@ def _read_forget_file(
     for row, (head, relation, tail) in enumerate(zip(named.heads, named.relations, named.tails, strict=True)):
         place, shown = named.place(row), printable(f"({head}, {relation}, {tail})", 300)
         key = (entities.get(head, -1), relations.get(relation, -1), entities.get(tail, -1))
-        holders = [name for name, triples in held.items() if key in triples]
+        holders = [name for name, triples in holdings.items() if key in triples]
         if not holders:
             whose = f"client {candidates[0].name}" if len(candidates) == 1 else "any client"
             raise DataError(f"{place}: {shown} is not in the train split of {whose}")
@@ -92,7 +92,7 @@ def _read_forget_file(
         if key in seen:
             raise DataError(f"{place}: {shown} is named already at {seen[key]}")
         seen[key] = place
-        found.append((holders[0], held[holders[0]][key]))
+        found.append((holders[0], holdings[holders[0]][key]))
     return found
 
 
@@ -105,8 +105,8 @@ def retaining(graph: FederatedGraph, forget: Forget) -> FederatedGraph:
     """
     unknown = sorted(set(forget) - {client.name for client in graph.clients})
     if unknown:
-        known = ", ".join(client.name for client in graph.clients)
-        raise DataError(f"{graph.name}: no client is called {', '.join(unknown)}; the clients are {known}")
+        names = ", ".join(client.name for client in graph.clients)
+        raise DataError(f"{graph.name}: no client is called {', '.join(unknown)}; the clients are {names}")
     clients = tuple(
         replace(client, train=client.train[~forgotten_rows(graph, client, forget[client.name])])
         if client.name in forget
@@ -121,17 +121,17 @@ def forgotten_rows(graph: FederatedGraph, client: ClientGraph, triples: np.ndarr
     if not len(triples):
         raise DataError(f"client {client.name}: the forget set is empty")
     train = list(map(tuple, client.train.tolist()))
-    asked, held = list(map(tuple, np.asarray(triples).tolist())), set(train)
+    wanted, rest = list(map(tuple, np.asarray(triples).tolist())), set(train)
     seen = set()
-    for triple in asked:
-        if triple not in held:
+    for triple in wanted:
+        if triple not in rest:
             raise DataError(f"client {client.name}: {_shown(graph, client, triple)} is not in its train split")
         if triple in seen:
             raise DataError(f"client {client.name}: {_shown(graph, client, triple)} is named twice")
         seen.add(triple)
-    if seen == held:
+    if seen == rest:
         raise DataError(
-            f"client {client.name}: all of its {len(held)} training triples are to be forgotten; remove the client instead"
+            f"client {client.name}: all of its {len(rest)} training triples are to be forgotten; remove the client instead"
         )
     return np.fromiter((triple in seen for triple in train), dtype=bool, count=len(train))
 

@@ -9,8 +9,8 @@ the vector of differences, and the divergence of Eq. 14 is D_KL(teacher || stude
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,6 @@ from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.local.training import LocalTrainer, TrainingSubset
 from fkgsec.kge.loss import negative_sampling_loss
 from fkgsec.kge.models import Side
-from fkgsec.kge.negatives import CounterDraws
 from fkgsec.kge.options import KgeOptions
 
 Steps = tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]
@@ -145,14 +144,6 @@ def decay_loss(
     return _distilled(loss, own, other, counts, mu_distill, variant)
 
 
-class MoveLoss(Protocol):
-    """The loss `[B]` of a move, as `interference` or `decay_loss` with its further options given."""
-
-    def __call__(
-        self, own: Tensor, other: Tensor, counts: Tensor, *, mu_distill: float, importance: Tensor
-    ) -> Tensor: ...
-
-
 class AlternatingTrainer(LocalTrainer):
     """Trains the entities of both models of each client by turns: on every batch the given moves, one after the other.
 
@@ -162,7 +153,8 @@ class AlternatingTrainer(LocalTrainer):
     Of a batch with several moves all but the last are made by the time its loss is found not to be finite.
 
     Args:
-        subsets: what each client trains on. loss: of each move; the run's `mu` weighs what it distils.
+        subsets: what each client trains on. loss: of each move, `interference` or `decay_loss` with its further options given;
+            the run's `mu` weighs what it distils.
     """
 
     def __init__(
@@ -171,7 +163,7 @@ class AlternatingTrainer(LocalTrainer):
         options: KgeOptions,
         private: ClientStack,
         subsets: Mapping[int, TrainingSubset],
-        loss: MoveLoss,
+        loss: Callable[..., Tensor],
     ) -> None:
         super().__init__(stack, options, private, subsets)
         self.moves: Sequence[Move] = ()
@@ -179,7 +171,7 @@ class AlternatingTrainer(LocalTrainer):
         self._at_it: Sequence[int] = ()
 
     def _step(
-        self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator | CounterDraws], side: Side
+        self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator], side: Side
     ) -> tuple[dict[int, float], list[tuple[Learner, dict[Table, Tensor]]]]:
         self._at_it = tuple(batches)
         return super()._step(batches, draws, side)

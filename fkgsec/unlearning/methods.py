@@ -160,9 +160,9 @@ def with_random_tails(triples: np.ndarray, rows: np.ndarray, tails: np.ndarray, 
     Raises:
         DataError: every tail makes one of them.
     """
-    known, wrong = set(map(tuple, triples.tolist())), triples[rows]
+    true_triples, wrong = set(map(tuple, triples.tolist())), triples[rows]
     for row, (head, relation, _) in enumerate(wrong.tolist()):
-        free = [tail for tail in tails.tolist() if (head, relation, tail) not in known]
+        free = [tail for tail in tails.tolist() if (head, relation, tail) not in true_triples]
         if not free:
             raise DataError(f"relabel: every entity is a tail of ({head}, {relation}, ?) in its local ids")
         wrong[row, 2] = rng.choice(free)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import DataError, RunError, SpecError
+from fkgsec.errors import DataError, SpecError
 from fkgsec.exchange import MakeTransport, Transport, Uploaded
 from fkgsec.federation.loop import (
     Best,
@@ -97,7 +97,6 @@ def unlearn(
         DataError: forget sets that do not fit the graph, see `retaining`.
         SpecError: "fedlu" for a recipe without private entities; a model with an encoder, but for "retrain"; a defense without
             its exchange; a sum that hides nothing.
-        RunError: a run of an earlier version, defended or of PFedEG, which did not keep what its exchange goes on from.
         TrainingError: a loss is not finite.
     """
     recipe = RECIPES[result.options.algorithm]
@@ -213,13 +212,13 @@ def _load(task: KgeTask, result: KgeResult) -> None:
                 stack.rows("relations", place).detach().copy_(tables.relations)
                 continue
             client, whole = result.graph.clients[place], stack.graphs[0]
-            for table, rows, ids, held in (
+            for table, rows, ids, rows_of in (
                 (stack.tables["entities"], tables.entities, whole.entity_ids, client.entity_ids),
                 (stack.tables["relations"], tables.relations, whole.relation_ids, client.relation_ids),
             ):
                 order = np.argsort(ids)
-                places = torch.from_numpy(order[np.searchsorted(ids, held, sorter=order)]).to(stack.device)
-                table.detach()[places] = rows[: len(held)].to(stack.device)
+                places = torch.from_numpy(order[np.searchsorted(ids, rows_of, sorter=order)]).to(stack.device)
+                table.detach()[places] = rows[: len(rows_of)].to(stack.device)
 
 
 def _forgotten_rows(task: KgeTask, forget: Forget) -> list[np.ndarray]:
@@ -236,9 +235,9 @@ def _forgotten_rows(task: KgeTask, forget: Forget) -> list[np.ndarray]:
 
 def _identity(result: KgeResult, retained: FederatedGraph, options: UnlearnOptions) -> str:
     """Names the unlearning, so that what a protocol draws in it is nothing that the run itself drew."""
-    given = {name: value for name, value in msgspec.to_builtins(options).items() if value is not None}
-    given["form"] = given.pop("variant")  # the name that it had when the first of these identities were made
-    fields = [run_identity(result.graph, result.options), retained.hash, given]
+    values = {name: value for name, value in msgspec.to_builtins(options).items() if value is not None}
+    values["form"] = values.pop("variant")  # the name that it had when the first of these identities were made
+    fields = [run_identity(result.graph, result.options), retained.hash, values]
     return hashlib.sha256(msgspec.json.encode(fields, order="sorted")).hexdigest()
 
 
@@ -251,16 +250,9 @@ def _align_again(federation: Federation, make_transport: MakeTransport, run: str
 
     Args:
         run: names the unlearning, so that what a protocol draws in it is nothing that the run itself drew.
-
-    Raises:
-        RunError: a run of an earlier version, defended or with an aggregation that keeps uploads.
     """
     carried = result.carried
     exchange = make_transport(federation.channel, federation.options, federation.parties, federation.recipe.shared, run)
-    if (exchange.sums or exchange.aggregation.keeps_uploads) and not carried:
-        raise RunError(
-            "the run is of an earlier version, which did not keep what its exchange goes on from: train it again"
-        )
     federation.exchange = exchange
     for table, shared in exchange.server.items():
         exchange.align(table, federation.holdings(table))
@@ -278,8 +270,8 @@ def _align_again(federation: Federation, make_transport: MakeTransport, run: str
     for table in exchange.server:
         federation.orders.broadcast(0, table)
         for party, received in exchange.send_again(table).items():
-            own = federation.task.rows(table, federation.parties.index(party))
-            own.copy_(received.merged(own))
+            own_rows = federation.task.rows(table, federation.parties.index(party))
+            own_rows.copy_(received.merged(own_rows))
 
 
 def _mean_of_holders(federation: Federation, table: Table, names: Sequence[str]) -> Tensor:
@@ -326,8 +318,8 @@ def _ratio_of_changes(
         total = torch.zeros(len(names), federation.task.rows(table, 0).shape[1], dtype=torch.float64)
         for client in clients:
             party = federation.parties[client]
-            held, count, weight, _ = holdings[party]
-            rows = torch.tensor([place[name] for name in held[:count]])
+            holding, count, weight, _ = holdings[party]
+            rows = torch.tensor([place[name] for name in holding[:count]])
             change = federation.task.rows(table, client)[:count].cpu().double() - before[party][:count].cpu().double()
             total.index_add_(0, rows, change, alpha=weight)
         norms.append(float(total.norm()))
@@ -348,6 +340,6 @@ def _exchange_rows(federation: Federation, senders: Sequence[int]) -> list[Uploa
     for table in exchange.server:
         federation.orders.broadcast(ROUND, table)
         for party, received in exchange.broadcast(ROUND, table, federation.parties).items():
-            own = federation.task.rows(table, federation.parties.index(party))
-            own.copy_(received.merged(own))
+            own_rows = federation.task.rows(table, federation.parties.index(party))
+            own_rows.copy_(received.merged(own_rows))
     return outcomes

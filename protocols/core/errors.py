@@ -1,7 +1,7 @@
 """The errors of the protocols: one class for each misuse or attack, so that a caller and a test can tell them apart.
 
     try:
-        total = aggregate(setting, inputs, identities, randomness=sources)
+        total = run(server_round(setting), clients).result
     except TooFewParties as error:
         print(error, error.excluded)            # who had been left out before, and why
 

@@ -29,7 +29,6 @@ where the client is.
 from __future__ import annotations
 
 import inspect
-from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -70,26 +69,6 @@ it is altered. It raises a `ProtocolError` where something arrives that nobody c
 def direct(stage: str, sender: str, receiver: str, frame: Any) -> Sequence[Any]:
     """Delivery without faults: what was sent arrives, once."""
     return (frame,)
-
-
-class Tally:
-    """A delivery that counts bytes, and leaves the delivery itself to another.
-
-    Attributes:
-        sent, received: bytes by party, the server ("server") included.
-    """
-
-    def __init__(self, deliver: Deliver = direct) -> None:
-        self._deliver = deliver
-        self.sent: Counter[str] = Counter()
-        self.received: Counter[str] = Counter()
-
-    def __call__(self, stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes]:
-        """Deliver and count."""
-        self.sent[sender] += len(frame)
-        arrived = self._deliver(stage, sender, receiver, frame)
-        self.received[receiver] += sum(len(message) for message in arrived)
-        return arrived
 
 
 class Party(Generic[Result]):

@@ -1,95 +1,89 @@
 """Privacy accounting: the epsilon that a noise gives, and the noise that an epsilon needs.
 
-    >>> sigma = gaussian_noise_multiplier(2.0, rounds=100, delta=1e-5)              # over the sensitivity
-    >>> gaussian_epsilon(sigma, rounds=100, delta=1e-5) <= 2.0
+    >>> noise = Releases("gaussian", 1.0, count=100)
+    >>> sigma = scale_for(2.0, noise, delta=1e-5)                                   # over the sensitivity
+    >>> epsilon_of([replace(noise, scale=sigma)], delta=1e-5) <= 2.0
     True
 
 Nothing here talks to a party. Every epsilon is for the unit and the neighbouring relation for which the caller worked out the
 sensitivity; a `Guarantee` carries both, and is what a report prints. Add/remove: one unit is there or not. Replace: its data
 are others, which doubles the sensitivity of a clipped sum. `compose` accounts for further releases.
 
-Assumes exact arithmetic and exact noise. `noise.sampling_delta` is what inexact sampling adds to delta; `noise.gaussian` says
-what the low bits of floating-point noise may leak. `noise.audit` bounds epsilon from below by trials.
+Assumes exact arithmetic and exact noise. `sampling.sampling_delta` is what inexact sampling adds to delta; `sampling.gaussian`
+says what the low bits of floating-point noise may leak.
 """
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Sequence
-from typing import Literal, get_args
+from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
-from fkgsec.protocols import Accountant
-from fkgsec.protocols.noise import sampling_delta
 from fkgsec.protocols.noise.guarantee import AccountingError, Guarantee, Releases
+from fkgsec.protocols.noise.sampling import sampling_delta
 
-Neighbouring = Literal["replace", "add-remove"]
-
-# Orders of Renyi divergence. Sampled Gaussians cost time and binomial coefficients at each; closed forms cost nothing.
-_SAMPLED_ORDERS = np.concatenate(
-    [1 + np.arange(1, 100) / 10, np.arange(11, 64), np.arange(64, 128, 4), np.arange(128, 513, 32)]
-)
+# Orders of Renyi divergence.
 _REAL_ORDERS = 1 + np.geomspace(1e-6, 1e9, 6000)
 _INTEGER_ORDERS = np.unique(np.round(np.geomspace(2, 1e9, 4000)))
-_RELATIVE_TOLERANCE = 1e-4  # of the bisections; the end that satisfies the claim is returned
+_RELATIVE_TOLERANCE = 1e-4  # of the bisection; the end that satisfies the claim is returned
+_LEAST_SCALE = {"gaussian": 2.0**-40, "discrete": 0.5, "skellam": 2.0**-40}
 _LARGE_EPSILON = 50.0  # beyond, even a distance of 2^-113 between the noise drawn and the exact one says nothing
 
 
-# Gaussian noise on real numbers.
-
-
-def gaussian_epsilon(
-    noise_multiplier: float, *, rounds: int, delta: float, sample_rate: float = 1.0, accountant: Accountant = "rdp"
-) -> float:
-    """Epsilon of Gaussian noise over `rounds` rounds, each on a Poisson sample of the units.
+def epsilon_of(releases: Sequence[Releases], *, delta: float, accountant: str = "rdp") -> float:
+    """Epsilon of several mechanisms on the data of the same unit, all noise exact.
 
     Args:
-        noise_multiplier: standard deviation of the noise / l2 sensitivity.
-        sample_rate: each unit takes part in a round independently with this probability, and who did stays secret; 1
-            otherwise. Below 1 the relation is add/remove; at 1 it is the one that the sensitivity was worked out for.
-        accountant: "rdp" (Renyi divergences, an upper bound), "prv" (privacy loss variables composed numerically, an upper
-            bound up to 0.5 % of itself, at least 0.001; tighter and slower).
+        accountant: "prv" for gaussian noise only (privacy loss variables composed numerically, an upper bound up to 0.5 % of
+            itself, at least 0.001; tighter and slower); any other: Renyi divergences, which add, order by order (an upper bound).
 
     Raises `AccountingError` outside the allowed ranges, or where opacus cannot compute the figure.
-    Source: Mironov, Talwar, Zhang 2019 (rdp); Gopi, Lee, Wutschitz 2021 (prv), both by opacus.
-    Differs: more orders than opacus takes by itself, so that small and large epsilons are as tight as others.
+    Source: Mironov 2017, Propositions 1 and 7 (rdp); Gopi, Lee, Wutschitz 2021 (prv), by opacus. Of integer noise
+    `_rdp_of_discrete_gaussians` and `_rdp_of_skellam`.
     """
-    _check_claim(rounds=rounds, delta=delta)
-    _check_positive(noise_multiplier=noise_multiplier, sample_rate=sample_rate)
-    if sample_rate > 1:
-        raise AccountingError(f"sample_rate must be above 0 and at most 1; got {sample_rate}")
-    match accountant:
-        case "rdp" if sample_rate == 1:
-            return _epsilon_of_rdp(_REAL_ORDERS, rounds * _REAL_ORDERS / (2 * noise_multiplier**2), delta)
-        case "rdp":
-            from opacus.accountants.analysis.rdp import compute_rdp
-
-            rdp = compute_rdp(
-                q=sample_rate, noise_multiplier=noise_multiplier, steps=rounds, orders=_SAMPLED_ORDERS.tolist()
-            )
-            return _epsilon_of_rdp(_SAMPLED_ORDERS, np.asarray(rdp), delta)
-        case "prv":
-            return _epsilon_by_prv([(noise_multiplier, sample_rate, rounds)], delta)
-        case _:
-            raise AccountingError(f"accountant {accountant!r} is unknown; allowed: {', '.join(get_args(Accountant))}")
+    _check_claim(rounds=sum(release.count for release in releases), delta=delta)
+    if accountant == "prv":
+        if any(release.noise != "gaussian" for release in releases):
+            raise AccountingError("accountant prv takes gaussian noise only")
+        for release in releases:
+            _check_positive(scale=release.scale)
+        return _epsilon_by_prv([(release.scale, 1.0, release.count) for release in releases], delta)
+    integer = any(release.noise == "skellam" for release in releases)
+    orders = _INTEGER_ORDERS if integer else _REAL_ORDERS
+    return _epsilon_of_rdp(orders, np.sum([_rdp(release, orders) for release in releases], axis=0), delta)
 
 
-def gaussian_noise_multiplier(
-    epsilon: float, *, rounds: int, delta: float, sample_rate: float = 1.0, accountant: Accountant = "rdp"
-) -> float:
-    """The smallest noise multiplier (to 1e-4 of itself, never less) whose `gaussian_epsilon` is at most `epsilon`.
+def scale_for(epsilon: float, releases: Releases, *, delta: float, accountant: str = "rdp") -> float:
+    """The smallest scale (to 1e-4 of itself, never less) at which such releases have at most `epsilon`, by `epsilon_of`.
 
-    Raises `AccountingError` as `gaussian_epsilon` does, and when no multiplier below 2^40 is enough.
+    Args:
+        releases: the mechanism; its own scale does not count.
+
+    Raises `AccountingError` as `epsilon_of` does, and when no scale up to 2^80 is enough.
     """
 
-    def spent(noise_multiplier: float) -> float:
-        return gaussian_epsilon(
-            noise_multiplier, rounds=rounds, delta=delta, sample_rate=sample_rate, accountant=accountant
-        )
+    def spent(scale: float) -> float:
+        return epsilon_of([replace(releases, scale=scale)], delta=delta, accountant=accountant)
 
-    return _smallest(spent, epsilon, at_least=2.0**-40)
+    _check_positive(epsilon=epsilon)
+    least = _LEAST_SCALE[releases.noise]
+    high = max(1.0, least)
+    while spent(high) > epsilon:
+        high *= 2
+        if high > 2.0**80:
+            raise AccountingError(f"no scale up to 2^80 brings epsilon down to {epsilon}")
+    low = high
+    while spent(low) <= epsilon:
+        if low == least:
+            return least
+        high, low = low, max(low / 2, least)
+    while high - low > _RELATIVE_TOLERANCE * low:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+    return high
 
 
 def _epsilon_by_prv(history: Sequence[tuple[float, float, int]], delta: float) -> float:
@@ -119,43 +113,32 @@ def _epsilon_by_prv(history: Sequence[tuple[float, float, int]], delta: float) -
 # Integer noise under secure aggregation.
 
 
-def ring_sensitivity(
-    l2_sensitivity: float, dimension: int, fraction_bits: int, *, neighbouring: Neighbouring = "replace"
-) -> float:
+def ring_sensitivity(l2_sensitivity: float, dimension: int, fraction_bits: int) -> float:
     """l2 sensitivity in units of the ring of vectors that are scaled by 2^fraction_bits and rounded to nearest.
 
-    Rounding moves each coordinate by at most 1/2, a vector by sqrt(dimension) / 2. When one client's vector is replaced
-    both versions are rounded, which adds sqrt(dimension); when it is there or not (its place taken by zeros, which need no
-    rounding) only one is, which adds sqrt(dimension) / 2.
+    Rounding moves each coordinate by at most 1/2, a vector by sqrt(dimension) / 2. One client's vector is replaced, so that both
+    versions are rounded, which adds sqrt(dimension).
 
     Args:
-        l2_sensitivity: before scaling, for the same relation: 2 x the clipping norm for "replace", once for "add-remove".
+        l2_sensitivity: before scaling: twice the clipping norm.
 
     Raises `AccountingError` for a negative or undefined value.
     Source: Kairouz, Liu, Steinke 2021, Theorem 1, adds sqrt(d) for rounding up or down at random. Differs: to nearest.
 
-    >>> ring_sensitivity(2.0, 4, 3), ring_sensitivity(1.0, 4, 3, neighbouring="add-remove")
-    (18.0, 9.0)
+    >>> ring_sensitivity(2.0, 4, 3)
+    18.0
     """
     _check_count(dimension=dimension)
     _check_positive(l2_sensitivity=l2_sensitivity)
     if fraction_bits < 0:
         raise AccountingError(f"fraction_bits must not be negative; got {fraction_bits}")
-    match neighbouring:
-        case "replace":
-            rounded_vectors = 2
-        case "add-remove":
-            rounded_vectors = 1
-        case _:
-            allowed = ", ".join(get_args(Neighbouring))
-            raise AccountingError(f"neighbouring {neighbouring!r} is unknown; allowed: {allowed}")
-    return math.ldexp(l2_sensitivity, fraction_bits) + rounded_vectors * math.sqrt(dimension) / 2
+    return math.ldexp(l2_sensitivity, fraction_bits) + math.sqrt(dimension)
 
 
-def distributed_discrete_gaussian_epsilon(
-    sigma: float, *, l2_sensitivity: float, dimension: int, smallest_cohort: int, rounds: int, delta: float
-) -> float:
-    """Epsilon of a sum of integer vectors, each with discrete Gaussian noise of its own, over `rounds` rounds.
+def _rdp_of_discrete_gaussians(
+    orders: np.ndarray, sigma: float, l2_sensitivity: float, dimension: int, smallest_cohort: int
+) -> np.ndarray:
+    """Renyi divergences of one sum of integer vectors, each with discrete Gaussian noise of its own.
 
     Args:
         sigma: of each client's own noise, in units of the ring, at least 1/2.
@@ -163,90 +146,12 @@ def distributed_discrete_gaussian_epsilon(
         smallest_cohort: the fewest clients whose noise is in a sum and unknown to the adversary. Colluders do not count.
             More clients are covered: their noise on top is post-processing.
 
-    Raises `AccountingError` outside the allowed ranges.
     Source: Kairouz, Liu, Steinke 2021 (arXiv 2102.06387), Proposition 14: the Renyi divergence of order a is at most the
     least of a/2 s^2 + tau d, a/2 (s^2 + 2 tau l1 / (sqrt(n) sigma) + tau^2 d) and a/2 (s + tau sqrt(d))^2, where
     s = l2 / (sqrt(n) sigma) and tau = 10 sum over k < n of exp(-2 pi^2 sigma^2 k / (k + 1)).
     Differs: l1 is bounded by min(l2^2, sqrt(d) l2), which holds for integer vectors; the least bound over all cohorts up to
     the smallest, since tau grows with n and the others' noise may be left out as post-processing; no sampling of clients.
     """
-    _check_claim(rounds=rounds, delta=delta)
-    _check_count(dimension=dimension, smallest_cohort=smallest_cohort)
-    _check_positive(sigma=sigma, l2_sensitivity=l2_sensitivity)
-    _check_sigma(sigma)
-    rdp = _rdp_of_discrete_gaussians(_REAL_ORDERS, sigma, l2_sensitivity, dimension, smallest_cohort)
-    return _epsilon_of_rdp(_REAL_ORDERS, rounds * rdp, delta)
-
-
-def distributed_discrete_gaussian_sigma(
-    epsilon: float, *, l2_sensitivity: float, dimension: int, smallest_cohort: int, rounds: int, delta: float
-) -> float:
-    """The smallest sigma of each client (to 1e-4 of itself, never less, at least 1/2) that gives at most `epsilon`.
-
-    Raises `AccountingError` as `distributed_discrete_gaussian_epsilon` does.
-    """
-
-    def spent(sigma: float) -> float:
-        """Epsilon at this sigma."""
-        return distributed_discrete_gaussian_epsilon(
-            sigma,
-            l2_sensitivity=l2_sensitivity,
-            dimension=dimension,
-            smallest_cohort=smallest_cohort,
-            rounds=rounds,
-            delta=delta,
-        )
-
-    return _smallest(spent, epsilon, at_least=0.5)
-
-
-def skellam_epsilon(
-    variance: float, *, l2_sensitivity: float, dimension: int, smallest_cohort: int, rounds: int, delta: float
-) -> float:
-    """Epsilon of a sum of integer vectors, each with Skellam noise of its own, over `rounds` rounds.
-
-    Args:
-        variance: of each client's own noise, in squared units of the ring. The sum's noise is Skellam again.
-        l2_sensitivity, smallest_cohort: as for `distributed_discrete_gaussian_epsilon`.
-
-    Raises `AccountingError` outside the allowed ranges.
-    Source: Agarwal, Kairouz, Liu 2021 (arXiv 2110.04995): at integer orders a the Renyi divergence is at most
-    a l2^2 / (2 v) + min(((2 a - 1) l2^2 + 6 l1) / (4 v^2), 3 l1 / (2 v)), v the variance of the sum's noise.
-    Differs: l1 is bounded by min(l2^2, sqrt(d) l2), which holds for integer vectors; no sampling of clients.
-    """
-    _check_claim(rounds=rounds, delta=delta)
-    _check_count(dimension=dimension, smallest_cohort=smallest_cohort)
-    _check_positive(variance=variance, l2_sensitivity=l2_sensitivity)
-    rdp = _rdp_of_skellam(_INTEGER_ORDERS, smallest_cohort * variance, l2_sensitivity, dimension)
-    return _epsilon_of_rdp(_INTEGER_ORDERS, rounds * rdp, delta)
-
-
-def skellam_variance(
-    epsilon: float, *, l2_sensitivity: float, dimension: int, smallest_cohort: int, rounds: int, delta: float
-) -> float:
-    """The smallest variance of each client (to 1e-4 of itself, never less) that gives at most `epsilon`.
-
-    Raises `AccountingError` as `skellam_epsilon` does.
-    """
-
-    def spent(variance: float) -> float:
-        """Epsilon at this variance."""
-        return skellam_epsilon(
-            variance,
-            l2_sensitivity=l2_sensitivity,
-            dimension=dimension,
-            smallest_cohort=smallest_cohort,
-            rounds=rounds,
-            delta=delta,
-        )
-
-    return _smallest(spent, epsilon, at_least=2.0**-40)
-
-
-def _rdp_of_discrete_gaussians(
-    orders: np.ndarray, sigma: float, l2_sensitivity: float, dimension: int, smallest_cohort: int
-) -> np.ndarray:
-    """Return one round's Renyi divergences: the least of KLS21's bounds over the cohorts of 1..smallest_cohort clients."""
     l1_sensitivity = _l1_sensitivity(l2_sensitivity, dimension)
     rdp = np.full_like(orders, math.inf, dtype=np.float64)
     tau = 0.0
@@ -262,7 +167,12 @@ def _rdp_of_discrete_gaussians(
 
 
 def _rdp_of_skellam(orders: np.ndarray, variance: float, l2_sensitivity: float, dimension: int) -> np.ndarray:
-    """Return one round's Renyi divergences at integer orders; `variance` is that of the sum's noise."""
+    """Renyi divergences of one sum of integer vectors with Skellam noise at integer orders; `variance` is of the sum's noise.
+
+    Source: Agarwal, Kairouz, Liu 2021 (arXiv 2110.04995): at integer orders a the Renyi divergence is at most
+    a l2^2 / (2 v) + min(((2 a - 1) l2^2 + 6 l1) / (4 v^2), 3 l1 / (2 v)), v the variance of the sum's noise.
+    Differs: l1 is bounded by min(l2^2, sqrt(d) l2), which holds for integer vectors; no sampling of clients.
+    """
     l1 = _l1_sensitivity(l2_sensitivity, dimension)
     excess = np.minimum(((2 * orders - 1) * l2_sensitivity**2 + 6 * l1) / (4 * variance**2), 3 * l1 / (2 * variance))
     return orders * l2_sensitivity**2 / (2 * variance) + excess
@@ -279,25 +189,15 @@ def _l1_sensitivity(l2_sensitivity: float, dimension: int) -> float:
 def guarantee_of(
     releases: Sequence[Releases], *, delta: float, unit: str, neighbouring: str, mechanism: str, accountant: str
 ) -> Guarantee:
-    """The guarantee of several mechanisms on the data of the same unit: their Renyi divergences add, order by order.
+    """The guarantee of several mechanisms on the data of the same unit, see `epsilon_of`.
 
     Args:
         delta: of exact noise; what inexact sampling adds comes on top.
-        unit, neighbouring, mechanism: see `Guarantee`. accountant: "prv" for gaussian noise only; others by Renyi divergences.
+        unit, neighbouring, mechanism: see `Guarantee`.
 
-    Raises `AccountingError` outside the allowed ranges.
-    Source: Mironov 2017, Proposition 1, which allows each mechanism to depend on what came out before.
+    Raises `AccountingError` as `epsilon_of` does.
     """
-    count = sum(release.count for release in releases)
-    _check_claim(rounds=count, delta=delta)
-    if accountant == "prv":
-        if any(release.noise != "gaussian" for release in releases):
-            raise AccountingError("accountant prv takes gaussian noise only")
-        epsilon = _epsilon_by_prv([(release.scale, 1.0, release.count) for release in releases], delta)
-    else:
-        integer = any(release.noise == "skellam" for release in releases)
-        orders = _INTEGER_ORDERS if integer else _REAL_ORDERS
-        epsilon = _epsilon_of_rdp(orders, np.sum([_rdp(release, orders) for release in releases], axis=0), delta)
+    epsilon = epsilon_of(releases, delta=delta, accountant=accountant)
     inexact = sampling_delta(min(epsilon, _LARGE_EPSILON), sum(release.num_samples for release in releases))
     sampled = any(release.num_samples for release in releases)
     exact = sampled and (epsilon > _LARGE_EPSILON or inexact > delta)
@@ -308,7 +208,7 @@ def guarantee_of(
         unit,
         neighbouring,
         mechanism,
-        count,
+        sum(release.count for release in releases),
         min(cohorts, default=None),
         accountant,
         tuple(releases),
@@ -361,19 +261,19 @@ def compose(guarantees: Sequence[Guarantee]) -> Guarantee:
 
 
 def _rdp(releases: Releases, orders: np.ndarray) -> np.ndarray:
-    """Renyi divergences of all these releases."""
+    """Renyi divergences of all these releases; each mechanism may depend on what came out before (Mironov 2017)."""
+    _check_positive(scale=releases.scale, l2_sensitivity=releases.l2_sensitivity)
+    _check_count(dimension=releases.dimension, smallest_cohort=releases.smallest_cohort)
+    scale, shape = releases.scale, (releases.l2_sensitivity, releases.dimension)
     match releases.noise:
         case "gaussian":
-            _check_positive(scale=releases.scale)
-            return releases.count * orders / (2 * releases.scale**2)
+            return releases.count * orders / (2 * scale**2)
         case "discrete":
-            _check_sigma(releases.scale)
-            return releases.count * _rdp_of_discrete_gaussians(
-                orders, releases.scale, releases.l2_sensitivity, releases.dimension, releases.smallest_cohort
-            )
+            if scale < 0.5:
+                raise AccountingError(f"sigma must be at least 1/2 for the bound of sums to hold; got {scale}")
+            return releases.count * _rdp_of_discrete_gaussians(orders, scale, *shape, releases.smallest_cohort)
         case "skellam":
-            variance = releases.smallest_cohort * releases.scale
-            return releases.count * _rdp_of_skellam(orders, variance, releases.l2_sensitivity, releases.dimension)
+            return releases.count * _rdp_of_skellam(orders, releases.smallest_cohort * scale, *shape)
 
 
 # Shared steps.
@@ -389,25 +289,6 @@ def _epsilon_of_rdp(orders: np.ndarray, rdp: np.ndarray, delta: float) -> float:
     return max(0.0, float(np.min(epsilon)))
 
 
-def _smallest(spent: Callable[[float], float], epsilon: float, *, at_least: float) -> float:
-    """The smallest scale >= `at_least` with spent(scale) <= epsilon, to `_RELATIVE_TOLERANCE`, never below it."""
-    _check_positive(epsilon=epsilon)
-    high = max(1.0, at_least)
-    while spent(high) > epsilon:
-        high *= 2
-        if high > 2.0**80:
-            raise AccountingError(f"no scale up to 2^80 brings epsilon down to {epsilon}")
-    low = high
-    while spent(low) <= epsilon:
-        if low == at_least:
-            return at_least
-        high, low = low, max(low / 2, at_least)
-    while high - low > _RELATIVE_TOLERANCE * low:
-        middle = math.sqrt(low * high)
-        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
-    return high
-
-
 def _check_claim(*, rounds: int, delta: float) -> None:
     _check_count(rounds=rounds)
     if not 0 < delta < 1:
@@ -418,11 +299,6 @@ def _check_count(**counts: int) -> None:
     for name, value in counts.items():
         if value < 1:
             raise AccountingError(f"{name} must be at least 1; got {value}")
-
-
-def _check_sigma(sigma: float) -> None:
-    if not sigma >= 0.5:
-        raise AccountingError(f"sigma must be at least 1/2 for the bound of sums to hold; got {sigma}")
 
 
 def _check_positive(**values: float) -> None:

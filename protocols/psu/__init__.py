@@ -1,9 +1,10 @@
 """Private set union: the server learns the union U of the clients' identifiers, and nothing of who holds which.
 
-    found = union(sets, keys, session=b"session", threshold=safe_threshold(len(sets)), randomness=sources)
-    found.identifiers, found.attempts, found.excluded
+    clients = {name: client_round(join(plan, name, sets[name]), keys[name], sources[name]) for name in plan.parties}
+    union = run(server_round(plan, sources["server"]), clients).result
+    union.identifiers, union.attempts
 
-`union` runs all parties in one process. `server_round` and `client_round` are one party each (`fkgsec.protocols.core.rounds`).
+`server_round` and `client_round` are one party each; `fkgsec.protocols.core.rounds.run` drives them in one process.
 
 Each client adds its identifiers to a randomised invertible Bloom lookup table (`fkgsec.protocols.psu.table`). Secure aggregation
 (`fkgsec.protocols.secagg`) opens the sum of the tables and nothing else, from which the server peels U. When the table was too
@@ -24,8 +25,8 @@ What each party sees, when all follow the protocol:
 - Whoever reads the channel: U, in the final list. Encrypt it.
 - Anybody who sees U: identifiers as they are. Names hashed or encoded before the union stay as guessable as they were.
 - Successive unions can be subtracted: what appears when a client joins, or disappears when one leaves, is that client's.
-  That is why all attempts need the whole cohort, and a client that leaves ends the union (`CohortChanged`). Before anything
-  was opened, a client whose message is at fault is left out instead, and the others begin anew.
+  That is why all attempts need the whole cohort, and a client that leaves ends the union (`CohortChanged`). Only where nothing
+  was opened may the others begin anew without it.
 
 What is assumed: a server that follows the protocol and may collude with clients, fewer of them than the threshold of secure
 aggregation. Against parties that deviate:
@@ -38,8 +39,8 @@ aggregation. Against parties that deviate:
   - As many items as overflow the table, or values that imitate them: `UnionTooLarge`. They look like a large union. A stated
     `cap` lets the table grow once, so that all tables together have at most nine times the cells of the first. Without a `cap`
     they cost as much as the largest union that `max_attempts` allows (115 MB for each client): state a cap.
-- Sums do not tell which client did it. `Plan.retry_without` plans another union without a group of at least two clients. The
-  server can read a table with a few wrong cells, and any damaged table once a malicious client tells it what it added. The
+- Sums do not tell which client did it. Another union may be started without a group of at least two clients. The server can
+  read a table with a few wrong cells, and any damaged table once a malicious client tells it what it added. The
   server then subtracts the two unions and learns what the group alone holds, but not who in the group holds it. A group of one
   honest and one malicious client hides nothing of the honest one. Clients decide whether they agree to a retry: none runs by
   itself.
@@ -70,19 +71,16 @@ would learn who brought each identifier; this one is of all clients at once.
 
 from fkgsec.protocols import MAX_ATTEMPTS
 from fkgsec.protocols.psu.client import Client, MissingIdentifiers, accept, contribute, join
-from fkgsec.protocols.psu.cost import Cost, measure
 from fkgsec.protocols.psu.messages import Announcement, UnionList, decode_message
 from fkgsec.protocols.psu.plan import NothingToHideBehind, Plan
 from fkgsec.protocols.psu.rounds import Union, client_round, server_round
 from fkgsec.protocols.psu.server import CohortChanged, DamagedTable, UnionTooLarge, announce, open_union
-from fkgsec.protocols.psu.session import union
 
 __all__ = [
     "MAX_ATTEMPTS",
     "Announcement",
     "Client",
     "CohortChanged",
-    "Cost",
     "DamagedTable",
     "MissingIdentifiers",
     "NothingToHideBehind",
@@ -96,8 +94,6 @@ __all__ = [
     "contribute",
     "decode_message",
     "join",
-    "measure",
     "open_union",
     "server_round",
-    "union",
 ]

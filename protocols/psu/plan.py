@@ -6,8 +6,8 @@ plan.num_cells(0)                                                   # of the fir
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 from fkgsec.protocols import MAX_ATTEMPTS
 from fkgsec.protocols.core.errors import ProtocolError, SettingError
@@ -19,7 +19,6 @@ START_CAP = 1024
 GROWTH = 4
 MAX_CAP_GROWTHS = 1  # beyond a stated cap: up to about four times as many items
 MAX_REPEATS = 1  # attempts at a size that was tried before; by chance one or two tables in a hundred fail
-MIN_GROUP = 2  # clients that a retry leaves out together
 TABLE = "table"  # the name of the one vector that is summed
 
 
@@ -82,34 +81,3 @@ class Plan:
             identities=self.identities,
             min_survivors=len(self.parties),
         )
-
-    def without(self, excluded: Collection[str], *, threshold: int | None = None) -> Plan:
-        """The plan of a new session of the others, who take the same one up by themselves once they know whom it leaves out."""
-        return replace(
-            self,
-            threshold=self.threshold if threshold is None else threshold,
-            session=digest("private set union without", self.session, *sorted(excluded)),
-            parties=tuple(party for party in self.parties if party not in excluded),
-            identities={party: key for party, key in self.identities.items() if party not in excluded},
-        )
-
-    def retry_without(self, group: Collection[str]) -> Plan:
-        """Plan of another union without a group of clients, after one that ended with `DamagedTable` or `UnionTooLarge`.
-
-        The threshold stays as it is while enough clients are left; below, all of them are needed.
-
-        Privacy: when a client tells the server what it added to the damaged table, the server has the union of the others, and
-        learns from the difference what the group alone holds. This is the reason why a group has at least two clients. Leave
-        out disjoint groups in turn, and keep a group out once the union succeeds without it.
-
-        Raises:
-            NothingToHideBehind: fewer than two clients are left out, or left.
-            SettingError: a name outside the plan.
-        """
-        if unknown := set(group) - set(self.parties):
-            raise SettingError(f"clients to leave out: {sorted(unknown)} are not parties of this union: {self.parties}")
-        if (size := len(set(group))) < MIN_GROUP:
-            raise NothingToHideBehind(
-                f"a retry without {size} clients could show what one client alone holds; leave out at least {MIN_GROUP}"
-            )
-        return self.without(group, threshold=min(self.threshold, len(self.parties) - size))

@@ -4,14 +4,11 @@
     outcome = run(server_round(plan, server_randomness), clients)
     outcome.result.identifiers, outcome.clients["client0"]                      # the union, at the server and at a client
 
-Stages: for each attempt those of secure aggregation, of which "advertise" asks with the announcement; at last "union". When the
-server's round ends with `CohortChanged` and nothing was opened, all may begin anew under `Plan.without` those at fault.
+Stages: for each attempt those of secure aggregation, of which "advertise" asks with the announcement; at last "union".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -30,14 +27,11 @@ from fkgsec.protocols.secagg.server import Sum
 
 
 class Union(NamedTuple):
-    """The outcome: the union sorted by code point, the tables it took, the cells of the last one; and by client the reason why
-    a message of it left it out before any table was opened, so that its identifiers are not in the union.
-    """
+    """The outcome: the union sorted by code point, the tables it took, and the cells of the last one."""
 
     identifiers: tuple[str, ...]
     attempts: int
     num_cells: int
-    excluded: Mapping[str, str] = MappingProxyType({})
 
 
 def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
@@ -48,8 +42,7 @@ def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
 
     Raises:
         CohortChanged: a client left, or a message of it was at fault.
-        UnionTooLarge: no table of the plan was large enough. DamagedTable: a client added something else than items. After
-            either, all may begin anew under `Plan.retry_without` a group of clients.
+        UnionTooLarge: no table of the plan was large enough. DamagedTable: a client added something else than items.
         Other `ProtocolError`: as secure aggregation raises them.
     """
     damages: list[Exception] = []

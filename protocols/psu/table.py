@@ -403,8 +403,8 @@ def peel(parameters: Parameters, table: np.ndarray) -> list[str]:
             places, return_inverse=True
         )  # only these change: a chain of items costs no m each
         local = local.reshape(places.shape)
-        taken = tabulate(field, local, limbs_of(items), checks, field.negate(multipliers), len(candidates))
-        cells[candidates] = field.add(cells[candidates], taken)
+        peeled = tabulate(field, local, limbs_of(items), checks, field.negate(multipliers), len(candidates))
+        cells[candidates] = field.add(cells[candidates], peeled)
     remaining = int(cells.any(axis=1).sum())
     if remaining:
         raise PeelingError(remaining, parameters.num_cells, balanced=is_balanced(cells))

@@ -1,11 +1,11 @@
 """Secure aggregation: the server learns the sum of the clients' vectors and who is in it, and nothing else about them.
 
     setting = Setting(b"session", 0, tuple(keys), safe_threshold(len(keys)), (Vector("rows", 8, Ring.UINT32),), public)
-    total = aggregate(setting, {party: {"rows": rows[party]} for party in keys}, keys, randomness=sources)
+    clients = {party: client_round(setting, party, keys[party], sources[party], values[party]) for party in keys}
+    total = run(server_round(setting), clients).result
     total.vectors["rows"], total.survivors, total.excluded
 
-`aggregate` runs all parties in one process. `server_round` and `client_round` are one party each
-(`fkgsec.protocols.core.rounds`).
+`server_round` and `client_round` are one party each; `fkgsec.protocols.core.rounds.run` drives them in one process.
 
 The protocol is Figure 4 of Bonawitz et al. 2017 ("Practical Secure Aggregation") with all its rounds, the consistency check
 included, optionally over the k-regular graph of Bell et al. 2020. Each client adds to its vector one mask per neighbour, which
@@ -57,13 +57,12 @@ from fkgsec.protocols.core.rounds import SERVER
 from fkgsec.protocols.secagg.messages import AnyMessage, Failure, Message, decode, encode
 from fkgsec.protocols.secagg.rounds import client_round, server_round
 from fkgsec.protocols.secagg.server import Sum
-from fkgsec.protocols.secagg.session import Deliver, aggregate, direct, framed, silencing
-from fkgsec.protocols.secagg.setting import Setting, Stage, Vector, safe_threshold
+from fkgsec.protocols.secagg.setting import STAGES, Setting, Stage, Vector, safe_threshold
 
 __all__ = [
     "SERVER",
+    "STAGES",
     "AnyMessage",
-    "Deliver",
     "Failure",
     "Message",
     "Ring",
@@ -71,13 +70,9 @@ __all__ = [
     "Stage",
     "Sum",
     "Vector",
-    "aggregate",
     "client_round",
     "decode",
-    "direct",
     "encode",
-    "framed",
     "safe_threshold",
     "server_round",
-    "silencing",
 ]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -84,52 +84,28 @@ class Sum(NamedTuple):
 
 
 @dataclass(frozen=True)
-class KeysCollected:
-    """After round 0."""
+class Collected:
+    """Memory of the server from stage to stage; what later stages give is empty.
+
+    Attributes:
+        roll: whose messages came, and who was left out.
+        peers: advertisements by party, from round 0 on.
+        sealed: in round 1, what each client sealed for its neighbours, by its name and theirs.
+        cohort: who masks with its neighbours, from the end of round 1 on.
+        survivors, masked: from round 2 on, whose uploads came, and their sum, still masked.
+        asked: after round 3, who is asked for shares.
+    """
 
     roll: Roll
     peers: Mapping[str, Advertisement]
+    sealed: Mapping[str, Mapping[str, bytes]] = field(default_factory=dict)
+    cohort: frozenset[str] = frozenset()
+    survivors: frozenset[str] = frozenset()
+    masked: Mapping[str, np.ndarray] = field(default_factory=dict)
+    asked: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class SharesCollected:
-    """In round 1: what each client sealed for its neighbours, by its name and theirs."""
-
-    roll: Roll
-    peers: Mapping[str, Advertisement]
-    sealed: Mapping[str, Mapping[str, bytes]]
-
-
-@dataclass(frozen=True)
-class CohortCollected:
-    """After round 1: who masks with its neighbours."""
-
-    roll: Roll
-    peers: Mapping[str, Advertisement]
-    cohort: frozenset[str]
-
-
-@dataclass(frozen=True)
-class UploadsCollected:
-    """After round 2: the sum of the survivors' uploads, still masked."""
-
-    roll: Roll
-    peers: Mapping[str, Advertisement]
-    cohort: frozenset[str]
-    survivors: frozenset[str]
-    masked: Mapping[str, np.ndarray]
-
-
-@dataclass(frozen=True)
-class ConfirmationsCollected:
-    """After round 3: who is asked for shares."""
-
-    roll: Roll
-    uploads: UploadsCollected
-    asked: frozenset[str]
-
-
-def collect_advertisements(setting: Setting, arrivals: Iterable[Arrival]) -> tuple[KeysCollected, dict[str, KeyList]]:
+def collect_advertisements(setting: Setting, arrivals: Iterable[Arrival]) -> tuple[Collected, dict[str, KeyList]]:
     """Round 0. Of two clients with one key the second is dropped: the first cannot have copied it.
 
     Raises `TooFewParties` for fewer than may survive.
@@ -152,10 +128,10 @@ def collect_advertisements(setting: Setting, arrivals: Iterable[Arrival]) -> tup
     for party in peers:
         listed = peers if setting.neighbours is None else setting.in_order(setting.around(party) & peers.keys())
         key_lists[party] = KeyList(setting.session, setting.round, SERVER, tuple(peers[peer] for peer in listed))
-    return KeysCollected(intake.roll(), peers), key_lists
+    return Collected(intake.roll(), peers), key_lists
 
 
-def collect_shares(state: KeysCollected, arrivals: Iterable[Arrival]) -> tuple[SharesCollected, dict[str, ShareInbox]]:
+def collect_shares(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Collected, dict[str, ShareInbox]]:
     """Round 1. Drops a client unless it sealed for each of its neighbours with keys, and for nobody else.
 
     Raises `TooFewParties` for fewer than may survive.
@@ -183,10 +159,10 @@ def collect_shares(state: KeysCollected, arrivals: Iterable[Arrival]) -> tuple[S
         )
         for party in sealed
     }
-    return SharesCollected(intake.roll(), state.peers, sealed), inboxes
+    return replace(state, roll=intake.roll(), sealed=sealed), inboxes
 
 
-def collect_receipts(state: SharesCollected, arrivals: Iterable[Arrival]) -> tuple[CohortCollected, dict[str, Cohort]]:
+def collect_receipts(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Collected, dict[str, Cohort]]:
     """End of round 1: settle who takes part, so that whoever does holds the shares of all its neighbours that do.
 
     Where a client could not open a neighbour's shares, one of the two is at fault, and nobody can tell which. Of such pairs the
@@ -222,12 +198,10 @@ def collect_receipts(state: SharesCollected, arrivals: Iterable[Arrival]) -> tup
         party: Cohort(setting.session, setting.round, SERVER, tuple(setting.in_order(setting.around(party) & cohort)))
         for party in setting.in_order(cohort)
     }
-    return CohortCollected(intake.roll(), state.peers, frozenset(cohort)), cohorts
+    return replace(state, roll=intake.roll(), sealed={}, cohort=frozenset(cohort)), cohorts
 
 
-def collect_uploads(
-    state: CohortCollected, arrivals: Iterable[Arrival]
-) -> tuple[UploadsCollected, dict[str, Survivors]]:
+def collect_uploads(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Collected, dict[str, Survivors]]:
     """Round 2. Adds each upload as it comes, so that `arrivals` may be a generator and only one is held at a time.
 
     A client that sends a second, different upload stays in the sum with its first, and is not heard again.
@@ -261,13 +235,10 @@ def collect_uploads(
         )
         for party in setting.in_order(survivors - intake.excluded.keys())
     }
-    collected = UploadsCollected(intake.roll(), state.peers, state.cohort, frozenset(survivors), masked)
-    return collected, uploads
+    return replace(state, roll=intake.roll(), survivors=frozenset(survivors), masked=masked), uploads
 
 
-def collect_confirmations(
-    state: UploadsCollected, arrivals: Iterable[Arrival]
-) -> tuple[ConfirmationsCollected, dict[str, UnmaskRequest]]:
+def collect_confirmations(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Collected, dict[str, UnmaskRequest]]:
     """Round 3. Drops a client that signed anything but what it was told.
 
     Raises `TooFewParties` when fewer than the threshold are left to ask.
@@ -297,10 +268,10 @@ def collect_confirmations(
                 continue
             alive, gone = (tuple(setting.in_order(parties)) for parties in _asked_of(state, party))
             requests[party] = UnmaskRequest(setting.session, setting.round, SERVER, evidence, alive, gone)
-    return ConfirmationsCollected(intake.roll(), state, frozenset(requests)), requests
+    return replace(state, roll=intake.roll(), asked=frozenset(requests)), requests
 
 
-def open_sum(state: ConfirmationsCollected, arrivals: Iterable[Arrival]) -> Sum:
+def open_sum(state: Collected, arrivals: Iterable[Arrival]) -> Sum:
     """Round 4: reconstruct b of every survivor and the mask key of every dropped client, and take their masks off.
 
     Wrong shares are decoded around as far as the others reach (`opening`), and who sent them is named.
@@ -311,14 +282,14 @@ def open_sum(state: ConfirmationsCollected, arrivals: Iterable[Arrival]) -> Sum:
 
     Source: Bonawitz et al. 2017 Figure 4, round 4. Differs: reconstructed secrets are checked, wrong shares corrected.
     """
-    uploads, setting = state.uploads, state.roll.setting
+    setting = state.roll.setting
     revealed: dict[str, RevealedShares] = {}
 
     def check(message: RevealedShares) -> None:
         both = message.self_masks.keys() & message.mask_keys.keys()
         if both:
             raise BothSharesRequested(f"{message.sender} revealed both kinds of share of {', '.join(sorted(both))}")
-        alive, gone = _asked_of(uploads, message.sender)
+        alive, gone = _asked_of(state, message.sender)
         if message.self_masks.keys() != alive or message.mask_keys.keys() != gone:
             raise BadShare(f"{message.sender} revealed shares of other parties than it was asked for")
         for share in (*message.self_masks.values(), *message.mask_keys.values()):
@@ -330,13 +301,13 @@ def open_sum(state: ConfirmationsCollected, arrivals: Iterable[Arrival]) -> Sum:
             revealed[reveal.sender] = reveal
         for party in revealed.keys() & intake.excluded.keys():
             del revealed[party]
-        seeds, keys = _open_secrets(uploads, revealed, intake)
-    opened = {vector.name: _unmask_vector(uploads, vector, seeds, keys) for vector in setting.vectors}
-    return Sum(opened, tuple(setting.in_order(uploads.survivors)), intake.excluded)
+        seeds, keys = _open_secrets(state, revealed, intake)
+    opened = {vector.name: _unmask_vector(state, vector, seeds, keys) for vector in setting.vectors}
+    return Sum(opened, tuple(setting.in_order(state.survivors)), intake.excluded)
 
 
 def _open_secrets(
-    state: UploadsCollected, revealed: Mapping[str, RevealedShares], intake: Intake
+    state: Collected, revealed: Mapping[str, RevealedShares], intake: Intake
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
     """b of every survivor, and the mask key of every dropped client that a survivor masked with."""
     setting = intake.setting
@@ -389,7 +360,7 @@ def _settle(setting: Setting, complaints: set[tuple[str, str]]) -> dict[str, str
 
 
 def _unmask_vector(
-    state: UploadsCollected, vector: Vector, seeds: Mapping[str, bytes], keys: Mapping[str, bytes]
+    state: Collected, vector: Vector, seeds: Mapping[str, bytes], keys: Mapping[str, bytes]
 ) -> np.ndarray:
     """The sum of one vector without the survivors' own masks and those that they share with dropped clients."""
     setting = state.roll.setting
@@ -403,7 +374,7 @@ def _unmask_vector(
     return mask_vector(state.masked[vector.name], plus, minus, vector.ring, setting.cipher)
 
 
-def _asked_of(state: UploadsCollected, holder: str) -> tuple[frozenset[str], frozenset[str]]:
+def _asked_of(state: Collected, holder: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the parties whose self mask, and those whose mask key, a holder reveals: its surviving and its dropped neighbors."""
     neighbors = state.roll.setting.around(holder) & state.cohort
     return neighbors & state.survivors, neighbors - state.survivors

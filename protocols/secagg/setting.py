@@ -29,6 +29,17 @@ class Stage(enum.IntEnum):
     UNMASK = 4
 
 
+STAGES = {
+    "advertise": Stage.ADVERTISE,
+    "share": Stage.SHARE,
+    "receive": Stage.SHARE,
+    "mask": Stage.MASK,
+    "confirm": Stage.CONSISTENCY,
+    "unmask": Stage.UNMASK,
+}
+"""By what `server_round` calls its exchanges, the round that each is of."""
+
+
 @dataclass(frozen=True)
 class Vector:
     """Vector to sum: its name, its number of elements and the ring they lie in."""

@@ -168,9 +168,9 @@ def _leak_lines() -> list[str]:
     lines = ["file          triples  distinct  test   in own train   in another's alone   in none"]
     for clients in FILES:
         graph = released(clients)
-        leaks, own, elsewhere = find_split_leaks(graph), 0, 0
+        (_, leaks), own, elsewhere = find_split_leaks(graph), 0, 0
         for index in range(len(graph.clients)):
-            mine, others = (leaks.masks[index, "test", f"exact_{whose}"] for whose in ("own", "other"))
+            mine, others = (leaks[index, "test", f"exact_{whose}"] for whose in ("own", "other"))
             own, elsewhere = own + int(mine.sum()), elsewhere + int((others & ~mine).sum())
         rows, test = released_rows(clients), sum(len(client.test) for client in graph.clients)
         lines.append(

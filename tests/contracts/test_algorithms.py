@@ -33,7 +33,6 @@ from fkgsec.graphs.split import by_chance
 from fkgsec.kge.models import ENCODERS, MODELS
 from fkgsec.kge.options import NUM_NEGATIVES, KgeOptions
 from fkgsec.kge.result import KgeResult
-from fkgsec.protocols.noise.accounting import Guarantee
 from tests.contracts.test_defenses import ALONE
 
 ROUNDS = 5
@@ -228,7 +227,7 @@ def test_a_run_that_was_stopped_after_any_round_goes_on_to_the_same_bits(
     assert_same(finished, whole)
     assert_same(load_result(kept / CHECKPOINT, graph, options, make_transport), whole)
     whole.save(tmp_path / "result")
-    assert_same(type(whole).load(tmp_path / "result", graph, options, guarantee=Guarantee), whole)
+    assert_same(type(whole).load(tmp_path / "result", graph, options), whole)
 
 
 # Secure sums.

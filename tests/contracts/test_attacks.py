@@ -12,6 +12,7 @@ from typing import Any, get_args
 import numpy as np
 import pytest
 
+from benchmarks.active_server import UnprotectedTransport
 from fkgsec import KgeOptions, generate_consortium
 from fkgsec.attacks import ATTACKS, Attack, Figure, registry, update_recovery
 from fkgsec.attacks.graphs import properties
@@ -28,7 +29,9 @@ from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.split import by_chance
 from scripts.docs.attack_tests import NULL, PLANTED, TESTS, AttackTest, attack_tests
 
-train = functools.partial(run_federation, make_transport=make_transport)
+checking, trusting = (
+    functools.partial(run_federation, make_transport=transport) for transport in (make_transport, UnprotectedTransport)
+)
 NAMES = list(ATTACKS)
 SUMS = {"algorithm": "fede", "defense": "secagg", "clients": 4, "participation": 0.75}
 SUPPRESSED = {"algorithm": "fede", "defense": "psu,secagg,suppress:t=3", "clients": 4}
@@ -43,6 +46,8 @@ FEDERATION: Mapping[str, Mapping[str, Any]] = {
     },
 }  # fmt: skip
 """Where an attack has something to attack; FedE, or FedAvg of graphs, in plaintext if not named."""
+TRUSTING = {"server-active"}
+"""Attacks that clients of a defense refuse, run on clients that check no broadcast."""
 QUIET = {
     "server-aux", "server-aux-rounds", "attributes", "client-passive", "client-active", "server-poison", "client-spoil",
     "dropout-difference", "graph-membership", "property-inference", "client-kinship", "gradient-inversion", "backdoor",
@@ -71,13 +76,13 @@ def federation(task: str, rate: float, settings: tuple[tuple[str, Any], ...]) ->
             clients = tuple(replace(one, name=f"{one.vocabulary} {one.name}") for one in parts)
             whole = replace(whole, clients=clients)
         changes = {"width": 8, "rounds": 3, "batch_size": 16, "device": "cpu", "algorithm": algorithm, **given}
-        return train(whole, GnnOptions(**changes, learning_rate=rate))
+        return checking(whole, GnnOptions(**changes, learning_rate=rate))
     graph = generate_consortium(clients=given.pop("clients", 3), size=900, seed=5)
     options = KgeOptions(
         dim=8, rounds=6, eval_every=6, patience=0, batch_size=64, num_negatives=8, device="cpu", learning_rate=rate,
         protocol_seed=3 if given.get("defense") else None, **given,
     )  # fmt: skip
-    return train(graph, options)
+    return checking(graph, options)
 
 
 def attacked(attack: Attack, rate: float = 0.02) -> list[Figure]:
@@ -85,6 +90,7 @@ def attacked(attack: Attack, rate: float = 0.02) -> list[Figure]:
     given = FEDERATION.get(attack.name, {})
     settings = tuple((name, value) for name, value in given.items() if name != "settings")
     result = _with_settings(attack.task, rate, settings, given.get("settings"))
+    train = trusting if attack.name in TRUSTING else checking
     if attack.task == GRAPH:
         return [
             one for figures, _ in ATTACKED[GRAPH].cases(attack, result, OPTIONS[GRAPH], 0, train) for one in figures

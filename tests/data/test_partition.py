@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +15,6 @@ from fkgsec.data.partition import (
     PARTITIONS,
     count_co_occurrence,
     partition,
-    partition_clustered,
-    partition_relations,
-    partition_triples,
     split_triples,
 )
 from fkgsec.errors import DataError, SpecError
@@ -79,22 +75,13 @@ def test_same_seed_same_federation(how: str) -> None:
     assert partition(graph, how, 3, seed=1).hash != partition(graph, how, 3, seed=2).hash
 
 
-@pytest.mark.parametrize(
-    ("how", "named"),
-    [("triples", partition_triples), ("relations", partition_relations), ("clusters", partition_clustered)],
-)
-def test_named_partitions_are_the_dispatchers(how: str, named: Callable[..., FederatedGraph]) -> None:
-    graph = make_graph()
-    assert named(graph, 3, 4).hash == partition(graph, how, 3, 4).hash
-
-
 def test_triples_are_dealt_evenly() -> None:
-    federated = partition_triples(make_graph(num_triples=602), 5, seed=0)
+    federated = partition(make_graph(num_triples=602), "triples", 5, seed=0)
     assert sorted(len(client.triples) for client in federated.clients) == [120, 120, 120, 121, 121]
 
 
 def test_relations_are_dealt_evenly_and_keep_their_triples() -> None:
-    federated = partition_relations(make_graph(num_relations=14), 5, seed=0)
+    federated = partition(make_graph(num_relations=14), "relations", 5, seed=0)
     assert sorted(client.num_relations for client in federated.clients) == [2, 3, 3, 3, 3]
     relations = np.concatenate([client.relation_ids for client in federated.clients])
     assert len(np.unique(relations)) == len(relations) == 14
@@ -105,7 +92,7 @@ def test_relations_are_dealt_at_random() -> None:
     graph = make_graph(num_relations=6)
     owners = []
     for seed in range(30):
-        clients = partition_relations(graph, 3, seed).clients
+        clients = partition(graph, "relations", 3, seed).clients
         owners.append([next(k for k, client in enumerate(clients) if r in client.relation_ids) for r in range(2)])
     assert {first for first, _ in owners} == {0, 1, 2}
     assert {first == second for first, second in owners} == {True, False}
@@ -119,7 +106,7 @@ def test_clusters_find_relations_that_share_entities() -> None:
     ends[:3, 1] = (ends[:3, 1] + 20) % 40
     rows = np.unique(np.stack([ends[:, 0], relations, ends[:, 1]], axis=1), axis=0)
     for seed in range(3):
-        federated = partition_clustered(graph_of(rows, 40, 8), 2, seed)
+        federated = partition(graph_of(rows, 40, 8), "clusters", 2, seed)
         assert [sorted(client.relation_ids.tolist()) for client in federated.clients] == [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
@@ -132,7 +119,7 @@ def test_a_disconnected_co_occurrence_graph_is_noted() -> None:
             for e in range(9 * group, 9 * group + 8)
         ]
     )
-    federated = partition_clustered(graph_of(rows, 20, 4), 2, seed=0)
+    federated = partition(graph_of(rows, 20, 4), "clusters", 2, seed=0)
     assert [client.relation_ids.tolist() for client in federated.clients] == [[0, 1], [2, 3]]
     assert any("spectral clustering" in warning for warning in federated.warnings)
 
@@ -180,7 +167,7 @@ def test_split_sizes_are_exact_where_the_graph_is_dense_enough() -> None:
     assert (len(split.train), len(split.valid), len(split.test), split.warnings) == (485, 60, 60, ())
 
 
-def test_a_sparse_graph_loses_evaluation_triples_or_coverage_and_says_how_many() -> None:
+def test_a_sparse_graph_loses_evaluation_triples_and_says_how_many() -> None:
     """A star of 30 leaves and a triangle hanging on it twice: two triples alone can leave train."""
     star = [[0, 0, leaf] for leaf in range(1, 31)]
     doubled = [[1, 0, 2], [2, 0, 1]]
@@ -192,13 +179,6 @@ def test_a_sparse_graph_loses_evaluation_triples_or_coverage_and_says_how_many()
             f"valid and test have {len(covered.valid)} and {len(covered.test)} triples"
         )
         assert "not 3 and 3 of 32" in covered.warnings[0]
-        exact = split_triples(triples, rng=np.random.default_rng(seed), cover=False)
-        assert (len(exact.valid), len(exact.test)) == (3, 3)
-        known = set(exact.train[:, [0, 2]].ravel().tolist())
-        unseen = sum(not {h, t} <= known for h, _, t in np.concatenate([exact.valid, exact.test]).tolist())
-        assert exact.warnings == (
-            f"{unseen} valid and test triples have an entity or relation that train does not know",
-        )
 
 
 def test_triples_that_must_stay_cover_their_other_entities_too() -> None:
@@ -212,11 +192,10 @@ def test_triples_that_must_stay_cover_their_other_entities_too() -> None:
 def test_train_only_triples_stay() -> None:
     triples = make_graph().train
     kept = np.arange(600) % 3 == 0
-    for cover in (True, False):
-        split = split_triples(triples, rng=np.random.default_rng(1), cover=cover, train_only=kept)
-        train = set(map(tuple, split.train.tolist()))
-        assert all(tuple(row) in train for row in triples[kept].tolist())
-        assert len(split.test) == 60
+    split = split_triples(triples, rng=np.random.default_rng(1), train_only=kept)
+    train = set(map(tuple, split.train.tolist()))
+    assert all(tuple(row) in train for row in triples[kept].tolist())
+    assert len(split.test) == 60
 
 
 def test_a_split_draws_every_free_triple_alike() -> None:
@@ -287,7 +266,7 @@ def test_clusters_of_fb15k_237_are_the_released_ones() -> None:
     rows = np.concatenate([read(Path(DATA) / "FB15k-237" / f"{split}.txt") for split in SPLITS])
     graph = graph_of(rows, len(entities), len(relations), name="FB15k-237")
     for clients, sizes in ((3, [15_009, 55_307, 239_800]), (5, [15_009, 17_300, 36_782, 98_554, 142_471])):
-        federated = partition_clustered(graph, clients, seed=clients)
+        federated = partition(graph, "clusters", clients, seed=clients)
         assert sorted(len(client.triples) for client in federated.clients) == sizes
         clusters = [set(client.relation_ids.tolist()) for client in federated.clients]
         matching = []

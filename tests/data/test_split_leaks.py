@@ -55,38 +55,31 @@ def naive_leaks(evaluated: Triple, train: set[Triple]) -> tuple[bool, bool, bool
 @settings(deadline=None)
 @given(clients)
 def test_every_leak_is_found_and_no_other(parts: list[tuple[list[Triple], list[Triple], list[Triple]]]) -> None:
-    leaks = find_split_leaks(federate(parts))
+    leaks, masks = find_split_leaks(federate(parts))
     for index, part in enumerate(parts):
         own = set(part[0])
         other = {row for position, (train, _, _) in enumerate(parts) if position != index for row in train}
-        assert leaks.train_repeated[index] == len(part[0]) - len(own)
         for name, rows in zip(EVALUATION_SPLITS, part[1:], strict=True):
             by_kind = [(naive_leaks(row, own), naive_leaks(row, other)) for row in rows]
             for position, leak in enumerate(LEAKS):
                 expected = [found[position % 2][position // 2] for found in by_kind]
-                assert leaks.masks[index, name, leak].tolist() == expected
-            (row,) = leaks.table[(leaks.table["client"] == str(index)) & (leaks.table["split"] == name)].to_dict(
-                "records"
-            )
+                assert masks[index, name, leak].tolist() == expected
+            (row,) = (one for one in leaks if (one["client"], one["split"]) == (str(index), name))
             assert (row["triples"], row["repeated"]) == (len(rows), len(rows) - len(set(rows)))
-            assert [row[leak] for leak in LEAKS] == [leaks.masks[index, name, leak].sum() for leak in LEAKS]
+            assert [row[leak] for leak in LEAKS] == [masks[index, name, leak].sum() for leak in LEAKS]
             assert leaked_test_mask(federate(parts), index, name).tolist() == [row in own for row in rows]
 
 
 def test_shares_by_hand() -> None:
     train = [(0, 0, 1), (0, 0, 1), (1, 1, 2), (3, 0, 3)]
     test = [(0, 0, 1), (1, 0, 0), (1, 2, 2), (3, 0, 3), (3, 1, 3), (4, 0, 0), (4, 0, 0), (2, 2, 4)]
-    leaks = find_split_leaks(federate([(train, [], test), ([(4, 0, 0)], [(0, 0, 1)], [])]))
-    assert leaks.train_repeated == (1, 0)
-    assert leaks.share("exact_own") == 2 / 8
-    assert leaks.share("exact_other") == 2 / 8
-    assert leaks.share("inverse_own") == 1 / 8
-    assert leaks.share("same_pair_own") == 2 / 8
-    assert leaks.share("exact_other", "valid") == 1.0
-    table = leaks.table.set_index(["client", "split"])
-    assert table.loc[("0", "test"), "repeated"] == 1
-    assert np.isnan(table.loc[("1", "test"), "exact_own_share"])
-    assert np.isnan(find_split_leaks(federate([(train, [], [])])).share("exact_own"))
+    leaks, _ = find_split_leaks(federate([(train, [], test), ([(4, 0, 0)], [(0, 0, 1)], [])]))
+    rows = {(row["client"], row["split"]): row for row in leaks}
+    kinds = ("exact_own", "exact_other", "inverse_own", "same_pair_own")
+    assert [rows["0", "test"][f"{kind}_share"] for kind in kinds] == [2 / 8, 2 / 8, 1 / 8, 2 / 8]
+    assert rows["1", "valid"]["exact_other_share"] == 1.0
+    assert rows["0", "test"]["repeated"] == 1
+    assert np.isnan(rows["1", "test"]["exact_own_share"])
 
 
 def test_the_warning_says_how_much_and_what_follows() -> None:
@@ -130,11 +123,10 @@ def test_wrong_arguments_and_ids_that_do_not_fit() -> None:
 @needs_data
 def test_the_released_ddb14_federation_leaks_as_published() -> None:
     federated = read_fede_pickle(Path(DATA or "") / "DDB14-fedr/DDB14-Fed5.pkl")
-    leaks = find_split_leaks(federated)
-    tests = leaks.table[leaks.table["split"] == "test"]
-    assert [round(100 * share) for share in tests["exact_own_share"]] == [78, 43, 33, 24, 21]
+    tests = [row for row in find_split_leaks(federated)[0] if row["split"] == "test"]
+    assert [round(100 * row["exact_own_share"]) for row in tests] == [78, 43, 33, 24, 21]
     # FedR's rerun: 1,772 leaked test triples of 4,460 in all.
-    assert (tests["exact_own"].sum(), tests["triples"].sum()) == (1772, 4460)
+    assert [sum(row[name] for row in tests) for name in ("exact_own", "triples")] == [1772, 4460]
     rows = sum(len(getattr(client, name)) for client in federated.clients for name in SPLITS)
     assert rows == 44_561
     warning = split_leak_warning(federated)

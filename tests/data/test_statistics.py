@@ -7,13 +7,14 @@ from pathlib import Path
 
 import networkx
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkgsec.data.consortium import generate_consortium
 from fkgsec.data.graph import ClientGraph, FederatedGraph
-from fkgsec.data.statistics import UNION, graph_statistics, local_clustering
+from fkgsec.data.statistics import UNION, local_clustering, statistics_rows
 
 DATA = os.environ.get("FKGSEC_DATA")
 needs_data = pytest.mark.skipif(not DATA, reason="FKGSEC_DATA is not set")
@@ -51,7 +52,7 @@ def test_a_federation_by_hand() -> None:
     )
     b = ClientGraph.from_global("b", np.array([[2, 2, 3], [3, 2, 4], [4, 2, 4]]), np.array([[5, 2, 4]]), none)
     federated = FederatedGraph("hand", tuple("uvwxyz"), ("r", "s", "t"), (a, b))
-    table = graph_statistics(federated)
+    table = pd.DataFrame(statistics_rows(federated))
     assert table["client"].tolist() == ["a", "b", UNION]
     columns = [
         "clients",
@@ -74,7 +75,7 @@ def test_a_federation_by_hand() -> None:
 
 
 def test_one_client_is_its_own_union() -> None:
-    table = graph_statistics(generate_consortium(1, 500))
+    table = pd.DataFrame(statistics_rows(generate_consortium(1, 500)))
     client, union = table.drop(columns="client").to_numpy().tolist()
     assert client == union
     assert table["shared_entities"].tolist() == [0, 0]
@@ -85,7 +86,7 @@ def test_shared_entities_of_the_consortium() -> None:
     names = [{federated.entities[i] for i in client.entity_ids} for client in federated.clients]
     expected = [len(own & set.union(*names[:k], *names[k + 1 :])) for k, own in enumerate(names)]
     union = sum(sum(name in own for own in names) > 1 for name in federated.entities)
-    assert graph_statistics(federated)["shared_entities"].tolist() == [*expected, union]
+    assert [row["shared_entities"] for row in statistics_rows(federated)] == [*expected, union]
 
 
 @needs_data
@@ -103,7 +104,7 @@ def test_fb15k_237_has_its_published_figures() -> None:
         )
 
     client = ClientGraph.from_global("all", *(read(split) for split in ("train", "valid", "test")))
-    row = graph_statistics(FederatedGraph("FB15k-237", tuple(ids[0]), tuple(ids[1]), (client,))).iloc[0]
+    row, _ = statistics_rows(FederatedGraph("FB15k-237", tuple(ids[0]), tuple(ids[1]), (client,)))
     assert [row[column] for column in ("entities", "relations", "train", "valid", "test")] == [
         14_541,
         237,

@@ -23,7 +23,7 @@ from fkgsec.defenses.privacy import RingNoise, clip_changes
 from fkgsec.defenses.transport import DefendedTransport, make_transport
 from fkgsec.federation.loop import Federation
 from fkgsec.kge.options import KgeOptions
-from fkgsec.protocols.noise.audit import AuditBound, audit_lower_bound
+from tests.protocols.noise.audit import AuditBound, audit_lower_bound
 
 DELTA = 0.05
 CLIP = 1e-4  # far below a step of Adam: both changes are cut to it

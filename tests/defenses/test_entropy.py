@@ -22,7 +22,7 @@ from fkgsec.attacks.registry import build_view
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.terms import Entropy, PartyEntropy
 from fkgsec.defenses.transport import make_transport
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import SpecError
 from fkgsec.exchange import Transport
 from fkgsec.experiments.runs.record import encode_record
 from fkgsec.experiments.runs.run import execute
@@ -36,7 +36,7 @@ from fkgsec.kge.result import KgeResult
 from fkgsec.protocols import psu
 from fkgsec.protocols.core.keys import generate
 from fkgsec.protocols.core.prg import Randomness, derive, digest, seeded
-from fkgsec.protocols.noise import gaussian
+from fkgsec.protocols.noise.sampling import gaussian
 from fkgsec.protocols.secagg.messages import Advertisement
 from fkgsec.randomness import generator
 from tests.pictures import sketched  # noqa: F401
@@ -329,14 +329,6 @@ def test_a_run_that_goes_on_gives_what_it_would_have_given(
     assert [(entry.bytes_up, entry.bytes_down) for entry in resumed.rounds] == [
         (entry.bytes_up, entry.bytes_down) for entry in whole.rounds
     ]
-
-
-def test_a_checkpoint_without_entropy_is_refused(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
-    exchange = make_transport(
-        Channel(), msgspec.structs.replace(options, defense="secagg"), ["client/a", "client/b"], ("entities",), "run"
-    )
-    with pytest.raises(RunError, match="the checkpoint lacks the entropy of its protocols"):
-        exchange.restore({}, {})
 
 
 def test_a_negative_protocol_seed_is_refused() -> None:

@@ -22,13 +22,18 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.kge.options import KgeOptions
 from fkgsec.protocols.core.fixed_point import FixedPoint
 from fkgsec.protocols.core.prg import Randomness, Ring, seeded
-from fkgsec.protocols.noise import DiscreteGaussian, Skellam, sampling_delta
-from fkgsec.protocols.noise.accounting import gaussian_epsilon, gaussian_noise_multiplier
+from fkgsec.protocols.noise.accounting import epsilon_of, scale_for
+from fkgsec.protocols.noise.guarantee import Releases
+from fkgsec.protocols.noise.sampling import DiscreteGaussian, Skellam, sampling_delta
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions, unlearn
 
 replace = msgspec.structs.replace
 MANY = 40_000
 SERVERS = ["who brought a name", "single uploads", "rows with few holders", "values under noise"]
+
+
+def gaussian_epsilon(multiplier: float, *, rounds: int, delta: float, accountant: str = "rdp") -> float:
+    return epsilon_of([Releases("gaussian", multiplier, rounds)], delta=delta, accountant=accountant)
 
 
 def dp(**settings: object) -> DpOptions:
@@ -169,7 +174,7 @@ def test_the_smallest_honest_cohort_has_the_noise_that_the_claim_needs(
     assert abs(total.mean()) < 5 * math.sqrt(cohort) * drawn.sigma / math.sqrt(MANY)
     sensitivity = 0.2 * 2**encoding.fraction_bits + math.sqrt(8)
     multiplier = math.sqrt(cohort) * drawn.sigma / sensitivity
-    gaussian = gaussian_noise_multiplier(2.0, rounds=4, delta=1e-5)
+    gaussian = scale_for(2.0, Releases("gaussian", 1.0, 4), delta=1e-5)
     assert 0.999 * gaussian <= multiplier <= 1.02 * gaussian
     guarantee = drawn.guarantee
     assert 0.99 * 2.0 <= guarantee.epsilon <= 2.0

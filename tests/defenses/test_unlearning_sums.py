@@ -17,7 +17,7 @@ from fkgsec.attacks.forgetting.update_difference import moved_rows
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import DefendedTransport, make_transport
-from fkgsec.errors import RunError, SpecError
+from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel
 from fkgsec.kge.options import KgeOptions
@@ -279,11 +279,3 @@ def test_an_unlearning_that_sends_nothing_can_be_gone_on_from(
     options = UnlearnOptions(method="finetune", decay_epochs=1)
     second = unlearn(first, asked(first.graph, 2), options, make_transport=make_transport)
     assert second.rounds[1].num_survivors == 5
-
-
-def test_a_run_of_an_earlier_version_is_named(runs: Callable[..., KgeResult]) -> None:
-    import dataclasses
-
-    run = dataclasses.replace(runs("fede", "psu,secagg"), carried={})
-    with pytest.raises(RunError, match="the run is of an earlier version"):
-        unlearn(run, asked(run.graph, 1), UnlearnOptions(method="finetune"), make_transport=make_transport)

@@ -17,7 +17,7 @@ from fkgsec.experiments.runs.run import execute, read_spec
 from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.experiments.unlearning.unlearn import UNLEARNED_FILE, read_unlearned, triple_lines, unlearn_run
 from fkgsec.federation.checkpoint import Progress, RoundEntry, load, save
-from fkgsec.federation.loop import CHECKPOINT, run_identities
+from fkgsec.federation.loop import CHECKPOINT, run_identity
 from fkgsec.unlearning.options import UnlearnOptions
 from tests.deploy.conftest import Consortium
 
@@ -68,8 +68,8 @@ def run_folder(root: Path, changes: dict[str, object]) -> Folder:
     spec = make_spec(None, TRIPLES | changes if changes.get("algorithm") != "cefgl" else changes)
     graph = spec.load_graph()
     execute(spec, graph, root, attack=False)
-    identities = run_identities(graph, spec.federation_options())
-    return Folder(root / CHECKPOINT, lambda: load(root / CHECKPOINT, identities))
+    identity = run_identity(graph, spec.federation_options())
+    return Folder(root / CHECKPOINT, lambda: load(root / CHECKPOINT, identity))
 
 
 def unlearned_folder(root: Path) -> Folder:

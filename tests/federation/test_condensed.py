@@ -13,7 +13,7 @@ import torch
 from safetensors import safe_open
 
 from fkgsec.errors import RunError
-from fkgsec.exchange.parts import FilledRows
+from fkgsec.exchange.parts import FilledRows, Leaf
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.disk import streamed
@@ -21,7 +21,7 @@ from fkgsec.federation.disk.condensed import HEADS, Layout, condense, entries_of
 from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.disk.streamed import Stored
 from fkgsec.federation.messages import SERVER, Channel, Entry, Rows, client_party, decode
-from fkgsec.federation.packing import Leaf, filled_by_party, frames_by_round, frames_of, pack, view_below
+from fkgsec.federation.packing import filled_by_party, frames_by_round, frames_of, pack, view_below
 
 CLIENTS = 20
 

@@ -5,13 +5,14 @@ import pytest
 import torch
 from msgspec.structs import asdict
 
-from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.data.graph import FederatedGraph
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
+from tests.kge.naive import naive_mrr, naive_ranks
 
 WHEN = ("before", "after")
 
@@ -31,32 +32,6 @@ def figures(result: KgeResult) -> tuple[object, ...]:
         result.transcript.entries,
         result.transcript.frames,
     )
-
-
-def naive_ranks(tables: ClientTables, client: ClientGraph, split: str, options: KgeOptions) -> np.ndarray:
-    """Filtered realistic ranks `[n, 2]`, tails then heads: one triple, one candidate at a time."""
-    model, known = options.kge_model(), {tuple(triple) for triple in client.triples.tolist()}
-    ranks = []
-    for head, relation, tail in getattr(client, split).tolist():
-        both = []
-        for column in (2, 0):
-            true = (head, relation, tail)
-            rivals = [(*true[:column], entity, *true[column + 1 :]) for entity in range(client.num_entities)]
-            rivals = [triple for triple in rivals if triple not in known]
-            rows = torch.tensor([true, *rivals])
-            scores = model.score(
-                tables.entities[rows[:, 0]], tables.relations[rows[:, 1]], tables.entities[rows[:, 2]]
-            ).tolist()
-            better = sum(score > scores[0] for score in scores[1:])
-            level = sum(score == scores[0] for score in scores[1:])
-            both.append(1 + better + level / 2)
-        ranks.append(both)
-    return np.array(ranks)
-
-
-def naive_mrr(tables: list[ClientTables], graph: FederatedGraph, split: str, options: KgeOptions) -> float:
-    pairs = zip(tables, graph.clients, strict=True)
-    return float(np.mean(1 / np.concatenate([naive_ranks(own, client, split, options) for own, client in pairs])))
 
 
 @pytest.fixture(scope="module")
@@ -102,8 +77,8 @@ def test_fedep_validates_and_tests_what_training_left(
     uneven: FederatedGraph, learning: KgeOptions, round_by_round: list[KgeResult]
 ) -> None:
     result = run_federation(uneven, learning)
-    local = [naive_mrr(kept.trained, uneven, "valid", learning) for kept in round_by_round]
-    shared = [naive_mrr(kept.tables, uneven, "valid", learning) for kept in round_by_round]
+    local = [naive_mrr(learning.kge_model(), kept.trained, uneven) for kept in round_by_round]
+    shared = [naive_mrr(learning.kge_model(), kept.tables, uneven) for kept in round_by_round]
     assert [entry.valid for entry in result.rounds[1:]] == pytest.approx(local, abs=1e-9)
     assert [kept.rounds[-1].valid for kept in round_by_round] == pytest.approx(shared, abs=1e-9)
     # The best round is that of the local figures, and here the other figures would choose another.
@@ -112,7 +87,9 @@ def test_fedep_validates_and_tests_what_training_left(
     assert numbers(result.trained) == numbers(best.trained)
     assert numbers(result.tables) == numbers(best.tables)
     for place, client in enumerate(uneven.clients):
-        assert np.array_equal(result.test_ranks[place], naive_ranks(best.trained[place], client, "test", learning))
+        assert np.array_equal(
+            result.test_ranks[place], naive_ranks(learning.kge_model(), best.trained[place], client, "test")
+        )
 
 
 def test_fede_before_the_broadcast_is_fedep(uneven: FederatedGraph, learning: KgeOptions) -> None:
@@ -131,9 +108,11 @@ def test_others_of_fedlus_code_are_judged_before_the_broadcast_too(
     options = replace(learning, algorithm=algorithm, rounds=2, eval_every=2)
     runs = [run_federation(uneven, replace(options, evaluate=when)) for when in WHEN]
     for result, tables in zip(runs, (runs[0].trained, runs[1].tables), strict=True):
-        assert result.rounds[-1].valid == pytest.approx(naive_mrr(tables, uneven, "valid", options), abs=1e-9)
+        assert result.rounds[-1].valid == pytest.approx(naive_mrr(options.kge_model(), tables, uneven), abs=1e-9)
         for place, client in enumerate(uneven.clients):
-            assert np.array_equal(result.test_ranks[place], naive_ranks(tables[place], client, "test", options))
+            assert np.array_equal(
+                result.test_ranks[place], naive_ranks(options.kge_model(), tables[place], client, "test")
+            )
     assert numbers(runs[0].tables) == numbers(runs[1].tables)
     assert runs[0].rounds[-1].valid != runs[1].rounds[-1].valid
 
@@ -159,7 +138,7 @@ def test_patience_of_fedep_counts_local_figures(
         return next(n for n in range(2, 5) if figures[n - 1] <= max(figures[: n - 1]))
 
     local, shared = (
-        [naive_mrr(tables, uneven, "valid", learning) for tables in kept]
+        [naive_mrr(learning.kge_model(), tables, uneven) for tables in kept]
         for kept in ([run.trained for run in round_by_round], [run.tables for run in round_by_round])
     )
     stopped = [
@@ -179,7 +158,9 @@ def test_who_sat_out_is_evaluated_by_the_last_broadcast(uneven: FederatedGraph, 
         assert torch.equal(result.trained[place].entities, before.tables[place].entities) == (
             sender != f"client/{client.name}"
         )
-        assert np.array_equal(result.test_ranks[place], naive_ranks(result.trained[place], client, "test", options))
+        assert np.array_equal(
+            result.test_ranks[place], naive_ranks(options.kge_model(), result.trained[place], client, "test")
+        )
 
 
 def test_defaults_are_those_of_the_paper(uneven: FederatedGraph, options: KgeOptions) -> None:

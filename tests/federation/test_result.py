@@ -5,8 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors import safe_open
-from safetensors.torch import save_file
 
 from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 from fkgsec.errors import DataError, RunError
@@ -81,18 +79,3 @@ def test_a_graph_without_clients_is_to_be_divided(options: KgeOptions) -> None:
     graph = KnowledgeGraph.__new__(KnowledgeGraph)
     with pytest.raises(DataError, match=r"KnowledgeGraph has no clients"):
         run_federation(graph, options)  # type: ignore[arg-type]
-
-
-def test_files_of_when_there_was_one_task_are_read(uneven: FederatedGraph, options: KgeOptions, tmp_path: Path) -> None:
-    result = run_federation(uneven, options, tmp_path)
-    result.save(tmp_path / "run")
-    for path, key in ((tmp_path / "run", "result"), (tmp_path / CHECKPOINT, "progress")):
-        with safe_open(path, framework="pt") as handle:
-            tensors = {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118 (not a dict)
-            written = handle.metadata()[key]
-        earlier = written.replace('"valid":', '"valid_mrr":').replace('"best_valid":', '"best_mrr":')
-        assert earlier != written
-        save_file(tensors, path, {key: earlier.replace('"schema":3', '"schema":2')})
-    assert KgeResult.load(tmp_path / "run", uneven, options).rounds == result.rounds
-    again = load_result(tmp_path / CHECKPOINT, uneven, options)
-    assert (again.rounds, again.valid) == (result.rounds, result.valid)

@@ -21,13 +21,13 @@ from fkgsec.protocols.secagg import (
     Stage,
     Sum,
     Vector,
-    aggregate,
     client,
     decode,
     encode,
     safe_threshold,
     server,
 )
+from tests.protocols.sessions import aggregate
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def admit(records: Iterable[Made]) -> Admitted:
     runs: dict[Hashable, dict[int, Made]] = {}
     for record in records:
         spec, asked = record.spec, record.asked if isinstance(record, Forgotten) else None
-        key = (run_key(spec, attack=False), asked, spec.split_seed, getattr(spec, "draws", None), data_hash(record))
+        key = (run_key(spec, attack=False), asked, spec.split_seed, data_hash(record))
         seeds = runs.setdefault(key, {})
         if reason := next(itertools.chain(_problems(record), _conflicts(record, seeds), _other_data(record, data)), ""):
             role = f" {asked.role}" if asked else ""
@@ -70,9 +70,9 @@ def left_out_lines(left_out: Iterable[str]) -> list[str]:
 def _problems(record: Made) -> Iterator[str]:
     """Contradictions within a record: its commit, its rounds, its figures."""
     run = run_of(record)
-    for one in (record.environment, run.environment):
-        if one.dirty or not one.commit:
-            yield "its checkout had changes" if one.dirty else "it names no commit"
+    for part in (record.environment, run.environment):
+        if part.dirty or not part.commit:
+            yield "its checkout had changes" if part.dirty else "it names no commit"
     last = run.rounds[-1].round
     if (end := end_of(run)) is None:
         yield f"it ends at round {last}, and its settings do not ({run.spec.rounds} rounds at most)"
@@ -85,7 +85,7 @@ def _problems(record: Made) -> Iterator[str]:
     if best is not None and best.round != run.best_round:
         yield f"it keeps round {run.best_round}, and validation is best at round {best.round}"
     groups = [run.utility, run.utility_shared, *run.utility_by_client.values(), *run.utility_by_leak.values()]
-    groups += [{one.metric: one.estimate} for one in run.rebuilt if not one.reason]
+    groups += [{part.metric: part.estimate} for part in run.rebuilt if not part.reason]
     groups += [row.figures for row in record.quality] if isinstance(record, Forgotten) else []
     for group in groups:
         reached = {name: figure.value for name, figure in group.items() if figure.n}
@@ -97,7 +97,7 @@ def _problems(record: Made) -> Iterator[str]:
         if reached.get("mrr", 1.0) < reached.get("hits@1", 0.0):
             yield f"its mrr is {reached['mrr']:g}, below its hits@1"
     for name, figure in run.utility.items():
-        clients = [one[name].value for one in run.utility_by_client.values() if name in one and one[name].n]
+        clients = [part[name].value for part in run.utility_by_client.values() if name in part and part[name].n]
         if clients and not min(clients) - _ROUNDED <= figure.value <= max(clients) + _ROUNDED:
             yield f"its {name} is {figure.value:.4f}, those of its clients {min(clients):.4f} to {max(clients):.4f}"
 
@@ -106,7 +106,7 @@ def _conflicts(record: Made, seeds: Mapping[int, Made]) -> Iterator[str]:
     """Contradictions with earlier records of the same run: other figures of one seed, or one training under two seeds."""
     for seed, other in seeds.items():
         if seed != record.seed:
-            losses, theirs = ([entry.loss or 0.0 for entry in run_of(one).rounds[1:]] for one in (record, other))
+            losses, theirs = ([entry.loss or 0.0 for entry in run_of(side).rounds[1:]] for side in (record, other))
             same = any(losses) and len(losses) == len(theirs) and np.allclose(losses, theirs, rtol=1e-6, atol=0)
             if same:
                 yield f"it has the losses of seed {seed}, round by round"

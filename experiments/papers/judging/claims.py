@@ -174,7 +174,7 @@ class Judged(NamedTuple):
         by_test = dict[str, set[Reading]]()
         for pair in self.full:
             by_test.setdefault(pair.test, set()).add(pair.reading)
-        return [next(iter(found)) if len(found) == 1 else "undecided" for found in by_test.values()]
+        return [next(iter(readings)) if len(readings) == 1 else "undecided" for readings in by_test.values()]
 
 
 def read_claims(path: Path = CLAIMS_FILE) -> tuple[Claim, ...]:
@@ -269,7 +269,7 @@ def judge_claims(claims: Iterable[Claim], experiments: Sequence[Experiment], rec
         for comparison in wanted:
             if comparison.full:
                 printed.setdefault(comparison.test, []).extend(comparison.printed)
-        smallest = smallest_difference(claim, [excess for found in printed.values() for excess in found])
+        smallest = smallest_difference(claim, [excess for excesses in printed.values() for excess in excesses])
         undecided = Judged(claim, "open", tuple(_pairs(claim, wanted, results, smallest)), printed, smallest)
         judged.append(undecided._replace(outcome=outcome_of(undecided.readings, num_wanted=len(printed))))
     return judged

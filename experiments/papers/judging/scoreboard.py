@@ -141,7 +141,10 @@ def tables_sheet(board: Sequence[TableStanding]) -> Sheet:
         rows.append((table.short, table.table, len(table.printed), table.count(*DONE), *shares, reduced))
     totals = [sum(row[column] for row in rows) for column in range(2, len(heads) - 1)]
     foot = (("all", f"{len(rows)} tables and figures", *totals, ""),)
-    return Sheet("The papers' tables", tuple(map(Column, heads)), tuple(rows), foot)
+    drops = {"reduced": 2, "not at hand": 1}
+    return Sheet(
+        "The papers' tables", tuple(Column(head, drop=drops.get(head, 0)) for head in heads), tuple(rows), foot
+    )
 
 
 def cells_sheet(board: Sequence[TableStanding]) -> Sheet:
@@ -156,7 +159,9 @@ def cells_sheet(board: Sequence[TableStanding]) -> Sheet:
             seeds, made_at = ", ".join(map(str, cell.seeds)), ", ".join(cell.made_at)
             rows.append((table.short, table.table, cell.name, paper, ours, seeds, made_at, cell.standing, cell.why))
     heads = ("paper", "table", "cell", "the paper's", "ours", "seeds", "made at", "standing", "why")
-    return Sheet("Cells at full settings", tuple(map(Column, heads)), tuple(rows))
+    drops = {"why": 3, "made at": 2, "seeds": 1}
+    columns = tuple(Column(head, drop=drops.get(head, 0)) for head in heads)
+    return Sheet("Cells at full settings", columns, tuple(rows))
 
 
 def total_line(board: Sequence[TableStanding]) -> str:

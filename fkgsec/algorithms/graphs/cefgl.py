@@ -134,9 +134,9 @@ class CEFGLRule(GraphRule):
         for name, corrected in corrections.items():
             corrected.add_(trainer.received[name] - trainer.shared[name], alpha=moved)
         if self.settings.upload == "combined":
-            taken = self.settings.taken(rate)
+            mixed = self.settings.taken(rate)
             trainer.outgoing = {
-                name: trainer.shared[name] - taken * correction for name, correction in corrections.items()
+                name: trainer.shared[name] - mixed * correction for name, correction in corrections.items()
             }
 
     def judged(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -92,12 +92,12 @@ class _Wanted(NamedTuple):
 
     def notes(self, header: Sequence[str], chosen: Mapping[str, int]) -> tuple[str, ...]:
         """State the columns that were taken, unless they have the names of what they hold or were named by the caller."""
-        found = [
+        renamed = [
             f"{printable(header[place], 40)} as {role}"
             for role, place in chosen.items()
             if role not in self.named and header[place] != role
         ]
-        return (f"{self.path}: took {', '.join(found)}",) if found else ()
+        return (f"{self.path}: took {', '.join(renamed)}",) if renamed else ()
 
 
 def read_triple_table(
@@ -136,8 +136,8 @@ def read_triple_table(
             an empty train split.
     """
     path = Path(path)
-    asked = {**dict(zip(TRIPLE, columns or (), strict=False)), "split": split_column, "client": client_column}
-    wanted = _Wanted(path, {role: name for role, name in asked.items() if name is not None})
+    named_columns = {**dict(zip(TRIPLE, columns or (), strict=False)), "split": split_column, "client": client_column}
+    wanted = _Wanted(path, {role: name for role, name in named_columns.items() if name is not None})
     if len(set(wanted.named.values())) != len(wanted.named):
         raise DataError(f"{path}: one column is asked for twice ({', '.join(wanted.named.values())})")
     parquet = path.suffix.lower() in _PARQUET_SUFFIXES

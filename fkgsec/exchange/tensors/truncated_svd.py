@@ -34,12 +34,6 @@ def truncated(matrix: Tensor, *, threshold: float, shrink: Shrink = "hard") -> T
     return ((left * shrunk) @ right).to(matrix.dtype)
 
 
-def rank_ratio(matrix: Tensor, *, threshold: float) -> float:
-    """The share of a matrix's singular values that are above a threshold (cefgl.txt Table 3)."""
-    values = torch.linalg.svdvals(matrix.double())
-    return float((values > threshold).double().mean())
-
-
 class TruncatedMean(MeanOverHolders):
     """The weighted mean of each row, each matrix of rows truncated; settings `singular_threshold`, `shrink` and `alpha`.
 

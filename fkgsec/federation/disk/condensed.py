@@ -23,11 +23,11 @@ import torch
 from torch import Tensor
 
 from fkgsec.errors import RunError
-from fkgsec.exchange.parts import FilledRows
+from fkgsec.exchange.parts import FilledRows, LazyTensors, Leaf
 from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.disk.streamed import Joined, Stored
 from fkgsec.federation.messages import Entry
-from fkgsec.federation.packing import Leaf, Made, whole
+from fkgsec.federation.packing import whole
 
 Messages: TypeAlias = Mapping[str, Mapping[int, Frames]]  # those that crossed, "frame", and notes, "note", by round
 
@@ -121,7 +121,7 @@ def expand(
             tensors.pop(name, None)
     except (KeyError, IndexError, ValueError, RuntimeError) as error:
         raise RunError(f"a condensed tensor is not there or does not fit ({error})") from error
-    return Made(tensors), entries
+    return LazyTensors(tensors), entries
 
 
 def _num_bytes(leaf: Leaf) -> int:

@@ -255,8 +255,8 @@ def _named(name: str) -> Plugged:
     accepted = [key for key in inspect.signature(kind.__init__).parameters if key not in ("self", "args", "kwargs")]
     for key in arguments:
         if key not in accepted:
-            taken = ", ".join([*accepted, *sorted(_shapes_of(kind) - {"d"})]) or "none"
-            raise SpecError(f"model: {kind.__name__} has no argument {key}; allowed: {taken}")
+            accepted_names = ", ".join([*accepted, *sorted(_shapes_of(kind) - {"d"})]) or "none"
+            raise SpecError(f"model: {kind.__name__} has no argument {key}; allowed: {accepted_names}")
     return Plugged(name, kind, tuple(sorted(arguments.items())), tuple(sorted(letters.items())))
 
 

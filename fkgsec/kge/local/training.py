@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fkgsec import philox
 from fkgsec.data.graph import ClientGraph
 from fkgsec.errors import TrainingError
 from fkgsec.federation.recipes import RECIPES, Table
@@ -26,7 +25,7 @@ from fkgsec.kge.local.learner import Learner
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.models import Side
-from fkgsec.kge.negatives import CounterDraws, NegativeSampler, frequency_weights
+from fkgsec.kge.negatives import NegativeSampler, frequency_weights
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
@@ -208,19 +207,16 @@ class LocalTrainer:
                 f"epoch {epoch + 1}, step {step + 1}; lower learning_rate (now {self._options.learning_rate})"
             )
 
-    def _draws(self, client: int, round: int, epoch: int) -> tuple[np.ndarray, np.random.Generator | CounterDraws]:
+    def _draws(self, client: int, round: int, epoch: int) -> tuple[np.ndarray, np.random.Generator]:
         """A client's rows in the order of an epoch, and what its negatives are drawn by."""
         seed, key, rows = self._options.seed, self._stack.keys[client], self._subsets[client].rows
         if self._options.training("redraw") == "never":
             round = epoch = 0
-        if self._options.draws == "philox":
-            order = philox.order(philox.key(seed, "shuffle", key), len(rows), epoch=epoch, round=round)
-            return rows[order.numpy()], CounterDraws(philox.key(seed, "negatives", key), round, epoch)
         shuffled = generator(seed, "shuffle", key, round, epoch).permutation(rows)
         return shuffled, generator(seed, "negatives", key, round, epoch)
 
     def _step(
-        self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator | CounterDraws], side: Side
+        self, batches: dict[int, np.ndarray], draws: Mapping[int, np.random.Generator], side: Side
     ) -> tuple[dict[int, float], list[tuple[Learner, dict[Table, Tensor]]]]:
         """The loss of each client, and each learner's gradients; nothing has moved yet."""
         segments = self._stack.segments({client: len(rows) for client, rows in batches.items()})
@@ -332,7 +328,7 @@ class LocalTrainer:
     def _assemble(
         self,
         batches: dict[int, np.ndarray],
-        draws: Mapping[int, np.random.Generator | CounterDraws],
+        draws: Mapping[int, np.random.Generator],
         side: Side,
         first: int,
     ) -> tuple[Tensor, Tensor, Tensor]:

@@ -140,3 +140,20 @@ def test_too_few_runs_or_triples_are_named() -> None:
         paired_difference(runs.values[0], Runs(runs.values[:2], runs.trained_on[:2]), FORGOTTEN, against_controls=True)
     with pytest.raises(ValueError, match=r"it takes two forgotten triples \(and two controls\); got \[700, 0\]"):
         paired_difference(runs.values[0], runs, np.ones(700, dtype=bool), against_controls=True)
+
+
+def test_more_never_seen_triples_take_off_what_shifts_all_alike() -> None:
+    """Where trainings shift all triples, controls that match none of the forgotten ones lower the error all the same."""
+    rng = np.random.default_rng(9)
+    _, runs = make_runs(rng, shift=2.0)
+    few = FORGOTTEN | (np.arange(len(FORGOTTEN)) < NUM_FORGOTTEN + 20)
+    errors = {
+        name: paired_difference(
+            runs.values[0, rows],
+            Runs(runs.values[1:, rows], runs.trained_on[1:, rows]),
+            FORGOTTEN[rows],
+            against_controls=how,
+        ).error
+        for name, rows, how in (("none", few, False), ("few", few, True), ("all", np.ones_like(few), True))
+    }
+    assert errors["all"] < errors["few"] < errors["none"]

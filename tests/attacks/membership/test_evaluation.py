@@ -49,7 +49,7 @@ def group_of(seed: int, m: int = 160, c: int = 200, entities: int = 30) -> Group
 def naive_deviation(members: np.ndarray, controls: np.ndarray, ends: np.ndarray) -> float:
     """Of an AUC: products of the influences of all two triples that share an entity, one by one."""
     placed = placements(members, controls)
-    influence = np.concatenate([(one - placed.members.mean()) / len(one) for one in placed])
+    influence = np.concatenate([(one - placed.members.mean()) / len(one) for one in (placed.members, placed.controls)])
     sharing = [[bool({*one} & {*other}) for other in ends.tolist()] for one in ends.tolist()]
     return float(np.sqrt(influence @ np.array(sharing) @ influence))
 

@@ -10,10 +10,12 @@ import pytest
 
 from benchmarks.active_server import UnprotectedTransport
 from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
-from fkgsec.attacks.sums.inconsistent import left_of_sum
+from fkgsec.attacks.sums import inconsistent
+from fkgsec.attacks.sums.inconsistent import METRICS, REFUSED, InconsistentServer, left_of_sum
 from fkgsec.defenses import make_transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Opened
+from fkgsec.federation.options import replace
 from fkgsec.kge.result import KgeResult
 
 checking, trusting = (
@@ -74,10 +76,27 @@ def test_shuffled_truth_is_chance(federate, shuffled_changes: None) -> None:
         assert found[victim, "relative_error"].by == "no change"
 
 
-def test_clients_that_check_leave_it_what_it_had(federate) -> None:
-    for one in figures(federate("psu,secagg")).values():
-        assert "refuses the broadcast of entities in round 1" in one.remark
-        assert one.by_protocol or one.estimate == one.baseline
+def test_clients_that_check_refuse_it_and_figures_say_so(federate) -> None:
+    found = figures(federate("psu,secagg"))
+    assert found.keys() == {(victim, metric) for victim in ("hospital-2", "hospital-3") for metric in METRICS}
+    for figure in found.values():
+        assert figure.reason.startswith(REFUSED)
+        assert "refuses the broadcast of entities in round 1" in figure.reason
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, 15.0])
+def test_values_that_clients_accept_leave_the_victim_out_of_the_sum(
+    federate, value: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inconsistent, "FAR", value)
+    honest = federate("secagg")
+    options = replace(honest.options, rounds=2, eval_every=2)
+    result = checking(honest.graph, options, adversary=InconsistentServer("client/hospital-2"))
+    assert not result.transcript.opened(2)
+    assert "other tables than the server" in result.rounds[-1].excluded["client/hospital-2"]
+    assert {figure.reason for figure in figures(honest).values()} == {
+        "too many fell silent: no sum of round 2 was opened"
+    }
 
 
 def test_where_it_cannot_run_it_says_so(federate) -> None:

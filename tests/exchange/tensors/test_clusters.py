@@ -44,7 +44,7 @@ def uploads(*rows: list[list[float]] | None, parties=PARTIES) -> Delivered:
         if own is not None
     }
     count = len(next(iter(given.values())).rows)
-    return Delivered((count, 2), uploads=given)
+    return Delivered((count, 2), single=given)
 
 
 def sent(clusters: Clusters, held: torch.Tensor = HELD) -> list[list[list[float]]]:

@@ -10,11 +10,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fkgsec.attacks.figure import Figure
+from fkgsec.attacks.outcomes import of_mean
 from fkgsec.attacks.questions import QUESTIONS
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.reporting.verdict import (
+    DIFFERENCES,
     comparison_sheets,
     difference,
     figure_text,
@@ -180,6 +182,18 @@ def test_an_attack_that_alters_training_succeeds() -> None:
     assert any("the run without the attack" in note for note in sheet.notes)
 
 
+def test_a_comparison_follows_the_adversary_that_gains_most_over_all_cases() -> None:
+    """Of two adversaries that are equal without a defense, the one that the defense does not stop."""
+    stopped, strong = (figure(0.98, 1.0, 1.0, 0.5, threat_model=name) for name in ("server", "collusion"))
+    cases = {
+        "none": of(stopped, strong),
+        "sums": of(figure(0.49, 0.5, 0.51, 0.5), figure(0.7, 0.8, 0.9, 0.5, threat_model="collusion")),
+    }
+    (sheet,) = comparison_sheets(cases)
+    assert sheet.title.endswith("edges.auc by collusion")
+    assert [row[2] for row in sheet.rows] == pytest.approx([0.5, 0.3])
+
+
 def test_an_inconclusive_answer_names_the_items_that_would_decide() -> None:
     """With that many items, an effect of the smallest size of interest is seen."""
     few = msgspec.structs.replace(figure(0, 0, 1, 0.5), estimate=proportion(50, 100))
@@ -229,10 +243,11 @@ def test_a_comparison_is_of_the_same_figure_in_each_case() -> None:
     }
     (sheet,) = comparison_sheets(cases)
     assert sheet.title == "Which links, properties? edges.auc by server"
-    assert [row[-1] for row in sheet.rows] == [
-        None, "no difference shown", sheet.rows[2][-1], "nothing crossed", "not attacked",
-    ]  # fmt: skip
-    assert sheet.rows[2][-1].startswith("lower by .300 [")
+    none, alike, lower, *reasons = (row[-1] for row in sheet.rows)
+    assert (none, *reasons) == (None, "nothing crossed", "not attacked")
+    assert re.fullmatch(r"no difference shown \(≥ \.\d{3}\) \*", alike)
+    assert re.fullmatch(r"lower by \.300 \[.*\] \*", lower)
+    assert sheet.notes == tuple(DIFFERENCES.values())
     assert comparison_sheets({"none": of()}) == []
 
 
@@ -243,9 +258,44 @@ def test_intervals_of_differences_hold_together() -> None:
     for _ in range(trials):
         shares = [proportion(int(successes), 400) for successes in rng.binomial(400, 0.3, size=5)]
         first, *others = (msgspec.structs.replace(figure(0, 0, 1, 0.1), estimate=share) for share in shares)
-        told += any(difference(other, first, compared=4) != "no difference shown" for other in others)
+        told += any(difference(other, first, compared=4).shown for other in others)
     assert told <= 0.05 * trials
-    assert difference(figure(0.4, 0.5, 0.6, 0.1), figure(0.2, 0.3, 0.4, 0.1)).startswith("higher by .200 [.0")
+    assert str(difference(figure(0.4, 0.5, 0.6, 0.1), figure(0.2, 0.3, 0.4, 0.1))).startswith("higher by .200 [.0")
+
+
+def test_a_comparison_pairs_the_items_that_both_cases_have() -> None:
+    """Of 400 items 20 are lost: as independent runs the two do not differ."""
+
+    def named(count: int, of_items: int = 400, *, ends: bool = True) -> Figure:
+        outcomes = of_mean(np.arange(of_items) < count, np.arange(of_items)[:, None])
+        assert outcomes is not None
+        outcomes = outcomes if ends else msgspec.structs.replace(outcomes, ends=b"")
+        return msgspec.structs.replace(figure(0, 0, 1, 0.1), estimate=proportion(count, of_items), outcomes=outcomes)
+
+    fewer = of(named(180))
+    cases = {
+        "none": of(named(200)),
+        "same": of(named(200)),
+        "fewer": fewer,
+        "ends elsewhere": of(named(180, ends=False)),
+        "other items": of(named(90, 200)),
+        "other seed": msgspec.structs.replace(fewer, seed=fewer.seed + 1),
+    }
+    (sheet,) = comparison_sheets(cases)
+    told = {row[0]: str(row[-1]) for row in sheet.rows[1:]}
+    assert told["same"] == "no difference shown"
+    assert told["fewer"] == told["ends elsewhere"]
+    assert told["fewer"].startswith("lower by .050 [.0")
+    assert [case for case, words in told.items() if words.endswith(" *")] == ["other items", "other seed"]
+    assert all(told[case].startswith("no difference") for case in ("other items", "other seed"))
+
+
+def test_a_comparison_follows_the_victim_of_the_first_case() -> None:
+    """The worst victim of each case is another one; items are compared of the same."""
+    worst, lower = ([figure(low, low + 0.1, low + 0.2, 0.5, victim=name) for name in "ab"] for low in (0.6, 0.3))
+    (sheet,) = comparison_sheets({"none": of(worst[0], lower[1]), "other": of(lower[0], worst[1])})
+    assert sheet.title.endswith(", a")
+    assert [round(row[1].value, 1) for row in sheet.rows] == [0.7, 0.4]
 
 
 @pytest.fixture(scope="module")

@@ -672,7 +672,7 @@ def test_a_federation_that_is_not_worth_joining_fails(tmp_path: Path) -> None:
         assert "gain_over_single" in (tmp_path / name).read_text()
     assert '<failure type="fail"' in (tmp_path / "check.xml").read_text()
     trained = (alone / "checkpoint.safetensors").stat().st_mtime_ns
-    each, single = gains(*records, compared=3), gains(*records)["hospital-3"]
+    each, single = gains(records[0], records[1], 3), gains(records[0], records[1])["hospital-3"]
     limits = f"[{{min: -0.9}}, {{min: -0.9, client: each}}, {{min: {single.value:.4f}, client: hospital-3}}]"
     status, verdicts = judged(tmp_path, f"  gain_over_single: {limits}\n")
     assert (status, [one["status"] for one in verdicts]) == (3, ["pass", "pass", "inconclusive"])

@@ -766,7 +766,6 @@ def test_what_makes_two_runs_the_same(tmp_path: Path) -> None:
 
     assert counts()
     assert counts(device="cuda")
-    assert counts(draws="philox")
     assert counts(leak=(0.3,))
     assert counts(sparsity=None)  # the algorithm's own, which is 0.4
     assert not counts(sparsity=0.5)

@@ -8,6 +8,7 @@ import msgspec
 import pandas as pd
 import pytest
 import typer
+from rich.console import Console
 from typer.testing import CliRunner
 
 from fkgsec.attacks.figure import Figure, over_victims
@@ -216,6 +217,20 @@ def test_a_narrow_terminal_leaves_columns_out_and_cuts_no_figure(one_commit: dic
     assert left_out[:2] == ["seed", "seconds"]
     assert "s" not in rows[0]
     assert {"MRR", "figure", "base"} <= set(rows[0])
+
+
+def test_at_80_columns_every_row_of_a_listing_is_one_line(one_commit: dict[str, Record]) -> None:
+    names = {f"psu-secagg-dp-unit-row-clip-0.1-epsilon-{number}": one for number, one in enumerate(one_commit.values())}
+    table, left_out = listing_table(listing(names), 80)
+    assert left_out == [name for name in LEAST_FIRST if name in left_out]
+    assert {"attack", "figure"} <= {str(column.header) for column in table.columns}
+    table.title = None
+    console = Console(width=80)
+    with console.capture() as captured:
+        console.print(table)
+    lines = captured.get().splitlines()
+    assert len(lines) == 2 + table.row_count
+    assert max(map(len, lines)) <= 80
 
 
 def test_files_hold_every_column_and_row(runs: Path, tmp_path: Path) -> None:

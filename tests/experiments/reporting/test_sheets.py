@@ -1,6 +1,9 @@
 """One table, three outputs: what is missing, what was not attacked, and what is text are told apart in each."""
 
+import io
+
 import pandas as pd
+from rich.console import Console
 
 from fkgsec.attacks.figure import NOT_ATTACKED, Figure
 from fkgsec.estimate import exact, proportion
@@ -10,11 +13,14 @@ from fkgsec.experiments.reporting.sheets import (
     Sheet,
     cell_order,
     cell_text,
+    fitted,
     interval,
     json_rows,
     markdown_lines,
+    print_sheets,
     short,
     terminal_table,
+    total_width,
 )
 
 FIGURES = (
@@ -76,3 +82,22 @@ def test_no_rows_are_a_head_alone() -> None:
     empty = Sheet.of("T", pd.DataFrame(), {"run": "run"})
     assert markdown_lines(empty) == ["| run |", "|---|"]
     assert terminal_table(empty).row_count == 0
+
+
+def test_columns_are_dropped_by_priority_and_nothing_is_wrapped() -> None:
+    columns = (Column("run"), Column("figure", "figure"), Column("why", drop=2), Column("seeds", drop=1))
+    wide = Sheet("T" * 70, columns, (("r" * 70, proportion(30, 100), "w" * 60, "0, 1, 2"), ("short", None, "why", "0")))
+    assert fitted(wide, 200) == (wide, [])
+    shown, left_out = fitted(wide, 102)
+    assert (left_out, total_width(shown)) == (["why"], 98)
+    narrow, left_out = fitted(wide, 80)
+    assert (left_out, total_width(narrow)) == (["why", "seeds"], 80)
+    assert narrow.rows[1] == ("short", None)
+    console = Console(file=io.StringIO(), width=80, markup=False)
+    print_sheets(console, [wide])
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == 7
+    assert max(map(len, lines)) <= 80
+    assert lines[0] == "T" * 70
+    assert lines[3].startswith("rrr")
+    assert "Too wide to show: why, seeds." in lines

@@ -73,7 +73,10 @@ def test_the_same_again_is_read_more_seeds_are_added_and_others_refused(several:
     trained = (folder / "seed-3" / "checkpoint.safetensors").stat().st_mtime_ns
     status, out, _ = fkgsec("attack", *SMALL, "--seed", "3", "--seeds", "2", "--out", folder, "--json", "-")
     assert status == 0
-    assert json.loads(out) == json.loads((folder / SEEDS_FILE).read_text())
+    printed, written = json.loads(out), json.loads((folder / SEEDS_FILE).read_text())
+    assert set(printed.pop("gains")) == {*printed["data"]["clients"], "all"}
+    assert written.pop("gains") == {}
+    assert printed == written
     assert fkgsec("attack", *SMALL, "--seed", "3", "--seeds", "3", "--out", folder, "--quiet") == (0, "", "")
     assert (folder / "seed-3" / "checkpoint.safetensors").stat().st_mtime_ns == trained
     assert json.loads((folder / SEEDS_FILE).read_text())["seeds"] == [3, 4, 5]

@@ -195,16 +195,18 @@ def test_without_weight_it_is_fede_bit_for_bit(algorithm: str, uneven: Federated
 @pytest.mark.parametrize(
     ("algorithm", "model", "settings"),
     [
-        ("fedprox", "transe", {}),
-        ("fedprox", "transe", {"proximal": "distance"}),
-        ("fedec", "transe", {}),
-        ("fedec", "rotate", {}),
+        ("fede", "transe", {}),
+        ("fedr", "transe", {}),
+        ("fedprox", "transe", {"mu": 2.0}),
+        ("fedprox", "transe", {"mu": 2.0, "proximal": "distance"}),
+        ("fedec", "transe", {"mu": 2.0}),
+        ("fedec", "rotate", {"mu": 2.0}),
     ],
 )
 def test_a_federation_equals_the_naive_loop(
     algorithm: str, model: str, settings: dict[str, Any], uneven: FederatedGraph, options: KgeOptions
 ) -> None:
-    options = replace(options, algorithm=algorithm, model=model, mu=2.0, rounds=3, eval_every=3, **settings)
+    options = replace(options, algorithm=algorithm, model=model, rounds=3, eval_every=3, **settings)
     result = run_federation(uneven, options)
     by_hand, losses = naive_federation(uneven, options)
     assert [entry.loss for entry in result.rounds[1:]] == pytest.approx(losses, abs=1e-5)
@@ -250,7 +252,7 @@ def participants(options: KgeOptions, number: int) -> list[int]:
 def naive_federation(
     graph: FederatedGraph, options: KgeOptions, refresh_absent: bool = False
 ) -> tuple[list[dict[str, Tensor]], list[float]]:
-    """FedProx or FedEC in plain words, float64: each client alone, autograd over the whole formula, a dictionary as server.
+    """The algorithm in plain words, float64: each client alone, autograd over the whole formula, a dictionary as server.
 
     `refresh_absent`: another reading, in which who sits out takes the broadcast for its previous model. Returns each client's
     tables and each round's loss.
@@ -260,11 +262,17 @@ def naive_federation(
     clients = [
         {name: stack.rows(name, place).double().clone() for name in ("entities", "relations")} for place in range(3)
     ]
-    names = sorted(range(len(graph.entities)), key=lambda number: graph.entities[number])
-    held = [number for number in names if any(number in client.entity_ids for client in graph.clients)]
-    first = model.initial_rows(
-        len(held), model.entity_width, generator(options.seed, "initial rows", "entities", "server")
-    )
+    if options.algorithm == "fedr":
+        table, vocabulary, width = "relations", graph.relations, model.relation_width
+        ids = [client.relation_ids.tolist() for client in graph.clients]
+        uploaded = [own[: client.num_trained_relations] for own, client in zip(ids, graph.clients, strict=True)]
+    else:
+        table, vocabulary, width = "entities", graph.entities, model.entity_width
+        ids = [client.entity_ids.tolist() for client in graph.clients]
+        uploaded = [own[: client.num_trained_entities] for own, client in zip(ids, graph.clients, strict=True)]
+    names = sorted(range(len(vocabulary)), key=vocabulary.__getitem__)
+    held = [number for number in names if any(number in own for own in ids)]
+    first = model.initial_rows(len(held), width, generator(options.seed, "initial rows", table, "server"))
     shared = {number: first[place].double() for place, number in enumerate(held)}
     previous: list[Tensor] = []
     losses = []
@@ -282,15 +290,11 @@ def naive_federation(
                 for place in set(range(3)) - set(present):
                     previous[place] = clients[place]["entities"].clone()
             for row in held:
-                uploads = [
-                    clients[place]["entities"][graph.clients[place].entity_ids.tolist().index(row)]
-                    for place in present
-                    if row in graph.clients[place].entity_ids[: graph.clients[place].num_trained_entities]
-                ]
+                uploads = [clients[place][table][ids[place].index(row)] for place in present if row in uploaded[place]]
                 if uploads:
                     shared[row] = torch.stack(uploads).mean(0)
-        for client, tables in zip(graph.clients, clients, strict=True):
-            tables["entities"] = torch.stack([shared[row] for row in client.entity_ids.tolist()])
+        for own, tables in zip(ids, clients, strict=True):
+            tables[table] = torch.stack([shared[row] for row in own])
         if not number:
             previous = [tables["entities"].clone() for tables in clients]
     return clients, losses
@@ -343,7 +347,10 @@ def softplus(values: Tensor) -> Tensor:
 
 
 def naive_objective(entities: Tensor, received: Tensor, previous: Tensor, options: KgeOptions) -> Tensor:
-    """fedlu.txt section 2, mu / 2 |w - w_t|^2, or its footnote 3, mu |w - w_t|; section 3 after MOON, mu times the rows' mean."""
+    """Of FedProx fedlu.txt section 2, mu / 2 |w - w_t|^2, or its footnote 3, mu |w - w_t|; of FedEC section 3 after
+    MOON, mu times the rows' mean."""
+    if options.algorithm in ("fede", "fedr"):
+        return torch.zeros(())
     if getattr(options.settings, "proximal", "") == "distance":
         return options.settings.mu * ((entities - received) ** 2).sum().clamp_min(1e-24).sqrt()
     if options.algorithm == "fedprox":

@@ -86,13 +86,12 @@ class TestTripleWeights:
             )
 
 
-@pytest.mark.parametrize("draws", ["numpy", "philox"])
 @pytest.mark.parametrize(("redraw", "repeats"), [("epoch", False), ("never", True)])
-def test_draws_of_every_epoch_or_of_the_first(redraw: str, repeats: bool, draws: str, uneven: FederatedGraph) -> None:
+def test_draws_of_every_epoch_or_of_the_first(redraw: str, repeats: bool, uneven: FederatedGraph) -> None:
     """Models that hardly move have the same loss in every round where batches and negatives repeat, and nowhere else."""
     options = KgeOptions(
         algorithm="single", dim=8, num_negatives=4, batch_size=16, rounds=3, local_epochs=2, learning_rate=1e-9,
-        negative_sides="each", redraw=redraw, draws=draws,
+        negative_sides="each", redraw=redraw,
     )  # fmt: skip
     losses = [entry.loss for entry in run_federation(uneven, options).rounds[1:]]
     assert (losses == pytest.approx([losses[0]] * 3, rel=1e-6)) is repeats

@@ -23,6 +23,7 @@ from fkgsec.kge.models import MODELS, ClientTables, KgeModel, Side
 from fkgsec.kge.negatives import NegativeSampler
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
+from tests.kge.naive import naive_mrr, naive_ranks
 
 CPU = torch.device("cpu")
 ALL = [0, 1, 2]
@@ -477,10 +478,10 @@ class TestHeadline:
         options = replace(apart, algorithm=algorithm, learning_rate=0.05, eval_every=1, rounds=4)
         result = run_federation(uneven, options)
         kept = [run_federation(uneven, replace(options, rounds=number, eval_every=number)) for number in range(1, 5)]
-        own = [mrr(options.private_model(), run.private, uneven) for run in kept]
+        own = [naive_mrr(options.private_model(), run.private, uneven) for run in kept]
         assert [entry.valid for entry in result.rounds[1:]] == pytest.approx(own, abs=1e-9)
         assert result.best_round == 1 + int(np.argmax(own))
-        assert own != pytest.approx([mrr(options.kge_model(), run.tables, uneven) for run in kept], abs=1e-3)
+        assert own != pytest.approx([naive_mrr(options.kge_model(), run.tables, uneven) for run in kept], abs=1e-3)
         best = kept[result.best_round - 1]
         for name in ("private", "tables", "trained"):
             for tables, others in zip(getattr(result, name), getattr(best, name), strict=True):
@@ -492,23 +493,3 @@ class TestHeadline:
         result = run_federation(uneven, replace(apart, algorithm="fede-kd", model="complex"))
         assert {tables.entities.shape[1] for tables in result.private} == {16}
         assert {tables.entities.shape[1] for tables in result.tables} == {12}
-
-
-def naive_ranks(model: KgeModel, tables: ClientTables, client: ClientGraph, split: str) -> np.ndarray:
-    """Filtered realistic ranks `[n, 2]`, tails then heads, one triple at a time."""
-    known = {tuple(triple) for triple in client.triples.tolist()}
-    ranks = []
-    for triple in getattr(client, split).tolist():
-        both = []
-        for column in (2, 0):
-            rivals = [(*triple[:column], entity, *triple[column + 1 :]) for entity in range(client.num_entities)]
-            rivals = [tuple(triple), *(rival for rival in rivals if rival not in known)]
-            rated = scores(model, vars(tables), torch.tensor([rivals]))[0]
-            both.append(1 + int((rated[1:] > rated[0]).sum()) + int((rated[1:] == rated[0]).sum()) / 2)
-        ranks.append(both)
-    return np.array(ranks)
-
-
-def mrr(model: KgeModel, tables: list[ClientTables], graph: FederatedGraph) -> float:
-    pairs = zip(tables, graph.clients, strict=True)
-    return float(np.mean(1 / np.concatenate([naive_ranks(model, own, client, "valid") for own, client in pairs])))

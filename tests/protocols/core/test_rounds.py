@@ -17,9 +17,9 @@ from fkgsec.protocols.core.rounds import (
     Reply,
     ServerRound,
     Silence,
-    Tally,
     run,
 )
+from tests.protocols.sessions import Tally
 
 Crossed = tuple[str, str, str, bytes]
 

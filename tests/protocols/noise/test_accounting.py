@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,25 +12,36 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fkgsec.protocols.core.prg import seeded
-from fkgsec.protocols.noise import DiscreteGaussian, Skellam, gaussian, sampling_delta
 from fkgsec.protocols.noise import accounting as module
 from fkgsec.protocols.noise.accounting import (
     AccountingError,
     Guarantee,
     compose,
-    distributed_discrete_gaussian_epsilon,
-    distributed_discrete_gaussian_sigma,
-    gaussian_epsilon,
-    gaussian_noise_multiplier,
+    epsilon_of,
     guarantee_of,
     ring_sensitivity,
-    skellam_epsilon,
-    skellam_variance,
+    scale_for,
 )
-from fkgsec.protocols.noise.audit import audit_epsilon, audit_lower_bound
-from fkgsec.protocols.noise.guarantee import Releases
+from fkgsec.protocols.noise.guarantee import NoiseName, Releases
+from fkgsec.protocols.noise.sampling import DiscreteGaussian, Skellam, gaussian, sampling_delta
+from tests.protocols.noise.audit import audit_epsilon, audit_lower_bound
 
-RING = {"l2_sensitivity": 3.0, "dimension": 50, "smallest_cohort": 5, "rounds": 4, "delta": 1e-6}
+
+def gaussian_epsilon(multiplier: float, *, rounds: int, delta: float, accountant: str = "rdp") -> float:
+    return epsilon_of([Releases("gaussian", multiplier, rounds)], delta=delta, accountant=accountant)
+
+
+def ring(noise: NoiseName, scale: float, **changes) -> Releases:
+    """Four sums of five clients' vectors of 50 integers."""
+    shape = {"count": 4, "l2_sensitivity": 3.0, "dimension": 50, "smallest_cohort": 5}
+    return Releases(noise, scale, **(shape | changes))
+
+
+def ring_epsilon(noise: NoiseName, scale: float, *, delta: float = 1e-6, **changes) -> float:
+    return epsilon_of([ring(noise, scale, **changes)], delta=delta)
+
+
+UNIT = {"unit": "row", "neighbouring": "one row replaced", "mechanism": "noise"}
 
 
 def analytic_delta(epsilon: float, noise_multiplier: float) -> float:
@@ -42,38 +54,31 @@ def analytic_delta(epsilon: float, noise_multiplier: float) -> float:
 
 # Against other accountants.
 
-CASES = [
-    pytest.param(1.0, 1.0, 1, 1e-5, id="one-round"),
-    pytest.param(5.0, 1.0, 10, 1e-5, id="ten-rounds"),
-    pytest.param(1.0, 0.01, 1000, 1e-5, id="small-sample"),
-    pytest.param(0.6, 0.01, 500, 1e-6, id="little-noise"),
-    pytest.param(3.0, 0.1, 200, 1e-5, id="middle"),
-]
+CASES = [(1.0, 1, 1e-5), (5.0, 10, 1e-5), (0.6, 3, 1e-6), (3.0, 200, 1e-5)]
 
 
-@pytest.mark.parametrize(("multiplier", "rate", "rounds", "delta"), CASES)
-def test_rdp_agrees_with_dp_accounting(multiplier, rate, rounds, delta):
+@pytest.mark.parametrize(("multiplier", "rounds", "delta"), CASES)
+def test_rdp_agrees_with_dp_accounting(multiplier, rounds, delta):
     dp = pytest.importorskip("dp_accounting")
     from dp_accounting.rdp import rdp_privacy_accountant
 
-    event = dp.GaussianDpEvent(multiplier)
     reference = rdp_privacy_accountant.RdpAccountant()
-    reference.compose(event if rate == 1 else dp.PoissonSampledDpEvent(rate, event), rounds)
-    ours = gaussian_epsilon(multiplier, rounds=rounds, delta=delta, sample_rate=rate)
+    reference.compose(dp.GaussianDpEvent(multiplier), rounds)
+    ours = gaussian_epsilon(multiplier, rounds=rounds, delta=delta)
     assert ours == pytest.approx(reference.get_epsilon(delta), rel=0.02)
 
 
-@pytest.mark.parametrize(("multiplier", "rate", "rounds", "delta"), CASES)
-def test_prv_agrees_with_dp_accounting_pld_and_is_below_rdp(multiplier, rate, rounds, delta):
+@pytest.mark.parametrize(("multiplier", "rounds", "delta"), CASES)
+def test_prv_agrees_with_dp_accounting_pld_and_is_below_rdp(multiplier, rounds, delta):
     pytest.importorskip("dp_accounting")
     from dp_accounting.pld import privacy_loss_distribution
 
     reference = privacy_loss_distribution.from_gaussian_mechanism(
-        multiplier, sampling_prob=rate, value_discretization_interval=1e-3
+        multiplier, value_discretization_interval=1e-3
     ).self_compose(rounds)
-    ours = gaussian_epsilon(multiplier, rounds=rounds, delta=delta, sample_rate=rate, accountant="prv")
+    ours = gaussian_epsilon(multiplier, rounds=rounds, delta=delta, accountant="prv")
     assert ours == pytest.approx(reference.get_epsilon_for_delta(delta), rel=0.02)
-    assert ours < gaussian_epsilon(multiplier, rounds=rounds, delta=delta, sample_rate=rate)
+    assert ours < gaussian_epsilon(multiplier, rounds=rounds, delta=delta)
 
 
 @pytest.mark.parametrize("multiplier", [0.3, 1.0, 10.0, 300.0])
@@ -92,9 +97,7 @@ def test_discrete_gaussian_of_one_client_agrees_with_opendp():
     dp.enable_features("contrib")
     mechanism = dp.m.make_gaussian(dp.vector_domain(dp.atom_domain(T=int)), dp.l2_distance(T=float), scale=4.0)
     reference = dp.c.make_zCDP_to_approxDP(mechanism).map(3.0).epsilon(1e-6)
-    ours = distributed_discrete_gaussian_epsilon(
-        4.0, l2_sensitivity=3.0, dimension=50, smallest_cohort=1, rounds=1, delta=1e-6
-    )
+    ours = ring_epsilon("discrete", 4.0, count=1, smallest_cohort=1)
     assert ours == pytest.approx(reference, rel=1e-4)
 
 
@@ -163,38 +166,31 @@ def test_the_conversion_agrees_with_opacus():
 def test_many_clients_share_the_noise_of_one():
     """At a large sigma n clients of sigma are one of sqrt(n) sigma, for both distributions."""
     one = gaussian_epsilon(10 / 3, rounds=4, delta=1e-6)
-    parameters = RING | {"smallest_cohort": 25}
-    assert distributed_discrete_gaussian_epsilon(2.0, **parameters) == pytest.approx(one, rel=1e-4)
-    scaled = parameters | {"l2_sensitivity": 3e4}
-    assert skellam_epsilon(2e4**2, **scaled) == pytest.approx(one, rel=1e-2)
+    assert ring_epsilon("discrete", 2.0, smallest_cohort=25) == pytest.approx(one, rel=1e-4)
+    assert ring_epsilon("skellam", 2e4**2, smallest_cohort=25, l2_sensitivity=3e4) == pytest.approx(one, rel=1e-2)
 
 
 # Inverses and monotonicity.
 
 
+@pytest.mark.parametrize("epsilon", [0.05, 2.0, 20.0])
 @pytest.mark.parametrize(
-    ("accountant", "rate"), [("rdp", 1.0), ("rdp", 0.1), ("prv", 1.0), pytest.param("prv", 0.1, marks=pytest.mark.slow)]
+    ("releases", "accountant"),
+    [
+        (Releases("gaussian", 1.0, 20), "rdp"),
+        (Releases("gaussian", 1.0, 20), "prv"),
+        (ring("discrete", 1.0, l2_sensitivity=ring_sensitivity(2.0, 50, 16)), "rdp"),
+        (ring("skellam", 1.0, l2_sensitivity=ring_sensitivity(2.0, 50, 16)), "rdp"),
+    ],
 )
-def test_the_noise_multiplier_keeps_the_claim_and_is_no_larger_than_needed(accountant, rate):
-    parameters = {"rounds": 20, "delta": 1e-5, "sample_rate": rate, "accountant": accountant}
-    multiplier = gaussian_noise_multiplier(2.0, **parameters)
-    assert gaussian_epsilon(multiplier, **parameters) <= 2.0
-    assert gaussian_epsilon(multiplier * 0.998, **parameters) > 2.0
-
-
-@pytest.mark.parametrize("epsilon", [0.05, 1.0, 20.0])
-def test_the_ring_noise_keeps_the_claim_and_is_no_larger_than_needed(epsilon):
-    parameters = RING | {"l2_sensitivity": ring_sensitivity(2.0, 50, 16)}
-    sigma = distributed_discrete_gaussian_sigma(epsilon, **parameters)
-    assert distributed_discrete_gaussian_epsilon(sigma, **parameters) <= epsilon
-    assert distributed_discrete_gaussian_epsilon(sigma * 0.999, **parameters) > epsilon
-    variance = skellam_variance(epsilon, **parameters)
-    assert skellam_epsilon(variance, **parameters) <= epsilon
-    assert skellam_epsilon(variance * 0.998, **parameters) > epsilon
+def test_the_noise_keeps_the_claim_and_is_no_larger_than_needed(releases: Releases, accountant: str, epsilon: float):
+    scale = scale_for(epsilon, releases, delta=1e-5, accountant=accountant)
+    assert epsilon_of([replace(releases, scale=scale)], delta=1e-5, accountant=accountant) <= epsilon
+    assert epsilon_of([replace(releases, scale=scale * 0.998)], delta=1e-5, accountant=accountant) > epsilon
 
 
 def test_sigma_is_never_below_what_the_theorem_covers():
-    assert distributed_discrete_gaussian_sigma(1e4, **RING) == 0.5
+    assert scale_for(1e4, ring("discrete", 1.0), delta=1e-6) == 0.5
 
 
 @settings(max_examples=60, deadline=None)
@@ -210,51 +206,39 @@ def test_more_noise_clients_or_delta_never_cost_and_more_rounds_or_sensitivity_n
     scale, more, clients, more_clients, rounds, dimension
 ):
     def discrete(factor=1.0, **changes):
-        parameters = {"l2_sensitivity": 10.0, "dimension": dimension, "smallest_cohort": clients} | changes
-        return distributed_discrete_gaussian_epsilon(scale * factor, **{"rounds": rounds, "delta": 1e-6} | parameters)
+        return ring_epsilon("discrete", scale * factor, **(in_ring | changes))
 
     def skellam(factor=1.0, **changes):
-        parameters = {"l2_sensitivity": 10.0, "dimension": dimension, "smallest_cohort": clients} | changes
-        return skellam_epsilon(scale**2 * factor, **{"rounds": rounds, "delta": 1e-6} | parameters)
+        return ring_epsilon("skellam", scale**2 * factor, **(in_ring | changes))
 
-    def central(factor=1.0, **changes):
-        return gaussian_epsilon(scale * factor, **{"rounds": rounds, "delta": 1e-6} | changes)
+    def central(factor=1.0, *, delta=1e-6, count=rounds):
+        return gaussian_epsilon(scale * factor, rounds=count, delta=delta)
 
+    in_ring = {"l2_sensitivity": 10.0, "dimension": dimension, "smallest_cohort": clients, "count": rounds}
     for epsilon in (discrete, skellam, central):
         base = epsilon() * (1 + 1e-12)
         assert epsilon(more) <= base
         assert epsilon(delta=1e-5) <= base
-        assert epsilon(rounds=rounds + 1) * (1 + 1e-12) >= epsilon()
+        assert epsilon(count=rounds + 1) * (1 + 1e-12) >= epsilon()
     for epsilon in (discrete, skellam):
         assert epsilon(smallest_cohort=clients + more_clients) <= epsilon() * (1 + 1e-12)
         assert epsilon(l2_sensitivity=10.0 * more) * (1 + 1e-12) >= epsilon()
-    assert gaussian_epsilon(scale, rounds=rounds, delta=1e-6, sample_rate=1.0) == central()
-
-
-def test_sampling_amplifies():
-    full = gaussian_epsilon(1.0, rounds=10, delta=1e-5)
-    assert gaussian_epsilon(1.0, rounds=10, delta=1e-5, sample_rate=0.1) < full / 2
 
 
 # Sensitivity in the ring.
 
 
-@pytest.mark.parametrize(("neighbouring", "clip_factor"), [("replace", 2.0), ("add-remove", 1.0)])
-def test_ring_sensitivity_covers_rounding_and_no_less_would(neighbouring, clip_factor):
-    """`dimension` coordinates pushed just over the middle between two integers, against those just under, or against 0."""
-    dimension, bits, clip = 64, 4, 2.0
-    vector = np.full(dimension, clip / math.sqrt(dimension))
+def test_ring_sensitivity_covers_rounding_and_no_less_would():
+    """`dimension` coordinates pushed just over the middle between two integers, against those just under."""
+    dimension, bits = 64, 4
     step = 2.0**-bits
-    vector = (np.floor(vector / step) + 0.5) * step
-    vector *= 1 - 1e-12 if neighbouring == "replace" else 1 + 1e-12
+    vector = (np.floor(np.full(dimension, 2.0 / math.sqrt(dimension)) / step) + 0.5) * step
     clip = float(np.linalg.norm(vector))
-    bound = ring_sensitivity(clip_factor * clip, dimension, bits, neighbouring=neighbouring)
-    up = np.rint(vector * (1 + 4e-12) / step)
-    other = np.rint(-vector * (1 + 4e-12) / step) if neighbouring == "replace" else np.zeros(dimension)
-    moved = float(np.linalg.norm(up - other))
-    assert moved <= bound * (1 + 1e-9)
-    assert moved > bound - 1e-6
-    assert moved > clip_factor * clip / step * 1.1  # rounding left out would be too little
+    bound = ring_sensitivity(2 * clip, dimension, bits)
+    up, down = (np.rint(sign * vector * (1 + 4e-12) / step) for sign in (1, -1))
+    moved = float(np.linalg.norm(up - down))
+    assert bound - 1e-6 < moved <= bound * (1 + 1e-9)
+    assert moved > 2 * clip / step * 1.1  # rounding left out would be too little
 
 
 # Audit.
@@ -283,11 +267,11 @@ def test_an_audit_of_equal_worlds_shows_nothing():
 @pytest.mark.parametrize("noise", [DiscreteGaussian(8.0), Skellam(64.0)], ids=str)
 def test_summed_ring_noise_passes_the_audit_of_its_claim_and_that_of_one_client_fails(noise):
     """Eight clients, a canary of 12 units in one of them. Then only one of the eight adds its noise."""
-    parameters = {"l2_sensitivity": 12.0, "dimension": 1, "smallest_cohort": 8, "rounds": 1, "delta": 1e-5}
+    shape = {"l2_sensitivity": 12.0, "dimension": 1, "smallest_cohort": 8, "count": 1, "delta": 1e-5}
     if isinstance(noise, DiscreteGaussian):
-        claim = distributed_discrete_gaussian_epsilon(noise.sigma, **parameters)
+        claim = ring_epsilon("discrete", noise.sigma, **shape)
     else:
-        claim = skellam_epsilon(noise.variance, **parameters)
+        claim = ring_epsilon("skellam", noise.variance, **shape)
     randomness = seeded(f"audit of {noise}".encode())
 
     def audit(num_noisy: int) -> float:
@@ -360,22 +344,21 @@ def test_a_guarantee_describes_itself_in_one_line():
 @pytest.mark.parametrize(
     ("call", "named"),
     [
-        (lambda: gaussian_epsilon(0.0, rounds=1, delta=1e-5), "noise_multiplier"),
+        (lambda: gaussian_epsilon(0.0, rounds=1, delta=1e-5), "scale"),
+        (lambda: gaussian_epsilon(0.0, rounds=1, delta=1e-5, accountant="prv"), "scale"),
         (lambda: gaussian_epsilon(1.0, rounds=0, delta=1e-5), "rounds"),
         (lambda: gaussian_epsilon(1.0, rounds=1, delta=0.0), "delta"),
-        (lambda: gaussian_epsilon(1.0, rounds=1, delta=1e-5, sample_rate=1.5), "sample_rate"),
-        (lambda: gaussian_epsilon(1.0, rounds=1, delta=1e-5, sample_rate=0.0), "sample_rate"),
-        (lambda: gaussian_epsilon(1.0, rounds=1, delta=1e-5, accountant="gdp"), "gdp"),  # pyright: ignore
-        (lambda: gaussian_noise_multiplier(0.0, rounds=1, delta=1e-5), "epsilon"),
+        (lambda: scale_for(0.0, Releases("gaussian", 1.0, 1), delta=1e-5), "epsilon"),
         (lambda: ring_sensitivity(1.0, 0, 3), "dimension"),
         (lambda: ring_sensitivity(-1.0, 1, 3), "l2_sensitivity"),
         (lambda: ring_sensitivity(1.0, 1, -1), "fraction_bits"),
-        (lambda: ring_sensitivity(1.0, 1, 3, neighbouring="other"), "other"),  # pyright: ignore
-        (lambda: distributed_discrete_gaussian_epsilon(0.4, **RING), "1/2"),
-        (lambda: distributed_discrete_gaussian_epsilon(math.nan, **RING), "sigma"),
-        (lambda: distributed_discrete_gaussian_epsilon(1.0, **RING | {"smallest_cohort": 0}), "smallest_cohort"),
-        (lambda: skellam_epsilon(0.0, **RING), "variance"),
-        (lambda: skellam_epsilon(1.0, **RING | {"delta": 1.0}), "delta"),
+        (lambda: ring_epsilon("discrete", 0.4), "1/2"),
+        (lambda: ring_epsilon("discrete", math.nan), "scale"),
+        (lambda: ring_epsilon("discrete", 1.0, smallest_cohort=0), "smallest_cohort"),
+        (lambda: ring_epsilon("skellam", 1.0, dimension=0), "dimension"),
+        (lambda: ring_epsilon("skellam", 0.0), "scale"),
+        (lambda: ring_epsilon("skellam", 1.0, delta=1.0), "delta"),
+        (lambda: guarantee_of([ring("skellam", 1.0)], delta=1e-5, accountant="prv", **UNIT), "gaussian noise only"),
         (lambda: audit_epsilon(false_positives=3, num_out=2, false_negatives=0, num_in=2, delta=0.0), "positives"),
         (lambda: audit_epsilon(false_positives=0, num_out=2, false_negatives=-1, num_in=2, delta=0.0), "negatives"),
         (
@@ -396,9 +379,7 @@ def test_misuse_is_refused_by_name(call, named):
 
 
 def stated(*releases: Releases, accountant: str = "rdp", delta: float = 1e-5) -> Guarantee:
-    return guarantee_of(
-        releases, delta=delta, unit="row", neighbouring="one row replaced", mechanism="noise", accountant=accountant
-    )
+    return guarantee_of(releases, delta=delta, accountant=accountant, **UNIT)
 
 
 @pytest.mark.parametrize("accountant", ["rdp", "prv"])
@@ -414,13 +395,10 @@ def test_gaussian_releases_compose_as_if_they_were_of_one_run(accountant: str) -
 
 def test_integer_noise_composes_and_counts_what_inexact_sampling_adds() -> None:
     shared = {"l2_sensitivity": 40.0, "dimension": 8, "smallest_cohort": 3}
-    for noise, scale, epsilon_of in (
-        ("discrete", 60.0, distributed_discrete_gaussian_epsilon),
-        ("skellam", 3600.0, skellam_epsilon),
-    ):
+    for noise, scale in (("discrete", 60.0), ("skellam", 3600.0)):
         one = stated(Releases(noise, scale, 2, **shared, num_samples=10**20))
         both = compose([one, one])
-        assert both.epsilon == epsilon_of(scale, **shared, rounds=4, delta=1e-5)
+        assert both.epsilon == ring_epsilon(noise, scale, **shared, delta=1e-5)
         inexact = sampling_delta(both.epsilon, 2 * 10**20)
         assert both.delta == pytest.approx(1e-5 + inexact, rel=1e-12)
         assert inexact > 1e-14

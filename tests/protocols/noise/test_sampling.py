@@ -12,7 +12,8 @@ from scipy import stats
 
 from fkgsec.protocols.core.errors import RandomnessError
 from fkgsec.protocols.core.prg import derive, seeded
-from fkgsec.protocols.noise import (
+from fkgsec.protocols.noise import sampling as module
+from fkgsec.protocols.noise.sampling import (
     MAX_SIGMA,
     MIN_SIGMA,
     SAMPLE_DISTANCE,
@@ -23,7 +24,6 @@ from fkgsec.protocols.noise import (
     gaussian,
     sampling_delta,
 )
-from fkgsec.protocols.noise import sampling as module
 
 TOLD_APART, ALIKE = 1e-9, 1e-3  # p-values; every seed is fixed, so no outcome is left to chance
 

@@ -19,7 +19,8 @@ from sklearn.metrics import roc_auc_score
 from fkgsec.protocols.core.prg import Randomness, Ring, derive, seeded
 from fkgsec.protocols.psu import Announcement, Plan, contribute, join
 from fkgsec.protocols.psu.table import CELL_WIDTH, Field, Parameters, encode, hash_items, items_of, peel, tabulate
-from fkgsec.protocols.secagg import SERVER, aggregate
+from fkgsec.protocols.secagg import SERVER
+from tests.protocols.sessions import aggregate
 
 CLIENTS = ("ada", "bo", "cy")
 UNION = ("/m/01", "/m/02", "born in", "", "Ω", "a relation whose name is longer than thirty-six bytes")

@@ -16,10 +16,11 @@ from fkgsec.protocols.core.errors import MalformedMessage, UnexpectedMessage
 from fkgsec.protocols.core.keys import KeyPair
 from fkgsec.protocols.core.one_shot import Taken
 from fkgsec.protocols.core.prg import Randomness, derive, seeded
-from fkgsec.protocols.core.rounds import NOTHING, SERVER, ClientRound, Outcome, Party, Tally, run
+from fkgsec.protocols.core.rounds import NOTHING, SERVER, ClientRound, Outcome, Party, run
 from fkgsec.protocols.psu import CohortChanged, Plan, UnionList, client_round, decode_message, join, server_round
 from fkgsec.protocols.secagg import client as secagg_client
 from fkgsec.protocols.secagg import encode
+from tests.protocols.sessions import Tally
 
 SETS = {f"client{number}": [f"/m/{i}" for i in range(60) if (i + number) % 4 < 2] for number in range(4)}
 UNION = tuple(sorted(f"/m/{i}" for i in range(60)))
@@ -115,19 +116,6 @@ def test_a_union_that_does_not_arrive_is_no_union() -> None:
 
     with pytest.raises(MalformedMessage, match="did not reach client1: UnexpectedMessage: the wire broke"):
         run_pair(SETS, faulty("union", SERVER, "client1", spoiled))
-
-
-def test_the_others_begin_anew_under_a_plan_without_whoever_is_at_fault() -> None:
-    plan, keys = plan_of(SETS)
-    with pytest.raises(CohortChanged) as caught:
-        run_pair(SETS, faulty("mask", "client1", SERVER, lambda frame: (frame[:-1],)))
-    assert list(caught.value.excluded) == ["client1"]
-    rest = plan.without(caught.value.excluded)
-    assert rest.parties == ("client0", "client2", "client3")
-    assert rest.session != plan.session
-    sets = {name: SETS[name] for name in rest.parties}
-    found = run(server_round(rest, source(SERVER)), clients_of(rest, keys, sets)).result
-    assert found.identifiers == tuple(sorted(set().union(*sets.values())))
 
 
 CLIENT_STATES = (Ed25519PrivateKey, KeyPair, Taken, Party, psu.Client, secagg_client.Own, secagg_client.Shares)

@@ -13,27 +13,18 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fkgsec.protocols.core.errors import (
-    SettingError,
-)
+from fkgsec.protocols.core.errors import SettingError
 from fkgsec.protocols.core.prg import Ring, derive, seeded
-from fkgsec.protocols.core.rounds import run as run_round
 from fkgsec.protocols.psu import (
     Announcement,
     CohortChanged,
     DamagedTable,
     MissingIdentifiers,
     NothingToHideBehind,
-    Plan,
     Union,
     UnionList,
     UnionTooLarge,
-    client_round,
     decode_message,
-    join,
-    measure,
-    server_round,
-    union,
 )
 from fkgsec.protocols.psu import client as psu_module
 from fkgsec.protocols.psu.table import (
@@ -45,9 +36,10 @@ from fkgsec.protocols.psu.table import (
     Parameters,
     cells_for,
 )
-from fkgsec.protocols.secagg import SERVER, Message, Stage
+from fkgsec.protocols.secagg import SERVER, Message, Stage, safe_threshold
 from fkgsec.protocols.secagg import encode as encode_message
 from fkgsec.protocols.secagg.messages import MaskedUpload, RevealedShares, UnmaskRequest
+from tests.protocols.sessions import union
 
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 
@@ -134,12 +126,6 @@ def test_refused_before_anything_is_sent(
     assert wire.log == []
 
 
-def test_randomness_for_the_server_is_needed() -> None:
-    sets = {"a": [], "b": []}
-    with pytest.raises(SettingError, match="server"):
-        union(sets, keys_of(sets), session=b"s", threshold=2, randomness=dict.fromkeys(sets, seeded(b"")))
-
-
 def test_what_clients_send_has_the_same_length_whatever_they_hold() -> None:
     inputs = [
         {"a": [], "b": [], "c": ["x"]},
@@ -221,25 +207,15 @@ def garbling(sender: str, attempt: int) -> Callable[[str, str, Any], Message]:
     return tamper
 
 
-def test_a_client_at_fault_is_left_out_before_anything_was_opened() -> None:
-    sets = {**many(50), "client9": ["of client9 alone"]}
-    wire = PsuWire(garbling("client9", 0))
-    found = run(sets, threshold=4, deliver=wire)
-    assert found.identifiers == tuple(sorted(f"/m/{i}" for i in range(50)))
-    assert list(found.excluded) == ["client9"]
-    sessions = [message.session for message in wire.of_kind(MaskedUpload)]
-    assert len(set(sessions)) == 2
-    assert {message.session for message in wire.of_kind(UnmaskRequest, RevealedShares)} == {sessions[-1]}
-
-
-def test_a_client_at_fault_ends_the_union_where_a_smaller_one_could_be_differenced() -> None:
+@pytest.mark.parametrize("attempt", [0, 1])
+def test_a_client_at_fault_ends_the_union(attempt: int) -> None:
+    """Whoever begins anew without it may do so only where no table was opened."""
     sets = {**many(2000), "client9": ["of client9 alone"]}
-    with pytest.raises(CohortChanged, match="differenced") as caught:
-        run(sets, cap=1, threshold=4, deliver=PsuWire(garbling("client9", 1)))
-    assert (caught.value.opened, list(caught.value.excluded)) == (True, ["client9"])
-    with pytest.raises(CohortChanged, match="no table was opened") as caught:  # too few would be left
-        run({**many(50), "client9": ["x"]}, threshold=5, deliver=PsuWire(garbling("client9", 0)))
-    assert list(caught.value.excluded) == ["client9"]
+    wire = PsuWire(garbling("client9", attempt))
+    with pytest.raises(CohortChanged, match="differenced" if attempt else "no table was opened") as caught:
+        run(sets, cap=1, threshold=4, deliver=wire)
+    assert (caught.value.opened, list(caught.value.excluded)) == (attempt == 1, ["client9"])
+    assert [message for message in wire.of_kind(UnmaskRequest, RevealedShares) if message.round == attempt] == []
 
 
 def test_a_dropout_after_its_upload_is_recovered_while_enough_remain() -> None:
@@ -268,9 +244,6 @@ def test_clients_that_were_told_different_salts_open_nothing() -> None:
     with pytest.raises(CohortChanged, match="no table was opened") as caught:
         run(many(20), deliver=PsuWire(split))
     assert caught.value.excluded["client1"].startswith("ReplayedMessage: Advertisement of client1 belongs to session")
-    rest = {name: own for name, own in many(20).items() if name != "client1"}
-    found = run(many(20), threshold=3, deliver=PsuWire(split))
-    assert (found.identifiers, list(found.excluded)) == (tuple(sorted(set().union(*rest.values()))), ["client1"])
 
 
 def altering(monkeypatch: pytest.MonkeyPatch, alter: Callable[[np.ndarray], np.ndarray]) -> None:
@@ -368,44 +341,6 @@ def test_a_client_that_imitates_a_large_union_costs_two_tables(monkeypatch: pyte
     assert 5 * 33_600 < sent_bytes(wire, "client1") < 5 * 33_600 + 2000
 
 
-def test_a_retry_without_a_group_finds_the_union_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    altering(monkeypatch, random_fill(1.0))
-    keys = keys_of(FILLED)
-    public = {name: key.public_key().public_bytes_raw() for name, key in keys.items()}
-    whole = Plan(b"s", tuple(FILLED), 4, public, cap=100)
-
-    def attempt(plan: Plan) -> Union:
-        clients = {
-            name: client_round(join(plan, name, FILLED[name]), keys[name], seeded(derive(plan.session, name)))
-            for name in plan.parties
-        }
-        return run_round(server_round(plan, seeded(plan.session)), clients).result
-
-    for group in ((), ("client1", "client2")):
-        with pytest.raises(DamagedTable):
-            attempt(whole.retry_without(group) if group else whole)
-    rest = whole.retry_without(("client0", "client3"))
-    assert (rest.threshold, rest.parties) == (3, ("client1", "client2", "client4"))
-    assert attempt(rest).identifiers == ("w", "x", "y", "z")
-    assert len({plan.session for plan in (whole, rest, whole.retry_without(("client1", "client2")))}) == 3
-
-
-@pytest.mark.parametrize(
-    ("group", "error", "message"),
-    [
-        (["client1"], NothingToHideBehind, "without 1 clients could show what one client alone holds"),
-        (["client1", "client1"], NothingToHideBehind, "without 1 clients"),
-        ([], NothingToHideBehind, "without 0 clients"),
-        (["client0", "client1", "client2", "client3"], NothingToHideBehind, "a union of 1 clients"),
-        (["client1", "stranger"], SettingError, r"\['stranger'\] are not parties"),
-    ],
-)
-def test_groups_that_a_retry_cannot_leave_out(group: list[str], error: type[Exception], message: str) -> None:
-    public = {name: key.public_key().public_bytes_raw() for name, key in keys_of(FILLED).items()}
-    with pytest.raises(error, match=message):
-        Plan(b"s", tuple(FILLED), 4, public, cap=100).retry_without(group)
-
-
 def test_a_lying_server_is_noticed_by_the_holder() -> None:
     def censor(sender: str, receiver: str, message: Any) -> Message:
         if isinstance(message, UnionList):
@@ -417,21 +352,12 @@ def test_a_lying_server_is_noticed_by_the_holder() -> None:
         run({"client0": ["/m/3"], "client1": ["/m/4"]}, deliver=PsuWire(censor))
 
 
-# What it costs.
-
-
-def test_measure_counts_the_bytes_of_one_client() -> None:
-    cost = measure(300, 3)
-    assert cost.union.identifiers == tuple(f"/m/{i:08d}" for i in range(300))
-    assert 600 * CELL_WIDTH * 8 < cost.upload_bytes < 600 * CELL_WIDTH * 8 + 3000
-    assert cost.seconds > 0
-    with pytest.raises(SettingError, match="cap 0"):
-        measure(300, 3, cap=0)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("num_identifiers", "num_clients"), [(15_000, 10), (100_000, 20)])
 def test_large_unions_peel_at_the_first_attempt(num_identifiers: int, num_clients: int) -> None:
-    cost = measure(num_identifiers, num_clients)
-    assert len(cost.union.identifiers) == num_identifiers
-    assert cost.union.attempts == 1
+    sets = {
+        f"client-{place}": [f"/m/{i:08d}" for i in range(num_identifiers) if (place - i) % num_clients < 3]
+        for place in range(num_clients)
+    }
+    found = run(sets, cap=num_identifiers, threshold=safe_threshold(num_clients))
+    assert (len(found.identifiers), found.attempts) == (num_identifiers, 1)

@@ -14,7 +14,7 @@ from fkgsec.protocols.core.errors import (
 )
 from fkgsec.protocols.core.keys import sign
 from fkgsec.protocols.core.prg import Ring, seeded
-from fkgsec.protocols.secagg import Failure, Stage, aggregate, client, decode, encode, server
+from fkgsec.protocols.secagg import Failure, Stage, client, decode, encode, server
 from fkgsec.protocols.secagg.bindings import advertised_claim
 from fkgsec.protocols.secagg.messages import (
     Advertisement,
@@ -27,6 +27,7 @@ from fkgsec.protocols.secagg.messages import (
     ShareInbox,
     Survivors,
 )
+from tests.protocols.sessions import aggregate
 
 change = msgspec.structs.replace
 COLLECT = {

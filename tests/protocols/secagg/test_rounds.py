@@ -28,11 +28,11 @@ from fkgsec.protocols.core.rounds import (
     Reply,
     ServerRound,
     Silence,
-    Tally,
     run,
 )
 from fkgsec.protocols.secagg import Sum, client, client_round, decode, encode, server_round
 from fkgsec.protocols.secagg.messages import Cohort, KeyList, Message, kind_of
+from tests.protocols.sessions import Tally
 
 STAGES = ["advertise", "share", "receive", "mask", "confirm", "unmask"]
 ROOT = Path(__file__).parents[3]

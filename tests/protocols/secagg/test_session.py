@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fkgsec.protocols.core.errors import DisconnectedGraph, SettingError, TooFewParties
 from fkgsec.protocols.core.fixed_point import FixedPoint
 from fkgsec.protocols.core.prg import Ring, seeded
-from fkgsec.protocols.secagg import SERVER, Stage, Vector, aggregate, bindings, encode, safe_threshold
+from fkgsec.protocols.secagg import SERVER, Stage, Vector, bindings, encode, safe_threshold
 from fkgsec.protocols.secagg.graph import components, regular_graph
 from fkgsec.protocols.secagg.messages import (
     Advertisement,
@@ -27,6 +27,7 @@ from fkgsec.protocols.secagg.messages import (
     Survivors,
     UnmaskRequest,
 )
+from tests.protocols.sessions import aggregate
 
 PINNED = (14192, "e371c49e368e793c8efdbc5e5bc0773c1cdca80346ac1f986444d7a63969b30b")
 
@@ -312,24 +313,6 @@ def test_an_odd_degree_needs_an_even_number_of_parties(cohort) -> None:
         cohort(7, neighbours=3, threshold=3)
     with pytest.raises(DisconnectedGraph, match="fall into pairs"):
         cohort(6, neighbours=1, threshold=2)
-
-
-def test_missing_input_identity_or_randomness_is_said(cohort) -> None:
-    made = cohort(3)
-    sources = {party: made.source(party) for party in made.setting.parties}
-    for name in ("inputs", "identities", "randomness"):
-        given_ = {"inputs": made.inputs, "identities": made.identities, "randomness": sources}
-        given_[name] = {party: one for party, one in given_[name].items() if party != "client1"}
-        with pytest.raises(SettingError, match=f"{name}: nothing for client1"):
-            aggregate(made.setting, given_["inputs"], given_["identities"], randomness=given_["randomness"])
-    with pytest.raises(SettingError, match="no parties"):
-        made.run(dropouts={"client9": Stage.MASK})
-
-
-def test_a_client_that_drops_needs_no_input(cohort) -> None:
-    made = cohort(4)
-    made = replace(made, inputs={party: one for party, one in made.inputs.items() if party != "client1"})
-    check_sum(made, made.run(dropouts={"client1": Stage.MASK}))
 
 
 @given(st.integers(2, 40), st.data())

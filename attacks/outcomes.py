@@ -1,0 +1,211 @@
+"""What an attack reached on each item, kept with a figure, so that two runs are compared on the same items.
+
+>>> import numpy as np
+>>> names = np.arange(100)[:, None]
+>>> before, after = (of_mean(np.arange(100) < right, names) for right in (60, 50))
+>>> variance = paired_variance(before, after, before.ends)
+>>> f"{variance.items ** 0.5:.3f}"
+'0.032'
+
+An item is an entity, a triple or a graph. Its outcome is its influence on the figure: to first order, the figures of two runs
+differ by the sum of the items' differences. That is McNemar's comparison of hits, and DeLong's of two AUCs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from fkgsec.errors import RunError
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MOST_ITEMS = 20_000
+"""Figures of more items keep no outcomes, which would make most of a record."""
+_STEPS = 255
+
+
+class Outcomes(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Influence of each item on a figure, in the order of its ends, compressed by zlib.
+
+    Attributes:
+        items: digest of the items; equal for the same items of two runs on the same data.
+        low, step: the influence of an item is `low + step * code`. codes: a byte for each item.
+        ends: uint32 `[n, 1]` or `[n, 2]`, the entity of each item, or head and tail, as differences down the rows. Empty where an
+            earlier figure of the same run has the same items.
+        draws: the figure for each draw of leaked entities, the first one being its own; empty where nothing is drawn.
+    """
+
+    items: str
+    low: float
+    step: float
+    codes: bytes
+    ends: bytes = b""
+    draws: tuple[float, ...] = ()
+
+
+class Variance(NamedTuple):
+    """Variance of the difference of two figures.
+
+    Attributes:
+        items: over items. draws: over draws of leaked entities.
+        per_difference: by how much `items` grows for each unit that the figures truly differ, since each gained or lost hit
+            varies; 0 of scores, which can all move a little.
+    """
+
+    items: float
+    draws: float
+    per_difference: float = 0.0
+
+    @property
+    def total(self) -> float:
+        """Variance over items and draws."""
+        return self.items + self.draws
+
+
+def of_mean(values: np.ndarray, ends: np.ndarray) -> Outcomes | None:
+    """Return the outcomes of a mean.
+
+    Args:
+        values: float or bool `[n]`. ends: int `[n, 1]` or `[n, 2]`, which are equal for the same items of another run.
+
+    Returns: None for more than `MOST_ITEMS`.
+    """
+    import numpy as np
+
+    numbers = np.asarray(values, dtype=np.float64)
+    return _pack((numbers - numbers.mean()) / max(1, len(numbers)), ends)
+
+
+def of_auc(members: np.ndarray, controls: np.ndarray, ends: np.ndarray) -> Outcomes | None:
+    """Return the outcomes of an AUC, the chance that a member's score `[m]` exceeds a control's `[c]`, ties half.
+
+    Args: ends: int `[m + c, 1]` or `[m + c, 2]`. Returns: as `of_mean`.
+    """
+    import numpy as np
+
+    def share_below(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
+        ordered = np.sort(others)
+        below, up_to = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))
+        return (below + up_to) / (2 * len(others))
+
+    parts = share_below(members, controls), 1 - share_below(controls, members)
+    group = np.arange(len(members) + len(controls)) >= len(members)
+    return _pack(np.concatenate([(part - part.mean()) / len(part) for part in parts]), ends, group)
+
+
+def of_spearman(scores: np.ndarray, values: np.ndarray, ends: np.ndarray) -> Outcomes | None:
+    """Return the outcomes of Spearman's correlation of scores `[n]` and values `[n]`.
+
+    Args: ends: as for `of_mean`. Returns: as `of_mean`.
+
+    Source: Croux and Dehon 2010 for the influence of an item; the mean rank of the items above it counts, too.
+    """
+    import numpy as np
+    from scipy.stats import rankdata
+
+    n = len(scores)
+    first, second = ((rankdata(part) - 0.5) / n - 0.5 for part in (scores, values))
+
+    def above(shares: np.ndarray, others: np.ndarray) -> np.ndarray:
+        """Sum of the others' shares over the items that lie above each item, ties half, over n."""
+        _, place, count = np.unique(shares, return_inverse=True, return_counts=True)
+        sums = np.bincount(place, others, len(count))
+        return (sums[::-1].cumsum()[::-1] - sums / 2)[place] / n
+
+    influence = first * second + above(first, second) + above(second, first)
+    scale = float(first.std() * second.std())
+    return _pack((influence - influence.mean()) / (n * scale) if scale else np.zeros(n), ends)
+
+
+def _pack(influence: np.ndarray, ends: np.ndarray, group: np.ndarray | None = None) -> Outcomes | None:
+    import numpy as np
+
+    n = len(influence)
+    if not 0 < n <= MOST_ITEMS:
+        return None
+    group = np.zeros(n, dtype=bool) if group is None else group
+    order = np.lexsort((*ends.T[::-1], group))
+    arranged = ends[order].astype(np.int64)
+    digest = hashlib.sha256(arranged.tobytes() + np.packbits(group).tobytes() + str(ends.shape).encode())
+    low, high = float(influence.min()), float(influence.max())
+    steps = 1 if len(np.unique(influence)) <= 2 else _STEPS
+    step = (high - low) / steps
+    codes = np.rint((influence[order] - low) / step) if step > 0 else np.zeros(n)
+    differences = np.diff(arranged, axis=0, prepend=0).astype("<i4")
+    return Outcomes(
+        digest.hexdigest()[:16],
+        low,
+        step,
+        zlib.compress(codes.astype(np.uint8).tobytes(), 9),
+        zlib.compress(np.ascontiguousarray(differences.T).tobytes(), 9),
+    )
+
+
+def unpack(outcomes: Outcomes) -> np.ndarray:
+    """Return the influence of each item, float64 `[n]`, to a part in 255 of the largest. Raises `RunError` for damaged bytes."""
+    import numpy as np
+
+    codes = np.frombuffer(_decompressed(outcomes.codes), dtype=np.uint8)
+    return outcomes.low + outcomes.step * codes.astype(np.float64)
+
+
+def _decompressed(content: bytes) -> bytes:
+    try:
+        return zlib.decompress(content)
+    except zlib.error as error:
+        raise RunError(f"the outcomes of an attack cannot be read ({error})") from error
+
+
+def paired_variance(ours: Outcomes, theirs: Outcomes, ends: bytes) -> Variance:
+    """Return the variance of the difference of two figures of the same items. Items that share an entity vary together.
+
+    Sums over an entity are those of the jackknife. The square of the largest one is added: that of the one item more that Agresti
+    and Min count in a table of hits, and what the entity with most items may add by chance.
+
+    Args:
+        ends: `Outcomes.ends` of these items.
+
+    Source: Agresti and Min 2005; Fafchamps and Gubert 2007; Aronow, Samii and Assenova 2015.
+
+    Raises:
+        RunError: the bytes are damaged.
+    """
+    import numpy as np
+
+    difference = unpack(ours) - unpack(theirs)
+    rows = np.frombuffer(_decompressed(ends), dtype="<i4")
+    if not len(difference) or not len(rows) or len(rows) % len(difference):
+        raise RunError(f"the outcomes of an attack are of {len(difference)} items; their ends are {len(rows)} numbers")
+    columns = rows.reshape(-1, len(difference)).cumsum(axis=1)
+    first, last = columns[0], columns[-1]
+    count, double = int(columns.max()) + 1, first != last
+    places, repeated = np.concatenate([first, last[double]]), np.concatenate([difference, difference[double]])
+    share = np.bincount(places, minlength=count) / len(difference)
+    by_entity = np.bincount(places, repeated, count) / (1 - np.minimum(share, 0.5))  # as the jackknife by entity
+    ordered = np.sort(columns[:, double], axis=0)
+    _, pair = np.unique(ordered[0] * count + ordered[-1], return_inverse=True)
+    by_pair = np.bincount(pair, difference[double])
+    linked = float(by_entity @ by_entity - by_pair @ by_pair)
+    alone = float(difference @ difference)
+    items = max(alone, linked) + float((by_entity**2).max())
+    draws = np.subtract(ours.draws, theirs.draws)
+    hit = max(outcomes.step for outcomes in (ours, theirs)) if _are_hits(ours) and _are_hits(theirs) else 0.0
+    return Variance(
+        items, float(draws.var(ddof=1)) if len(draws) > 1 else 0.0, hit * max(1.0, linked / alone) if alone else hit
+    )
+
+
+def _are_hits(outcomes: Outcomes) -> bool:
+    return max(_decompressed(outcomes.codes)) <= 1
+
+
+def same_items(ours: Outcomes | None, theirs: Outcomes | None) -> bool:
+    """True if two figures have outcomes of the same items and of as many draws."""
+    if ours is None or theirs is None:
+        return False
+    return (ours.items, len(ours.draws)) == (theirs.items, len(theirs.draws))

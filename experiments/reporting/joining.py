@@ -1,0 +1,153 @@
+"""`fkgsec worth`: what joining gains and what it leaks, for each defense, over several trainings.
+
+    worths = weigh(find_records([Path("runs/worth")]).records.values())
+    print_sheets(console, [joining_sheet(worths)])
+    Path("worth.png").write_bytes(saved(joining_picture(worths)))
+
+A point is a configuration: an algorithm under a defense. Training alone is one of them, with no gain and no leak.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from matplotlib.figure import Figure as Picture
+
+from fkgsec.attacks.questions import QUESTIONS
+from fkgsec.attacks.view import ALL
+from fkgsec.errors import RunError
+from fkgsec.estimate import Estimate
+from fkgsec.experiments.reporting.pictures import draw_point, legend
+from fkgsec.experiments.reporting.sheets import Column, Sheet
+from fkgsec.experiments.reporting.verdict import LEAKING, verdict_over
+from fkgsec.experiments.reporting.worth import gains_over, trains_alone
+from fkgsec.experiments.runs.record import Record
+
+ALONE = "alone"
+
+
+class Worth(NamedTuple):
+    """A configuration's gain over training alone, and its leak, over several trainings.
+
+    Attributes:
+        gain: in the task's metric, of all clients. smallest: training triples (or graphs) of the smallest client that gains.
+        leaks: by question the excess of the strongest figure over its baseline. num_seeds: trainings.
+        dominated_by: a configuration that gains at least as much and leaks at most as much in every question; None without one.
+    """
+
+    name: str
+    gain: Estimate
+    smallest: int | None
+    leaks: dict[str, Estimate]
+    num_seeds: int
+    dominated_by: str | None = None
+
+
+def weigh(records: Iterable[Record]) -> list[Worth]:
+    """Set gains against leaks for each configuration of attacked runs, the one that gains most first; training alone is last.
+
+    Raises:
+        RunError: runs on different data, no run of the clients alone for a seed, or nothing that was attacked.
+    """
+    by_case: dict[str, dict[int, Record]] = defaultdict(dict)
+    for record in records:
+        by_case[_name(record)][record.seed] = record
+    every = [record for runs in by_case.values() for record in runs.values()]
+    if len({record.data.hash for record in every}) > 1:
+        raise RunError("worth: the runs are on different data; give those of one data set")
+    alone = by_case.pop(ALONE, {})
+    worths = []
+    for name, runs in by_case.items():
+        if missing := sorted(runs.keys() - alone.keys()):
+            raise RunError(
+                f"worth: no run of the clients alone with seed {missing[0]}, as {name} has; fkgsec compare trains it"
+            )
+        attacked = [record for record in runs.values() if record.figures]
+        if len(attacked) < len(runs):
+            continue
+        pairs = [(record, alone[seed]) for seed, record in runs.items()]
+        num_clients = max(1, len(pairs[0][0].data.clients))
+        each = gains_over(pairs, num_clients * len(by_case))
+        sizes = {client: sizes["train"] for client, sizes in pairs[0][0].data.clients.items()}
+        gaining = [sizes[client] for client, gain in each.items() if client != ALL and gain.low > 0]
+        leaks = {
+            answer.question: answer.figure.excess() if answer.label in LEAKING else _nothing(answer.figure.estimate.n)
+            for answer in verdict_over(attacked).answers
+            if answer.figure.reason is None
+        }
+        worths.append(Worth(name, gains_over(pairs)[ALL], min(gaining, default=None), leaks, len(runs)))
+    if not worths:
+        raise RunError("worth: no attacked run; fkgsec compare attacks each")
+    worths.append(Worth(ALONE, _nothing(worths[0].gain.n), None, {}, len(alone)))
+    return [
+        worth._replace(dominated_by=next((other.name for other in worths if _dominates(other, worth)), None))
+        for worth in sorted(worths, key=lambda worth: -worth.gain.value)
+    ]
+
+
+def _name(record: Record) -> str:
+    return ALONE if trains_alone(record) else "/".join(filter(None, (record.spec.algorithm, record.spec.defense)))
+
+
+def _nothing(count: int) -> Estimate:
+    return Estimate(0.0, 0.0, 0.0, count, "exact")
+
+
+def _dominates(other: Worth, worth: Worth) -> bool:
+    """True if another configuration is as good in every respect, and better in one, by the figures themselves."""
+    questions = {*other.leaks, *worth.leaks}
+    leaks = [
+        tuple(one.leaks[question].value if question in one.leaks else 0.0 for one in (other, worth))
+        for question in questions
+    ]
+    no_worse = other.gain.value >= worth.gain.value and all(theirs <= ours for theirs, ours in leaks)
+    return no_worse and (other.gain.value > worth.gain.value or any(theirs < ours for theirs, ours in leaks))
+
+
+def joining_sheet(worths: Sequence[Worth]) -> Sheet:
+    """Return gain, leaks and dominance of each configuration."""
+    questions = [name for name in QUESTIONS if any(name in worth.leaks for worth in worths)]
+    columns = (
+        Column("configuration"), Column("gain", "figure"), Column("from", "count"),
+        *(Column(question, "value") for question in questions), Column("worse than"),
+    )  # fmt: skip
+    numbers = {worth.name: f"{number}" for number, worth in enumerate(worths, start=1)}
+    rows = tuple(
+        (
+            f"{numbers[worth.name]} {worth.name}",
+            worth.gain,
+            worth.smallest,
+            *(worth.leaks.get(question) for question in questions),
+            numbers.get(worth.dominated_by or "", ""),
+        )
+        for worth in worths
+    )
+    seeds = " to ".join(str(number) for number in sorted({worth.num_seeds for worth in worths}))
+    notes = (
+        f"gain: utility less that of the clients alone, mean of {seeds} trainings; 95 % interval over test items and trainings.",
+        "from: training items of the smallest client that gains, corrected for all clients and rows; empty: none does.",
+        f"{', '.join(questions)}: the strongest attack's excess over its baseline; 0 where it is not shown to be above it.",
+        "worse than: a row that gains as much and leaks no more in each column, by these figures.",
+    )
+    return Sheet("What joining gains and what it leaks", columns, rows, notes=notes)
+
+
+def joining_picture(worths: Sequence[Worth]) -> Picture:
+    """Draw gain over leak with both intervals, a panel for each question."""
+    questions = [name for name in QUESTIONS if any(name in worth.leaks for worth in worths)]
+    figure = Picture(figsize=(1.2 + 4.2 * len(questions), 4.8), layout="constrained")
+    for axes, question in zip(
+        figure.subplots(1, len(questions), sharey=True, squeeze=False)[0], questions, strict=True
+    ):
+        for number, worth in enumerate(worths):
+            leak = worth.leaks.get(question, _nothing(1))
+            draw_point(axes, leak, worth.gain, worth.name, number)
+        axes.axhline(0, color="grey", lw=0.8, ls=":")
+        axes.set_xlabel(f"{question}: excess of the attack")
+        axes.grid(alpha=0.25)
+    figure.axes[0].set_ylabel("gain over training alone")
+    legend(figure)
+    figure.suptitle("What joining gains, and what it leaks (bars: 95 % intervals)", fontsize=11)
+    return figure
