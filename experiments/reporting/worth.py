@@ -97,9 +97,10 @@ def worth_lines(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     )
     num_gain, num_lose, num_clients = counted(pairs)
     head = "Joining pays" if overall.low > 0 else "Joining costs" if overall.high < 0 else "No gain shown"
+    trained = "in this training" if len(pairs) == 1 else f"over {len(pairs)} trainings"
     return [
         f"Worth joining? test {task.label(task.metric)} {short(joined)}, alone {short(alone)}: gain {interval(overall)}",
-        f"{head} over all clients. Single clients: {num_gain} of {num_clients} gain, {num_lose} lose (same seed, data, rounds).",
+        f"{head} overall {trained}; of {num_clients} single clients, {num_gain} gain and {num_lose} lose.",
     ]
 
 
