@@ -22,6 +22,7 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.intervals import LEAST, spearman
+from fkgsec.attacks.outcomes import of_spearman
 from fkgsec.attacks.questions import LINKS
 from fkgsec.attacks.registry import Attack, Needs, Truth
 from fkgsec.attacks.uploads.pairs import HeldRows, closeness, local_ids
@@ -102,7 +103,12 @@ def _figures(truth: Truth, victim: str, metric: str, ways: Ways | NotAttacked) -
         reason = f"{is_scored.sum()} rows of it were seen; a correlation takes {LEAST}"
         return truth.not_attacked(victim, reason, [metric])
     measures = {way: partial(spearman, scores[is_scored], degree[ids[is_scored]]) for way, scores in scored.items()}
-    return truth.figures(metric, victim, measures, {"chance": exact(0.0, int(is_scored.sum()))}, attainable=1.0)
+    client = truth.client(victim)
+    names = (client.entity_ids if metric == "degree" else client.relation_ids)[ids[is_scored]]
+    return truth.figures(
+        metric, victim, measures, {"chance": exact(0.0, int(is_scored.sum()))}, attainable=1.0,
+        outcomes=lambda way: of_spearman(scored[way][is_scored], degree[ids[is_scored]], names[:, None]),
+    )  # fmt: skip
 
 
 ATTACK = Attack(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
+from scipy.stats import rankdata
 
 from fkgsec.attacks.figure import STRONGEST, Figure, keep_outcomes
 from fkgsec.attacks.membership.figures import compare_auc, placements
@@ -42,15 +42,15 @@ def aucs(rng: np.random.Generator) -> tuple[float, float]:
     half = NUM_ITEMS // 2
     shared = rng.normal(size=NUM_ITEMS) + (np.arange(NUM_ITEMS) < half)
     parts = [np.split(shared + rng.normal(0, 0.5, NUM_ITEMS), 2) for _ in range(2)]
-    now, then = (placements(*part).members.mean() for part in parts)
-    return now - then, deviation(*(of_auc(*part, ALONE) for part in parts))
+    now, then = (placements(part[0], part[1]).members.mean() for part in parts)
+    return now - then, deviation(*(of_auc(part[0], part[1], ALONE) for part in parts))
 
 
 def correlations(rng: np.random.Generator) -> tuple[float, float]:
     degrees = rng.integers(0, 10, NUM_ITEMS)
     shared = 0.2 * degrees + rng.normal(size=NUM_ITEMS)
     now, then = (shared + rng.normal(0, 0.5, NUM_ITEMS) for _ in range(2))
-    both = [float(spearmanr(scores, degrees)[0]) for scores in (now, then)]
+    both = [float(np.corrcoef(rankdata(scores), rankdata(degrees))[0, 1]) for scores in (now, then)]
     return both[0] - both[1], deviation(of_spearman(now, degrees, ALONE), of_spearman(then, degrees, ALONE))
 
 

@@ -45,5 +45,5 @@ def test_the_picture_of_a_comparison_has_six_rows_and_five_columns_at_most() -> 
     texts = [
         text for axes in picture.axes for text in (*axes.texts, axes.title, *axes.get_yticklabels()) if text.get_text()
     ]
-    smallest = min(text.get_fontsize() for text in texts)
+    smallest = min(float(text.get_fontsize()) for text in texts)
     assert smallest / 72 / picture.get_figwidth() * 600 > 8.5
