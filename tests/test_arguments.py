@@ -46,7 +46,7 @@ Make = Callable[..., Any]
         (KgeAttackOptions, {"attack": "membership"}, "attack must be a list of names; got 'membership'"),
         (KgeAttackOptions, {"colluder": 1}, "colluder must be text; got 1"),
         (KgeAttackOptions, {"inference": ("guess",)},
-         "inference must be one of score, names, cosine, learned, combined; got 'guess'"),
+         "inference must be one of score, names, cosine, learned, combined, mlp; got 'guess'"),
         (GraphAttackOptions, {"threat": "server"}, "threat must be a list of names; got 'server'"),
         (UnlearnOptions, {"epochs": "10"}, "epochs must be a whole number; got '10'"),
         (UnlearnOptions, {"hard": 1}, "hard must be true or false; got 1"),

@@ -422,7 +422,7 @@ class TestOptions:
             ({"leak": (0.5, 0.0)}, r"leak must lie in \(0, 1\]; got 0.0"),
             ({"leak": ()}, "leak needs at least one ratio"),
             ({"metric": "publised"}, "metric must be one of paper, published; got 'publised'"),
-            ({"inference": "l2"}, "inference must be one of cosine, score, names, learned, combined; got 'l2'"),
+            ({"inference": "l2"}, "inference must be one of cosine, score, names, learned, combined, mlp; got 'l2'"),
             ({"inference": ("score", "score")}, "inference names a value twice: score, score"),
             ({"inference": "names", "metric": "published"}, "inference must be cosine with metric published"),
             ({"unlinked_heads": -1}, "unlinked_heads must be at least 0; got -1"),
