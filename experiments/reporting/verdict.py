@@ -45,6 +45,7 @@ from fkgsec.experiments.runs.record import Record
 
 NOT_ATTACKED = "NOT ATTACKED"
 LEAKING = (LEAKS, EXPOSED)
+KNOWN = "KNOWN"
 RULE = (
     "LEAKS: the excess over the baseline is above 0, corrected for the number of figures. EXPOSED: the protocol "
     "sends as much, no attack is needed. NO EVIDENCE: an effect of the stated size would have shown. Baseline: the same "
@@ -82,7 +83,9 @@ class Answer(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The label as tables print it."""
+        """The label as tables print it: KNOWN where the baseline already has all that there is to find."""
+        if self.label == NOT_APPLICABLE and self.figure.given and self.figure.estimate.value:
+            return KNOWN
         return LEAK_WORDS.get(self.question, self.label) if self.label == LEAKS else self.label
 
     @property
@@ -99,7 +102,7 @@ class Answer(NamedTuple):
         if self.label == INCONCLUSIVE:
             return f"{measured}; {_what_decides(figure, self.compared)}"
         if self.label == NOT_APPLICABLE:
-            return f"{measured}: known without the messages"
+            return f"{measured}; known without the messages of the rounds"
         return measured
 
 
@@ -209,7 +212,7 @@ def verdict_sheet(verdict: Verdict, title: str, sure: str = SURE) -> Sheet:
         figure, cells = answer.figure, (None, None, None)
         if figure.reason is None:
             cells = figure.estimate, figure.baseline and figure.baseline.value, figure.attainable
-        word = "n/a" if answer.label == NOT_APPLICABLE else answer.word
+        word = "n/a" if answer.word == NOT_APPLICABLE else answer.word
         rows.append((QUESTIONS[answer.question], word, *cells))
     return Sheet(title, columns, tuple(rows), notes=tuple(_notes(verdict, sure)))
 

@@ -173,6 +173,15 @@ def test_of_equal_excesses_the_adversary_that_has_least_is_named() -> None:
     assert answer.figure.threat_model == "server"
 
 
+def test_what_the_adversary_has_without_the_messages_is_known_not_missing() -> None:
+    known = figure(1.0, 1.0, 1.0, 1.0, attack="reconstruction", metric="err", threat_model="identifiers")
+    sheet = verdict_sheet(verdict_of([known]), "Verdict")
+    assert sheet.rows[0][1] == "KNOWN"
+    assert "known without the messages of the rounds" in sheet.notes[0]
+    nothing = figure(0.0, 0.0, 0.0, 0.0, attack="reconstruction", metric="trr", attainable=0.0)
+    assert verdict_sheet(verdict_of([nothing]), "Verdict").rows[0][1] == "n/a"
+
+
 def test_an_attack_that_alters_training_succeeds() -> None:
     planted = figure(0.8, 0.9, 1.0, 0.01, attack="client-poison", metric="hits@10", threat_model="client")
     verdict = verdict_of([planted, figure(0.6, 0.7, 0.8, 0.5)])
