@@ -50,7 +50,7 @@ def asked_lines(verification: Verification) -> list[str]:
         f"Asked to be forgotten: {asked}. Method: {unlearning.options.method}.",
         f"Run {unlearning.identity[:12]}, without the triples {unlearning.forget_hash[:12]}"
         + (f"; {UNLEARNED_FILE} has sha256 {digest}." if digest else "."),
-        *(["The forget set is the request as whoever asked gave it."] if verification.request_given else []),
+        *(["The forget set of the run equals the file that --forget named."] if verification.request_given else []),
         f"{cost}." if reference is None else f"{cost}, re-training {reference.seconds:.1f} s.",
         f"Audited: {counts}. Shadow federations: {verification.num_shadows}.",
     ]
@@ -73,15 +73,14 @@ def noticed_lines(verification: Verification) -> list[str]:
     for row in verification.evidence.models if verification.evidence else ():
         if not row.asked:
             continue
-        told = [
-            f"{how} {_told_and_passed(sensitivity)[0] or UNMEASURED}"
-            for how, sensitivity in (("left in at random", row.at_random), ("hidden from means", row.hiding))
+        at_random, passes = _told_and_passed(row.at_random)
+        hidden, who = _told_and_passed(row.hiding)[0], f"{row.client} {row.model}"
+        lines += [
+            f"{who}: the smallest share that this audit notices is {at_random or UNMEASURED} if it was kept at random, and "
+            f"{hidden or UNMEASURED} if all other triples were lowered to hide it.",
+            f"{who}: honest re-training passes where the tolerated share is at least {passes or UNMEASURED}; here it is "
+            f"{verification.thresholds.share:.1%}.",
         ]
-        passes = _told_and_passed(row.at_random)[1]
-        lines.append(
-            f"{row.client} {row.model} would have been told apart from re-training from this share on: {', '.join(told)}. "
-            f"Honest re-training passes from a tolerance of {passes or 'none'} on."
-        )
     return lines or ["Nothing: the audit trained no references of its own."]
 
 
@@ -178,8 +177,8 @@ def _told_and_passed(sensitivity: Sensitivity | None) -> tuple[str | None, str |
         return None, None
     told_apart_from, passes_from = sensitivity.told_apart_from, sensitivity.honest_passes_from
     return (
-        "no share" if told_apart_from is None else f"{told_apart_from:.0%}",
-        "no tolerance" if passes_from is None else f"{max(0.0, passes_from):.1%}",
+        "none" if told_apart_from is None else f"{told_apart_from:.0%}",
+        "none" if passes_from is None else f"{max(0.0, passes_from):.1%}",
     )
 
 

@@ -430,34 +430,29 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) ->
     made = [
         f"The run's data and options are those that its folder names (run {candidate.unlearning.identity[:12]}, data "
         f"{candidate.graph.hash[:12]}): compare them with what was agreed.",
-        "A share is a mean over the forgotten triples: one that would not have passed is of triples kept at random. Memory of "
-        "some that others were lowered to pay for leaves every mean as it was; what the audit would notice of it, and how much "
-        "there can be at most, is said apart. Memory that was weakened until re-training could have left it cannot be excluded.",
-        "What is certified is the local and global models in the folder, not messages or rows kept beside them, nor what else "
-        "whoever unlearned kept.",
-        "Read of a model are the scores of the forgotten triples, the ranks of their heads and tails, and whether their "
-        "relations stand out between these more than never-seen ones do. Memory in other forms cannot be excluded: the relations "
-        "of a part of them, made to stand out by lowering others between all ends; rows of entities at clients that "
-        "cannot express the triples; numbers on which no score depends much.",
+        "A remembered share is a mean over the forgotten triples. Someone can keep some triples and lower the scores of all "
+        "others, so that no mean changes. The bound for this case stands apart. Memory that is no stronger than what re-training "
+        "leaves by chance cannot be excluded.",
+        "The certificate covers the local and global models in the folder. It does not cover messages, rows or copies that "
+        "anyone kept elsewhere.",
+        "The audit reads the scores of the forgotten triples, the ranks of their heads and tails, and whether their relations "
+        "stand out between these. It cannot exclude memory in other forms, such as rows of entities at clients that cannot "
+        "express the triples, or numbers that hardly change any score.",
     ]
     if options.references:
-        made.append(
-            "References, shadows and plants were trained by this audit; nothing supplied was taken for a re-training."
-        )
+        made.append("This audit trained all references, shadows and plants. It relied on no supplied re-training.")
     else:
-        made.append(
-            "The reference was supplied, so a false one cannot be excluded: no outcome of this audit is 'forgotten'."
-        )
+        made.append("The reference was supplied and may be false. So this audit never says 'forgotten'.")
     if escrowed:
-        made.append("Whoever unlearned had neither the escrow nor the data that it was drawn from.")
+        made.append("The party that unlearned must not have had the escrow or the data that it was drawn from.")
     else:
         made.append(
-            "Without an escrow, never-seen triples are the clients' test triples, which whoever unlearned knows: that they were "
-            "trained on too cannot be excluded by comparing with them. Paired tests and test MRR do not depend on them."
+            "Without an escrow, the never-seen triples are the clients' test triples. The party that unlearned knows them and "
+            "may have trained on them. Paired tests and test MRR do not depend on them."
         )
     if options.audit_seed is not None:
         made.append(
-            "The audit seed was given, not drawn: whoever knew it before unlearning knew controls and references."
+            "The audit seed was given, not drawn. A party that knew it before unlearning knew the controls and references."
         )
     return made
 
