@@ -229,7 +229,7 @@ def shortened(text: str, width: int) -> str:
     """Cut the middle out of a text that is longer than `width`.
 
     >>> shortened("psu-secagg-dp-clip-0.1-epsilon-10", 15)
-    'psu-sec…silon-10'
+    'psu-sec…ilon-10'
     """
     if len(text) <= width:
         return text

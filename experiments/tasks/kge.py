@@ -262,7 +262,7 @@ _TRIPLE = 400
 
 _TIMED_BY = (
     "model", "dim", "num_negatives", "batch_size", "temperature", "negative_sides", "eval_sides", "eval_sample",
-    "eval_candidates", "negative_scope", "rank_scope", "draws", "dropout", "label_smoothing", "decoder_epochs",
+    "eval_candidates", "negative_scope", "rank_scope", "dropout", "label_smoothing", "decoder_epochs",
     "decoder_negatives", "device",
 )  # fmt: skip
 _TIMED_TRIPLES = 64

@@ -15,7 +15,7 @@ from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.reporting.frames import figure_frame, figures, over_all
 from fkgsec.experiments.reporting.reading import find_records
-from fkgsec.experiments.reporting.sheets import interval, json_rows
+from fkgsec.experiments.reporting.sheets import interval, json_rows, short
 from fkgsec.experiments.reporting.tables import figure_sheet
 from fkgsec.experiments.runs.compare import read_comparison
 from fkgsec.experiments.tracking import final_figures
@@ -163,7 +163,7 @@ def test_compare_shows_it_of_each_case(folder: Path) -> None:
     clear, summed = (case.record.figures for case in comparison.cases)
     (worst,) = over_victims(clear)
     assert "What else is inferred? shapes.auc by server" in shown
-    assert f"none {interval(worst.estimate)} .500" in shown
+    assert f"none {interval(worst.estimate)} {short(worst.advantage)}" in shown
     assert {one.reason for one in summed} == {"its entities crossed in a sum only"}
     assert "its entities crossed in a sum only" in shown
 

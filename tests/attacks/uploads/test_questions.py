@@ -96,7 +96,7 @@ def test_triples_that_share_an_entity_count_as_what_varies_together(federate) ->
     placed = placements(*(score(named(truth, "hospital-2", part)) for part in (asked.trained, asked.random)))
     auc = placed.members.mean()
     ends = np.concatenate([asked.trained, asked.random])[:, [0, 2]]
-    influence = np.concatenate([(part - auc) / len(part) for part in placed])
+    influence = np.concatenate([(part - auc) / len(part) for part in (placed.members, placed.controls)])
     stands_in = np.zeros((len(ends), ends.max() + 1))
     stands_in[np.arange(len(ends))[:, None], ends] = 1
     variance = float(influence @ (stands_in @ stands_in.T > 0) @ influence)

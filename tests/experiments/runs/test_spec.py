@@ -95,7 +95,6 @@ def test_a_wrong_option_is_not_put_on_a_line_of_the_file(tmp_path: Path) -> None
         "eval_sides",
         "negative_scope",
         "rank_scope",
-        "draws",
     ],
 )
 def test_options_that_are_words_say_which(name: str) -> None:
