@@ -217,7 +217,7 @@ def print_comparison(
     """
     from fkgsec.experiments.reporting import tables, words
     from fkgsec.experiments.reporting.matrix import has_matrix, matrix, sheet
-    from fkgsec.experiments.reporting.verdict import PAIRED, SURE, comparison_sheets
+    from fkgsec.experiments.reporting.verdict import PAIRED, SURE_ONE, comparison_sheets
     from fkgsec.experiments.reporting.worth import worth_sheet
     from fkgsec.experiments.runs.compare import UPDATE_AID
 
@@ -237,7 +237,7 @@ def print_comparison(
         print_sheets(console, tables.runs_sheets(records))
     narrow = {_folded(name): record for name, record in records.items()}
     print_sheets(console, [worth_sheet(narrow), *comparison_sheets(narrow)])
-    lines = [*words.lines_by_case(records, words.guarantee_lines), SURE, PAIRED, *remarks]
+    lines = [*words.lines_by_case(records, words.guarantee_lines), SURE_ONE, PAIRED, *remarks]
     if remark := words.temperature_remark(records):
         lines.append(f"{remark} Give --temperature 0 to train all cases so.")
     files = [name for name in ("comparison.json", "comparison.png", "matrix.png") if (folder / name).exists()]

@@ -15,14 +15,16 @@ from typing import NamedTuple
 
 from matplotlib.figure import Figure as Picture
 
+from fkgsec.attacks.figure import NO_EVIDENCE, NOT_APPLICABLE
 from fkgsec.attacks.questions import QUESTIONS
 from fkgsec.attacks.view import ALL
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.reporting.pictures import draw_point, legend
 from fkgsec.experiments.reporting.sheets import Column, Sheet
-from fkgsec.experiments.reporting.verdict import LEAKING, verdict_over
+from fkgsec.experiments.reporting.verdict import verdict_over
 from fkgsec.experiments.reporting.worth import gains_over, trains_alone
+from fkgsec.experiments.runs.alone import alone_spec
 from fkgsec.experiments.runs.record import Record
 
 ALONE = "alone"
@@ -49,37 +51,47 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
     """Set gains against leaks for each configuration of attacked runs, the one that gains most first; training alone is last.
 
     Raises:
-        RunError: runs on different data, no run of the clients alone for a seed, or nothing that was attacked.
+        RunError: runs on different data, two runs of one configuration and seed, no run of the same clients alone with the same
+            settings, or a run that was not attacked.
     """
-    by_case: dict[str, dict[int, Record]] = defaultdict(dict)
-    for record in records:
-        by_case[_name(record)][record.seed] = record
-    every = [record for runs in by_case.values() for record in runs.values()]
+    every = list(records)
     if len({record.data.hash for record in every}) > 1:
         raise RunError("worth: the runs are on different data; give those of one data set")
+    by_case: dict[str, dict[int, Record]] = defaultdict(dict)
+    for record in every:
+        if record.seed in by_case[_name(record)]:
+            raise RunError(f"worth: two runs of {_name(record)} with seed {record.seed}; give one of each")
+        by_case[_name(record)][record.seed] = record
     alone = by_case.pop(ALONE, {})
     worths = []
     for name, runs in by_case.items():
-        if missing := sorted(runs.keys() - alone.keys()):
-            raise RunError(
-                f"worth: no run of the clients alone with seed {missing[0]}, as {name} has; fkgsec compare trains it"
-            )
-        attacked = [record for record in runs.values() if record.figures]
-        if len(attacked) < len(runs):
-            continue
+        for seed, record in runs.items():
+            if not record.figures:
+                raise RunError(f"worth: {name} with seed {seed} was not attacked; fkgsec attack --run RUN attacks it")
+            if seed not in alone:
+                raise RunError(
+                    f"worth: no run of the clients alone with seed {seed}, as {name} has; fkgsec compare and attack train it"
+                )
+            settings = alone_spec(record.spec).settled().federation_options()
+            if alone[seed].spec.settled().federation_options() != settings:
+                raise RunError(
+                    f"worth: {name} and the clients alone have other settings (seed {seed}); take one comparison"
+                )
         pairs = [(record, alone[seed]) for seed, record in runs.items()]
         num_clients = max(1, len(pairs[0][0].data.clients))
         each = gains_over(pairs, num_clients * len(by_case))
         sizes = {client: sizes["train"] for client, sizes in pairs[0][0].data.clients.items()}
         gaining = [sizes[client] for client, gain in each.items() if client != ALL and gain.low > 0]
         leaks = {
-            answer.question: answer.figure.excess() if answer.label in LEAKING else _nothing(answer.figure.estimate.n)
-            for answer in verdict_over(attacked).answers
+            answer.question: _nothing(answer.figure.estimate.n)
+            if answer.label in (NO_EVIDENCE, NOT_APPLICABLE)
+            else answer.figure.excess()
+            for answer in verdict_over(list(runs.values())).answers
             if answer.figure.reason is None
         }
         worths.append(Worth(name, gains_over(pairs)[ALL], min(gaining, default=None), leaks, len(runs)))
     if not worths:
-        raise RunError("worth: no attacked run; fkgsec compare attacks each")
+        raise RunError("worth: no run of a federation; fkgsec compare trains and attacks each case")
     worths.append(Worth(ALONE, _nothing(worths[0].gain.n), None, {}, len(alone)))
     return [
         worth._replace(dominated_by=next((other.name for other in worths if _dominates(other, worth)), None))
@@ -125,10 +137,15 @@ def joining_sheet(worths: Sequence[Worth]) -> Sheet:
         for worth in worths
     )
     seeds = " to ".join(str(number) for number in sorted({worth.num_seeds for worth in worths}))
+    over = (
+        "in one training; 95 % interval over test items alone"
+        if seeds == "1"
+        else f"mean of {seeds} trainings; 95 % interval over test items and trainings"
+    )
     notes = (
-        f"gain: utility less that of the clients alone, mean of {seeds} trainings; 95 % interval over test items and trainings.",
+        f"gain: utility less that of the clients alone, {over}.",
         "from: training items of the smallest client that gains, corrected for all clients and rows; empty: none does.",
-        f"{', '.join(questions)}: the strongest attack's excess over its baseline; 0 where it is not shown to be above it.",
+        f"{', '.join(questions)}: the strongest attack's excess over its baseline; .000: no evidence of any.",
         "worse than: a row that gains as much and leaks no more in each column, by these figures.",
     )
     return Sheet("What joining gains and what it leaks", columns, rows, notes=notes)

@@ -44,7 +44,6 @@ from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
 
 NOT_ATTACKED = "NOT ATTACKED"
-LEAKING = (LEAKS, EXPOSED)
 KNOWN = "KNOWN"
 RULE = (
     "LEAKS: the excess over the baseline is above 0, corrected for the number of figures. EXPOSED: the protocol "
@@ -55,6 +54,7 @@ SAYS_NOT = (
     "Intervals are of this training; other seeds differ more. The verdict covers only the adversaries that were run. A question "
     "answered by NO EVIDENCE may still leak to another adversary."
 )
+SURE_ONE = "[low, high]: 95 % interval of one figure in this training; other seeds differ more."
 SURE = "[low, high]: 95 % interval of one figure in this training; --seeds 3 covers several."
 SURE_TABLES = "[low, high]: 95 % interval of one figure on these tables; other trainings differ."
 SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
@@ -102,7 +102,8 @@ class Answer(NamedTuple):
         if self.label == INCONCLUSIVE:
             return f"{measured}; {_what_decides(figure, self.compared)}"
         if self.label == NOT_APPLICABLE:
-            return f"{measured}; known without the messages of the rounds"
+            known = "known without the messages of the rounds" if figure.estimate.value else "there is nothing to find"
+            return f"{measured}; {known}"
         return measured
 
 
@@ -223,7 +224,7 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
         yield "NOT ATTACKED. Use fkgsec attack --run RUN."
         return
     for answer in verdict.answers:
-        yield f"{answer.question}: {answer.about}"
+        yield f"{answer.question}: {answer.about}{_larger(answer, verdict)}"
     answered = [answer for answer in verdict.answers if answer.figure.reason is None]
     yield from dict.fromkeys(_adversary_line(answer.figure) for answer in answered)
     if leaks := {answer.figure.leak for answer in answered} - {None}:
@@ -247,6 +248,16 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
         yield sure
 
 
+def _larger(answer: Answer, verdict: Verdict) -> str:
+    """Name an adversary that reaches more by the same measure, though the messages add less to what it has."""
+    shown = answer.figure
+    others = [figure for _, figure in verdict.measured if figure.key == shown.key and not figure.less_is_worse]
+    most = max(others, key=lambda figure: figure.estimate.value, default=shown)
+    if shown.reason is not None or most.baseline is None or short(most.estimate) <= short(shown.estimate):
+        return ""
+    return f"; {most.threat_model} reaches {short(most.estimate)}, {short(most.baseline)} of it without the messages"
+
+
 def _adversary_line(figure: Figure) -> str:
     """State what the adversary has, without the source of its threat model."""
     if figure.threat_model not in THREAT_MODELS:
@@ -257,7 +268,9 @@ def _adversary_line(figure: Figure) -> str:
 
 
 def _what_decides(figure: Figure, compared: int) -> str:
-    """State how many times the items would let an effect of the smallest size of interest show."""
+    """State how many times the items would let an effect of the smallest size of interest show, or that it takes seeds."""
+    if figure.estimate.method.endswith(" seeds"):
+        return "more trainings would decide (--seeds)"
     effect, smallest = figure.visible_effect(compared), SMALLEST_SHARE * figure.room
     times = math.ceil((effect / smallest) ** 2) if smallest else 0
     return f"{max(times, 2)} times the {figure.estimate.n:,} items would decide"
@@ -286,13 +299,10 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
     The adversary, the metric and the victim are the same in each case, see `followed`. Differences are corrected for their number
     (Bonferroni).
     """
-    first = followed(records)
-    compared = max(1, len(first) * (len(records) - 1))
-    columns = (
-        Column("case"), Column("measured", "figure"), Column("excess", "value"), Column(f"against {next(iter(records), '')}"),
-    )  # fmt: skip
+    by_question = followed(records)
+    compared = max(1, len(by_question) * (len(records) - 1))
     sheets = []
-    for question, asked in first.items():
+    for question, asked in by_question.items():
         rows, base, differences = [], None, []
         reasons: list[str] = []
         for case, record in records.items():
@@ -315,6 +325,10 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
         place = f"{asked.key} by {attack_name(asked.threat_model, asked.leak)}{whose}"
         notes = [text for sign, text in DIFFERENCES.items() if any(sign in str(apart) for apart in differences)]
         notes += [f"n/a {number}: {reason}" for number, reason in enumerate(reasons, start=1)]
+        reference = next((row[0] for row in rows if row[1] is not None), "")
+        columns = (
+            Column("case"), Column("measured", "figure"), Column("excess", "value"), Column(f"against {reference}"),
+        )  # fmt: skip
         sheets.append(Sheet(f"{QUESTIONS[question]} {place}", columns, tuple(rows), notes=tuple(notes)))
     return sheets
 

@@ -30,7 +30,9 @@ MODELS: tuple[ModelName, ...] = ("transe", "rotate", "distmult", "complex")
 def knowledge(triples: np.ndarray, entities: torch.Tensor, num_relations: int) -> ColluderKnowledge:
     names = np.array([f"e{number}" for number in range(len(entities))], dtype=object)
     relations = np.array([f"r{number}" for number in range(num_relations)], dtype=object)
-    return ColluderKnowledge(names, entities, entities, relations, torch.zeros(num_relations, entities.shape[1]), triples)
+    return ColluderKnowledge(
+        names, entities, entities, relations, torch.zeros(num_relations, entities.shape[1]), triples
+    )
 
 
 def collusion(known: ColluderKnowledge, victim: VictimView) -> KgeView:

@@ -179,7 +179,26 @@ def test_what_the_adversary_has_without_the_messages_is_known_not_missing() -> N
     assert sheet.rows[0][1] == "KNOWN"
     assert "known without the messages of the rounds" in sheet.notes[0]
     nothing = figure(0.0, 0.0, 0.0, 0.0, attack="reconstruction", metric="trr", attainable=0.0)
-    assert verdict_sheet(verdict_of([nothing]), "Verdict").rows[0][1] == "n/a"
+    sheet = verdict_sheet(verdict_of([nothing]), "Verdict")
+    assert sheet.rows[0][1] == "n/a"
+    assert "there is nothing to find" in sheet.notes[0]
+
+
+def test_an_adversary_that_reaches_more_with_less_excess_is_named() -> None:
+    """Ranking is by what the messages add; the other figure must not look like a bound on what adversaries reach."""
+    added = figure(0.6, 0.65, 0.7, 0.5)
+    more = figure(0.9, 0.95, 0.97, 0.92, threat_model="identifiers")
+    assert (
+        "; identifiers reaches .950, .920 of it without the messages"
+        in verdict_sheet(verdict_of([added, more]), "V").notes[0]
+    )
+    assert "reaches" not in verdict_sheet(verdict_of([added]), "V").notes[0]
+
+
+def test_more_seeds_decide_where_several_are_too_few() -> None:
+    wide = msgspec.structs.replace(figure(0, 0, 1, 0.5), estimate=Estimate(0.5, 0.3, 0.7, 100, "wilson, 3 seeds"))
+    (answer,) = verdict_of([wide]).answers
+    assert answer.about.endswith("more trainings would decide (--seeds)")
 
 
 def test_an_attack_that_alters_training_succeeds() -> None:
@@ -201,6 +220,9 @@ def test_a_comparison_follows_the_adversary_that_gains_most_over_all_cases() -> 
     (sheet,) = comparison_sheets(cases)
     assert sheet.title.endswith("edges.auc by collusion")
     assert [row[2] for row in sheet.rows] == pytest.approx([0.5, 0.3])
+    assert sheet.columns[-1].head == "against none"
+    (sheet,) = comparison_sheets({"silent": of(), **cases})
+    assert sheet.columns[-1].head == "against none"
 
 
 def test_an_inconclusive_answer_names_the_items_that_would_decide() -> None:

@@ -59,8 +59,16 @@ def test_runs_that_do_not_fit_together_are_refused(records: list[Record]) -> Non
     others = [record for record in records if record.spec.algorithm != "single"]
     with pytest.raises(RunError, match="no run of the clients alone with seed 0"):
         weigh(others)
-    with pytest.raises(RunError, match="no attacked run"):
+    with pytest.raises(RunError, match="no run of a federation"):
         weigh(alone)
+    with pytest.raises(RunError, match="two runs of fede with seed 0"):
+        weigh([*records, others[0]])
+    longer = msgspec.structs.replace(others[0], spec=others[0].spec.replace(rounds=9))
+    with pytest.raises(RunError, match="other settings"):
+        weigh([longer, *alone])
+    silent = msgspec.structs.replace(others[0], figures=[])
+    with pytest.raises(RunError, match="was not attacked"):
+        weigh([silent, *alone])
     foreign = msgspec.structs.replace(others[0], data=msgspec.structs.replace(others[0].data, hash="other"))
     with pytest.raises(RunError, match="different data"):
         weigh([*records, foreign])
