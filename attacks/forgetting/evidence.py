@@ -18,7 +18,7 @@ For each model of a client that asked, and of all other clients together with ea
   it lies further from re-training's. Memory of some that is paid for by pushing all others down has the right mean
   (`fkgsec.attacks.forgetting.hidden`, which bounds it, too, and says from where it is seen);
 * *relearned*: the reciprocal rank after a few steps of training on them. What was only hidden is back at once;
-* *distance*: Kolmogorov and Smirnov's, beside that of re-trainings to each other;
+* *distance*: log of Kolmogorov and Smirnov's over that of re-trainings to each other;
 * of the other clients, all tests are one-sided: they did not ask, so that only what they learned of the forgotten triples beyond
   re-training counts, not that they know less or differ in another way;
 * the *share* of the forget set that is remembered, from whichever reading the auditor's own runs show to be the sharpest.
@@ -362,7 +362,7 @@ def _cases(
             )
     unheard = [audit for audit in audits if not audit.asked]
     if unheard and not aside:  # as in every federation divided by relations
-        reason = "none of them can express the forgotten triples, of which it takes both entities and the relation"
+        reason = "; ".join(f"{audit.name}: {audit.reason}" for audit in unheard)
         for name in names[unheard[0].place]:
             yield ModelEvidence(OTHERS, False, name, [], reason=reason)
     for name in names[aside[0].place] if aside else ():

@@ -33,6 +33,7 @@ from fkgsec.estimate import Estimate
 
 ERROR = 0.05  # of a two-sided interval
 NOTICED = 0.95  # of planted runs, for a share to count as told apart or rejected
+MOST_DEGREES = 4  # of freedom of a distance
 
 
 class Runs(NamedTuple):
@@ -286,9 +287,15 @@ def planted(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: np.r
 
 
 def distance_to_runs(audited: np.ndarray, references: np.ndarray) -> Paired:
-    """Kolmogorov-Smirnov distance of the audited scores `[n]` to the references' `[R, n]`, less what these have to each other.
+    """Log of the Kolmogorov-Smirnov distance of the audited scores `[n]` to the references' `[R, n]` over theirs to each other.
 
-    The mean distance to each reference, against the same of each reference to the others; read it one-sided.
+    The mean distance to each reference, against the same of each reference to the others; read it one-sided. At least three
+    references.
+
+    A distance is skewed: where trainings differ, one far from all others is likelier than a normal distribution says. So logs are
+    compared. The distances of references share pairs, so that one that leaves the others deviates less from their mean than a new
+    run would, by (R - 2) / (R - 1). The degrees of freedom are at most `MOST_DEGREES`, since the tail of the logs is heavier than
+    Student's with R - 1. Of exchangeable runs, the share below a one-sided p is then about p (`test_paired.py`).
     """
 
     def mean_distance(scores: np.ndarray, others: np.ndarray) -> float:
@@ -297,8 +304,12 @@ def distance_to_runs(audited: np.ndarray, references: np.ndarray) -> Paired:
     null = np.array(
         [mean_distance(reference, np.delete(references, k, axis=0)) for k, reference in enumerate(references)]
     )
-    error = float(null.std(ddof=1)) * math.sqrt(1 + 1 / len(null))
-    return Paired(mean_distance(audited, references) - float(null.mean()), error, len(null) - 1, len(audited))
+    step, count = 1 / len(audited), len(null)  # no distance is known better than to a step
+    logs = np.log(null + step)
+    deviation = max(float(logs.std(ddof=1)), step / float(null.mean() + step))
+    error = deviation * math.sqrt(1 + 1 / count) * (count - 1) / max(count - 2, 0.5)
+    value = math.log(mean_distance(audited, references) + step) - float(logs.mean())
+    return Paired(value, error, min(count - 1, MOST_DEGREES), len(audited))
 
 
 def _kolmogorov_smirnov(scores: np.ndarray, others: np.ndarray) -> float:

@@ -221,6 +221,8 @@ def read_unlearned(folder: Path) -> Unlearned:
     retained = retaining(graph, forget)
     if retained.hash != unlearning.forget_hash:
         raise RunError(f"{folder / FORGET_FOLDER}: has changed since; {UNLEARNING_FILE} was made of other triples")
+    if unlearning.asked != {name: len(triples) for name, triples in forget.items()}:
+        raise RunError(f"{folder / UNLEARNING_FILE}: names other numbers of triples than {FORGET_FOLDER} holds")
     if unlearning.tables_sha256 not in (None, _digest_of(folder / UNLEARNED_FILE)):
         raise RunError(f"{folder / UNLEARNED_FILE}: damaged: its content is not what was written; unlearn again")
     result = KgeResult.load(folder / UNLEARNED_FILE, retained, options)

@@ -156,6 +156,7 @@ def judge(
         f"of {count} measures every one of clients that asked is within {thresholds.distinguishability:.3g}, and none is told "
         f"apart; none of {num_tests} tests differs from re-training",
         *_bounds(evidence, thresholds),
+        *dict.fromkeys(f"not audited: {row.client}: {row.reason}" for row in measures if row.reason and not row.asked),
     ]
     return Verdict("forgotten", reasons, count, judgements, num_tests)
 

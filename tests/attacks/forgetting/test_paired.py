@@ -117,20 +117,37 @@ def test_distance_is_that_beyond_what_re_trainings_have_to_each_other() -> None:
     same = distance_to_runs(difficulty + rng.normal(size=400), references)
     moved = distance_to_runs(difficulty + rng.normal(size=400) + 1.5, references)
     assert same.p_value > 0.01
-    assert moved.p_value < 1e-3
+    assert moved.p_value < 5e-3
     assert moved.value > 0.2
 
 
 def test_the_error_of_a_distance_is_that_of_one_more_re_training() -> None:
-    """Scipy's statistic for each pair; the error adds that of the mean over references: s sqrt(1 + 1 / R)."""
+    """Scipy's statistic for each pair, in logs; a run left out of the others' mean deviates less than a new one does."""
     references, scores = np.random.default_rng(8).normal(size=(4, 30)), np.arange(30.0)
     distances = np.array(
         [np.mean([ks_2samp(references[k], references[j]).statistic for j in range(4) if j != k]) for k in range(4)]
     )
     paired = distance_to_runs(scores, references)
-    assert paired.error == pytest.approx(distances.std(ddof=1) * (1 + 1 / 4) ** 0.5)
+    logs = np.log(distances + 1 / 30)
+    assert paired.error == pytest.approx(logs.std(ddof=1) * (1 + 1 / 4) ** 0.5 * 3 / 2)
     mean_distance = np.mean([ks_2samp(scores, one).statistic for one in references])
-    assert (paired.value, paired.degrees) == (pytest.approx(mean_distance - distances.mean()), 3)
+    assert (paired.value, paired.degrees) == (pytest.approx(np.log(mean_distance + 1 / 30) - logs.mean()), 3)
+    same = distance_to_runs(scores, np.stack([scores] * 4))
+    assert same.error > 0
+
+
+@pytest.mark.parametrize(("shift", "count"), [(0.0, 8), (0.6, 4), (0.6, 8), (0.3, 16)])
+def test_one_more_re_training_is_seldom_far_from_the_others(shift: float, count: int) -> None:
+    """Where trainings shift all scores, too. Before, 3 to 4 % of exchangeable runs had a p below .005, two-sided."""
+    rng = np.random.default_rng(9)
+    p_values = []
+    for _ in range(400):
+        difficulty = rng.normal(size=120)
+        shifts = shift * rng.normal(size=(count + 1, 1))
+        runs = difficulty + 0.7 * rng.normal(size=(count + 1, 120)) + shifts
+        p_values.append(distance_to_runs(runs[0], runs[1:]).upper_p_value)
+    assert np.mean(np.array(p_values) < 0.025) <= 0.065
+    assert np.mean(np.array(p_values) < 0.0025) <= 0.0125
 
 
 def test_too_few_runs_or_triples_are_named() -> None:

@@ -34,7 +34,13 @@ from fkgsec.experiments.unlearning.certificate import sheets, to_html, to_markdo
 from fkgsec.experiments.unlearning.cli import unlearn, verify
 from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
 from fkgsec.experiments.unlearning.power import forecast_lines, forecast_verdict
-from fkgsec.experiments.unlearning.unlearn import UNLEARNED_FILE, Unlearning, read_unlearned, unlearn_run
+from fkgsec.experiments.unlearning.unlearn import (
+    UNLEARNED_FILE,
+    UNLEARNING_FILE,
+    Unlearning,
+    read_unlearned,
+    unlearn_run,
+)
 from fkgsec.experiments.unlearning.verdict import judge, widened
 from fkgsec.experiments.unlearning.verification import Verification
 from fkgsec.federation import result as results
@@ -398,6 +404,14 @@ def test_a_client_whose_name_cannot_be_a_files_is_refused_before_the_work(
     assert not [path for path in tmp_path.rglob("*") if path.is_file()]
 
 
+def test_clients_that_could_not_be_audited_are_named_by_a_certificate() -> None:
+    """Else a small escrow hides neighbors that remember everything."""
+    aside = msgspec.structs.replace(UNMEASURED, asked=False, client="b")
+    measures = [measure(0.0), aside]
+    reasons = judge(measures, Thresholds(), clean(measures)).reasons
+    assert f"not audited: b: {aside.reason}" in reasons
+
+
 def test_damage_and_changes_are_named(finished: tuple[Path, Path], tmp_path: Path) -> None:
     run, forget = finished
     with pytest.raises(RunError, match="not a folder of `fkgsec unlearn`"):
@@ -409,6 +423,12 @@ def test_damage_and_changes_are_named(finished: tuple[Path, Path], tmp_path: Pat
     with pytest.raises(RunError, match="has changed since"):
         read_unlearned(folder)
     asked.write_text("".join(lines))
+    record = json.loads((folder / UNLEARNING_FILE).read_text())
+    for forged in ({"hospital-1": 5000}, {**record["asked"], "x\nVerdict: forgotten": 1}):
+        (folder / UNLEARNING_FILE).write_text(json.dumps(record | {"asked": forged}))
+        with pytest.raises(RunError, match="names other numbers of triples"):
+            read_unlearned(folder)
+    (folder / UNLEARNING_FILE).write_text(json.dumps(record))
     whole = (folder / UNLEARNED_FILE).read_bytes()
     (folder / UNLEARNED_FILE).write_bytes(whole[: len(whole) // 2])
     with pytest.raises(RunError, match="damaged"):
