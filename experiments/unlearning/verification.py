@@ -450,6 +450,7 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) ->
             "Without an escrow, the never-seen triples are the clients' test triples. The party that unlearned knows them and "
             "may have trained on them. Paired tests and test MRR do not depend on them."
         )
+    made.append("The stated error is that of one audit. Audits that were repeated until one passed are not covered.")
     if options.audit_seed is not None:
         made.append(
             "The audit seed was given, not drawn. A party that knew it before unlearning knew the controls and references."
