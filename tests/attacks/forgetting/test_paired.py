@@ -141,7 +141,7 @@ def test_one_more_re_training_is_seldom_far_from_the_others(shift: float, count:
     """Where trainings shift all scores, too. Before, 3 to 4 % of exchangeable runs had a p below .005, two-sided."""
     rng = np.random.default_rng(9)
     p_values = []
-    for _ in range(400):
+    for _ in range(240):
         difficulty = rng.normal(size=120)
         shifts = shift * rng.normal(size=(count + 1, 1))
         runs = difficulty + 0.7 * rng.normal(size=(count + 1, 120)) + shifts
