@@ -227,7 +227,7 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
         yield f"{answer.question}: {answer.about}{_larger(answer, verdict)}"
     answered = [answer for answer in verdict.answers if answer.figure.reason is None]
     yield from dict.fromkeys(_adversary_line(answer.figure) for answer in answered)
-    if leaks := {answer.figure.leak for answer in answered} - {None}:
+    if leaks := {leak for answer in answered if (leak := answer.figure.leak) is not None}:
         yield f"leak {' or '.join(f'{leak:g}' for leak in sorted(leaks))}: share of its entities that the client tells the server"
     labels = {answer.label for answer in verdict.answers}
     words = dict.fromkeys(answer.word for answer in verdict.answers if answer.label == LEAKS)

@@ -136,7 +136,9 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
 
                 parts = ":".join(map(str, RATIO))
                 note = f"{graph.name}: no client has valid or test triples; each one's triples are divided {parts} at random"
-                return with_splits(graph, RATIO, self.split_seed).with_warnings([note])
+                divided = with_splits(graph, RATIO, self.split_seed)
+                assert isinstance(divided, FederatedGraph)
+                return divided.with_warnings([note])
             return graph
         return partition(graph, self.partition or "triples", self.clients or DEFAULT_CLIENTS, self.split_seed)
 

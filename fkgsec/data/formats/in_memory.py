@@ -16,7 +16,7 @@ import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -31,7 +31,7 @@ from fkgsec.randomness import generator
 from fkgsec.text import shown
 
 COLUMNS = ("head", "relation", "tail")
-GraphT = TypeVar("GraphT", KnowledgeGraph, FederatedGraph)
+Graph = KnowledgeGraph | FederatedGraph
 Parts = dict[str, dict[str, NamedTriples]]
 """Client (or "" of a graph that is not divided) -> split -> triples by name."""
 
@@ -114,7 +114,7 @@ def graph_from(
     return replace(graph, sensitive=frozenset(sensitive))
 
 
-def with_splits(graph: GraphT, ratio: tuple[int, int, int], seed: int) -> GraphT:
+def with_splits(graph: Graph, ratio: tuple[int, int, int], seed: int) -> Graph:
     """Divide training triples into three splits, each client's apart. Of equal triples, which could be on both sides, one stays.
 
     Args:
