@@ -195,7 +195,7 @@ def score(claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], 
             _count(truth, count, claims_of, holdings)
             _count_exposed(count, claims_of, holdings)
         if isinstance(claims_of, Claims):
-            learned_ways = (way for way in LEARNED_WAYS if inferences.count(way))
+            learned_ways = (way for way in LEARNED_WAYS if way in inferences)
             note = next((claims_of.guesser.learner_of(way).note for way in learned_ways), None)
         counts.append(count)
         truth.scores.append(count.items)

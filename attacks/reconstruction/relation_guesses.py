@@ -23,7 +23,7 @@ import torch
 from fkgsec.attacks.kge.view import ColluderKnowledge, VictimView
 from fkgsec.attacks.options import Inference
 from fkgsec.attacks.reconstruction.inference import ByVector, infer_relations
-from fkgsec.attacks.reconstruction.learned import RelationLearner, Way, learn_relations
+from fkgsec.attacks.reconstruction.learned import RelationLearner, learn_relations
 from fkgsec.attacks.reconstruction.prior import NamePosterior, fit_names
 from fkgsec.attacks.uploads.links import LinkLearner, learn_links
 from fkgsec.kge.models import KgeModel
@@ -31,7 +31,7 @@ from fkgsec.kge.models import KgeModel
 NAMES_WEIGHT = 0.5  # of the names' log-posterior beside that of the rows
 PAIRS_AT_ONCE = 16_384
 BY_VECTOR: tuple[ByVector, ...] = ("cosine", "score")
-LEARNED_WAYS: tuple[Way, ...] = ("learned", "mlp")
+LEARNED_WAYS = ("learned", "mlp")
 
 
 class RelationGuesser:
@@ -56,7 +56,7 @@ class RelationGuesser:
     def links(self) -> LinkLearner | None:
         return learn_links(self.model, self.colluder, self.learner, self.seed)
 
-    def learner_of(self, way: Way) -> RelationLearner:
+    def learner_of(self, way: str) -> RelationLearner:
         """Return the trained classifier of a way."""
         return self.learner if way == "learned" else self.perceptron
 
