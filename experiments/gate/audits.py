@@ -75,7 +75,7 @@ class Question(NamedTuple):
             parts += [self.threat, *([] if self.leak is None else [f"leak {self.leak:g}"])]
         if self.forget is not None:
             parts += [f"{self.forget} by {self.method}"]
-        if self.client is not None:
+        if self.client is not None and self.forget is None:
             parts += [self.client]
         if self.victim != ALL:
             parts += [self.victim]
