@@ -96,7 +96,7 @@ def figure_id(federation: str, measure: str, question: Question) -> str:
         parts.append(question.victim)
     if question.forget is not None:
         parts += [question.method, question.forget]
-    if question.client is not None:
+    if question.client is not None and question.forget is None:
         parts.append(question.client)
     if question.shadows:
         parts.append(f"{question.shadows} shadows")
