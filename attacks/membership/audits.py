@@ -20,6 +20,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from fkgsec.attacks.membership.controls import matched_controls
+from fkgsec.attacks.membership.figures import effective_number
 from fkgsec.attacks.membership.statistics import (
     calibrated,
     likelihood_ratio,
@@ -119,9 +120,8 @@ class Audited:
 
     @property
     def num_effective_controls(self) -> float:
-        """Number of equal controls whose mean varies as much as that of the weighted ones (Kish 1965)."""
-        weights = self.compared_weights[len(self.members) :]
-        return float(weights.sum() ** 2 / max(1.0, (weights**2).sum()))
+        """Effective number of controls, see `effective_number`."""
+        return effective_number(self.compared_weights[len(self.members) :])
 
     @property
     def all_forgotten(self) -> np.ndarray:

@@ -162,10 +162,16 @@ class Placements(NamedTuple):
 
     @property
     def num_controls(self) -> float:
-        """Effective number of controls: that of equal ones with the same variance of a mean (Kish 1965)."""
-        if self.weights is None:
-            return len(self.controls)
-        return float(self.weights.sum() ** 2 / (self.weights**2).sum())
+        """Effective number of controls."""
+        return len(self.controls) if self.weights is None else effective_number(self.weights)
+
+
+def effective_number(weights: np.ndarray) -> float:
+    """Return the number of equally weighted items whose mean varies as much as that of items with these positive weights.
+
+    Source: Kish 1965.
+    """
+    return float(weights.sum() ** 2 / (weights**2).sum()) if len(weights) else 0.0
 
 
 def placements(members: np.ndarray, controls: np.ndarray, weights: np.ndarray | None = None) -> Placements:
