@@ -22,6 +22,7 @@ Legend: `n` audited triples (forgotten ones and controls), `K` runs of the audit
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -123,32 +124,51 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: 
         Its interval, at 1 - `level`, covers which remembered triples happen to lie above the threshold and how trainings differ
         in it. None where fewer than two runs saw some of the forgotten triples, or these lie no higher than others.
     """
-    seen = runs.trained_on & forgotten
-    informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
-    if informed.sum() < 2 or not ignorant.any():
-        return None
     best: tuple[float, Estimate | None] = (math.inf, None)
     residual, others = residuals(audited, runs)
-    never_seen = others.values[~runs.trained_on & forgotten]
-    for rate, threshold in zip(LEVELS, np.quantile(never_seen, 1 - np.array(LEVELS)), strict=True):
+    for threshold, never_seen, rates in _separating(others, forgotten):
+        expected = np.mean([_bound(above, rates, level).high for above in never_seen])
+        bound = _bound(residual[forgotten] > threshold, rates, level)
+        best = min(best, (float(expected), bound), key=lambda candidate: candidate[0])
+    return best[1]
+
+
+def _separating(others: Runs, forgotten: np.ndarray) -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
+    """Yield the thresholds of `LEVELS` that separate trained-on triples, on `residuals` of runs.
+
+    With each comes which forgotten triples lie above it in the runs that saw none, bool `[I, m]`, and the share of the triples
+    that lie above it in each run that saw some `[K]`. Empty where fewer than two runs saw some, or every run did.
+    """
+    seen = others.trained_on & forgotten
+    informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
+    if informed.sum() < 2 or not ignorant.any():
+        return
+    never_seen = others.values[~others.trained_on & forgotten]
+    for level, threshold in zip(LEVELS, np.quantile(never_seen, 1 - np.array(LEVELS)), strict=True):
         above = others.values > threshold
         rates = np.array([row[saw].mean() for row, saw in zip(above, seen, strict=True) if saw.any()])
-        if rates.mean() > rate:
-            expected = np.mean([_bound(row[forgotten], rates, level).high for row in above[ignorant]])
-            best = min(
-                best, (float(expected), _bound(residual[forgotten] > threshold, rates, level)), key=lambda one: one[0]
-            )
-    return best[1]
+        if rates.mean() > level:
+            yield float(threshold), above[ignorant][:, forgotten], rates
 
 
 def _bound(above: np.ndarray, rates: np.ndarray, level: float) -> Estimate:
     """The share whose memory would put so many of the triples `[n]` above a threshold, if trainings put `rates` `[K]` there."""
     rate, number = float(rates.mean()), len(above)
     share = float(above.mean()) / rate
-    binomial = math.sqrt(max(share, 1 / number) * (1 - rate) / rate / number)
-    between = share * float(rates.std(ddof=1)) * math.sqrt(1 + 1 / len(rates)) / rate
-    half = math.hypot(float(ndtri(1 - level / 2)) * binomial, float(stdtrit(len(rates) - 1, 1 - level / 2)) * between)
+    half = half_width(share, number, rate, float(rates.std(ddof=1)), len(rates), level)
     return Estimate(share, share - half, share + half, number, f"exceedances, {len(rates)} runs")
+
+
+def half_width(share: float, number: float, rate: float, deviation: float, num_runs: int, level: float) -> float:
+    """Compute half the interval of `hidden_share`.
+
+    Args:
+        share: of the forget set. number: forgotten triples. rate, deviation: share of trained-on triples above the threshold, and
+            its deviation over `num_runs` runs. level: error of the interval.
+    """
+    binomial = math.sqrt(max(share, 1 / number) * (1 - rate) / rate / number)
+    between = share * deviation * math.sqrt(1 + 1 / num_runs) / rate
+    return math.hypot(float(ndtri(1 - level / 2)) * binomial, float(stdtrit(num_runs - 1, 1 - level / 2)) * between)
 
 
 class Exceedance(NamedTuple):
@@ -164,20 +184,11 @@ def measure_exceedances(runs: Runs, forgotten: np.ndarray) -> list[Exceedance]:
 
     Args: as for `hidden_share`. Returns: empty where it cannot be measured.
     """
-    seen = runs.trained_on & forgotten
-    informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
-    if informed.sum() < 2 or not ignorant.any():
-        return []
     _, others = residuals(runs.values[0], runs)
-    thresholds = np.quantile(others.values[~runs.trained_on & forgotten], 1 - np.array(LEVELS))
-    made = []
-    for level, threshold in zip(LEVELS, thresholds, strict=True):
-        above = others.values > threshold
-        rates = np.array([row[saw].mean() for row, saw in zip(above, seen, strict=True) if saw.any()])
-        if rates.mean() > level:
-            never_seen = float(above[ignorant][:, forgotten].mean())
-            made.append(Exceedance(never_seen, float(rates.mean()), float(rates.std(ddof=1))))
-    return made
+    return [
+        Exceedance(float(never_seen.mean()), float(rates.mean()), float(rates.std(ddof=1)))
+        for _, never_seen, rates in _separating(others, forgotten)
+    ]
 
 
 def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
