@@ -1,4 +1,4 @@
-"""What an attack reached on each item, kept with a figure, so that two runs are compared on the same items.
+"""Outcome of an attack on each item, kept with a figure, so that two runs are compared on the same items.
 
 >>> import numpy as np
 >>> names = np.arange(100)[:, None]

@@ -77,7 +77,7 @@ def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired
 
     Args: as for `paired_difference`.
     """
-    own, others = residuals(audited, runs)
+    audited_residual, others = residuals(audited, runs)
     scatter = math.sqrt(float(np.mean(others.values**2, where=~runs.trained_on)))
     if scatter == 0:  # runs that agree in all: any difference is one
         scatter = 1.0
@@ -87,8 +87,8 @@ def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired
         middle = float(residual[usable].mean()) if usable.any() else 0.0
         return np.maximum((residual - middle) / scatter - 1, 0)
 
-    tails = np.stack([beyond(one, seen) for one, seen in zip(others.values, runs.trained_on, strict=True)])
-    audited_tail = beyond(own, np.zeros(len(audited), dtype=bool))
+    tails = np.stack([beyond(residual, seen) for residual, seen in zip(others.values, runs.trained_on, strict=True)])
+    audited_tail = beyond(audited_residual, np.zeros(len(audited), dtype=bool))
     return paired_difference(audited_tail, Runs(tails, runs.trained_on), forgotten, against_controls=False)
 
 
@@ -108,7 +108,7 @@ def disorder(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
         ranked[usable] = rankdata(values[usable]) / max(1, usable.sum())
         return ranked
 
-    ranked = np.stack([ranks(one, seen) for one, seen in zip(runs.values, runs.trained_on, strict=True)])
+    ranked = np.stack([ranks(values, seen) for values, seen in zip(runs.values, runs.trained_on, strict=True)])
     residual, others = residuals(ranks(audited, np.zeros(len(audited), dtype=bool)), Runs(ranked, runs.trained_on))
     return paired_difference(residual**2, Runs(others.values**2, runs.trained_on), forgotten, against_controls=False)
 
@@ -223,9 +223,9 @@ class Hiding(NamedTuple):
 
     def finding(self, alarm: float, honest_share: float = math.inf) -> Finding:
         """The audit's finding. A run is told apart by a p-value below `alarm`, or by an interval above `honest_share`."""
-        told = min(self.spread.p_value, self.tail.upper_p_value, self.order.upper_p_value) < alarm
-        bound = math.inf if told or self.share is None else self.share.high
-        return Finding(told or (self.share is not None and self.share.low > honest_share), bound)
+        told_apart = min(self.spread.p_value, self.tail.upper_p_value, self.order.upper_p_value) < alarm
+        bound = math.inf if told_apart or self.share is None else self.share.high
+        return Finding(told_apart or (self.share is not None and self.share.low > honest_share), bound)
 
 
 def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: float = ERROR) -> Hiding:
@@ -256,7 +256,7 @@ def hiding_sensitivity(
     """
     unseeing = [run for run, seen in enumerate(runs.trained_on) if not (seen & forgotten).any()]
     honest = [measure_hiding(runs.values[run], runs.without(run), forgotten, level) for run in unseeing]
-    honest_share = max((one.share.value for one in honest if one.share is not None), default=math.inf)
+    honest_share = max((hiding.share.value for hiding in honest if hiding.share is not None), default=math.inf)
 
     def plants(share: float) -> list[Finding]:
         return [
@@ -267,4 +267,4 @@ def hiding_sensitivity(
             for _ in range(HIDDEN_DRAWS)
         ]
 
-    return measure_sensitivity([one.finding(alarm) for one in honest], plants, HIDDEN_SHARES, tolerance)
+    return measure_sensitivity([hiding.finding(alarm) for hiding in honest], plants, HIDDEN_SHARES, tolerance)
