@@ -150,10 +150,9 @@ def claim(
         return Nothing(reason, knowledge.aligned)
     assert guesser is not None
     guesses: dict[Inference, EntityGuesses] = {}
-    for infer, ways in (
-        (infer_entities, [by for by in inferences if by in BY_VECTOR]),
-        (infer_entities_nearest, [by for by in inferences if by not in BY_VECTOR]),
-    ):
+    by_vector: list[Inference] = [by for by in inferences if by in BY_VECTOR]
+    by_row: list[Inference] = [by for by in inferences if by not in BY_VECTOR]
+    for infer, ways in ((infer_entities, by_vector), (infer_entities_nearest, by_row)):
         if ways:
             guesses |= dict.fromkeys(ways, infer(guesser, victim))
     return Claims(victim, knowledge, {by: guesses[by] for by in inferences}, guesser, rankings)
@@ -195,8 +194,8 @@ def score(claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], 
             _count(truth, count, claims_of, holdings)
             _count_exposed(count, claims_of, holdings)
         if isinstance(claims_of, Claims):
-            learned_ways = (way for way in LEARNED_WAYS if way in inferences)
-            note = next((claims_of.guesser.learner(way).note for way in learned_ways), None)
+            guesser = claims_of.guesser
+            note = next((guesser.learner(way).note for way in LEARNED_WAYS if way in inferences), None)
         counts.append(count)
         truth.scores.append(count.items)
     return figures_of(truth, inferences, counts, note, published=published)
