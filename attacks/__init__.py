@@ -1,4 +1,4 @@
-"""What an adversary computes from a view, and the figures that follow.
+"""Attacks: an adversary computes claims from a view, and figures compare them with the truth.
 
 figures, scores = run_attacks(result, KgeAttackOptions(leak=(0.5, 1.0)))          # of knowledge graphs
 figures, scores = run_attacks(result, GraphAttackOptions(threat=("models",)))     # of graph classification

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def finite(name: str, values: np.ndarray, dimensions: int) -> np.ndarray:
-    """As float64. Raises `ValueError` on another number of dimensions, NaN or infinity."""
+    """Convert to float64. Raises `ValueError` on another number of dimensions, NaN or infinity."""
     array = np.asarray(values, dtype=np.float64)
     if array.ndim != dimensions:
         raise ValueError(f"{name} must have {dimensions} dimension(s); got shape {list(array.shape)}")
@@ -17,7 +17,7 @@ def finite(name: str, values: np.ndarray, dimensions: int) -> np.ndarray:
 
 
 def mask(name: str, values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """As it is. Raises `ValueError` unless it is bool and has that shape."""
+    """Return the mask unchanged. Raises `ValueError` unless it is bool and has that shape."""
     array = np.asarray(values)
     if array.dtype != np.bool_ or array.shape != shape:
         raise ValueError(f"{name} must be bool of shape {list(shape)}; got {array.dtype} of {list(array.shape)}")

@@ -1,4 +1,4 @@
-"""One figure of one attack: what records hold, and what tables, reports, listings and the gate read, whatever the attack.
+"""A figure of an attack, in the form that records hold and that tables, reports, listings and the gate read.
 
 >>> from fkgsec.estimate import exact, proportion
 >>> one = Figure("shapes", "auc", "server", "hospital-2", proportion(80, 100), baseline=exact(0.5, 100), attainable=1.0)
@@ -257,18 +257,18 @@ def keep_outcomes(figures: Sequence[Figure], leads: Mapping[str, Sequence[str]])
     headlines = {id(figure) for figure in headline(figures)}
     together = {figure.question for figure in figures if figure.victim == ALL and not figure.reason}
     sets: set[str] = set()
-    kept = []
+    trimmed = []
     for figure in figures:
         outcomes = figure.outcomes
         leads_here = figure.metric in leads.get(figure.attack, (figure.metric,)) and id(figure) in headlines
         if outcomes is None or not leads_here or (figure.victim != ALL and figure.question in together):
-            kept.append(figure if outcomes is None else msgspec.structs.replace(figure, outcomes=None))
+            trimmed.append(figure if outcomes is None else msgspec.structs.replace(figure, outcomes=None))
             continue
         if outcomes.items in sets:
             outcomes = msgspec.structs.replace(outcomes, ends=b"")
         sets.add(outcomes.items)
-        kept.append(msgspec.structs.replace(figure, outcomes=outcomes))
-    return kept
+        trimmed.append(msgspec.structs.replace(figure, outcomes=outcomes))
+    return trimmed
 
 
 def _rank(figure: Figure) -> tuple[bool, bool, float]:

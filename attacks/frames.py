@@ -1,4 +1,4 @@
-"""What attacks found, for pandas and notebooks: a row for each figure, with its interval and its baseline.
+"""Figures of attacks for pandas and notebooks: a row for each, with its interval and its baseline.
 
     figures, scores = found = run_attacks(result, KgeAttackOptions())
     frame = found.to_frame()                            # or figure_rows of any list of figures
@@ -35,18 +35,20 @@ def figure_rows(figures: Iterable[Figure]) -> list[dict[str, Any]]:
     return [_row(figure) | {"headline": id(figure) in chosen} for figure in listed]
 
 
-def _row(one: Figure) -> dict[str, Any]:
-    attacked = one.reason is None
-    base = one.baseline
-    row = {name: getattr(one, name) for name in COLUMNS if name in Figure.__struct_fields__} | {"status": one.status}
+def _row(figure: Figure) -> dict[str, Any]:
+    attacked = figure.reason is None
+    base = figure.baseline
+    row = {name: getattr(figure, name) for name in COLUMNS if name in Figure.__struct_fields__} | {
+        "status": figure.status
+    }
     return row | {
-        "variant": one.variant or None,
-        **{name: getattr(one.estimate, name) if attacked else None for name in INTERVAL},
+        "variant": figure.variant or None,
+        **{name: getattr(figure.estimate, name) if attacked else None for name in INTERVAL},
         "baseline": None if base is None else base.value,
         "baseline_low": None if base is None else base.low,
         "baseline_high": None if base is None else base.high,
-        "attainable": one.attainable if attacked else None,
-        "advantage": one.advantage if attacked and base is not None else None,
+        "attainable": figure.attainable if attacked else None,
+        "advantage": figure.advantage if attacked and base is not None else None,
     }
 
 

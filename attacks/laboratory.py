@@ -151,7 +151,7 @@ class Laboratory(Generic[ViewT]):
             make: the adversary, given the client's rows of the triples' tails, int64 `[k]`.
         """
         graph = self._runs[0].graph
-        before = next(one for one in graph.clients if one.name == client)
+        before = next(data for data in graph.clients if data.name == client)
         entities = tuple(dict.fromkeys([*graph.entities, *triples[:, 2]]))
         numbers = [{name: number for number, name in enumerate(names)} for names in (entities, graph.relations)]
         ids = [[numbers[column == 1][name] for column, name in enumerate(triple)] for triple in triples]
@@ -160,7 +160,7 @@ class Laboratory(Generic[ViewT]):
         claimed = ClientGraph.from_global(client, *parts)
         row_of = {entity: row for row, entity in enumerate(claimed.entity_ids.tolist())}
         rows = np.array([row_of[tail] for _, _, tail in ids], dtype=np.int64)
-        clients = tuple(claimed if one is before else one for one in graph.clients)
+        clients = tuple(claimed if data is before else data for data in graph.clients)
         return self._repeat(replace(graph, entities=entities, clients=clients), make(rows), (), last)
 
     def _repeat(self, graph: Any, adversary: Adversary | None, rounds: Collection[int], last: int | None) -> ViewT:

@@ -1,4 +1,4 @@
-"""What an attack reached on each item, kept with a figure, so that two runs are compared on the same items.
+"""Outcome of an attack on each item, kept with a figure, so that two runs are compared on the same items.
 
 >>> import numpy as np
 >>> names = np.arange(100)[:, None]
@@ -88,13 +88,11 @@ def of_auc(members: np.ndarray, controls: np.ndarray, ends: np.ndarray) -> Outco
     """
     import numpy as np
 
-    def share_below(scores: np.ndarray, others: np.ndarray) -> np.ndarray:
-        ordered = np.sort(others)
-        below, up_to = (np.searchsorted(ordered, scores, side=side) for side in ("left", "right"))
-        return (below + up_to) / (2 * len(others))
+    from fkgsec.attacks.membership.figures import placements
 
-    parts = share_below(members, controls), 1 - share_below(controls, members)
+    placed = placements(members, controls)
     group = np.arange(len(members) + len(controls)) >= len(members)
+    parts = placed.members, placed.controls
     return _pack(np.concatenate([(part - part.mean()) / len(part) for part in parts]), ends, group)
 
 

@@ -89,12 +89,12 @@ class Needs:
         return all(has >= needs for has, needs in zip(gives, needed, strict=True))
 
     def missing(self, victim: Victim) -> str | None:
-        """Why a victim cannot be attacked, or None."""
+        """Return why a victim cannot be attacked, or None."""
         parts = (*self.single_uploads, *(name for name in ("auxiliary", "candidates") if getattr(self, name)))
         return next((reason for part in parts if (reason := victim.why_none(part))), None)
 
     def never(self, algorithm: str, model: ThreatModel) -> str | None:
-        """Why no run of an algorithm gives it under a threat model; None if one may."""
+        """Return why no run of an algorithm gives it under a threat model; None if a run may."""
         recipe = RECIPES[algorithm]
         if recipe.pooled:
             return "one party holds all triples"
@@ -368,7 +368,7 @@ class Attack:
     @property
     def need_words(self) -> str:
         """Requirements in the words of a table."""
-        return "; or ".join(one.words() for one in (self.needs, *self.also))
+        return "; or ".join(needs.words() for needs in (self.needs, *self.also))
 
     @property
     def leading(self) -> tuple[str, ...]:
@@ -380,12 +380,12 @@ class Attack:
         """Names of those that give what it needs."""
         return tuple(name for name, model in threat_models(self.task).items() if self.needs_under(model).fit(model))
 
-    def fitting(self, asked: Sequence[str], algorithm: str) -> tuple[str, ...]:
+    def fitting(self, wanted: Sequence[str], algorithm: str) -> tuple[str, ...]:
         """The threat models to run it under, of those asked for; without any, its own."""
         if self.choose is not None:
-            return tuple(self.choose(asked or default_threats(algorithm)))
+            return tuple(self.choose(wanted or default_threats(algorithm)))
         able = self.threat_models
-        return tuple(name for name in asked if name in able) or tuple(asked) or self.threats or able[:1]
+        return tuple(name for name in wanted if name in able) or tuple(wanted) or self.threats or able[:1]
 
 
 class AttackRegistry(Registry[Attack]):
@@ -547,14 +547,16 @@ def run_attacks(
     if not isinstance(options, task.options):
         raise SpecError(f"options: a run of {algorithm} takes {task.options.__name__}; got {type(options).__name__}")
     check_attackable(result.graph, algorithm, options.colluder)
-    chosen = [ATTACKS[one] for one in options.attack or task.default(algorithm, options.threat)]
-    for one in chosen:
-        if one.task != name:
+    chosen = [ATTACKS[attack] for attack in options.attack or task.default(algorithm, options.threat)]
+    for attack in chosen:
+        if attack.task != name:
             fitting = ", ".join(attacks_of(name))
-            raise SpecError(f"attack {one.name!r} is one on runs of the task {one.task!r}; on {algorithm}: {fitting}")
-    made = [case for one in chosen for case in task.cases(one, result, options, leak_draws, train)]
-    scores = [items for _, of_case in made for items in of_case]
-    figures = [figure for of_case, _ in made for figure in of_case]
+            raise SpecError(
+                f"attack {attack.name!r} is one on runs of the task {attack.task!r}; on {algorithm}: {fitting}"
+            )
+    measured = [case for attack in chosen for case in task.cases(attack, result, options, leak_draws, train)]
+    scores = [items for _, of_case in measured for items in of_case]
+    figures = [figure for of_case, _ in measured for figure in of_case]
     return Attacked(
         keep_outcomes(figures, {attack.name: attack.leading for attack in chosen}),
         pd.concat(scores, ignore_index=True) if scores else pd.DataFrame(),

@@ -1,4 +1,4 @@
-"""What secure aggregation leaves to attack: subtract the colluder's part, count the holders, compare rounds.
+"""Attacks that secure aggregation leaves open: subtract the colluder's part, count the holders, compare rounds.
 
 Threat model: a server that colludes with one client. It knows every opened sum, how many survivors hold each row, who they
 are, the colluder's own input for the leaked rows, and who holds what where alignment was in clear. It attributes each
@@ -99,12 +99,12 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
             count[missing] = holders[missing]
     mean = (residual / torch.from_numpy(np.maximum(count, 1))[:, None]).float()
     mean[torch.from_numpy(count <= 0)] = torch.nan  # in no sum, so without an embedding
-    held, sources, certainty = attribute_holders(table, rng)
+    holdings, sources, certainty = attribute_holders(table, rng)
     if exposed is not None:
         victim, holds = exposed
         place = table.parties.index(victim)
         open_rows = sources[place] != SOURCES.index("alignment")
-        held[place, open_rows] = holds[open_rows]
+        holdings[place, open_rows] = holds[open_rows]
         sources[place, open_rows] = np.where(holds, SOURCES.index("known parts"), 0)[open_rows]
         certainty[place, open_rows] = 1.0
     claims = {}
@@ -113,7 +113,7 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
             continue
         place = table.parties.index(victim)
         # A row without an embedding is claimed only where its holder was told in clear.
-        rows = np.nonzero((held[place] == 1) & ((count > 0) | (victim in table.holdings)))[0]
+        rows = np.nonzero((holdings[place] == 1) & ((count > 0) | (victim in table.holdings)))[0]
         alone = (count[rows] == 1) & (certainty[place, rows] == 1)
         claims[victim] = Claims(
             rows, mean[rows], table.names[rows], certainty[place, rows], sources[place, rows], alone
@@ -129,22 +129,24 @@ def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> 
     Where alignment was in clear and every holder sent a row, it knows how many of these parts are in it. Else it can tell if
     there is but one client more: a row that is not all known parts is held by that client.
     """
-    known = [party for party in table.opened[0].survivors if party in table.known]
+    known_parties = [party for party in table.opened[0].survivors if party in table.known]
     others = [party for party in table.opened[0].survivors if party not in table.known]
     if table.all_leaked:
         others = [
-            party for party in others if party not in {one.party for one in table.parts if one.own_input is not None}
+            party
+            for party in others
+            if party not in {colluded.party for colluded in table.parts if colluded.own_input is not None}
         ]
-    if not known or not others:
+    if not known_parties or not others:
         return None
-    part, num_known = table.known[known[0]], np.zeros_like(count)
+    part, num_known = table.known[known_parties[0]], np.zeros_like(count)
     if len(others) == 1:
         off = (residual - part * torch.from_numpy(count)[:, None]).abs().amax(dim=1).numpy()
         num_known = count - (off > 2 * table.opened[0].error)
     if table.holdings:
         held_by_known, held_by_others = (
             sum(np.isin(np.arange(len(count)), table.holdings[party]).astype(np.int64) for party in parties)
-            for parties in (known, others)
+            for parties in (known_parties, others)
         )
         whole = held_by_known + held_by_others == count  # every holder sent the row
         num_known = np.where(whole, held_by_known, num_known)
@@ -206,22 +208,22 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
     return holds, sources, certainty
 
 
-def follow_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
+def follow_counts(holds: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
     """Fill in what counts force, until nothing changes: nobody left to be counted, or everybody left needed. In place."""
     while True:
-        before = int((held == UNKNOWN).sum())
+        before = int((holds == UNKNOWN).sum())
         for present, count in zip(members, counts, strict=True):
-            part = held[present]
+            part = holds[present]
             unknown = (part == UNKNOWN) & (count != UNKNOWN)
             left = count - (part == 1).sum(axis=0)
             part[unknown & (left == 0)] = 0
             part[unknown & (left == unknown.sum(axis=0))] = 1
-            held[present] = part
-        if int((held == UNKNOWN).sum()) == before:
+            holds[present] = part
+        if int((holds == UNKNOWN).sum()) == before:
             return
 
 
-def solve_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
+def solve_counts(holds: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
     """Fill in parties whose holdings are a combination of the counts, such as the difference of two sums. In place."""
     patterns, pattern_of = np.unique(counts != UNKNOWN, axis=1, return_inverse=True)
     for number, valid in enumerate(patterns.T):
@@ -231,20 +233,20 @@ def solve_counts(held: np.ndarray, members: np.ndarray, counts: np.ndarray) -> N
         determined = np.abs(combination @ matrix - np.eye(matrix.shape[1])).max(axis=1) < 1e-9
         for party in np.nonzero(determined)[0]:
             solved = np.rint(combination[party] @ counts[np.ix_(valid, rows)]).astype(np.int8)
-            unknown = held[party, rows] == UNKNOWN
-            held[party, rows[unknown]] = solved[unknown]
+            unknown = holds[party, rows] == UNKNOWN
+            holds[party, rows[unknown]] = solved[unknown]
 
 
 def _draw(
-    held: np.ndarray,
+    holds: np.ndarray,
     settled: np.ndarray,
     certainty: np.ndarray,
     present: np.ndarray,
     count: np.ndarray,
     rng: np.random.Generator,
 ) -> None:
-    """As many holders as are left of one sum, drawn among the parties in it that are open. In place."""
-    part, sure = held[present], certainty[present]
+    """Draw as many holders as are left of a sum, among the parties in it that are open. In place."""
+    part, sure = holds[present], certainty[present]
     unknown = (part == UNKNOWN) & (count != UNKNOWN)
     before = settled[present]
     share = (count - (before == 1).sum(axis=0)) / np.maximum((before == UNKNOWN).sum(axis=0), 1)
@@ -252,7 +254,7 @@ def _draw(
     order = np.where(unknown, rng.random(part.shape), np.inf).argsort(axis=0).argsort(axis=0)
     sure[unknown] = np.broadcast_to(share, part.shape)[unknown]
     part[unknown] = (order < left)[unknown]
-    held[present], certainty[present] = part, sure
+    holds[present], certainty[present] = part, sure
 
 
 def count_sources(claims: Sequence[np.ndarray]) -> dict[str, int]:

@@ -67,9 +67,9 @@ class Changes(NamedTuple):
     ends: np.ndarray | None = None
 
 
-def threats(asked: Sequence[str]) -> list[str]:
+def threats(wanted: Sequence[str]) -> list[str]:
     """The server alone, and of the threat models asked for those that add what it knows of the round."""
-    adding = [name for name in asked if THREAT_MODELS[name].leaks and not THREAT_MODELS[name].victim_entities]
+    adding = [name for name in wanted if THREAT_MODELS[name].leaks and not THREAT_MODELS[name].victim_entities]
     return list(dict.fromkeys(["server", *adding]))
 
 
@@ -102,7 +102,9 @@ def recover(view: KgeView, table: Table) -> dict[str, Recovered]:
                 upload[victim.claims[table].rows] = rows.double().numpy()
             recovered[victim.name] = Recovered(means, upload, summed=True)
         return recovered
-    rows_of = {one.name: rows.double().numpy() for one in view.victims if (rows := one.rows(table)) is not None}
+    rows_of = {
+        victim.name: rows.double().numpy() for victim in view.victims if (rows := victim.rows(table)) is not None
+    }
     uploads: dict[int, list[np.ndarray]] = {}
     victims = [victim for victim in view.victims if victim.name in rows_of]
     for victim in victims:
@@ -184,14 +186,14 @@ def figures_of(
     cosine = {way: estimate.mean(values, rng) for way, values in by_row.items()}
     error = {way: relative_error(true, guess, rng) for way, guess in changes.inferred.items()}
     figures: list[Figure] = []
-    for metric, known, level, nothing, attainable in (
+    for metric, measured, level, nothing, attainable in (
         ("cosine", cosine, at_level, 0.0, 1.0),
         ("relative_error", error, _error_at_level, 1.0, 0.0),
     ):
-        ways: dict[str, Measure] = {way: partial(level, value) for way, value in known.items()}
+        ways: dict[str, Measure] = {way: partial(level, value) for way, value in measured.items()}
         *_, strongest = truth.figures(
             f"{metric}{suffix}", victim, ways, {NO_CHANGE: exact(nothing, num_rows)}, attainable=attainable,
-            exposed=known.get(changes.read or ""), counts={"claimed": changes.claimed},
+            exposed=measured.get(changes.read or ""), counts={"claimed": changes.claimed},
             outcomes=None if ends is None or metric != "cosine" else lambda way: of_mean(by_row[way], ends), **details,
         )  # fmt: skip
         figures.append(msgspec.structs.replace(strongest, variant=""))
@@ -265,8 +267,8 @@ def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Rec
         raise NotAttacked(f"training in round {result.best_round} changed no row of {victim}")
     client, mean, others = truth.own(victim), start, np.full_like(start, np.nan)
     if recovered is not None:
-        own = truth.rows_of(victim, table)[: len(names)]
-        rows = table_rows(result, names, table) if recovered.summed else own
+        victim_rows = truth.rows_of(victim, table)[: len(names)]
+        rows = table_rows(result, names, table) if recovered.summed else victim_rows
         mean, others = (at_rows(values, rows) for values in (recovered.means, recovered.own))
         mean = np.where(np.isnan(mean).any(axis=1, keepdims=True), start, mean)
     claimed = np.asarray(~np.isnan(others).any(axis=1))

@@ -27,12 +27,12 @@ class NotAttacked(FkgsecError):
 
 @dataclass(frozen=True, eq=False)
 class Victim:
-    """What the adversary holds of one client that does not collude."""
+    """Knowledge of the adversary about a client that does not collude."""
 
     name: str
 
     def why_none(self, part: str) -> str | None:
-        """Why there is no single upload of a table, or nothing else of that name; None where there is."""
+        """Return why there is no single upload of a table, or nothing else of that name; None where there is."""
         return None if getattr(self, part, None) is not None else f"no {part} of it crossed"
 
 
@@ -40,7 +40,7 @@ V = TypeVar("V", bound=Victim)
 
 
 def claim_each(victims: Iterable[V], claim: Callable[[V], T]) -> dict[str, T | NotAttacked]:
-    """By victim what `claim` makes of it, or the `NotAttacked` that it raised."""
+    """Run `claim` on each victim. Returns its claims by victim, or the `NotAttacked` that it raised."""
     claims: dict[str, T | NotAttacked] = {}
     for victim in victims:
         try:
@@ -52,7 +52,7 @@ def claim_each(victims: Iterable[V], claim: Callable[[V], T]) -> dict[str, T | N
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class View:
-    """What every task's view has; a task extends it.
+    """Base of every task's view; a task extends it.
 
     No seed of the run is in it: an attack draws from its own (`BaseAttackOptions.seed`), and nothing here says what clients,
     trainers or protocols drew.

@@ -1,1 +1,1 @@
-"""What a client learns of others from the broadcasts that it receives."""
+"""Attacks by a client, which learns of others from the broadcasts that it receives."""

@@ -1,4 +1,4 @@
-"""Which triples do other clients train on? Asked by a client that moves rows and watches who follows (a displacement probe).
+"""Membership inference by a client that moves rows and watches which rows follow (a displacement probe).
 
 Threat model: "client", one that uploads what it likes and sees no upload of anybody. In one round, or several (`probe_rounds`),
 it uploads the rows that it received, with those of `probes` entities moved by `probe_size` up or down in every number, at
@@ -98,6 +98,7 @@ class Prober(Adversary):
         return f"{super().identity()}: {digest} {self.rounds}"
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
+        """Upload the received entity rows, with those of the probed entities moved in the probe's rounds."""
         if table != "entities" or round < self.begins or self.is_answered:
             return trained
         self.received.append(received.clone())
@@ -208,12 +209,12 @@ class Answers(NamedTuple):
 
 
 def asked_of(
-    truth: Truth, plan: Plan, victim: str, known: Callable[[np.ndarray], np.ndarray], triples: np.ndarray
+    truth: Truth, plan: Plan, victim: str, is_askable: Callable[[np.ndarray], np.ndarray], triples: np.ndarray
 ) -> np.ndarray:
     """Select a victim's local triples `[q, 3]` that the client can be asked about and moved an end of, bool `[q]`.
 
     Args:
-        known: see `askable`.
+        is_askable: see `askable`.
     """
     client, knowledge = truth.own(victim), plan.own
     names, kinds = (np.array(part, dtype=object) for part in (truth.graph.entities, truth.graph.relations))
@@ -226,7 +227,7 @@ def asked_of(
         )
     )
     ends = triples[:, [0, 2]]
-    return known(triples) & moved[ends].any(axis=1) & has[ends].all(axis=1) & has_kind[triples[:, 1]]
+    return is_askable(triples) & moved[ends].any(axis=1) & has[ends].all(axis=1) & has_kind[triples[:, 1]]
 
 
 def score(answers: Answers, truth: Truth) -> list[Figure]:

@@ -1,6 +1,6 @@
-"""What a client that is alone can be asked about another one's triples, and what it would guess by names.
+"""Questions that a lone client can answer about another client's triples, and its guesses by names.
 
-    asked = draw_questions(truth, "hospital-2", askable(truth.graph, truth.colluders, "hospital-2"), rng)
+    questions = draw_questions(truth, "hospital-2", askable(truth.graph, truth.colluders, "hospital-2"), rng)
     guess = names_scorer(view.colluder)                  # float64 [q] of triples of names [q, 3]
 
 It is asked of triples whose entities and relation it holds, too, and whose pair none of its own triples links: of the others it
@@ -34,10 +34,10 @@ def places(triples: np.ndarray, place: Mapping[str, int], kind: Mapping[str, int
     return np.array([(place[head], kind[relation], place[tail]) for head, relation, tail in triples]).reshape(-1, 3)
 
 
-def names_scorer(own: ColluderKnowledge) -> Scorer:
+def names_scorer(knowledge: ColluderKnowledge) -> Scorer:
     """Score by how often the names of head and tail stand in the relation in the client's own triples."""
-    posterior = fit_names(own)
-    row_of, kind = numbers(posterior.names), numbers(own.relation_names)
+    posterior = fit_names(knowledge)
+    row_of, kind = numbers(posterior.names), numbers(knowledge.relation_names)
 
     def by_names(triples: np.ndarray) -> np.ndarray:
         heads, relations, tails = places(triples, row_of, kind).T
@@ -71,7 +71,7 @@ def askable(graph: FederatedGraph, colluding: Sequence[str], victim: str) -> Cal
 
 
 def no_relation(truth: Truth, victim: str) -> str | None:
-    """Why nothing can be asked of a victim whose relations the client does not know; None where it knows one."""
+    """Return why nothing can be asked of a victim: the client knows none of its relations. None where it knows one."""
     colluders_relations = {number for name in truth.colluders for number in _relations(truth.own(name))}
     shared = colluders_relations.intersection(_relations(truth.own(victim)))
     return None if shared else f"{' and '.join(truth.colluders)} trains no relation of those that {victim} trains"
@@ -106,7 +106,7 @@ class Dictionary(NamedTuple):
 def draw_dictionary(graph: FederatedGraph, colluders: Sequence[str], guesses: int, seed: int) -> Dictionary:
     """Names that victims hold and the colluders do not, at most `guesses` of each, and invented ones."""
     colluders_entities = {
-        number for one in graph.clients if one.name in colluders for number in one.entity_ids.tolist()
+        number for colluder in graph.clients if colluder.name in colluders for number in colluder.entity_ids.tolist()
     }
     names_of = {}
     for client in graph.clients:
@@ -121,9 +121,9 @@ def draw_dictionary(graph: FederatedGraph, colluders: Sequence[str], guesses: in
     return Dictionary(names_of, [invent(name, used) for name in longest])
 
 
-def invent(name: str, taken: set[str]) -> str:
-    """A name that is not taken, which then is."""
-    while name in taken:
+def invent(name: str, used: set[str]) -> str:
+    """Return a name that is not used yet, and add it to the used ones."""
+    while name in used:
         name += "*"
-    taken.add(name)
+    used.add(name)
     return name

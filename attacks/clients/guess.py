@@ -1,4 +1,4 @@
-"""Which names do other clients hold? Asked by a client that claims guessed names and sees whose rows come back changed.
+"""Inference of entity names by a client that claims guessed names and watches which of their rows come back changed.
 
 Threat model: "client", one that aligns names from a dictionary beside its own, each in an invented triple, and uploads their rows
 just as it received them. A row that nobody else holds comes back as it was; one that is changed has another holder. Rows that
@@ -70,6 +70,7 @@ class Guesser(Adversary):
         return f"{super().identity()}: {hashlib.sha256(self.guessed.numpy().tobytes()).hexdigest()}"
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
+        """Upload guessed names' rows as received, and note how far they moved since the last upload."""
         if table != "entities":
             return trained
         now = received[self.guessed].clone()
@@ -124,11 +125,11 @@ def guess(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
     return ways
 
 
-def invented_triples(own: ColluderKnowledge, names: Sequence[str], rng: np.random.Generator) -> np.ndarray:
+def invented_triples(knowledge: ColluderKnowledge, names: Sequence[str], rng: np.random.Generator) -> np.ndarray:
     """For each name a random triple of the client's training with the name for its tail, object `[k, 3]`."""
-    chosen = own.triples[rng.integers(0, len(own.triples), len(names))]
+    chosen = knowledge.triples[rng.integers(0, len(knowledge.triples), len(names))]
     tails = np.array(names, dtype=object)
-    return np.stack([own.entity_names[chosen[:, 0]], own.relation_names[chosen[:, 1]], tails], axis=1)
+    return np.stack([knowledge.entity_names[chosen[:, 0]], knowledge.relation_names[chosen[:, 1]], tails], axis=1)
 
 
 def score(claims: dict[str, dict[str, float]], truth: Truth) -> list[Figure]:

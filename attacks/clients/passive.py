@@ -1,4 +1,4 @@
-"""Which triples do other clients train on? Asked of one client, by the broadcasts that it receives.
+"""Membership inference by a client, from the broadcasts that it receives.
 
 Threat model: "client", one that follows the protocol and sees no upload of anybody. It asks about triples of another client whose
 entities and relation it holds, too, and whose pair none of its own triples links.

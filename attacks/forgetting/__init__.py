@@ -1,1 +1,1 @@
-"""Whether a model that unlearned still remembers."""
+"""Audits of whether a model that unlearned still remembers."""

@@ -132,7 +132,7 @@ class Rebuilt(msgspec.Struct, frozen=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True):
-    """Every figure. `counts` gives (forgotten, of these matched, controls) of each client; `notes` what was not measured."""
+    """All figures. `counts` gives (forgotten, of these matched, controls) of each client; `notes` what was not measured."""
 
     counts: dict[str, tuple[int, int, int]]
     quality: list[Quality]
@@ -200,14 +200,14 @@ class Forgetting(msgspec.Struct, frozen=True):
                     Figure(UNLEARNING, "auc", HOLDER, row.client, NOT_ATTACKED, reason=row.reason, variant=row.model)
                 )
             elif row.decisive and not row.reason:
-                roles = {role: found.distinguishability for role, found in row.figures.items()}
+                roles = {role: result.distinguishability for role, result in row.figures.items()}
                 add("auc", row, f"{row.model}, {row.attack}", roles)
         for row in self.distances:
             if row.asked:
                 add("ks", row, row.model, {"unlearned": row.figures["unlearned"].distance})
         for row in self.quality:
             if row.asked and row.triples == "forget":
-                add("forget_mrr", row, row.model, {role: found["mrr"] for role, found in row.figures.items()})
+                add("forget_mrr", row, row.model, {role: result["mrr"] for role, result in row.figures.items()})
         return figures
 
 
@@ -229,7 +229,7 @@ def measure_forgetting(
     seed: int = 0,
     relearn_steps: int = 20,
 ) -> Forgetting:
-    """Every figure for the given roles; "retrained" and "unlearned" must be there, "raw" may.
+    """Measure all figures for the given roles; "retrained" and "unlearned" must be there, "raw" may.
 
     Args:
         graph: the raw run's. audits: of `audited_triples`. shadows: none, or an even number from 4 on.
@@ -305,12 +305,12 @@ def _quality(
     options: KgeOptions,
     seed: int,
 ) -> list[Quality]:
-    known = known_triples(client, options)
+    filters = known_triples(client, options)
     rows = []
     for what, triples in (("forget", audit.forget), ("test", client.test)):
         figures: dict[str, dict[str, Estimate]] = {}
         for role, (model, tables) in models.items():
-            ranks = filtered_ranks(model, tables.entities, tables.relations, triples, known)
+            ranks = filtered_ranks(model, tables.entities, tables.relations, triples, filters)
             figures[role] = {k: v for k, v in utility(ranks, seed).items() if k in ("mrr", "hits@1")}
         rows.append(Quality(audit.name, audit.asked, name, what, figures))
     return rows
@@ -318,7 +318,7 @@ def _quality(
 
 def _measured(
     client: str,
-    asked: bool,
+    is_requesting: bool,
     name: str,
     statistics: Statistics,
     forgotten: np.ndarray,
@@ -342,7 +342,7 @@ def _measured(
             for role, statistic in by_role.items()
         }
         excess = compare_auc(by_role["unlearned"], by_role["retrained"], forgotten, weights)
-        rows.append(Membership(client, asked, name, attack, figures, excess, decisive=decisive))
+        rows.append(Membership(client, is_requesting, name, attack, figures, excess, decisive=decisive))
     return rows
 
 
@@ -382,10 +382,10 @@ def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int)
     return [Rebuilt(victim, threat, figures) for (victim, threat), figures in right.items()], notes
 
 
-def _with_forgotten(own: FederatedGraph, graph: FederatedGraph, forget: Forget) -> FederatedGraph:
+def _with_forgotten(trained: FederatedGraph, graph: FederatedGraph, forget: Forget) -> FederatedGraph:
     """The truth to hold a run against: its own triples and the forgotten ones, but those whose rows no longer cross."""
     clients = []
-    for client in own.clients:
+    for client in trained.clients:
         requested = np.asarray(forget.get(client.name, np.empty((0, 3), dtype=np.int64)))
         requested = requested[~contains(client.train, requested)]
         crossing = (requested[:, [0, 2]] < client.num_trained_entities).all(axis=1)

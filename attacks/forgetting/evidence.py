@@ -170,7 +170,7 @@ class _Case(NamedTuple):
 
 
 class Ruler(NamedTuple):
-    """What a share is measured by: a reading, whether it is held against the controls, and the gain of a memory in it."""
+    """Measure of a share: a reading, whether controls are subtracted from it, and the gain of a memory in it."""
 
     reading: str
     against_controls: bool
@@ -220,7 +220,7 @@ def measure_power(
 
 
 class Spread(NamedTuple):
-    """What decides whether an audit can be passed, measured on the auditor's own runs of a model of a client that asked.
+    """Variances and memory of a model of a client that asked, on the auditor's own runs. They decide if an audit can be passed.
 
     Attributes:
         noise, memory: of the sharpest reading; None where no memory shows. exceedances: see `measure_exceedances`.
@@ -289,14 +289,14 @@ def weigh_evidence(
             models.append(case)
             continue
         hiding = [
-            measure_hiding(one.audited["score"], case.runs["score"], case.forgotten, level) for one in case.audited
+            measure_hiding(run.audited["score"], case.runs["score"], case.forgotten, level) for run in case.audited
         ]
-        tests, *of_plants = (_tests(case, one, hiding_of) for one, hiding_of in zip(case.audited, hiding, strict=True))
+        tests, *of_plants = (_tests(case, run, hiding_of) for run, hiding_of in zip(case.audited, hiding, strict=True))
         ruler = _sharpest(case, len(references))
         if ruler is None:
             models.append(ModelEvidence(case.client, case.asked, case.model, tests))
             continue
-        share, *shares = (ruler.share(case, one.audited, case.runs[ruler.reading], level) for one in case.audited)
+        share, *shares = (ruler.share(case, run.audited, case.runs[ruler.reading], level) for run in case.audited)
         own_power = power.get((case.client, case.model), Power())
         models.append(
             ModelEvidence(
@@ -338,7 +338,7 @@ def _cases(
     graph: FederatedGraph,
     audits: Sequence[Audited],
 ) -> Iterator[_Case | ModelEvidence]:
-    own, candidates = [*references, *shadows], [audited, *(run for _, run in plants)]
+    auditor_runs, candidates = [*references, *shadows], [audited, *(run for _, run in plants)]
     names = {audit.place: [name for place, name in audited.readings if place == audit.place] for audit in audits}
     aside = [audit for audit in audits if not audit.asked and audit.reason is None]
     for audit in audits:
@@ -347,9 +347,10 @@ def _cases(
                 yield ModelEvidence(audit.name, True, name, [], reason=audit.reason)
                 continue
             key = audit.place, name
-            trained_on = np.stack([run.trained_on[audit.place] for run in own])
+            trained_on = np.stack([run.trained_on[audit.place] for run in auditor_runs])
             runs = {
-                what: Runs(np.stack([run.readings[key].audited[what] for run in own]), trained_on) for what in READINGS
+                what: Runs(np.stack([run.readings[key].audited[what] for run in auditor_runs]), trained_on)
+                for what in READINGS
             }
             yield _Case(
                 audit.name,
@@ -366,7 +367,7 @@ def _cases(
         for name in names[unheard[0].place]:
             yield ModelEvidence(OTHERS, False, name, [], reason=reason)
     for name in names[aside[0].place] if aside else ():
-        case = _together(name, aside, own, candidates, graph)
+        case = _together(name, aside, auditor_runs, candidates, graph)
         counts = int(case.forgotten.sum()), int((~case.forgotten).sum())
         if min(counts) < 2:
             reason = f"{counts[0]} distinct forgotten triples with {counts[1]} controls; it takes 2 of each"
@@ -376,23 +377,29 @@ def _cases(
 
 
 def _together(
-    name: str, aside: Sequence[Audited], own: Sequence[AuditRun], candidates: Sequence[AuditRun], graph: FederatedGraph
+    name: str,
+    aside: Sequence[Audited],
+    auditor_runs: Sequence[AuditRun],
+    candidates: Sequence[AuditRun],
+    graph: FederatedGraph,
 ) -> _Case:
     """The clients that did not ask as one: each triple by the mean over the clients that can express it, in units of how much
     a client's re-trainings scatter."""
     first, which = distinct_triples(
         np.concatenate([graph.clients[audit.place].to_global(audit.triples) for audit in aside])
     )
-    trained_on = np.concatenate([np.stack([run.trained_on[audit.place] for run in own]) for audit in aside], axis=1)
+    trained_on = np.concatenate(
+        [np.stack([run.trained_on[audit.place] for run in auditor_runs]) for audit in aside], axis=1
+    )
     runs: dict[str, Runs] = {}
     audited: list[dict[str, np.ndarray]] = [{} for _ in candidates]
     for what in READINGS:
         values, theirs = [], []
         for audit in aside:
-            one = np.stack([run.readings[audit.place, name].audited[what] for run in own])
-            unseen = np.where(np.stack([run.trained_on[audit.place] for run in own]), np.nan, one)
+            readings = np.stack([run.readings[audit.place, name].audited[what] for run in auditor_runs])
+            unseen = np.where(np.stack([run.trained_on[audit.place] for run in auditor_runs]), np.nan, readings)
             scale = math.sqrt(float(np.nanmean(np.nanvar(unseen, axis=0, ddof=1)))) or 1.0
-            values.append(one / scale)
+            values.append(readings / scale)
             theirs.append(np.stack([run.readings[audit.place, name].audited[what] for run in candidates]) / scale)
         runs[what] = Runs(
             np.stack([mean_by(which, row) for row in np.concatenate(values, axis=1)]), trained_on[:, first]
@@ -400,7 +407,7 @@ def _together(
         for place, row in enumerate(np.concatenate(theirs, axis=1)):
             audited[place][what] = mean_by(which, row)
     forgotten = np.concatenate([audit.all_forgotten for audit in aside])[first]
-    return _Case(OTHERS, False, name, forgotten, runs, [Reading(one, None, np.empty(0)) for one in audited], [])
+    return _Case(OTHERS, False, name, forgotten, runs, [Reading(values, None, np.empty(0)) for values in audited], [])
 
 
 def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
@@ -410,16 +417,17 @@ def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
     ]
     named_tests.append(("spread, against controls", hiding.spread))
     tests = [
-        PairedTest(name, one.estimate(), one.p_value if case.asked else one.upper_p_value) for name, one in named_tests
+        PairedTest(name, paired.estimate(), paired.p_value if case.asked else paired.upper_p_value)
+        for name, paired in named_tests
     ]
     tests += [
-        PairedTest(name, one.estimate(), one.upper_p_value)
-        for name, one in (("upper tail", hiding.tail), ("order", hiding.order))
+        PairedTest(name, paired.estimate(), paired.upper_p_value)
+        for name, paired in (("upper tail", hiding.tail), ("order", hiding.order))
     ]
     if audited.relearned is not None:
         values = np.stack([reference.relearned for reference in case.references if reference.relearned is not None])
-        one = _unseen_difference(audited.relearned, values)
-        tests.append(PairedTest("relearned", one.estimate(), one.p_value))
+        paired = _unseen_difference(audited.relearned, values)
+        tests.append(PairedTest("relearned", paired.estimate(), paired.p_value))
     if case.references:
         members = case.forgotten
         scores = np.stack([reference.audited["score"][members] for reference in case.references])
@@ -441,7 +449,9 @@ def _sharpest(case: _Case, num_references: int) -> Ruler | None:
                 for k in range(num_references)
             ]
             best = min(
-                best, (float(np.mean(errors)) / memory.value, Ruler(name, controls, memory)), key=lambda one: one[0]
+                best,
+                (float(np.mean(errors)) / memory.value, Ruler(name, controls, memory)),
+                key=lambda candidate: candidate[0],
             )
     return best[1]
 

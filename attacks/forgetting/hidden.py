@@ -22,6 +22,7 @@ Legend: `n` audited triples (forgotten ones and controls), `K` runs of the audit
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -76,7 +77,7 @@ def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired
 
     Args: as for `paired_difference`.
     """
-    own, others = residuals(audited, runs)
+    audited_residual, others = residuals(audited, runs)
     scatter = math.sqrt(float(np.mean(others.values**2, where=~runs.trained_on)))
     if scatter == 0:  # runs that agree in all: any difference is one
         scatter = 1.0
@@ -86,8 +87,8 @@ def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired
         middle = float(residual[usable].mean()) if usable.any() else 0.0
         return np.maximum((residual - middle) / scatter - 1, 0)
 
-    tails = np.stack([beyond(one, seen) for one, seen in zip(others.values, runs.trained_on, strict=True)])
-    audited_tail = beyond(own, np.zeros(len(audited), dtype=bool))
+    tails = np.stack([beyond(residual, seen) for residual, seen in zip(others.values, runs.trained_on, strict=True)])
+    audited_tail = beyond(audited_residual, np.zeros(len(audited), dtype=bool))
     return paired_difference(audited_tail, Runs(tails, runs.trained_on), forgotten, against_controls=False)
 
 
@@ -107,7 +108,7 @@ def disorder(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
         ranked[usable] = rankdata(values[usable]) / max(1, usable.sum())
         return ranked
 
-    ranked = np.stack([ranks(one, seen) for one, seen in zip(runs.values, runs.trained_on, strict=True)])
+    ranked = np.stack([ranks(values, seen) for values, seen in zip(runs.values, runs.trained_on, strict=True)])
     residual, others = residuals(ranks(audited, np.zeros(len(audited), dtype=bool)), Runs(ranked, runs.trained_on))
     return paired_difference(residual**2, Runs(others.values**2, runs.trained_on), forgotten, against_controls=False)
 
@@ -123,32 +124,51 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: 
         Its interval, at 1 - `level`, covers which remembered triples happen to lie above the threshold and how trainings differ
         in it. None where fewer than two runs saw some of the forgotten triples, or these lie no higher than others.
     """
-    seen = runs.trained_on & forgotten
-    informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
-    if informed.sum() < 2 or not ignorant.any():
-        return None
     best: tuple[float, Estimate | None] = (math.inf, None)
     residual, others = residuals(audited, runs)
-    never_seen = others.values[~runs.trained_on & forgotten]
-    for rate, threshold in zip(LEVELS, np.quantile(never_seen, 1 - np.array(LEVELS)), strict=True):
+    for threshold, never_seen, rates in _separating(others, forgotten):
+        expected = np.mean([_bound(above, rates, level).high for above in never_seen])
+        bound = _bound(residual[forgotten] > threshold, rates, level)
+        best = min(best, (float(expected), bound), key=lambda candidate: candidate[0])
+    return best[1]
+
+
+def _separating(others: Runs, forgotten: np.ndarray) -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
+    """Yield the thresholds of `LEVELS` that separate trained-on triples, on `residuals` of runs.
+
+    With each comes which forgotten triples lie above it in the runs that saw none, bool `[I, m]`, and the share of the triples
+    that lie above it in each run that saw some `[K]`. Empty where fewer than two runs saw some, or every run did.
+    """
+    seen = others.trained_on & forgotten
+    informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
+    if informed.sum() < 2 or not ignorant.any():
+        return
+    never_seen = others.values[~others.trained_on & forgotten]
+    for level, threshold in zip(LEVELS, np.quantile(never_seen, 1 - np.array(LEVELS)), strict=True):
         above = others.values > threshold
         rates = np.array([row[saw].mean() for row, saw in zip(above, seen, strict=True) if saw.any()])
-        if rates.mean() > rate:
-            expected = np.mean([_bound(row[forgotten], rates, level).high for row in above[ignorant]])
-            best = min(
-                best, (float(expected), _bound(residual[forgotten] > threshold, rates, level)), key=lambda one: one[0]
-            )
-    return best[1]
+        if rates.mean() > level:
+            yield float(threshold), above[ignorant][:, forgotten], rates
 
 
 def _bound(above: np.ndarray, rates: np.ndarray, level: float) -> Estimate:
     """The share whose memory would put so many of the triples `[n]` above a threshold, if trainings put `rates` `[K]` there."""
     rate, number = float(rates.mean()), len(above)
     share = float(above.mean()) / rate
-    binomial = math.sqrt(max(share, 1 / number) * (1 - rate) / rate / number)
-    between = share * float(rates.std(ddof=1)) * math.sqrt(1 + 1 / len(rates)) / rate
-    half = math.hypot(float(ndtri(1 - level / 2)) * binomial, float(stdtrit(len(rates) - 1, 1 - level / 2)) * between)
+    half = half_width(share, number, rate, float(rates.std(ddof=1)), len(rates), level)
     return Estimate(share, share - half, share + half, number, f"exceedances, {len(rates)} runs")
+
+
+def half_width(share: float, number: float, rate: float, deviation: float, num_runs: int, level: float) -> float:
+    """Compute half the interval of `hidden_share`.
+
+    Args:
+        share: of the forget set. number: forgotten triples. rate, deviation: share of trained-on triples above the threshold, and
+            its deviation over `num_runs` runs. level: error of the interval.
+    """
+    binomial = math.sqrt(max(share, 1 / number) * (1 - rate) / rate / number)
+    between = share * deviation * math.sqrt(1 + 1 / num_runs) / rate
+    return math.hypot(float(ndtri(1 - level / 2)) * binomial, float(stdtrit(num_runs - 1, 1 - level / 2)) * between)
 
 
 class Exceedance(NamedTuple):
@@ -164,20 +184,11 @@ def measure_exceedances(runs: Runs, forgotten: np.ndarray) -> list[Exceedance]:
 
     Args: as for `hidden_share`. Returns: empty where it cannot be measured.
     """
-    seen = runs.trained_on & forgotten
-    informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
-    if informed.sum() < 2 or not ignorant.any():
-        return []
     _, others = residuals(runs.values[0], runs)
-    thresholds = np.quantile(others.values[~runs.trained_on & forgotten], 1 - np.array(LEVELS))
-    made = []
-    for level, threshold in zip(LEVELS, thresholds, strict=True):
-        above = others.values > threshold
-        rates = np.array([row[saw].mean() for row, saw in zip(above, seen, strict=True) if saw.any()])
-        if rates.mean() > level:
-            never_seen = float(above[ignorant][:, forgotten].mean())
-            made.append(Exceedance(never_seen, float(rates.mean()), float(rates.std(ddof=1))))
-    return made
+    return [
+        Exceedance(float(never_seen.mean()), float(rates.mean()), float(rates.std(ddof=1)))
+        for _, never_seen, rates in _separating(others, forgotten)
+    ]
 
 
 def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
@@ -212,9 +223,9 @@ class Hiding(NamedTuple):
 
     def finding(self, alarm: float, honest_share: float = math.inf) -> Finding:
         """The audit's finding. A run is told apart by a p-value below `alarm`, or by an interval above `honest_share`."""
-        told = min(self.spread.p_value, self.tail.upper_p_value, self.order.upper_p_value) < alarm
-        bound = math.inf if told or self.share is None else self.share.high
-        return Finding(told or (self.share is not None and self.share.low > honest_share), bound)
+        told_apart = min(self.spread.p_value, self.tail.upper_p_value, self.order.upper_p_value) < alarm
+        bound = math.inf if told_apart or self.share is None else self.share.high
+        return Finding(told_apart or (self.share is not None and self.share.low > honest_share), bound)
 
 
 def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: float = ERROR) -> Hiding:
@@ -245,7 +256,7 @@ def hiding_sensitivity(
     """
     unseeing = [run for run, seen in enumerate(runs.trained_on) if not (seen & forgotten).any()]
     honest = [measure_hiding(runs.values[run], runs.without(run), forgotten, level) for run in unseeing]
-    honest_share = max((one.share.value for one in honest if one.share is not None), default=math.inf)
+    honest_share = max((hiding.share.value for hiding in honest if hiding.share is not None), default=math.inf)
 
     def plants(share: float) -> list[Finding]:
         return [
@@ -256,4 +267,4 @@ def hiding_sensitivity(
             for _ in range(HIDDEN_DRAWS)
         ]
 
-    return measure_sensitivity([one.finding(alarm) for one in honest], plants, HIDDEN_SHARES, tolerance)
+    return measure_sensitivity([hiding.finding(alarm) for hiding in honest], plants, HIDDEN_SHARES, tolerance)

@@ -261,13 +261,13 @@ def measure_sensitivity(
     Returns:
         A figure counts from the share on from which at least `NOTICED` of the plants, and of those of every larger share, do.
     """
-    passes_from = max((one.bound for one in honest), default=math.inf)
+    passes_from = max((finding.bound for finding in honest), default=math.inf)
     told_apart_from = rejected_from = None
     noticed = rejected = bool(honest)
     for share in sorted({*shares, tolerance}, reverse=True):
         planted = plants(share) if noticed or rejected else []
-        noticed = noticed and bool(np.mean([one.told_apart for one in planted]) >= NOTICED)
-        rejected = rejected and bool(np.mean([one.bound > tolerance for one in planted]) >= NOTICED)
+        noticed = noticed and bool(np.mean([finding.told_apart for finding in planted]) >= NOTICED)
+        rejected = rejected and bool(np.mean([finding.bound > tolerance for finding in planted]) >= NOTICED)
         told_apart_from = share if noticed else told_apart_from
         rejected_from = share if rejected else rejected_from
     return Sensitivity(told_apart_from, passes_from if passes_from <= 1 else None, rejected_from)

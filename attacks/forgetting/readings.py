@@ -1,4 +1,4 @@
-"""What an audit of forgetting reads off one run: of every audited triple its score, likelihood and ranks, and its rank relearned.
+"""Readings of a run for an audit of forgetting: score, likelihood and ranks of each audited triple, and its rank relearned.
 
 A triple is ranked among other tails and heads, and its relation among other relations: a model whose entity ranks and scores are
 those of re-training may still have every forgotten relation first.
@@ -72,15 +72,15 @@ def read_run(
     readings = {}
     for audit in audits:
         client, options = graph.clients[audit.place], result.options
-        known = known_triples(client, options)
+        filters = known_triples(client, options)
         for name, model in client_models(result, audit.place).items():
             relearned = None
             if relearn_steps and audit.asked:
                 rng = generator(seed, "relearn", audit.place, name)
                 *_, last = relearning_models(model, audit.forget, options, relearn_steps, rng)
-                relearned = reciprocal_ranks(last, audit.forget, known)
+                relearned = reciprocal_ranks(last, audit.forget, filters)
             losses = triple_losses(model.model, *model.rows, audit.triples, temperature=options.sampling_temperature)
-            ranks = reciprocal_ranks(model, audit.triples, known)
+            ranks = reciprocal_ranks(model, audit.triples, filters)
             readings[audit.place, name] = Reading(
                 {
                     "score": model.scores(audit.triples),
@@ -89,31 +89,32 @@ def read_run(
                     RELATION_RANK: relation_ranks(model, audit.triples, client.triples),
                 },
                 relearned,
-                reciprocal_ranks(model, client.test, known),
+                reciprocal_ranks(model, client.test, filters),
             )
     none = {audit.place: np.zeros(len(audit.triples), dtype=bool) for audit in audits}
     return AuditRun(readings, dict(trained_on) if trained_on is not None else none)
 
 
-def relation_ranks(one: ClientModel, triples: np.ndarray, known: np.ndarray) -> np.ndarray:
+def relation_ranks(client_model: ClientModel, triples: np.ndarray, true_triples: np.ndarray) -> np.ndarray:
     """Reciprocal rank of each triple's relation among all relations between its head and tail, float64 `[n]`.
 
     Args:
-        triples: int64 `[n, 3]`. known: `[k, 3]`, whose relations between the same two are no competitors.
+        triples: int64 `[n, 3]`. true_triples: `[k, 3]`, whose relations between the same two are no competitors.
 
     Ties get the realistic rank, as in `fkgsec.kge.ranking`.
     """
-    entities, relations = one.rows
+    entities, relations = client_model.rows
     head, relation, tail = torch.tensor(triples).to(entities.device).unbind(1)
-    scores = one.model.score_relations(entities[head], entities[tail], relations)
-    index = KnownTriples.build(known[:, [0, 2, 1]], "tail", len(entities))  # a head and tail, and what is between them
+    scores = client_model.model.score_relations(entities[head], entities[tail], relations)
+    # Of each head and tail, the relations between them.
+    index = KnownTriples.build(true_triples[:, [0, 2, 1]], "tail", len(entities))
     position, member = (
         torch.from_numpy(x).to(entities.device) for x in index.expand(index.groups(triples[:, [0, 2, 1]]))
     )
     true = scores.gather(1, relation[:, None])
     scores[position, member] = -torch.inf
     above, level = kernels.count_competitors(scores, true[:, 0])
-    own = torch.zeros(len(triples), dtype=torch.bool, device=entities.device)
-    own[position[member == relation[position]]] = True
-    level = level - (~own).long()
+    is_listed = torch.zeros(len(triples), dtype=torch.bool, device=entities.device)
+    is_listed[position[member == relation[position]]] = True
+    level = level - (~is_listed).long()
     return (1 / (1 + above + level / 2)).double().cpu().numpy()

@@ -49,9 +49,9 @@ def measure_relearning(
     seed: int,
 ) -> Relearning:
     """A curve for each role, from the same batches and negatives."""
-    known = known_triples(client, options)
+    filters = known_triples(client, options)
     curves = {
-        role: relearn_curve(model, audit.forget, known, options, steps, generator(seed, "relearn", audit.place, name))
+        role: relearn_curve(model, audit.forget, filters, options, steps, generator(seed, "relearn", audit.place, name))
         for role, model in models.items()
     }
     level, time = None, None
@@ -64,19 +64,19 @@ def measure_relearning(
 def relearn_curve(
     model: ClientModel,
     forget: np.ndarray,
-    known: Sequence[KnownTriples],
+    filters: Sequence[KnownTriples],
     options: KgeOptions,
     steps: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
     """MRR on the forgotten triples after 0..steps steps of Adam on them, float64 `[steps + 1]`; see `relearning_models`."""
     models = relearning_models(model, forget, options, steps, rng)
-    return np.array([float(reciprocal_ranks(each, forget, known).mean()) for each in models])
+    return np.array([float(reciprocal_ranks(each, forget, filters).mean()) for each in models])
 
 
-def reciprocal_ranks(model: ClientModel, triples: np.ndarray, known: Sequence[KnownTriples]) -> np.ndarray:
+def reciprocal_ranks(model: ClientModel, triples: np.ndarray, filters: Sequence[KnownTriples]) -> np.ndarray:
     """Filtered, the mean over both sides, float64 `[n]`."""
-    return (1 / filtered_ranks(model.model, *model.rows, triples, known)).mean(axis=1)
+    return (1 / filtered_ranks(model.model, *model.rows, triples, filters)).mean(axis=1)
 
 
 def relearning_models(

@@ -1,4 +1,4 @@
-"""What a request tells the server: whose rows moved between the uploads before and after it.
+"""Inference from a request to forget: the server compares the uploads before and after it.
 
     >>> degree_matched(np.array([3, 3]), np.array([0]), np.ones(2, dtype=bool), np.random.default_rng(0))
     (array([0]), array([1]))
@@ -90,7 +90,7 @@ def _seen_alone(result: KgeResult, client: str, started_from: KgeResult | None) 
     Args:
         started_from: a run that this one came before; where the server knows what it sent in that, this is what it takes.
     """
-    graph, *others = sorted(result.graph.clients, key=lambda one: one.name != client)
+    graph, *others = sorted(result.graph.clients, key=lambda data: data.name != client)
     rows = np.full((graph.num_entities, result.options.kge_model().entity_width), np.nan)
     row_of = {result.graph.entities[number]: row for row, number in enumerate(graph.entity_ids)}
     known_rows = started_from.known.get("entities", {}) if started_from else {}
@@ -100,7 +100,7 @@ def _seen_alone(result: KgeResult, client: str, started_from: KgeResult | None) 
             if name in row_of:
                 rows[row_of[name]] = sent[row]
         return rows
-    other = next((one.name for one in others), client)
+    other = next((data.name for data in others), client)
     try:
         view = build_view(result, THREAT_MODELS["server"], colluder=other, leak=1.0, seed=0)
     except ThreatModelError as error:

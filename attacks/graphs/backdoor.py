@@ -173,12 +173,12 @@ def _measure(
     """Measure a client: whether each triggered graph is called the target by the poisoned model and by the clean one, bool
     `[n]` both; and float64 `[m]`, of each test graph 1 where the clean model alone is right, -1 where the other alone is."""
     client = clean.graph.clients[place]
-    asked = client.test[
+    triggerable = client.test[
         (client.graphs.classes[client.test] != target) & (client.graphs.sizes[client.test] > len(trigger))
     ]
     success = [np.zeros(0, dtype=bool)] * 2
-    if len(asked):
-        triggered = trigger.hidden_in(client.graphs.subset(asked), rng)
+    if len(triggerable):
+        triggered = trigger.hidden_in(client.graphs.subset(triggerable), rng)
         success = []
         for result in (attacked, clean):  # what the client classifies with at the best round
             trained = result.trained[place] if result.options.evaluates_before_broadcast else {}

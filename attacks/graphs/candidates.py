@@ -71,7 +71,9 @@ def draw_candidates(federation: FederatedGraphs, place: int, seed: int) -> Candi
 @functools.lru_cache(maxsize=16)
 def _without_twins(federation: FederatedGraphs, vocabulary: str) -> dict[int, np.ndarray]:
     """Graphs of each client of a data set that have no twin with any of them, bool `[G]` by client index."""
-    graphs_of = {place: one.graphs for place, one in enumerate(federation.clients) if one.vocabulary == vocabulary}
+    graphs_of = {
+        place: client.graphs for place, client in enumerate(federation.clients) if client.vocabulary == vocabulary
+    }
     groups = twin_groups(*graphs_of.values())
     alone = np.bincount(groups)[groups] == 1
     return dict(

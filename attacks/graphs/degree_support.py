@@ -1,4 +1,4 @@
-"""Which degrees do a client's graphs have? Read from the columns of a shared input layer.
+"""Degrees of a client's graphs, read from the columns of a shared input layer.
 
 FedStar shares a layer that reads one-hot degrees: a column for each. A degree that no training graph of a client has gives its
 column no gradient, so that the column moves by weight decay alone. The server knows where the column began, how many steps the

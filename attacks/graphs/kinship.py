@@ -1,4 +1,4 @@
-"""Which clients hold data of one kind? Told by how alike the updates are that they upload.
+"""Clients that hold data of one kind, inferred from how alike their updates are.
 
 Variants: "updates", the cosine of two clients' updates (upload less broadcast), by which GCFL cuts clusters, and which any server
 that sees single uploads can take; "clusters", whether two clients were sent the same parameters before the attacked round, which
@@ -37,12 +37,12 @@ Pairs = Mapping[tuple[str, str], float]
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[tuple[str, str], float]]:
     """Measure how alike each two clients look, by variant."""
     seen = [victim for victim in view.victims if victim.broadcast is not None and victim.upload is not None]
-    updates = {one.name: change(one.broadcast or {}, one.upload or {}) for one in seen}
-    sent = {one.name: view.layout.pack(one.broadcast or {}) for one in seen}
+    updates = {victim.name: change(victim.broadcast or {}, victim.upload or {}) for victim in seen}
+    sent = {victim.name: view.layout.pack(victim.broadcast or {}) for victim in seen}
     pairs = list(itertools.combinations(updates, 2))
     return {
-        "updates": {(one, other): float(updates[one] @ updates[other]) for one, other in pairs},
-        "clusters": {(one, other): float(torch.equal(sent[one], sent[other])) for one, other in pairs},
+        "updates": {(first, other): float(updates[first] @ updates[other]) for first, other in pairs},
+        "clusters": {(first, other): float(torch.equal(sent[first], sent[other])) for first, other in pairs},
     }
 
 
@@ -51,7 +51,7 @@ def score(claims: Mapping[str, Pairs], truth: Truth) -> list[Figure]:
     data_set = {client.name: client.vocabulary for client in truth.graph.clients}
     figures = []
     for variant, pairs in claims.items():
-        same = np.array([data_set[one] == data_set[other] for one, other in pairs], dtype=bool)
+        same = np.array([data_set[first] == data_set[other] for first, other in pairs], dtype=bool)
         counts = {"same": int(same.sum()), "other": int((~same).sum())}
         if min(counts.values()) < 2:
             reason = (

@@ -1,4 +1,4 @@
-"""Which graphs did a client train on? Asked of the models that it is left with, or of what it uploaded.
+"""Membership inference of graphs, from the models that a client is left with or from its uploads.
 
 A candidate (`fkgsec.attacks.graphs.candidates`) that a model knows well is taken for one that the client trained on.
 
@@ -105,7 +105,9 @@ def _of_shared(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -
     if before is not None:
         model = GraphModel(view.settings, {**layers, **before})
         scores[f"{name}, calibrated"] = model.losses(candidates) - losses
-        scores[f"{name}, alignment"] = model.alignment(candidates, {one: before[one] - shared[one] for one in shared})
+        scores[f"{name}, alignment"] = model.alignment(
+            candidates, {parameter: before[parameter] - shared[parameter] for parameter in shared}
+        )
         if victim.correction is not None:
             scores["correction, alignment"] = model.alignment(candidates, victim.correction)
     return scores
@@ -222,7 +224,7 @@ def score(claims: Mapping[str, Scores | NotAttacked], truth: Truth) -> list[Figu
             ranks = below + (of_variant[:, None] == of_variant).mean(axis=1) / 2
             parts.setdefault(variant, []).append((ranks, candidates.member))
     for variant, of_all in parts.items():
-        together, member = (np.concatenate(one) for one in zip(*of_all, strict=True))
+        together, member = (np.concatenate(column) for column in zip(*of_all, strict=True))
         figures += _figures(truth, ALL, variant, together, member, num_attacked=len(of_all))
     return figures
 

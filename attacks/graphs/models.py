@@ -61,7 +61,7 @@ class GraphModel:
             batch = Batch.of(trainer.client.graphs.subset([number]))
             loss = functional.cross_entropy(trainer.model(batch), batch.classes)
             gradients = torch.autograd.grad(loss, [parameters[name] for name in direction], materialize_grads=True)
-            gradient = torch.cat([one.flatten() for one in gradients]).double()
+            gradient = torch.cat([part.flatten() for part in gradients]).double()
             cosines[number] = float(functional.cosine_similarity(gradient, towards, dim=0))
         return cosines
 
@@ -105,7 +105,7 @@ def train_layers(
         return float(loss.detach())
 
     trainer.epochs(0, LAYER_EPOCHS if epochs is None else epochs, lambda: None, "layers", step)
-    return {name: one.detach() for name, one in trainer.model.state_dict().items() if name not in shared}
+    return {name: weights.detach() for name, weights in trainer.model.state_dict().items() if name not in shared}
 
 
 def own_client(settings: PublicSettings, graphs: GraphSet, seed: int, **changes: Any) -> ClientTrainer:

@@ -1,4 +1,4 @@
-"""What kind of graphs does a client train on? Class shares and mean size, from what its training did to the shared parameters.
+"""Class shares and mean size of a client's training graphs, inferred from its update of the shared parameters.
 
 The adversary plays clients of its own: each draws graphs from the auxiliary ones, with class shares and sizes of its own, and
 trains from the victim's first broadcast as a client does, with a new optimizer and new layers where they are not shared. From
@@ -54,7 +54,7 @@ class Properties(NamedTuple):
         return cls(np.bincount(classes, minlength=num_classes) / len(classes), float(sizes.mean()))
 
     def vector(self) -> np.ndarray:
-        """As regression has it, float64 `[C + 1]`: the size as its logarithm."""
+        """Return the targets of the regression, float64 `[C + 1]`: the size as its logarithm."""
         return np.append(self.class_shares, np.log(self.mean_size))
 
     @classmethod
@@ -137,8 +137,8 @@ def ridge(features: np.ndarray, targets: np.ndarray, observed: np.ndarray) -> np
     Both are centred; each target has the strength with the least squared leave-one-out error.
     """
     centre, mean = features.mean(axis=0), targets.mean(axis=0)
-    known, asked = features - centre, observed - centre
-    kernel, asked_kernel = known @ known.T, known @ asked
+    centred, centred_observed = features - centre, observed - centre
+    kernel, asked_kernel = centred @ centred.T, centred @ centred_observed
     scale = max(float(np.trace(kernel)) / len(kernel), 1e-30)
     kernel, asked_kernel = kernel / scale, asked_kernel / scale
     best, least = mean.copy(), np.full(targets.shape[1], np.inf)
@@ -170,7 +170,7 @@ def score(claims: Mapping[str, Inferred | NotAttacked], truth: Truth) -> list[Fi
         for metric, error in inferred.found.error(true).items():
             guesses = {guess: exact(guessed.error(true)[metric], num) for guess, guessed in inferred.guesses.items()}
             least = min(guesses.values(), key=lambda guess: guess.value)
-            errors = np.array([one[metric] for one in resampled])
+            errors = np.array([errors_of[metric] for errors_of in resampled])
             estimate = _estimate(error, errors, num)
             figures.append(truth.figure(metric, name, estimate, baseline=least, attainable=0.0, guesses=guesses))
             parts[metric].append((error, errors, least.value))
@@ -178,7 +178,7 @@ def score(claims: Mapping[str, Inferred | NotAttacked], truth: Truth) -> list[Fi
         if guessed:
             errors = np.stack([resampled for _, resampled, _ in guessed]).mean(axis=0)
             error, least = (
-                float(np.mean(values)) for values in zip(*((one, low) for one, _, low in guessed), strict=True)
+                float(np.mean(values)) for values in zip(*((value, low) for value, _, low in guessed), strict=True)
             )
             estimate, base = _estimate(error, errors, len(guessed)), exact(least, len(guessed))
             figures.append(

@@ -1,4 +1,4 @@
-"""How runs of graph classification are attacked: an attack under each of its threat models."""
+"""Attacks on runs of graph classification: an attack under each of its threat models."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ KINSHIP = "client-kinship"
 
 def default_attacks(algorithm: str, threat: Sequence[str] = ()) -> tuple[str, ...]:
     """Membership, and what an algorithm gives away beside it."""
-    own = {"fedstar": ("degree-support",), "gcfl": (KINSHIP,), "gcfl+": (KINSHIP,), "gcfl+dws": (KINSHIP,)}
-    return ("graph-membership", *own.get(algorithm, ()))
+    specific = {"fedstar": ("degree-support",), "gcfl": (KINSHIP,), "gcfl+": (KINSHIP,), "gcfl+dws": (KINSHIP,)}
+    return ("graph-membership", *specific.get(algorithm, ()))
 
 
 def default_threats(algorithm: str) -> tuple[str, ...]:
@@ -35,15 +35,15 @@ def cases(
 ) -> list[Case]:
     """Figures and scores of one attack for each threat model. Nothing leaks by shares, so that nothing is drawn again."""
     who, seed, needs = options.colluders(result.graph.clients), options.seed, attack.needs
-    found = []
+    results = []
     for name in attack.fitting(options.threat, result.options.algorithm):
         view_of = partial(
             graph_view, threat_model=THREAT_MODELS[name], colluder=who[0], seed=seed, candidates=needs.candidates,
             first=needs.first_round,
         )  # fmt: skip
         figures, scores = attack_view(attack, view_of(result), Laboratory(result, train, options, who, view_of))
-        found.append((figures, [items.assign(threat_model=name) for items in scores]))
-    return found
+        results.append((figures, [items.assign(threat_model=name) for items in scores]))
+    return results
 
 
 ATTACKED_TASK = AttackedTask(GraphAttackOptions, default_attacks, default_threats, graph_view, cases)

@@ -161,7 +161,7 @@ def graph_view(
     for place, client in enumerate(clients):
         if traitor is not None and client.name == traitor.name:
             continue
-        asked = draw_candidates(result.graph, place, seed) if candidates else None
+        candidate_graphs = draw_candidates(result.graph, place, seed) if candidates else None
         auxiliary = traitor.graphs if traitor is not None and client.vocabulary == traitor.data_set else None
         if threat_model.auxiliary:
             auxiliary = _auxiliary(result, client.vocabulary, seed)
@@ -172,7 +172,7 @@ def graph_view(
                 **(traffic.of(client.name) if threat_model.server else {}),
                 models=models_of(result, place, settings) if threat_model.models else {},
                 auxiliary=auxiliary,
-                candidates=asked.graphs if asked else None,
+                candidates=candidate_graphs.graphs if candidate_graphs else None,
             )
         )
     return GraphView(
@@ -191,7 +191,9 @@ class _Traffic:
 
     def __init__(self, result: GnnResult, layout: Layout, *, first: bool) -> None:
         transcript, self._layout = result.transcript, layout
-        self._alignments = {one.sender: one for one in transcript.messages(0) if isinstance(one, Alignment)}
+        self._alignments = {
+            message.sender: message for message in transcript.messages(0) if isinstance(message, Alignment)
+        }
         self._server_names = result.row_names.get(PARAMETERS, layout.names)
         last = max(transcript.latest_uploads(result.best_round), default=result.best_round)
         crossed = (entry.round for entry in transcript.entries if entry.direction == "up" and entry.round > 0)
@@ -211,7 +213,7 @@ class _Traffic:
                 elif message.receiver == SERVER and number == self.round:
                     self._uploads[message.sender] = unpacked(message, self._names(message.sender))
         self.hidden = bool(result.inputs.get(PARAMETERS)) or bool(transcript.opened(self.round))
-        notes = [one for one in transcript.opened(self.round) if one.table == PARAMETERS and one.total]
+        notes = [opened for opened in transcript.opened(self.round) if opened.table == PARAMETERS and opened.total]
         self.summed: GraphSum | None = None
         if notes:
             total, holders = notes[-1].sums()
@@ -237,8 +239,8 @@ class _Traffic:
         aligned = self._alignments.get(party)
         if aligned is None:  # with a private union of names all are sent the server's rows
             return self._server_names
-        own = f"{party.removeprefix(client_party(''))}:"
-        names = [name.removeprefix(own) for name in aligned.names]
+        prefix = f"{party.removeprefix(client_party(''))}:"
+        names = [name.removeprefix(prefix) for name in aligned.names]
         return names[: len(names) - aligned.num_upwards] if sent else names
 
 
@@ -253,15 +255,15 @@ def unpacked(message: Rows | QuantisedRows, names: Sequence[str]) -> Tensor:
 def _named(layout: Layout, names: Sequence[str], rows: Tensor, prefix: str = "") -> Tensors:
     """Tensors by name, of rows in another order; those whose names begin so."""
     place = {name: number for number, name in enumerate(names)}
-    own = rows[[place[f"{prefix}{name}"] for name in layout.names]]
-    return {name: one.clone() for name, one in layout.unpack(own).items()}
+    ordered = rows[[place[f"{prefix}{name}"] for name in layout.names]]
+    return {name: tensor.clone() for name, tensor in layout.unpack(ordered).items()}
 
 
 def models_of(result: GnnResult, place: int, settings: PublicSettings) -> dict[str, GraphModel]:
     """Those that a client is left with."""
     whole = result.models[place]
-    found = {"global": GraphModel(settings, whole), "local": GraphModel(settings, {**whole, **result.trained[place]})}
-    return found if result.row_names.get(PARAMETERS) else {"local": found["local"]}
+    models = {"global": GraphModel(settings, whole), "local": GraphModel(settings, {**whole, **result.trained[place]})}
+    return models if result.row_names.get(PARAMETERS) else {"local": models["local"]}
 
 
 def _auxiliary(result: GnnResult, vocabulary: str, seed: int) -> GraphSet | None:

@@ -1,1 +1,1 @@
-"""What attacks on knowledge-graph embedding have of their own: their view of a run, and how they are run on it."""
+"""Attacks on knowledge-graph embedding: their view of a run, and how they are run on it."""

@@ -89,12 +89,12 @@ def _rearranged(victim: VictimView, orders: Mapping[Table, np.ndarray]) -> Victi
 def _renumbered(client: ClientGraph, entities: np.ndarray | None, relations: np.ndarray | None) -> ClientGraph:
     """The client with the local ids that its rows now have."""
     ids, places = [], []
-    for own, order in ((client.entity_ids, entities), (client.relation_ids, relations)):
-        whole = np.arange(len(own))
+    for ids_of, order in ((client.entity_ids, entities), (client.relation_ids, relations)):
+        whole = np.arange(len(ids_of))
         if order is not None:
-            count = min(len(order), len(own))  # after unlearning more rows may have crossed than are left
+            count = min(len(order), len(ids_of))  # after unlearning more rows may have crossed than are left
             whole[:count] = order[:count]
-        ids.append(own[whole])
+        ids.append(ids_of[whole])
         places.append(np.argsort(whole))
     splits = {
         split: np.stack([places[1 if column == 1 else 0][triples[:, column]] for column in range(3)], axis=1)

@@ -1,4 +1,4 @@
-"""How runs of knowledge-graph embedding are attacked: an attack under each threat model and leak ratio.
+"""Attacks on runs of knowledge-graph embedding: an attack under each threat model and leak ratio.
 
 Which entities leak is chance. The evaluator holds the finished run, so it repeats a `redrawn` attack with other leaked entities
 of the same number (`LEAK_DRAWS`). How much a figure differs between draws joins the interval of its items (`widen`), which then
@@ -66,7 +66,7 @@ def cases(
         }
 
     leaking = [name for name in threats if THREAT_MODELS[name].leaks]
-    found: dict[tuple[str, float], Case] = {}
+    case_of: dict[tuple[str, float], Case] = {}
     for leak in options.leak:
         first = draw(threats if leak == options.leak[0] else leaking, leak, options)
         chance = [
@@ -79,8 +79,8 @@ def cases(
         ]
         for name, (figures, scores) in first.items():
             items = [table.assign(threat_model=name, leak=leak) for table in scores]
-            found[name, leak] = widen(figures, [other[name][0] for other in others if name in other]), items
-    return [found[name, leak] for name in threats for leak in options.leak if (name, leak) in found]
+            case_of[name, leak] = widen(figures, [other[name][0] for other in others if name in other]), items
+    return [case_of[name, leak] for name in threats for leak in options.leak if (name, leak) in case_of]
 
 
 def other_seeds(seed: int, count: int) -> list[int]:
@@ -124,7 +124,7 @@ class Remembered:
         self._made: dict[str, KgeResult] = {}
 
     def __call__(self, graph: FederatedGraph, options: KgeOptions, **how: Any) -> KgeResult:
-        """As `train`, unless something besides is asked for, such as an adversary in it."""
+        """Train a run, or return an equal one. Runs with anything else in them, such as an adversary, are trained each time."""
         if how:
             return self._train(graph, options, **how)
         identity = run_identity(graph, options)

@@ -185,11 +185,11 @@ class KgeView(View):
     def sums_of(self, table: Table) -> list[Opened]:
         """The sums of a table that the server opened, in the order of the rounds."""
         opened = self.secure[table].opened if table in self.secure else ()
-        return sorted((one for one in opened if one.total), key=lambda one: one.round)
+        return sorted((entry for entry in opened if entry.total), key=lambda entry: entry.round)
 
     def sum_of(self, table: Table, round: int) -> tuple[np.ndarray, np.ndarray] | None:
         """The opened sum of a round, float64 `[N, W]`, and how many clients hold each row, `[N]`; None if none was opened."""
-        return next((one.sums() for one in self.sums_of(table) if one.round == round), None)
+        return next((opened.sums() for opened in self.sums_of(table) if opened.round == round), None)
 
 
 def kge_view(
@@ -224,19 +224,19 @@ def kge_view(
     victims = tuple((index, client) for index, client in enumerate(clients) if client.name not in colluding)
     if threat_model.models:
         entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
-        held = tuple(
+        clients_models = tuple(
             VictimView(
                 client.name, None, None, None, "not uploaded", models=client_models(result, index),
                 vocabulary={"entities": entities[client.entity_ids], "relations": relations[client.relation_ids]},
             )
             for index, client in enumerate(clients)
         )  # fmt: skip
-        return make_view(leak=leak, victims=held)
+        return make_view(leak=leak, victims=clients_models)
     if not threat_model.server:
         unseen = tuple(VictimView(client.name, None, None, None, "not seen") for _, client in victims)
         parties = {client_party(name) for name in colluding}
         lists = [entry for entry in transcript.entries if (entry.kind, entry.table) == ("psu-union-list", "entities")]
-        union = frozenset(result.row_names["entities"]) if any(one.receiver in parties for one in lists) else None
+        union = frozenset(result.row_names["entities"]) if any(entry.receiver in parties for entry in lists) else None
         return make_view(
             leak=1.0, colluder=_pooled_knowledge(result, colluding, 1.0, seed), victims=unseen, union=union
         )
@@ -262,7 +262,9 @@ def kge_view(
         for table in shared
         if result.inputs.get(table)
     }
-    claims = {table: claim_rows(known, generator(seed, "holders", table)) for table, known in secure.items()}
+    claims = {
+        table: claim_rows(secure_table, generator(seed, "holders", table)) for table, secure_table in secure.items()
+    }
     # A server that averages rows knows which rows of its clients belong together.
     numbers = {table: generator(seed, "row numbers", table).permutation(len(getattr(graph, table))) for table in shared}
     sent = _sent(result)
@@ -272,12 +274,14 @@ def kge_view(
 
     def victim_view(index: int, client: ClientGraph) -> VictimView:
         party = client_party(client.name)
-        own = {table: found[party] for table, found in claims.items() if party in found}
+        own_claims = {table: by_party[party] for table, by_party in claims.items() if party in by_party}
         rows = {
-            table: own[table].embeddings if table in own else _uploaded(result, uploads, unreadable, party, table)
+            table: own_claims[table].embeddings
+            if table in own_claims
+            else _uploaded(result, uploads, unreadable, party, table)
             for table in TABLES
         }
-        origin = "summed" if "entities" in own else "not uploaded" if rows["entities"] is None else "uploaded"
+        origin = "summed" if "entities" in own_claims else "not uploaded" if rows["entities"] is None else "uploaded"
         if rows["entities"] is None and threat_model.victim_entities:
             rows["entities"] = result.trained[index].entities[: client.num_trained_entities].clone()
             origin = "assumed known"
@@ -290,16 +294,16 @@ def kge_view(
             client.name,
             rows["entities"],
             rows["relations"],
-            own["entities"].names if "entities" in own else names,
+            own_claims["entities"].names if "entities" in own_claims else names,
             origin,
-            claims=own,
-            received={table: found for table, found in before.items() if found is not None},
+            claims=own_claims,
+            received={table: sent_rows for table, sent_rows in before.items() if sent_rows is not None},
             auxiliary=_auxiliary(result, index, auxiliary, seed) if threat_model.auxiliary else None,
             sent=sent.get(party),
             aligned={
-                table: of_rows[ids[table][: len(found)]]
+                table: of_rows[ids[table][: len(uploaded_rows)]]
                 for table, of_rows in numbers.items()
-                if table not in own and (found := rows[table]) is not None
+                if table not in own_claims and (uploaded_rows := rows[table]) is not None
             },
             uploaded=frozenset(table for sender, table in now if sender == party),
             assembled=any(result.observed.values()),
@@ -310,7 +314,9 @@ def kge_view(
         colluder=_pooled_knowledge(result, colluding, leak, seed) if threat_model.colluder else None,
         victims=tuple(victim_view(index, client) for index, client in victims),
         secure=secure,
-        alignments={party: tuple(one.names) for party, one in alignments.items()} if threat_model.identifiers else {},
+        alignments={party: tuple(alignment.names) for party, alignment in alignments.items()}
+        if threat_model.identifiers
+        else {},
     )
 
 
@@ -336,15 +342,15 @@ def _uploaded(
 
 def _sent(result: KgeResult) -> dict[str, np.ndarray]:
     """Entity rows that each party sent in each round of sparse uploads that was kept, up to the best one."""
-    transcript, found = result.transcript, dict[str, list[np.ndarray]]()
+    transcript, rows_of = result.transcript, dict[str, list[np.ndarray]]()
     sparse = {entry.round for entry in transcript.entries if entry.kind == "sparse-rows" and entry.direction == "up"}
-    for number in sorted(one for one in sparse if one <= result.best_round):
+    for number in sorted(round_number for round_number in sparse if round_number <= result.best_round):
         for message in transcript.messages(number):
             if isinstance(message, SparseRows) and message.receiver == SERVER and message.table == "entities":
                 row = np.zeros(message.num_rows, dtype=bool)
                 row[message.unpack()[0].numpy()] = True
-                found.setdefault(message.sender, []).append(row)
-    return {party: np.stack(rows) for party, rows in found.items()}
+                rows_of.setdefault(message.sender, []).append(row)
+    return {party: np.stack(rows) for party, rows in rows_of.items()}
 
 
 def sent_before(result: KgeResult, upload: Upload) -> Tensor | None:
@@ -353,16 +359,21 @@ def sent_before(result: KgeResult, upload: Upload) -> Tensor | None:
     sent = (entry.round for entry in entries if entry.receiver == upload.sender and entry.table == upload.table)
     number = max((round for round in sent if round < upload.round), default=-1)
     messages = [*result.transcript.messages(0), *result.transcript.messages(number)]
-    own = [
+    exchanged = [
         message
         for message in messages
         if message.table == upload.table and upload.sender in (message.sender, message.receiver)
     ]
-    held = next((len(one.names) for one in own if isinstance(one, Alignment)), None)
+    num_held = next((len(message.names) for message in exchanged if isinstance(message, Alignment)), None)
     broadcast = next(
-        (one for one in own if isinstance(one, Rows) and (one.round, one.sender) == (number, SERVER)), None
+        (
+            message
+            for message in exchanged
+            if isinstance(message, Rows) and (message.round, message.sender) == (number, SERVER)
+        ),
+        None,
     )
-    if broadcast is None or broadcast.num_rows != held:
+    if broadcast is None or broadcast.num_rows != num_held:
         return None
     return broadcast.unpack()[: upload.num_rows]
 
@@ -456,25 +467,25 @@ def pool(parts: Sequence[ColluderKnowledge]) -> ColluderKnowledge:
     )
     place, kind = ({name: row for row, name in enumerate(names)} for names in (entities, relations))
     rows, shared = (parts[0].entities.new_zeros(len(entities), parts[0].entities.shape[1]) for _ in range(2))
-    held, triples = torch.zeros(len(entities), 1), []
+    num_holders, triples = torch.zeros(len(entities), 1), []
     acting, most = parts[0].relations.new_zeros(len(relations), parts[0].relations.shape[1]), np.zeros(len(relations))
     for part in parts:
-        own = torch.tensor([place[name] for name in part.entity_names])
+        own_rows = torch.tensor([place[name] for name in part.entity_names])
         own_kinds = np.array([kind[name] for name in part.relation_names])
-        rows[own] += part.entities
-        shared[own] += part.shared_entities
-        held[own] += 1
+        rows[own_rows] += part.entities
+        shared[own_rows] += part.shared_entities
+        num_holders[own_rows] += 1
         counts = np.bincount(part.triples[:, 1], minlength=len(own_kinds))
         more = counts > most[own_kinds]
         acting[torch.from_numpy(own_kinds[more])] = part.relations[torch.from_numpy(more)]
         most[own_kinds[more]] = counts[more]
-        at = np.append(own.numpy(), -1)  # an end that was not leaked stays so
+        at = np.append(own_rows.numpy(), -1)  # an end that was not leaked stays so
         triples.append(
             np.stack([at[part.triples[:, 0]], own_kinds[part.triples[:, 1]], at[part.triples[:, 2]]], axis=1)
         )
-    names = (np.array(one, dtype=object) for one in (entities, relations))
+    names = (np.array(part_names, dtype=object) for part_names in (entities, relations))
     return ColluderKnowledge(
-        next(names), rows / held, shared / held, next(names), acting, np.concatenate(triples), parts[0]
+        next(names), rows / num_holders, shared / num_holders, next(names), acting, np.concatenate(triples), parts[0]
     )
 
 

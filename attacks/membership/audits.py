@@ -20,6 +20,7 @@ from scipy.stats import rankdata
 from torch import Tensor
 
 from fkgsec.attacks.membership.controls import matched_controls
+from fkgsec.attacks.membership.figures import effective_number
 from fkgsec.attacks.membership.statistics import (
     calibrated,
     likelihood_ratio,
@@ -65,8 +66,8 @@ def client_models(result: KgeResult, place: int) -> dict[str, ClientModel]:
     shared = ClientModel(*result.predictor("tables", place))
     if not recipe.shared:
         return {"local" if not recipe.pooled else "global": shared}
-    own = "private" if result.private else "trained"
-    return {"local": ClientModel(*result.predictor(own, place)), "global": shared}
+    kind = "private" if result.private else "trained"
+    return {"local": ClientModel(*result.predictor(kind, place)), "global": shared}
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +120,8 @@ class Audited:
 
     @property
     def num_effective_controls(self) -> float:
-        """Number of equal controls whose mean varies as much as that of the weighted ones (Kish 1965)."""
-        weights = self.compared_weights[len(self.members) :]
-        return float(weights.sum() ** 2 / max(1.0, (weights**2).sum()))
+        """Effective number of controls, see `effective_number`."""
+        return effective_number(self.compared_weights[len(self.members) :])
 
     @property
     def all_forgotten(self) -> np.ndarray:
@@ -148,13 +148,13 @@ def audited_triples(
         unmatched: whether all triples are audited, too: forgotten ones without a control, and never-seen ones that match none.
             Then a control may stand for several forgotten triples, by its weight.
     """
-    own: dict[str, Audited] = {}
+    requesting: dict[str, Audited] = {}
     for place, client in enumerate(graph.clients):
         if client.name not in forget:
             continue
         triples = np.asarray(forget[client.name], dtype=np.int64)
-        kept = [other.to_global(other.train) for other in retained.clients if other.name != client.name]
-        elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *kept]))
+        retained_elsewhere = [other.to_global(other.train) for other in retained.clients if other.name != client.name]
+        elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *retained_elsewhere]))
         members = controls = np.empty((0, 3), dtype=np.int64)
         reason, weights = None, None
         try:
@@ -179,20 +179,20 @@ def audited_triples(
             never_seen = np.unique(client.test if pools is None else pools.get(client.name, triples[:0]), axis=0)
             for seen in (client.train, client.valid, elsewhere, controls):
                 never_seen = never_seen[~contains(seen, never_seen)]
-        own[client.name] = _enough(
+        requesting[client.name] = _enough(
             Audited(place, client.name, True, triples, members, controls, reason, rest, weights, never_seen)
         )
     audits = []
     for place, client in enumerate(graph.clients):
-        if client.name in own:
-            audits.append(own[client.name])
+        if client.name in requesting:
+            audits.append(requesting[client.name])
             continue
         forgotten, members, controls, rest, never_seen = (
             np.unique(
                 np.concatenate(
                     [
                         to_local(graph, client, graph.clients[audit.place].to_global(getattr(audit, name)))
-                        for audit in own.values()
+                        for audit in requesting.values()
                     ]
                 ),
                 axis=0,
@@ -203,7 +203,7 @@ def audited_triples(
         members, controls, rest, never_seen = (
             part[~contains(client.triples, part)] for part in (members, controls, rest, never_seen)
         )
-        weights = _weights_of(graph, client.to_global(controls), own.values()) if unmatched else None
+        weights = _weights_of(graph, client.to_global(controls), requesting.values()) if unmatched else None
         audits.append(
             _enough(Audited(place, client.name, False, forgotten, members, controls, None, rest, weights, never_seen))
         )
@@ -238,14 +238,14 @@ def to_local(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) ->
 
 def named_triples(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> np.ndarray:
     """Local triples `[q, 3]` of a client as names, object `[q, 3]`."""
-    entities, relations = (np.array(one, dtype=object) for one in (graph.entities, graph.relations))
-    found = client.to_global(triples)
-    return np.stack([entities[found[:, 0]], relations[found[:, 1]], entities[found[:, 2]]], axis=1)
+    entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
+    in_global = client.to_global(triples)
+    return np.stack([entities[in_global[:, 0]], relations[in_global[:, 1]], entities[in_global[:, 2]]], axis=1)
 
 
-def contains(triples: np.ndarray, asked: np.ndarray) -> np.ndarray:
-    """Find the rows of `asked` `[k, 3]` that stand in `triples` `[n, 3]`, bool `[k]`."""
-    codes = np.unique(np.concatenate([triples, asked]), axis=0, return_inverse=True)[1].reshape(-1)
+def contains(triples: np.ndarray, candidates: np.ndarray) -> np.ndarray:
+    """Find the rows of `candidates` `[k, 3]` that stand in `triples` `[n, 3]`, bool `[k]`."""
+    codes = np.unique(np.concatenate([triples, candidates]), axis=0, return_inverse=True)[1].reshape(-1)
     return np.isin(codes[len(triples) :], codes[: len(triples)])
 
 
@@ -305,8 +305,8 @@ def train_shadow(
     shadow_graph = replace(retained, clients=tuple(clients))
     own_seed = int(generator(seed, "shadow seed", number).integers(2**31))
     result = train(shadow_graph, msgspec.structs.replace(options, seed=own_seed))
-    asked = [graph.clients[audit.place].to_global(chosen[audit.name]) for audit in audits if audit.asked]
-    inside = np.concatenate(asked)
+    requested = [graph.clients[audit.place].to_global(chosen[audit.name]) for audit in audits if audit.asked]
+    inside = np.concatenate(requested)
     member = {audit.place: contains(inside, graph.clients[audit.place].to_global(audit.triples)) for audit in audits}
     after = unlearn(result, {name: part for name, part in chosen.items() if len(part)}) if unlearn else None
     trained, unlearned = (
@@ -340,20 +340,28 @@ def attack_statistics(
     triples, key = audit.triples[: audit.compared], (audit.place, name)
     statistics: Statistics = {
         "loss": {
-            role: loss_threshold(triple_losses(one.model, *one.rows, triples, temperature=temperature))
-            for role, one in models.items()
+            role: loss_threshold(
+                triple_losses(client_model.model, *client_model.rows, triples, temperature=temperature)
+            )
+            for role, client_model in models.items()
         }
     }
     if not shadows:
         return statistics
-    scores = {role: one.scores(triples) for role, one in models.items()}
+    scores = {role: client_model.scores(triples) for role, client_model in models.items()}
     member = np.stack([shadow.member[audit.place][: audit.compared] for shadow in shadows])
     trained = np.stack([shadow.trained[key][: audit.compared] for shadow in shadows])
-    statistics["calibrated"] = {role: calibrated(own, trained, member) for role, own in scores.items()}
-    statistics["lira"] = {role: likelihood_ratio(own, trained, member) for role, own in scores.items()}
+    statistics["calibrated"] = {
+        role: calibrated(audited_scores, trained, member) for role, audited_scores in scores.items()
+    }
+    statistics["lira"] = {
+        role: likelihood_ratio(audited_scores, trained, member) for role, audited_scores in scores.items()
+    }
     if all(shadow.unlearned for shadow in shadows):
         unlearned = np.stack([shadow.unlearned[key][: audit.compared] for shadow in shadows])
-        statistics["u-lira"] = {role: likelihood_ratio(own, unlearned, member) for role, own in scores.items()}
+        statistics["u-lira"] = {
+            role: likelihood_ratio(audited_scores, unlearned, member) for role, audited_scores in scores.items()
+        }
     return statistics
 
 
@@ -372,7 +380,10 @@ def pooled_statistics(
     statistics: Statistics = {
         attack: {
             role: mean_by(
-                which, np.concatenate([rankdata(own[attack][role]) / len(own[attack][role]) for _, own in parts])
+                which,
+                np.concatenate(
+                    [rankdata(by_attack[attack][role]) / len(by_attack[attack][role]) for _, by_attack in parts]
+                ),
             )
             for role in by_role
         }

@@ -113,9 +113,10 @@ def shadow_federation(
         rng = generator(seed, "shadow", number // 2, audit.name)
         halves = [rng.permutation(len(group)) % 2 == number % 2 for group in (audit.members, audit.controls)]
         chosen[audit.name] = np.concatenate(halves)
-        client, asked = clients[audit.place], audit.triples
-        train = client.train[~contains(asked, client.train)]  # one that was linked anew may be one that is asked about
-        clients[audit.place] = replace_train(client, np.concatenate([train, asked[chosen[audit.name]]]))
+        client, candidates = clients[audit.place], audit.triples
+        # A triple that was linked anew may be one that is asked about.
+        train = client.train[~contains(candidates, client.train)]
+        clients[audit.place] = replace_train(client, np.concatenate([train, candidates[chosen[audit.name]]]))
     return replace(retained, clients=tuple(clients)), chosen
 
 

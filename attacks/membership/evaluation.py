@@ -91,7 +91,7 @@ def together(groups: Sequence[Group]) -> Group:
 
 
 def group_figures(truth: Truth, group: Group) -> list[Figure]:
-    """Every metric by every way and by the strongest; where models are held, of the federation's model alone, too."""
+    """Measure all metrics by each way and by the strongest; where models are held, of the federation's model alone, too."""
     figures = [figure for metric in METRICS for figure in _figures(truth, group, metric, metric)]
     if truth.threat_model.models:
         shared = {way: values for way, values in group.ways.items() if way.startswith(f"{GLOBAL}, ")}
@@ -152,11 +152,11 @@ def score_figures(
 
 def _advantage(seed: int, group: Group, way: str, compared: int = 1) -> Estimate:
     rng = generator(seed, "advantage", group.victim, way)
-    found = measure_membership(group.ways[way], group.member, attack=way, control="held_out", rng=rng).advantage
+    advantage = measure_membership(group.ways[way], group.member, attack=way, control="held_out", rng=rng).advantage
     wider = critical_value(compared) / critical_value()
-    low, high = (found.value + wider * (end - found.value) for end in (found.low, found.high))
-    method = found.method if compared == 1 else f"{found.method}, best of {compared}"
-    return Estimate(found.value, max(-1.0, low), min(1.0, high), found.n, method)
+    low, high = (advantage.value + wider * (end - advantage.value) for end in (advantage.low, advantage.high))
+    method = advantage.method if compared == 1 else f"{advantage.method}, best of {compared}"
+    return Estimate(advantage.value, max(-1.0, low), min(1.0, high), advantage.n, method)
 
 
 def item_table(truth: Truth, group: Group, figures: Sequence[Figure]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""How well membership attacks do: can the forgotten triples still be told from triples that were never seen?
+"""Success of membership attacks: whether forgotten triples can be told from triples that were never seen.
 
 `measure_membership` joins what an attack of `fkgsec.attacks.membership.statistics` says with the truth. `compare_auc` and
 `score_distance` hold an unlearned model against a re-trained one, `relearn_time` asks how fast it learns the forgotten triples
@@ -162,10 +162,16 @@ class Placements(NamedTuple):
 
     @property
     def num_controls(self) -> float:
-        """Effective number of controls: that of equal ones with the same variance of a mean (Kish 1965)."""
-        if self.weights is None:
-            return len(self.controls)
-        return float(self.weights.sum() ** 2 / (self.weights**2).sum())
+        """Effective number of controls."""
+        return len(self.controls) if self.weights is None else effective_number(self.weights)
+
+
+def effective_number(weights: np.ndarray) -> float:
+    """Return the number of equally weighted items whose mean varies as much as that of items with these positive weights.
+
+    Source: Kish 1965.
+    """
+    return float(weights.sum() ** 2 / (weights**2).sum()) if len(weights) else 0.0
 
 
 def placements(members: np.ndarray, controls: np.ndarray, weights: np.ndarray | None = None) -> Placements:
@@ -253,14 +259,14 @@ def tpr_at_fpr(members: np.ndarray, controls: np.ndarray, max_fpr: float, direct
 
 def _advantage(members: np.ndarray, controls: np.ndarray, rng: np.random.Generator) -> Estimate:
     halves = [np.array_split(rng.permutation(group), 2) for group in (members, controls)]
-    taken = np.zeros(2, dtype=np.int64)  # forgotten triples and controls that are taken for forgotten
+    above = np.zeros(2, dtype=np.int64)  # forgotten triples and controls that are taken for forgotten
     for chosen_on, counted_on in ((0, 1), (1, 0)):
         threshold, sign = _best_threshold(*(group[chosen_on] for group in halves))
-        taken += [int((sign * group[counted_on] > sign * threshold).sum()) for group in halves]
+        above += [int((sign * group[counted_on] > sign * threshold).sum()) for group in halves]
     # Each half chose the other's threshold, so they are not independent: an interval as wide as that of one half is.
     tpr, fpr = (
         estimate.proportion(float(share) * (len(group) // 2), len(group) // 2)
-        for share, group in zip(taken / [len(members), len(controls)], (members, controls), strict=True)
+        for share, group in zip(above / [len(members), len(controls)], (members, controls), strict=True)
     )
     return _difference(tpr, fpr, 0.0, len(members) + len(controls), "newcombe")
 
@@ -278,8 +284,8 @@ def _best_threshold(members: np.ndarray, controls: np.ndarray) -> tuple[float, i
 def _difference(first: Estimate, second: Estimate, correlation: float, n: int, method: str) -> Estimate:
     """First minus second with an interval from theirs. Source: Zou 2007; without correlation it is Newcombe's."""
 
-    def reach(one: float, other: float) -> float:
-        return math.sqrt(max(0.0, one**2 + other**2 - 2 * correlation * one * other))
+    def reach(first: float, other: float) -> float:
+        return math.sqrt(max(0.0, first**2 + other**2 - 2 * correlation * first * other))
 
     value = first.value - second.value
     low = value - reach(first.value - first.low, second.high - second.value)

@@ -96,15 +96,15 @@ class Held(NamedTuple):
             [[numbers[column == 1].get(name, -1) for column, name in enumerate(triple)] for triple in triples],
             dtype=np.int64,
         ).reshape(-1, 3)
-        known = (rows >= 0).all(axis=1)
-        parts = (self.model, self.entities, self.relations, rows[known])
+        has_rows = (rows >= 0).all(axis=1)
+        parts = (self.model, self.entities, self.relations, rows[has_rows])
         probability, rank = triple_answers(*parts)
         signals = {"score": triple_scores(*parts), "log_probability": probability, "log_rank": rank}
         if temperature is not None:
             signals["loss"] = triple_losses(*parts, temperature=temperature)
         whole = {name: np.full(len(triples), np.nan) for name in signals}
         for name, values in signals.items():
-            whole[name][known] = values
+            whole[name][has_rows] = values
         return whole
 
 
@@ -126,22 +126,26 @@ def hold(view: KgeView, victim: VictimView) -> dict[str, Held]:
             name: Held(model, tables.entities, tables.relations, *names)
             for name, (model, tables) in victim.models.items()
         }
-    own = view.colluder
+    colluder = view.colluder
     if not view.threat_model.server:
-        own = view.accomplice
-        return {"broadcast": Held(view.model, own.shared_entities, own.relations, own.entity_names, own.relation_names)}
+        colluder = view.accomplice
+        return {
+            "broadcast": Held(
+                view.model, colluder.shared_entities, colluder.relations, colluder.entity_names, colluder.relation_names
+            )
+        }
     rows, names, _ = victim.named_entities()
     name = "sum" if "entities" in victim.claims else "upload"
-    if own is not None:
-        return {name: Held(view.model, rows, own.relations, names, own.relation_names)}
+    if colluder is not None:
+        return {name: Held(view.model, rows, colluder.relations, names, colluder.relation_names)}
     row_of = {entity: row for row, entity in enumerate(names) if entity is not None}
-    known = [] if victim.auxiliary is None else victim.auxiliary
-    told = [triple for triple in known if triple[0] in row_of and triple[2] in row_of]
-    if not told:
-        raise NotAttacked(f"of {len(known)} auxiliary triples none has rows that were seen")
-    relations = sorted({triple[1] for triple in told})
-    kinds = np.array([relations.index(triple[1]) for triple in told])
-    heads, tails = (rows[torch.tensor([row_of[triple[end]] for triple in told])] for end in (0, 2))
+    auxiliary = [] if victim.auxiliary is None else victim.auxiliary
+    readable = [triple for triple in auxiliary if triple[0] in row_of and triple[2] in row_of]
+    if not readable:
+        raise NotAttacked(f"of {len(auxiliary)} auxiliary triples none has rows that were seen")
+    relations = sorted({triple[1] for triple in readable})
+    kinds = np.array([relations.index(triple[1]) for triple in readable])
+    heads, tails = (rows[torch.tensor([row_of[triple[end]] for triple in readable])] for end in (0, 2))
     vectors = fit_relations(view.model, heads, tails, kinds, len(relations))
     acting = _Acting(**{part.name: getattr(view.model, part.name) for part in fields(view.model)})
     return {name: Held(acting, rows, vectors, names, np.array(relations, dtype=object))}
@@ -169,10 +173,10 @@ def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
         laboratory.check_repeatable()
 
     def signals_in(seen: KgeView, victim: VictimView, temperature: float | None = None) -> dict[str, Signals]:
-        held = hold(seen, victim)
+        models = hold(seen, victim)
         if victim.name not in candidates:
             raise NotAttacked(TOO_FEW)
-        return {name: rows.signals(candidates[victim.name], temperature) for name, rows in held.items()}
+        return {name: model.signals(candidates[victim.name], temperature) for name, model in models.items()}
 
     shadows, data = [], {}
     for number in range(options.shadows if candidates else 0):
@@ -182,7 +186,7 @@ def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
     temperature = laboratory.settings.options(seed=0).sampling_temperature
 
     def tell(victim: VictimView) -> Told:
-        own = signals_in(view, victim, temperature)
+        own_signals = signals_in(view, victim, temperature)
         triples = candidates[victim.name]
         auxiliary = set() if victim.auxiliary is None else {tuple(triple) for triple in victim.auxiliary}
         unknown_triples = np.array([tuple(triple) not in auxiliary for triple in triples], dtype=bool)
@@ -190,16 +194,17 @@ def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
         for _, by_victim in shadows:
             signals = by_victim[victim.name]
             others.append({} if isinstance(signals, NotAttacked) else signals)
-        for name in own:
-            for signals in (own, *others):
+        for name in own_signals:
+            for signals in (own_signals, *others):
                 unknown_triples &= np.isfinite(signals[name]["score"]) if name in signals else False
         if unknown_triples.sum() < 4:  # two members and two controls
             raise NotAttacked(f"{TOO_FEW} that the adversary can be asked about")
         inside = np.array([member[victim.name][unknown_triples] for member, _ in shadows], dtype=bool)
         ways: dict[str, np.ndarray] = {}
-        for name in own:
+        for name in own_signals:
             here, *there = (
-                {kind: values[unknown_triples] for kind, values in signals[name].items()} for signals in (own, *others)
+                {kind: values[unknown_triples] for kind, values in signals[name].items()}
+                for signals in (own_signals, *others)
             )
             for way, values in _ways(here, there, inside, options.shadow_knowledge).items():
                 ways[f"{name}, {way}"] = values
@@ -214,19 +219,23 @@ def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
 
 
 def _ways(
-    own: Signals, shadows: Sequence[Signals], inside: np.ndarray, knowledge: ShadowKnowledge
+    own_signals: Signals, shadows: Sequence[Signals], inside: np.ndarray, knowledge: ShadowKnowledge
 ) -> dict[str, np.ndarray]:
     """Scores of each triple by way, float64 `[n]`; `inside`: bool `[S, n]`."""
-    ways = {"score": own["score"], "loss": loss_threshold(own["loss"]), "rank": rank_threshold(own["log_rank"])}
+    ways = {
+        "score": own_signals["score"],
+        "loss": loss_threshold(own_signals["loss"]),
+        "rank": rank_threshold(own_signals["log_rank"]),
+    }
     if not shadows:
         return ways
     scores, probabilities = (np.stack([shadow[kind] for shadow in shadows]) for kind in ("score", "log_probability"))
-    known = knowledge.replace("-", " ")
+    words = knowledge.replace("-", " ")
     return ways | {
-        f"calibrated, {known}": calibrated(own["score"], scores, inside),
-        f"lira, {known}": likelihood_ratio(own["score"], scores, inside),
-        f"lira-linear, {known}": linear_likelihood_ratio(own["score"], scores, inside),
-        f"rmia, {known}": relative_probability(own["log_probability"], probabilities, inside),
+        f"calibrated, {words}": calibrated(own_signals["score"], scores, inside),
+        f"lira, {words}": likelihood_ratio(own_signals["score"], scores, inside),
+        f"lira-linear, {words}": linear_likelihood_ratio(own_signals["score"], scores, inside),
+        f"rmia, {words}": relative_probability(own_signals["log_probability"], probabilities, inside),
     }
 
 
@@ -243,17 +252,17 @@ def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure
         except NotAttacked as reason:
             figures += truth.not_attacked(victim, reason)
     for group in [*groups, *([together(groups)] if groups else [])]:
-        made = group_figures(truth, group)
-        figures += made
-        truth.scores.append(item_table(truth, group, made))
+        measured = group_figures(truth, group)
+        figures += measured
+        truth.scores.append(item_table(truth, group, measured))
     return figures
 
 
-def _group(truth: Truth, audit: Audited, told: Told) -> Group:
+def _group(truth: Truth, audit: Audited, answers: Told) -> Group:
     """Join a victim's scores with the truth, members first. Raises `NotAttacked` for fewer than two of either kind."""
     model = truth.threat_model
     alone = model.colluder and not model.server
-    candidates = asked_candidates(truth.graph, audit, truth.colluders, truth.seed, alone=alone)[told.known]
+    candidates = asked_candidates(truth.graph, audit, truth.colluders, truth.seed, alone=alone)[answers.known]
     order = np.argsort(candidates)
     member = candidates[order] < len(audit.members)
     m, c = int(member.sum()), int((~member).sum())
@@ -261,7 +270,7 @@ def _group(truth: Truth, audit: Audited, told: Told) -> Group:
         raise NotAttacked(f"{TOO_FEW} that the adversary can be asked about")
     client = truth.own(audit.name)
     triples = audit.triples[candidates[order]]
-    ways, guesses = ({name: values[order] for name, values in part.items()} for part in (told.ways, told.guesses))
+    ways, guesses = ({name: values[order] for name, values in part.items()} for part in (answers.ways, answers.guesses))
     unfair = []  # what tells members from controls although no adversary has it
     for name, scorer in data_scorers(client, audit).items():
         values = scorer(triples)

@@ -66,7 +66,7 @@ def dyadic_tpr(
     wide = proportion(reached.value * count, count, compared=compared)
     tail = 0.025 / compared
     descending = np.sort(controls)[::-1]
-    exceeding = [min(c - 1, round(one * c / usable)) for one in binom.ppf([tail, 1 - tail], usable, max_fpr)]
+    exceeding = [min(c - 1, round(quantile * c / usable)) for quantile in binom.ppf([tail, 1 - tail], usable, max_fpr)]
     least, most = (float((members > descending[number]).mean()) for number in exceeding)
     low = reached.value - math.hypot(reached.value - wide.low, max(0.0, reached.value - least))
     high = reached.value + math.hypot(wide.high - reached.value, max(0.0, most - reached.value))
@@ -100,11 +100,11 @@ def dyadic_mean(values: np.ndarray, ends: np.ndarray, *, compared: int = 1) -> E
     return Estimate(share, min(share, wide.low), max(share, wide.high), n, method)
 
 
-def _design_effect(found: np.ndarray, placed: np.ndarray, ends: np.ndarray) -> float:
+def _design_effect(exceeds: np.ndarray, placed: np.ndarray, ends: np.ndarray) -> float:
     """Variance of a mean over that of as many independent triples: of what is found (bool `[k]`) or of their places among the
     others (float `[k]`), whichever is larger; at least 1."""
     effects = [1.0]
-    for values in (found.astype(np.float64), placed):
+    for values in (exceeds.astype(np.float64), placed):
         influence = (values - values.mean()) / len(values)
         if (alone := float(influence @ influence)) > 0:
             effects.append(_dyadic(influence, ends) / alone)
@@ -135,7 +135,7 @@ def spearman(scores: np.ndarray, values: np.ndarray, *, compared: int = 1) -> Es
         raise ValueError(
             f"scores and values need the same items, at least {LEAST}; got {len(scores)} and {len(values)}"
         )
-    ranks = [rankdata(one) - (len(scores) + 1) / 2 for one in (scores, values)]
+    ranks = [rankdata(column) - (len(scores) + 1) / 2 for column in (scores, values)]
     size = math.sqrt(float((ranks[0] ** 2).sum()) * float((ranks[1] ** 2).sum()))
     correlation = float(ranks[0] @ ranks[1]) / size if size > 0 else 0.0
     half = critical_value(compared) * math.sqrt((1 + correlation**2 / 2) / (len(scores) - 3))

@@ -1,4 +1,4 @@
-"""What an active adversary costs everybody: utility lost against the same run without it, and honest rows that a defense cut.
+"""Damage by an active adversary: utility lost against the same run without it, and honest rows that a defense cut.
 
     figures = damage(truth, {"plain": attacked}, ["hospital-1"])
 

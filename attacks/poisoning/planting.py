@@ -1,4 +1,4 @@
-"""Whether false triples that were planted are believed: ranks in each victim's model, beside false triples that nobody planted.
+"""Success of planting false triples: their ranks in each victim's model, beside false triples that nobody planted.
 
     figures = score_planted(Planted({"hospital-2": FalseTriples(planted, control)}, attacked), truth)
 
@@ -51,27 +51,28 @@ class FalseTriples(NamedTuple):
 
 
 def draw_false(
-    known: np.ndarray, count: int, rng: np.random.Generator, entities: Collection[str] | None = None
+    true_triples: np.ndarray, count: int, rng: np.random.Generator, entities: Collection[str] | None = None
 ) -> FalseTriples:
     """Draw so many false triples to plant and to compare with; fewer where there are not as many, half of them each.
 
-    A false triple has a head of the known triples, and a relation and a tail of theirs that the head has in none of them. What is
+    A false triple has a head of the true triples, and a relation and a tail of theirs that the head has in none of them. What is
     true at any client is none (`without_true`): the evaluator leaves it out, since no adversary knows it.
 
     Source: Ma et al. 2024, "Poisoning Attack on Federated Knowledge Graph Embedding" (WWW), and its code (FKGEPoison), which draw
     relation and tail among those of one victim's triples, unlike those of one of the head's. Differs: unlike those of all of its.
 
     Args:
-        known: names of true triples, object `[n, 3]`. entities: among these heads and tails are drawn; None: any of theirs.
+        true_triples: of names, object `[n, 3]`, known to the adversary.
+        entities: heads and tails are drawn among these; None: any of theirs.
     """
     relations: dict[str, set[str]] = {}
     tails: dict[str, set[str]] = {}
-    for head, relation, tail in known:
+    for head, relation, tail in true_triples:
         relations.setdefault(head, set()).add(relation)
         tails.setdefault(head, {head}).add(tail)
-    heads = [head for head in known[:, 0] if entities is None or head in entities]
-    kinds = sorted(set(known[:, 1]))
-    ends = sorted(tail for tail in set(known[:, 2]) if entities is None or tail in entities)
+    heads = [head for head in true_triples[:, 0] if entities is None or head in entities]
+    kinds = sorted(set(true_triples[:, 1]))
+    ends = sorted(tail for tail in set(true_triples[:, 2]) if entities is None or tail in entities)
     drawn: dict[tuple[str, str, str], None] = {}
     for _ in range(TRIALS * 2 * count if heads and ends else 0):
         head, relation, tail = (pool[int(rng.integers(len(pool)))] for pool in (heads, kinds, ends))
@@ -141,8 +142,8 @@ class Planted(NamedTuple):
 def train_with(laboratory: Laboratory, make: Mapping[str, Callable[[], Adversary]], begins: int) -> Attacked:
     """Train the run once more with each of these adversaries."""
     runs, acts = {}, {}
-    for way, one in make.items():
-        adversary = one()
+    for way, make_adversary in make.items():
+        adversary = make_adversary()
         view = laboratory.train(adversary)
         runs[way], acts[way] = view.run, adversary.acts
         if view.round < adversary.acts:
@@ -191,12 +192,12 @@ def score_planted(claims: Planted, truth: Truth) -> list[Figure]:
             figures += truth.not_attacked(victim, reason, [HITS, "mrr"])
             continue
         place = truth.index(victim)
-        own = {way: tail_ranks(run, place, planted) for way, run in attacked.items()}
-        own["clean run"] = tail_ranks(truth.result, place, planted)
+        rank_of = {way: tail_ranks(run, place, planted) for way, run in attacked.items()}
+        rank_of["clean run"] = tail_ranks(truth.result, place, planted)
         for way, run in attacked.items():
-            own[f"control, {way}"] = tail_ranks(run, place, control)
-        ranks.append(own)
-        figures += _figures(truth, victim, own, list(attacked), remark)
+            rank_of[f"control, {way}"] = tail_ranks(run, place, control)
+        ranks.append(rank_of)
+        figures += _figures(truth, victim, rank_of, list(attacked), remark)
     if ranks:
         together = {name: np.concatenate([rank[name] for rank in ranks]) for name in ranks[0]}
         figures += _figures(truth, ALL, together, list(attacked), remark, num_attacked=len(ranks))
@@ -205,8 +206,8 @@ def score_planted(claims: Planted, truth: Truth) -> list[Figure]:
 
 def tail_ranks(result: KgeResult, place: int, triples: np.ndarray) -> np.ndarray:
     """Filtered ranks of tails in what a client predicts with, float64 `[n]`; triples in its local ids."""
-    own = "trained" if result.options.evaluates_before_broadcast else "tables"
-    model, tables = result.predictor("private" if result.private else own, place)
+    stage = "trained" if result.options.evaluates_before_broadcast else "tables"
+    model, tables = result.predictor("private" if result.private else stage, place)
     client = result.graph.clients[place]
     true_tails = KnownTriples.build(client.triples, "tail", client.num_relations)
     return filtered_ranks(model, tables.entities, tables.relations, triples, [true_tails])[:, 0]

@@ -53,12 +53,12 @@ class ShadowModel:
     """The server's own model of some triples.
 
     Args:
-        known, planted: int64 `[n, 3]` in rows of the table and numbers of relations. copies: of each planted one.
+        true_triples, planted: int64 `[n, 3]` in rows of the table and numbers of relations. copies: of each planted one.
     """
 
-    def __init__(self, known: np.ndarray, planted: np.ndarray, copies: int, options: KgeOptions) -> None:
+    def __init__(self, true_triples: np.ndarray, planted: np.ndarray, copies: int, options: KgeOptions) -> None:
         empty = np.zeros((0, 3), dtype=np.int64)
-        graph = ClientGraph.from_global("shadow", np.concatenate([known, planted]), empty, empty)
+        graph = ClientGraph.from_global("shadow", np.concatenate([true_triples, planted]), empty, empty)
         plain = msgspec.structs.replace(
             options,
             algorithm="fede",
@@ -68,7 +68,9 @@ class ShadowModel:
             negative_scope="own",
             rank_scope="own",
         )
-        rows = np.concatenate([np.arange(len(known)), len(known) + np.tile(np.arange(len(planted)), copies)])
+        rows = np.concatenate(
+            [np.arange(len(true_triples)), len(true_triples) + np.tile(np.arange(len(planted)), copies)]
+        )
         self.rows = torch.from_numpy(graph.entity_ids.copy())
         self._stack = ClientStack([graph], [_SHADOW_KEY], plain.kge_model(), plain.seed, plain.torch_device())
         self._trainer = LocalTrainer(self._stack, plain, subsets={0: TrainingSubset(graph.train, rows)})
@@ -91,20 +93,20 @@ class ShadowHolder(Adversary):
     """The server.
 
     Args:
-        held: by client (its party's name) the rows of the table that it is sent, in their order; empty where uploads are summed
-            and what is sent is the whole table.
+        rows_sent: by client (its party's name) the rows of the table that it is sent, in their order; empty where uploads are
+            summed, since the whole table is sent then.
         holders: int64 `[N]`, how many clients hold each row.
         what: names known and planted triples, and the copies, in the run's identity.
         begins: the round whose broadcast its shadow model starts from, which is honest itself.
     """
 
     def __init__(
-        self, shadow: ShadowModel, held: Mapping[str, np.ndarray], holders: np.ndarray, what: str, begins: int = 0
+        self, shadow: ShadowModel, rows_sent: Mapping[str, np.ndarray], holders: np.ndarray, what: str, begins: int = 0
     ) -> None:
         super().__init__(SERVER)
         self.begins, self.watches = begins, 1
         self.shadow, self._what = shadow, what
-        self._held = {party: torch.from_numpy(rows) for party, rows in held.items()}
+        self._held = {party: torch.from_numpy(rows) for party, rows in rows_sent.items()}
         self._holders = torch.from_numpy(holders)
         self._round = -1
         self._sent = torch.empty(0)  # the whole table, as was sent last
@@ -114,6 +116,7 @@ class ShadowHolder(Adversary):
         return f"{super().identity()} {self._what}"
 
     def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
+        """Mix the shadow model's rows into those that are sent, as if it were one more client."""
         if table != "entities":
             return rows
         if not len(self._sent):
@@ -173,12 +176,12 @@ def _check_mean(settings: PublicSettings) -> None:
 
 
 def _adversary(
-    view: KgeView, laboratory: Laboratory, known: np.ndarray, planted: np.ndarray, copies: int, begins: int
+    view: KgeView, laboratory: Laboratory, true_triples: np.ndarray, planted: np.ndarray, copies: int, begins: int
 ) -> ShadowHolder:
     """The server with what it knows: names of rows, and how many clients hold each.
 
     Args:
-        known, planted: triples of names, object `[n, 3]`.
+        true_triples, planted: triples of names, object `[n, 3]`.
     """
     secure = view.secure.get("entities")
     if secure is None:
@@ -189,14 +192,14 @@ def _adversary(
         holders = np.bincount([row_of[name] for name in uploaded], minlength=len(names))
     else:
         row_of, rows = {name: row for row, name in enumerate(secure.names)}, {}
-        holders = np.max([one.sums()[1] for one in secure.opened], axis=0)
-    kinds = {name: number for number, name in enumerate(sorted({*known[:, 1], *planted[:, 1]}))}
+        holders = np.max([opened.sums()[1] for opened in secure.opened], axis=0)
+    kinds = {name: number for number, name in enumerate(sorted({*true_triples[:, 1], *planted[:, 1]}))}
 
     def numbers(triples: np.ndarray) -> np.ndarray:
         named = np.array([(row_of[head], kinds[kind], row_of[tail]) for head, kind, tail in triples]).reshape(-1, 3)
         return np.unique(named, axis=0).astype(np.int64)
 
-    triples = numbers(known), numbers(planted)
+    triples = numbers(true_triples), numbers(planted)
     digest = hashlib.sha256(np.concatenate(triples).astype("<i8").tobytes()).hexdigest()[:16]
     seed = int(generator(laboratory.seed, "shadow model").integers(2**31))
     shadow = ShadowModel(*triples, copies, laboratory.settings.options(seed))

@@ -62,7 +62,7 @@ WITHOUT_LINKS: tuple[Inference, ...] = ("score", "learned")
 
 
 class Nothing(NamedTuple):
-    """Why an adversary can claim nothing of a victim; `aligned`: see `Knowledge`."""
+    """Reason why an adversary can claim nothing of a victim; `aligned`: see `Knowledge`."""
 
     reason: str
     aligned: bool
@@ -150,12 +150,11 @@ def claim(
         return Nothing(reason, knowledge.aligned)
     assert guesser is not None
     guesses: dict[Inference, EntityGuesses] = {}
-    for infer, wanted in (
-        (infer_entities, BY_VECTOR),
-        (infer_entities_nearest, ("names", "learned", "combined", "mlp")),
-    ):
-        if set(wanted) & set(inferences):
-            guesses |= dict.fromkeys((by for by in inferences if by in wanted), infer(guesser, victim))
+    by_vector: list[Inference] = [by for by in inferences if by in BY_VECTOR]
+    by_row: list[Inference] = [by for by in inferences if by not in BY_VECTOR]
+    for infer, ways in ((infer_entities, by_vector), (infer_entities_nearest, by_row)):
+        if ways:
+            guesses |= dict.fromkeys(ways, infer(guesser, victim))
     return Claims(victim, knowledge, {by: guesses[by] for by in inferences}, guesser, rankings)
 
 
@@ -195,56 +194,57 @@ def score(claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], 
             _count(truth, count, claims_of, holdings)
             _count_exposed(count, claims_of, holdings)
         if isinstance(claims_of, Claims):
-            learned_ways = (way for way in LEARNED_WAYS if way in inferences)
-            note = next((claims_of.guesser.learner_of(way).note for way in learned_ways), None)
+            guesser = claims_of.guesser
+            note = next((guesser.learner(way).note for way in LEARNED_WAYS if way in inferences), None)
         counts.append(count)
         truth.scores.append(count.items)
     return figures_of(truth, inferences, counts, note, published=published)
 
 
-def _count(truth: Truth, counts: Counts, claims: Claims, held: _Held) -> None:
+def _count(truth: Truth, counts: Counts, claims: Claims, holdings: _Held) -> None:
     """Count what is right of what was claimed of one victim, what could be, and what guesses would be."""
     victim, knowledge = claims.victim, claims.knowledge
-    rows, names = held.places(victim, "entities"), held.names
-    named, rebuilt = knowledge.attainable(names, held.pairs, held.relations)
+    rows, names = holdings.places(victim, "entities"), holdings.names
+    named, rebuilt = knowledge.attainable(names, holdings.pairs, holdings.relations)
     counts.entities_attainable, counts.triples_attainable = float(named.sum()), float(rebuilt.sum())
-    counts.remark = None if rebuilt.any() else why_no_triple(named, shares_relation=held.shares_relation)
-    guesses = _arranged(claims, rows[: held.num_entities])
+    counts.remark = None if rebuilt.any() else why_no_triple(named, shares_relation=holdings.shares_relation)
+    guesses = _arranged(claims, rows[: holdings.num_entities])
     guessed = claims.relations(
-        rows[held.pairs],
-        held.places(victim, "relations")[held.train[:, 1]],
-        {by: of_entities.names[held.pairs] for by, of_entities in guesses.items()},
+        rows[holdings.pairs],
+        holdings.places(victim, "relations")[holdings.train[:, 1]],
+        {by: of_entities.names[holdings.pairs] for by, of_entities in guesses.items()},
     )
     named_right: dict[Inference, np.ndarray] = {by: of_entities.names == names for by, of_entities in guesses.items()}
     right: dict[Inference, np.ndarray] = {
-        by: named_right[by][held.pairs].all(axis=1) & (relations == held.relations) for by, relations in guessed.items()
+        by: named_right[by][holdings.pairs].all(axis=1) & (relations == holdings.relations)
+        for by, relations in guessed.items()
     }
     counts.entities, counts.triples = (
-        {by: float(of_inference.sum()) for by, of_inference in made.items()} for made in (named_right, right)
+        {by: float(of_inference.sum()) for by, of_inference in right_by.items()} for right_by in (named_right, right)
     )
     best = max(named_right, key=lambda by: named_right[by].sum())
     chance = knowledge.chance_of_name(names)
-    base = _guess(counts, claims, held, chance, guesses[best])
-    counts.items = _items(victim, held, guesses, named_right, guessed, right, base)
+    base = _guess(counts, claims, holdings, chance, guesses[best])
+    counts.items = _items(victim, holdings, guesses, named_right, guessed, right, base)
     if "entities" in victim.claims:
-        counts.sources = victim.claims["entities"].sources[rows[: held.num_entities][named_right[best]]]
+        counts.sources = victim.claims["entities"].sources[rows[: holdings.num_entities][named_right[best]]]
     elif truth.options.unlinked_heads:  # of sums, which rows a victim holds is a claim already, which would count twice
-        counts.unlinked = _unlinked(truth, claims, held, named_right[best], chance)
+        counts.unlinked = _unlinked(truth, claims, holdings, named_right[best], chance)
 
 
 def _unlinked(
-    truth: Truth, claims: Claims, held: _Held, entity_right: np.ndarray, chance: np.ndarray
+    truth: Truth, claims: Claims, holdings: _Held, entity_right: np.ndarray, chance: np.ndarray
 ) -> list[Unlinked]:
     """The attack that is not told which pairs are linked, by each inference that ranks pairs."""
     rng = generator(truth.seed, "unlinked heads", claims.victim.name)
     heads = sample_heads(len(entity_right), truth.options.unlinked_heads, rng)
-    rows = held.places(claims.victim, "entities")[: held.num_entities]
+    rows = holdings.places(claims.victim, "entities")[: holdings.num_entities]
     return [
         measure_unlinked(
             PairRanking(heads, ranking.scores[:, rows], ranking.relations[:, rows]),
             claims.guesser.colluder,
-            held.train,
-            held.relation_names,
+            holdings.train,
+            holdings.relation_names,
             entity_right=entity_right,
             chance=chance,
             rng=rng,
@@ -263,8 +263,8 @@ class _Held:
 
     def __init__(self, truth: Truth, victim: str) -> None:
         result, graph, colluders = truth.result, truth.own(victim), [truth.own(name) for name in truth.colluders]
-        own, *others = (set(client.relation_ids[client.train[:, 1]]) for client in (graph, *colluders))
-        self.shares_relation = bool(own & set().union(*others))
+        victim_relations, *others = (set(client.relation_ids[client.train[:, 1]]) for client in (graph, *colluders))
+        self.shares_relation = bool(victim_relations & set().union(*others))
         self._row_names, self._rows_of = result.row_names, partial(truth.rows_of, victim)
         self.train = graph.train
         self.entity_names = np.array(result.graph.entities, dtype=object)[graph.entity_ids]
@@ -282,7 +282,7 @@ class _Held:
         return np.array([claimed.get(name, -1) for name in names], dtype=np.int64)
 
 
-def _count_published(counts: Counts, claims: Claims, held: _Held) -> None:
+def _count_published(counts: Counts, claims: Claims, holdings: _Held) -> None:
     """Count as FedR's notebooks do, so that Tables 1 and 4 of fedr.txt can be met with the definitions that made them.
 
     These are not what the paper's text says. Of FedE, "ERR" is the share of the victim's entities that are in the leaked pool;
@@ -296,8 +296,8 @@ def _count_published(counts: Counts, claims: Claims, held: _Held) -> None:
     victim, colluder = claims.victim, claims.guesser.colluder
     if victim.claims:
         raise ThreatModelError("metric published counts uploads in clear; take metric paper where they are summed")
-    rows, pool = held.places(victim, "entities")[: held.num_entities], colluder.entity_names
-    names, pairs = held.names[np.argsort(rows)], rows[held.pairs]
+    rows, pool = holdings.places(victim, "entities")[: holdings.num_entities], colluder.entity_names
+    names, pairs = holdings.names[np.argsort(rows)], rows[holdings.pairs]
     named = np.isin(names, pool)
     if victim.relations is not None:
         right, chance, linked = (
@@ -312,30 +312,30 @@ def _count_published(counts: Counts, claims: Claims, held: _Held) -> None:
         leaked = torch.from_numpy(order[np.searchsorted(pool, names[pairs[both_named]], sorter=order)])
         heads, tails = (colluder.shared_entities[leaked[:, end]] for end in (0, 1))
         best = best_relations(claims.guesser.model, colluder.relations, heads, tails, "cosine")
-        true = held.relations[both_named]
+        true = holdings.relations[both_named]
         counts.entities, counts.entities_baseline = {PAPER: int(named.sum())}, int(named.sum())
         counts.triples = {PAPER: int((colluder.relation_names[best] == true).sum())}
         counts.triples_baseline = int((true == colluder.majority_relation).sum())
     counts.triples_prior = counts.triples_baseline
 
 
-def _count_exposed(counts: Counts, claims: Claims, held: _Held) -> None:
+def _count_exposed(counts: Counts, claims: Claims, holdings: _Held) -> None:
     """Count what is right by the names that the protocol shows, and relations guessed from names alone."""
-    shown = claims.knowledge.exposed_names(held.names)
-    named = shown == held.names
-    both = named[held.pairs].all(axis=1)
-    guesses = (claims.guesser.colluder.majority_relation, claims.guesser.names.predict(*shown[held.pairs].T))
+    shown = claims.knowledge.exposed_names(holdings.names)
+    named = shown == holdings.names
+    both = named[holdings.pairs].all(axis=1)
+    guesses = (claims.guesser.colluder.majority_relation, claims.guesser.names.predict(*shown[holdings.pairs].T))
     counts.entities_exposed = float(named.sum())
-    counts.triples_exposed = float(max((both & (relation == held.relations)).sum() for relation in guesses))
+    counts.triples_exposed = float(max((both & (relation == holdings.relations)).sum() for relation in guesses))
 
 
-def _guess(counts: Counts, claims: Claims, held: _Held, chance: np.ndarray, best: EntityGuesses) -> np.ndarray:
+def _guess(counts: Counts, claims: Claims, holdings: _Held, chance: np.ndarray, best: EntityGuesses) -> np.ndarray:
     """Count what adversaries without embeddings would have right; the chance of each triple by the better of them."""
     counts.entities_baseline = float(chance.sum())
-    pair_chance = chance_of_pair(chance, held.pairs)
-    majority = prior = pair_chance * (held.relations == claims.guesser.colluder.majority_relation)
+    pair_chance = chance_of_pair(chance, holdings.pairs)
+    majority = prior = pair_chance * (holdings.relations == claims.guesser.colluder.majority_relation)
     if claims.victim.entity_names is not None:
-        prior = pair_chance * (claims.guesser.names.predict(*best.names[held.pairs].T) == held.relations)
+        prior = pair_chance * (claims.guesser.names.predict(*best.names[holdings.pairs].T) == holdings.relations)
     counts.triples_baseline, counts.triples_prior = float(majority.sum()), float(prior.sum())
     return prior if counts.triples_prior > counts.triples_baseline else majority
 
@@ -362,7 +362,7 @@ def _arranged(claims: Claims, rows: np.ndarray) -> dict[Inference, EntityGuesses
 
 def _items(
     victim: VictimView,
-    held: _Held,
+    holdings: _Held,
     named: Mapping[Inference, EntityGuesses],
     named_right: Mapping[Inference, np.ndarray],
     guessed: dict[Inference, np.ndarray],
@@ -375,13 +375,13 @@ def _items(
         named, guessed: by inference, the name of each entity and the relation of each triple. named_right, right: whether the
             name, and the whole triple, is right.
     """
-    heads, tails = held.pairs.T
+    heads, tails = holdings.pairs.T
     best = max(right, key=lambda by: right[by].sum())
     best_named = max(named_right, key=lambda by: named_right[by].sum())
     entities = pd.DataFrame(
         {
             "item": "entity",
-            "head": held.names,
+            "head": holdings.names,
             "guessed_head": named[best_named].names,
             "score": named[best_named].cosines.astype(np.float64),
             "right": named_right[best_named],
@@ -391,9 +391,9 @@ def _items(
     triples = pd.DataFrame(
         {
             "item": "triple",
-            "head": held.entity_names[heads],
-            "relation": held.relations,
-            "tail": held.entity_names[tails],
+            "head": holdings.entity_names[heads],
+            "relation": holdings.relations,
+            "tail": holdings.entity_names[tails],
             "guessed_head": named[best].names[heads],
             "guessed_relation": guessed[best],
             "guessed_tail": named[best].names[tails],

@@ -60,7 +60,7 @@ class EntityGuesses(NamedTuple):
 
 
 def nothing_to_attack(view: KgeView, victim: VictimView) -> str | None:
-    """Why the attack cannot even start on this victim, or None when it can."""
+    """Return why the attack cannot start on this victim; None if it can."""
     if victim.entities is None and victim.relations is None:
         return "no sum that this client is in was opened" if view.secure else "no embedding of this client crossed"
     if view.colluder is None:
@@ -86,7 +86,7 @@ def infer_entities(view: Known, victim: VictimView) -> EntityGuesses:
 
 
 def infer_entities_nearest(view: Known, victim: VictimView) -> EntityGuesses:
-    """As `infer_entities`, by the colluder's rows or by those that it was broadcast, whichever the victim's are nearer to.
+    """Infer entities by the colluder's rows or by those of its last broadcast, whichever the victim's rows are nearer to.
 
     A broadcast is the mean of the uploads, the victim's among them, where nothing was added; the colluder's own rows have gone
     their own way in the round. Nearer: by the mean over rows of the greatest cosine. Source: ours.

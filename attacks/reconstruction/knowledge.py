@@ -1,5 +1,5 @@
-"""What an adversary's knowledge gives without any embedding: the chance of a drawn name, and the most that it can output; and the
-names that the protocol exposes whatever was trained.
+"""Baselines and upper bounds of an adversary's knowledge without any embedding: the chance of a drawn name, and the most that it
+can output; and the names that the protocol exposes whatever was trained.
 
     knowledge = Knowledge.of(view, victim)                          # when the attack runs
     named, rebuilt = knowledge.attainable(names, pairs, relations)  # bool [entities], bool [triples], of true names
@@ -20,10 +20,10 @@ from fkgsec.attacks.kge.view import KgeView, VictimView
 NO_NAME = ""  # where the adversary makes no guess
 
 
-def among(names: np.ndarray, known: Iterable[str]) -> np.ndarray:
-    """True for each name that is known, bool `[n]`; by hashing, since sorting 90,000 strings takes seconds."""
-    known = set(known)
-    return np.fromiter((name in known for name in names), dtype=bool, count=len(names))
+def among(names: np.ndarray, others: Iterable[str]) -> np.ndarray:
+    """True for each name that is among others, bool `[n]`; by hashing, since sorting 90,000 strings takes seconds."""
+    members = set(others)
+    return np.fromiter((name in members for name in names), dtype=bool, count=len(names))
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +48,8 @@ class Knowledge:
     @classmethod
     def of(cls, view: KgeView, victim: VictimView) -> Knowledge:
         """That of a view."""
-        own, summed = view.colluder, "entities" in victim.claims
-        leaked = frozenset(() if own is None else own.entity_names)
+        colluder, summed = view.colluder, "entities" in victim.claims
+        leaked = frozenset(() if colluder is None else colluder.entity_names)
         drawn, chance, namable = leaked, 1 / max(1, len(leaked)), leaked
         read = victim.entity_names is not None
         if summed:
@@ -60,7 +60,7 @@ class Knowledge:
             drawn, chance = None if aligned else namable, claimed / max(1, len(namable))
         elif read:
             drawn = namable = None
-        relations = set(() if own is None else own.relation_names)
+        relations = set(() if colluder is None else colluder.relation_names)
         if "relations" in victim.claims:
             relations |= {name for name in victim.claims["relations"].names if name is not None}
         exposed: frozenset[str] | None = leaked if victim.origin == "uploaded" else frozenset()
@@ -105,7 +105,7 @@ def chance_of_pair(chance: np.ndarray, pairs: np.ndarray) -> np.ndarray:
 
 
 def why_no_triple(named: np.ndarray, *, shares_relation: bool) -> str:
-    """Why nothing of a victim is attainable: `named` of its entities, and whether it has a relation of the colluder's."""
+    """Return why nothing of a victim is attainable: `named` of its entities, and whether it shares a relation."""
     if not shares_relation:
         return (
             "no relation is shared with the colluder, as in every federation divided by relations, so TRR is 0 by construction "

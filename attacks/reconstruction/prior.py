@@ -84,9 +84,9 @@ class _Counts:
         self.frequency = np.bincount(self.triples[:, 1], minlength=num_relations)
         self.with_name: dict[int, np.ndarray] = {}
         for end in ENDS:
-            known = self.triples[self.triples[:, end] >= 0]
+            named = self.triples[self.triples[:, end] >= 0]
             self.with_name[end] = np.zeros((num_names, num_relations), dtype=np.float32)
-            np.add.at(self.with_name[end], (known[:, end], known[:, 1]), 1)
+            np.add.at(self.with_name[end], (named[:, end], named[:, 1]), 1)
 
     def log_likelihood(self, end: int, smoothing: float) -> np.ndarray:
         counts = self.with_name[end]
@@ -98,7 +98,7 @@ class _Counts:
         total = {end: self.with_name[end].sum(axis=0) for end in ENDS}
         log_frequency = np.log(self.frequency)
         triples = self.triples[self.frequency[self.triples[:, 1]] > 1]
-        found = 0.0
+        total_likelihood = 0.0
         for start in range(0, len(triples), TRIPLES_AT_ONCE):
             block = triples[start : start + TRIPLES_AT_ONCE]
             rows, relations = np.arange(len(block)), block[:, 1]
@@ -113,5 +113,5 @@ class _Counts:
                     (counts[names, true] - 1 + smoothing) / (total[end][true] - 1 + smoothing * len(counts))
                 )
             scores[rows, relations] = own_frequency
-            found += float(log_softmax(scores, axis=1)[rows, relations].sum())
-        return found / max(1, len(triples))
+            total_likelihood += float(log_softmax(scores, axis=1)[rows, relations].sum())
+        return total_likelihood / max(1, len(triples))

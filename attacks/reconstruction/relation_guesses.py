@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
+from typing import get_args
 
 import numpy as np
 import torch
@@ -23,7 +24,7 @@ import torch
 from fkgsec.attacks.kge.view import ColluderKnowledge, VictimView
 from fkgsec.attacks.options import Inference
 from fkgsec.attacks.reconstruction.inference import ByVector, infer_relations
-from fkgsec.attacks.reconstruction.learned import RelationLearner, learn_relations
+from fkgsec.attacks.reconstruction.learned import RelationLearner, Way, learn_relations
 from fkgsec.attacks.reconstruction.prior import NamePosterior, fit_names
 from fkgsec.attacks.uploads.links import LinkLearner, learn_links
 from fkgsec.kge.models import KgeModel
@@ -31,7 +32,7 @@ from fkgsec.kge.models import KgeModel
 NAMES_WEIGHT = 0.5  # of the names' log-posterior beside that of the rows
 PAIRS_AT_ONCE = 16_384
 BY_VECTOR: tuple[ByVector, ...] = ("cosine", "score")
-LEARNED_WAYS = ("learned", "mlp")
+LEARNED_WAYS: tuple[Way, ...] = get_args(Way)
 
 
 class RelationGuesser:
@@ -43,22 +44,17 @@ class RelationGuesser:
     def __init__(self, model: KgeModel, colluder: ColluderKnowledge, seed: int) -> None:
         self.model, self.colluder, self.seed = model, colluder, seed
         self._by_vector: dict[tuple[str, str, ByVector], np.ndarray] = {}
+        self._learners: dict[Way, RelationLearner] = {}
 
-    @cached_property
-    def learner(self) -> RelationLearner:
-        return learn_relations(self.model, self.colluder, self.seed)
-
-    @cached_property
-    def perceptron(self) -> RelationLearner:
-        return learn_relations(self.model, self.colluder, self.seed, "mlp")
+    def learner(self, way: Way) -> RelationLearner:
+        """Return the classifier of a way, which is trained once."""
+        if way not in self._learners:
+            self._learners[way] = learn_relations(self.model, self.colluder, self.seed, way)
+        return self._learners[way]
 
     @cached_property
     def links(self) -> LinkLearner | None:
-        return learn_links(self.model, self.colluder, self.learner, self.seed)
-
-    def learner_of(self, way: str) -> RelationLearner:
-        """Return the trained classifier of a way."""
-        return self.learner if way == "learned" else self.perceptron
+        return learn_links(self.model, self.colluder, self.learner("learned"), self.seed)
 
     @cached_property
     def names(self) -> NamePosterior:
@@ -92,8 +88,8 @@ class RelationGuesser:
             for by in probable:
                 best[by][block] = posteriors[by].argmax(axis=1)
         for by in LEARNED_WAYS:
-            if by in probable and self.learner_of(by).classifier is None:
-                best[by][:] = self.learner_of(by).constant
+            if by in probable and self.learner(by).classifier is None:
+                best[by][:] = self.learner(by).constant
         for by, places in best.items():
             guesses[by] = self.colluder.relation_names[places]
         return guesses
@@ -106,19 +102,16 @@ class RelationGuesser:
         tails: np.ndarray,
         inferences: Sequence[Inference],
     ) -> dict[Inference, np.ndarray]:
-        """Log-probability of each relation of each pair, float32 `[P, R]`, by names, by rows and by both."""
+        """Log-probability of each relation of each pair, float32 `[P, R]`, by each inference that is not `BY_VECTOR`."""
         assert victim.entities is not None
-        by_names = by_rows = by_perceptron = np.zeros((len(pairs), 1), dtype=np.float32)
-        head_rows, tail_rows = (victim.entities[torch.from_numpy(pairs[:, end].copy())] for end in (0, 1))
+        posteriors: dict[Inference, np.ndarray] = {}
         if "names" in inferences or "combined" in inferences:
-            by_names = self.names.log_posterior(heads, tails)
-        if "learned" in inferences or "combined" in inferences:
-            by_rows = self.learner.log_posterior(head_rows, tail_rows)
-        if "mlp" in inferences:
-            by_perceptron = self.perceptron.log_posterior(head_rows, tail_rows)
-        return {
-            "names": by_names,
-            "learned": by_rows,
-            "combined": by_rows + NAMES_WEIGHT * by_names,
-            "mlp": by_perceptron,
-        }
+            posteriors["names"] = self.names.log_posterior(heads, tails)
+        needed = {"learned" if by == "combined" else by for by in inferences}
+        for way in LEARNED_WAYS:
+            if way in needed:
+                rows = (victim.entities[torch.from_numpy(pairs[:, end].copy())] for end in (0, 1))
+                posteriors[way] = self.learner(way).log_posterior(*rows)
+        if "combined" in inferences:
+            posteriors["combined"] = posteriors["learned"] + NAMES_WEIGHT * posteriors["names"]
+        return posteriors

@@ -69,18 +69,21 @@ def figures_of(
             one inference.
     """
     groups = [(count.victim, [count]) for count in counts] + ([(ALL, counts)] if len(counts) > 1 else [])
-    made = [[_err_and_trr(truth, by, *group, note, published=published) for group in groups] for by in inferences]
-    figures = [figure for pairs in made for pair in pairs for figure in pair]
+    by_inference = [
+        [_err_and_trr(truth, by, *group, note, published=published) for group in groups] for by in inferences
+    ]
+    figures = [figure for pairs in by_inference for pair in pairs for figure in pair]
     if published:
         return figures
-    for (victim, group), pairs in zip(groups, zip(*made, strict=True), strict=True):
+    for (victim, group), pairs in zip(groups, zip(*by_inference, strict=True), strict=True):
         for variants in zip(*pairs, strict=True):
             best = strongest(variants)
             figures.append(msgspec.structs.replace(best, outcomes=_outcomes(best, group)))
         unlinked = group[0].unlinked if len(group) == 1 else []
         for metric in UNLINKED if unlinked else ():
             ways: dict[str, Measure] = {
-                found.inference: partial(at_level, getattr(found, metric), least=0.0) for found in unlinked
+                measured_without.inference: partial(at_level, getattr(measured_without, metric), least=0.0)
+                for measured_without in unlinked
             }
             chance = {"chance": getattr(unlinked[0], f"{metric}_baseline")}
             pairs_of = {"heads": unlinked[0].num_heads, "pairs": unlinked[0].num_pairs}
@@ -113,7 +116,7 @@ def strongest(variants: Sequence[Figure]) -> Figure:
 
 
 def _outcomes(figure: Figure, counts: Sequence[Counts]) -> Outcomes | None:
-    """What the strongest inference has right of each entity or triple; None where a victim could not be attacked."""
+    """Return if the strongest inference is right about each entity or triple; None where a victim could not be attacked."""
     if any(count.reason for count in counts):
         return None
     item = "triple" if figure.metric == "trr" else "entity"
@@ -157,11 +160,11 @@ def _err_and_trr(
             return {"estimate": Estimate(0.0, 0.0, 1.0, num, "not attacked")}
         right = sum(getattr(count, kind).get(inference, 0.0) for count in counts)
         if published:  # FedR's notebooks divide a number of entities by one of triples: the ratio can pass 1
-            found = estimate.exact(right / num, num) if right > num else estimate.proportion(right, num)
-            return {"estimate": found}
+            value = estimate.exact(right / num, num) if right > num else estimate.proportion(right, num)
+            return {"estimate": value}
         most = share(kind, "attainable").value
-        found = estimate.exact(right / num, num) if right > num else estimate.proportion(right, num, attainable=most)
-        return {"estimate": found, "attainable": most, "exposed": share(kind, "exposed")}
+        value = estimate.exact(right / num, num) if right > num else estimate.proportion(right, num, attainable=most)
+        return {"estimate": value, "attainable": most, "exposed": share(kind, "exposed")}
 
     guesses = {"majority": share("triples", "baseline"), "prior": share("triples", "prior")}
     both = {

@@ -1,1 +1,1 @@
-"""What a server learns of single clients although it learns sums alone."""
+"""Attacks by a server on single clients, although it learns sums alone."""

@@ -1,4 +1,4 @@
-"""What one client holds, read off the difference of two secure sums, or off sums of rows that should have been suppressed.
+"""Holdings of a client, read off the difference of two secure sums, or off sums of rows that should have been suppressed.
 
 Threat model of both: "server", active. The first two rounds are trained once more for each victim with the same seed and options.
 
@@ -119,9 +119,9 @@ def score_dropout(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
     if difference is None:
         remark = "no sum without the victim was opened, so there is nothing to compare"
     else:
-        held, uploads = difference
-        share = proportion(int((held == holds).sum()), len(holds))
-        inferred = np.where(held[rows][:, None], uploads[rows] - start, 0.0)
+        is_held, uploads = difference
+        share = proportion(int((is_held == holds).sum()), len(holds))
+        inferred = np.where(is_held[rows][:, None], uploads[rows] - start, 0.0)
     rng = generator(truth.seed, "difference of sums", victim)
     cosines = [mean(update_recovery.cosines(true, guess), rng) for guess in (inferred, np.zeros_like(true))]
     return [
@@ -135,7 +135,7 @@ def score_lies(claims: Lied, truth: Truth) -> list[Figure]:
     number, _, opened = claims
     honest: KgeResult = truth.runs[number]
     table = RECIPES[honest.options.algorithm].shared[0]
-    sums = [one for one in honest.transcript.opened(LAST) if one.table == table and one.total]
+    sums = [entry for entry in honest.transcript.opened(LAST) if entry.table == table and entry.total]
     figures = []
     for victim in truth.victims:
         holds, _ = update_recovery.holds_rows(honest, victim, table)

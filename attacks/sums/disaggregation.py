@@ -1,4 +1,4 @@
-"""What each client's training changed, from the sums of many rounds in which different clients took part (disaggregation).
+"""Changes by each client's training, from the sums of many rounds in which different clients took part (disaggregation).
 
 Threat model: "server", one that follows the protocol, alone. Of each sum it knows who is in it and how many of these hold each
 row. A sum less what its holders had been sent is the sum of their changes; as a client changes a row alike in neighboring rounds,
@@ -49,19 +49,20 @@ def disaggregate(
         sums: of one table in the order of the rounds, from the first one on.
         ridge: penalty on squared changes; 0 without any. half_life: after so many rounds a sum counts half.
     """
-    members = np.array([[party in one.survivors for party in parties] for one in sums], dtype=np.float64)  # [R, C]
-    counts = np.stack([one.sums()[1] for one in sums]).astype(np.float64)  # [R, N]
+    takes_part = [[party in opened.survivors for party in parties] for opened in sums]
+    members = np.array(takes_part, dtype=np.float64)  # [R, C]
+    counts = np.stack([opened.sums()[1] for opened in sums]).astype(np.float64)  # [R, N]
     holds = np.linalg.pinv(members) @ counts > 0.5  # [C, N]
     changes, is_known = _changes(sums)
     window = slice(max(0, len(sums) - SUMS_PER_CLIENT * len(parties)), len(sums))
-    rounds = np.array([one.round for one in sums])[window]
+    rounds = np.array([opened.round for opened in sums])[window]
     weights = 0.5 ** ((rounds[-1] - rounds) / half_life)
     changes_of = np.zeros((len(parties), *changes.shape[1:]))
     patterns, pattern_of = np.unique(np.concatenate([holds, is_known[window]]), axis=1, return_inverse=True)
     for number, pattern in enumerate(patterns.T):
         rows = np.flatnonzero(pattern_of.ravel() == number)
-        held, usable = pattern[: len(parties)], pattern[len(parties) :]
-        design, weighted = (members[window] * held)[usable], (members[window] * held * weights[:, None])[usable]
+        holding, usable = pattern[: len(parties)], pattern[len(parties) :]
+        design, weighted = (members[window] * holding)[usable], (members[window] * holding * weights[:, None])[usable]
         system = np.linalg.pinv(weighted.T @ design + ridge * np.eye(len(parties))) @ weighted.T  # [C, R]
         observed = changes[window][usable][:, rows]
         estimates = np.einsum("cr,rnw->cnw", system, observed)
@@ -74,7 +75,7 @@ def disaggregate(
 
 def _changes(sums: Sequence[Opened]) -> tuple[np.ndarray, np.ndarray]:
     """The sums of changes float64 `[R, N, W]`, and where they are known, bool `[R, N]`: of rows that were summed before."""
-    totals, holders = zip(*(one.sums() for one in sums), strict=True)
+    totals, holders = zip(*(opened.sums() for opened in sums), strict=True)
     sent = np.full_like(totals[0], np.nan)
     changes, is_known = np.zeros((len(sums), *sent.shape)), np.zeros((len(sums), len(sent)), dtype=bool)
     for number, (total, count) in enumerate(zip(totals, holders, strict=True)):
@@ -105,7 +106,7 @@ def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> C
     sums = again.sums_of(table)
     if not sums or sums[-1].round != again.round:
         raise NotAttacked(f"no sum of round {again.round} was opened")
-    if len({frozenset(one.survivors) for one in sums}) < 2:
+    if len({frozenset(opened.survivors) for opened in sums}) < 2:
         raise NotAttacked("the same clients are in every sum")
     parties = again.secure[table].parties
     changes = dict(zip(parties, disaggregate(sums, parties), strict=True))

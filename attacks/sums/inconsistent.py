@@ -1,4 +1,4 @@
-"""One client's upload, taken out of a secure sum by a server that sends the others nonsense (inconsistent broadcast).
+"""Upload of a client, taken out of a secure sum by a server that sends the others nonsense (inconsistent broadcast).
 
 Threat model: "server", one that sends what it likes. After one round it sends all clients but the victim rows of `FAR`, far
 beyond what a sum can hold: they upload the largest value in each number, whatever they train. In the next sum, rows that the
@@ -93,7 +93,7 @@ def left_of_sum(opened: Opened) -> Taken:
 
 
 class Attacked(NamedTuple):
-    """What the server gets of a victim: the run with the attack, see `View.run`, and what is left of its sum."""
+    """Attack on a victim: the run with it, see `View.run`, and what is left of its sum."""
 
     table: Table
     run: int
@@ -123,15 +123,15 @@ def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> d
 @score_each
 def score(truth: Truth, victim: str, claim: Attacked) -> list[Figure]:
     """Compare what is left of the sum with the victim's upload."""
-    table, taken, result = claim.table, claim.taken, truth.runs[claim.run]
+    table, rest, result = claim.table, claim.taken, truth.runs[claim.run]
     names, start, end = update_recovery.client_rows(result, truth.index(victim), table)
-    claimed = taken.rows[update_recovery.table_rows(result, names, table)]
+    claimed = rest.rows[update_recovery.table_rows(result, names, table)]
     is_claimed = np.asarray(~np.isnan(claimed).any(axis=1))
     moved = update_recovery.changed_rows(start, end)
     inferred = np.where(is_claimed[:, None], claimed - start, 0.0)  # no claim is no change
     changes = Changes((end - start)[moved], {SUBTRACTION: inferred[moved]}, None, int(is_claimed[moved].sum()))
     holds, guess = update_recovery.holds_rows(result, victim, table)
-    share = proportion(int((taken.held == holds).sum()), len(holds))
+    share = proportion(int((rest.held == holds).sum()), len(holds))
     rng = generator(truth.seed, "inconsistent broadcast", victim)
     return [
         *update_recovery.figures_of(truth, victim, changes, rng),

@@ -1,4 +1,4 @@
-"""One client's upload, read off a secure sum by a server that does not ask the other clients to train.
+"""Upload of a client, read off a secure sum by a server that does not ask the other clients to train.
 
 Threat model: "server", active. In round 2 the server asks only the victim to train, and then asks all clients to upload. A client
 that does not check the order of requests uploads the server's own broadcast, so that the sum minus (holders - 1) times the

@@ -1,1 +1,1 @@
-"""What a server learns from a victim's uploaded rows."""
+"""Attacks by a server on a victim's uploaded rows."""

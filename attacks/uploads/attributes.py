@@ -1,4 +1,4 @@
-"""What does a sensitive relation say of a victim's entity? Ranked by a server with a colluder's relation rows.
+"""Attribute inference: a server with a colluder's relation rows ranks the answers to a sensitive relation.
 
 Threat model: "identifiers", a server that reads the names of the victims' rows and has a colluder's relation rows and triples.
 For each entity of a victim it orders the answers to a sensitive relation (`FederatedGraph.sensitive`, such as a patient's

@@ -1,4 +1,4 @@
-"""Which triples did a victim train on? Asked of a server that was told some of them.
+"""Membership inference by a server that knows some of the victim's triples.
 
 Threat model: "server+triples", a server that reads the names of rows and has labelled triples of each victim (`auxiliary`, by
 default a tenth of those that the victim trained on). From their rows it fits a vector for each relation, `fit_relations`, and
@@ -95,21 +95,21 @@ def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted:
     if victim.auxiliary is None:
         raise NotAttacked("no triple of it is known")
     place = {name: row for row, name in enumerate(names) if name is not None}
-    told = [triple for triple in victim.auxiliary if triple[0] in place and triple[2] in place]
-    if not told:
+    usable = [triple for triple in victim.auxiliary if triple[0] in place and triple[2] in place]
+    if not usable:
         raise NotAttacked(f"of {len(victim.auxiliary)} auxiliary triples none has rows that were seen")
     kinds_of = {name: number for number, name in enumerate(sorted({triple[1] for triple in victim.auxiliary}))}
-    heads, tails = (torch.tensor([place[triple[end]] for triple in told]) for end in (0, 2))
-    relations = np.array([kinds_of[triple[1]] for triple in told])
+    heads, tails = (torch.tensor([place[triple[end]] for triple in usable]) for end in (0, 2))
+    relations = np.array([kinds_of[triple[1]] for triple in usable])
 
     def scorer(rows: Tensor) -> Scorer:
         # The last one is for relations of no auxiliary triple.
         vectors = fit_relations(model, rows[heads], rows[tails], relations, len(kinds_of) + 1)
 
         def score(triples: np.ndarray) -> np.ndarray:
-            one, other = (rows[torch.tensor([place[name] for name in triples[:, end]])] for end in (0, 2))
+            head_rows, other = (rows[torch.tensor([place[name] for name in triples[:, end]])] for end in (0, 2))
             acting = vectors[torch.tensor([kinds_of.get(name, -1) for name in triples[:, 1]])]
-            return model.pair_scores(model.function.query(one, acting, "tail"), other).double().numpy()
+            return model.pair_scores(model.function.query(head_rows, acting, "tail"), other).double().numpy()
 
         return score
 

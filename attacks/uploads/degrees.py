@@ -1,4 +1,4 @@
-"""How many triples does an entity, or a relation, of a victim stand in? Told by a server alone from the victim's rows.
+"""Degrees of a victim's entities and sizes of its relations, inferred by a server alone from the victim's rows.
 
 Threat model: "server". `degree`, of entities: Spearman's correlation of the number of the victim's training triples at each with
 what the row's `norm` suggests (rows of hubs are short where scores are distances, long where they are products), and how near its

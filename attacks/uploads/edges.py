@@ -1,4 +1,4 @@
-"""Which of a victim's rows are linked? Ranked by a server alone, which knows no name and no triple.
+"""Links between a victim's rows, ranked by a server alone, which knows no name and no triple.
 
 Threat model: "server" alone; where asked for "identifiers", too, where it reads the names of rows and has a colluder's triples.
 It ranks all pairs of a victim's rows (`fkgsec.attacks.uploads.pairs`), however these reached it: uploaded, or, under secure

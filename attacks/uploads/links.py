@@ -1,4 +1,4 @@
-"""Which pairs of rows are linked: a logistic regression trained on the pairs of which the colluder knows it.
+"""Classifier of linked pairs of rows: a logistic regression trained on the pairs of which the colluder knows it.
 
     learner = learn_links(view.model, view.colluder, relations, seed=0)      # `relations`: a `RelationLearner`
     if learner:

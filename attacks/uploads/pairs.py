@@ -67,7 +67,7 @@ def closeness(model: KgeModel, some: Tensor, rows: Tensor) -> np.ndarray:
     Source: ours; the first is the server's inference of links from FedE's rows by distance.
     """
     if model.similarity == kinds.MODULUS or (model.similarity == kinds.DOT and model.function.entity_numbers == 2):
-        some, rows = (torch.hypot(*one.chunk(2, dim=1)) for one in (some, rows))
+        some, rows = (torch.hypot(*matrix.chunk(2, dim=1)) for matrix in (some, rows))
     if model.similarity == kinds.DOT:
         return ((some**2) @ (rows**2).T).sqrt().numpy()
     return (-torch.cdist(some, rows, p=1)).numpy()
@@ -188,7 +188,7 @@ class HeldRows(NamedTuple):
         return cls(0 if rows is None else len(rows), None if claims is None else claims.rows)
 
 
-def local_ids(truth: Truth, victim: str, held: HeldRows, table: Table = "entities") -> np.ndarray:
+def local_ids(truth: Truth, victim: str, held_rows: HeldRows, table: Table = "entities") -> np.ndarray:
     """Local id in `truth.client` of each row that the adversary has of a victim, int64 `[n]`; -1: of none.
 
     Rows that crossed alone are in that order; rows that the adversary attributes to the victim go by their names.
@@ -199,12 +199,12 @@ def local_ids(truth: Truth, victim: str, held: HeldRows, table: Table = "entitie
         if table == "entities"
         else (client.relation_ids, client.num_trained_relations)
     )
-    if held.claimed is None:
-        rows = np.arange(held.number)
+    if held_rows.claimed is None:
+        rows = np.arange(held_rows.number)
         return np.where(rows < count, rows, -1)
     names = np.array(getattr(truth.graph, table), dtype=object)[ids[:count]]
     place = {name: number for number, name in enumerate(names)}
-    return np.array([place.get(truth.result.row_names[table][row], -1) for row in held.claimed], dtype=np.int64)
+    return np.array([place.get(truth.result.row_names[table][row], -1) for row in held_rows.claimed], dtype=np.int64)
 
 
 def linked_pairs(triples: np.ndarray, pairs: Pairs, ids: np.ndarray) -> np.ndarray:

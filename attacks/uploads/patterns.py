@@ -1,4 +1,4 @@
-"""What does it tell which rows a victim sends? Of FedS, whose clients send in most rounds the rows that changed most.
+"""Inference from which rows a victim sends, for FedS, whose clients send in most rounds the rows that changed most.
 
 Threat model: "server"; it sees which rows cross, as one bit each, whatever noise their values have. `degree`: Spearman's
 correlation of how often a row was sent in sparse rounds with the number of the victim's training triples at its entity; or of how

@@ -67,26 +67,26 @@ class Questions(NamedTuple):
 def draw_questions(
     truth: Truth,
     victim: str,
-    known: Callable[[np.ndarray], np.ndarray],
+    is_askable: Callable[[np.ndarray], np.ndarray],
     rng: np.random.Generator,
     excluded: np.ndarray | None = None,
 ) -> Questions:
     """Draw what is asked of a victim.
 
     Args:
-        known: of local triples `[k, 3]`, bool `[k]`: of which the adversary has the names and rows to be asked at all.
+        is_askable: tests local triples `[k, 3]`, bool `[k]`: whether the adversary has the names and rows to be asked.
         excluded: int64 `[k, 3]`, local triples that it was told.
     """
     graph, client = truth.graph, truth.own(victim)
     train = np.unique(client.train, axis=0)
     if excluded is not None:
         train = train[~contains(excluded, train)]
-    train, test = (part[known(part)] for part in (train, np.unique(client.test, axis=0)))
+    train, test = (part[is_askable(part)] for part in (train, np.unique(client.test, axis=0)))
     members, unseen, reason = _matched(graph, client, train, test, rng)
     if not len(train):
         return Questions(members, unseen, train, train, reason)
     trained = train[rng.permutation(len(train))[:MOST_ASKED]]
-    return Questions(members, unseen, trained, _random_pairs(graph, client, train, known, rng), reason)
+    return Questions(members, unseen, trained, _random_pairs(graph, client, train, is_askable, rng), reason)
 
 
 def _matched(
@@ -112,18 +112,18 @@ def _random_pairs(
     graph: FederatedGraph,
     client: ClientGraph,
     train: np.ndarray,
-    known: Callable[[np.ndarray], np.ndarray],
+    is_askable: Callable[[np.ndarray], np.ndarray],
     rng: np.random.Generator,
 ) -> np.ndarray:
     """Pairs of trained entities with relations of trained triples, which no client's triple of any split links."""
     ends = rng.integers(0, client.num_trained_entities, size=(4 * MOST_ASKED, 2))
     relations = train[rng.integers(0, len(train), size=len(ends)), 1]
     drawn = np.unique(np.stack([ends[:, 0], relations, ends[:, 1]], axis=1), axis=0)
-    everywhere = np.concatenate([one.to_global(one.triples)[:, [0, 2]] for one in graph.clients])
+    everywhere = np.concatenate([other.to_global(other.triples)[:, [0, 2]] for other in graph.clients])
     count = len(graph.entities)
     linked = np.unique(np.concatenate([everywhere @ (count, 1), everywhere[:, ::-1] @ (count, 1)]))
     pairs = client.entity_ids[drawn[:, [0, 2]]]
-    drawn = drawn[~np.isin(pairs @ (count, 1), linked) & (pairs[:, 0] != pairs[:, 1]) & known(drawn)]
+    drawn = drawn[~np.isin(pairs @ (count, 1), linked) & (pairs[:, 0] != pairs[:, 1]) & is_askable(drawn)]
     return drawn[rng.permutation(len(drawn))[:MOST_ASKED]]
 
 
@@ -132,9 +132,9 @@ def named(truth: Truth, victim: str, triples: np.ndarray) -> np.ndarray:
     return named_triples(truth.graph, truth.own(victim), triples)
 
 
-def names_scorer(known: np.ndarray) -> Scorer:
+def names_scorer(auxiliary: np.ndarray) -> Scorer:
     """Score by how often the head's and the tail's names stand in the relation, in known triples of names, object `[a, 3]`."""
-    counts = Counter((end, triple[1], triple[end]) for triple in known for end in (0, 2))
+    counts = Counter((end, triple[1], triple[end]) for triple in auxiliary for end in (0, 2))
 
     def score(triples: np.ndarray) -> np.ndarray:
         return np.array(
@@ -144,18 +144,21 @@ def names_scorer(known: np.ndarray) -> Scorer:
     return score
 
 
-def degrees_scorer(known: np.ndarray) -> Scorer:
+def degrees_scorer(auxiliary: np.ndarray) -> Scorer:
     """Score by how many known triples of names, object `[a, 3]`, the head and the tail stand in."""
-    degrees = Counter(name for triple in known for name in (triple[0], triple[2]))
+    degrees = Counter(name for triple in auxiliary for name in (triple[0], triple[2]))
     return lambda triples: np.array([np.log1p(degrees[head]) + np.log1p(degrees[tail]) for head, _, tail in triples])
 
 
 def question_figures(
-    truth: Truth, victim: str, asked: Questions, ways: Mapping[str, Scorer], guesses: Mapping[str, Scorer]
+    truth: Truth, victim: str, questions: Questions, ways: Mapping[str, Scorer], guesses: Mapping[str, Scorer]
 ) -> list[Figure]:
     """AUC and TPR of both questions, by each way and by the strongest; the guesses and chance are the baselines."""
     figures = []
-    parts = (("", asked.members, asked.unseen, asked.reason), ("_pairs", asked.trained, asked.random, None))
+    parts = (
+        ("", questions.members, questions.unseen, questions.reason),
+        ("_pairs", questions.trained, questions.random, None),
+    )
     for suffix, trained, others, reason in parts:
         m, c = len(trained), len(others)
         if reason is None and min(m, c) < 2:

@@ -1,4 +1,4 @@
-"""What a server learns from the uploads of many rounds, where one upload says less (trajectories).
+"""Attacks by a server on the uploads of many rounds (trajectories), which say more than one upload.
 
 Threat models and figures are those of `edges` (a server alone: which pairs of rows are linked) and of `server-aux` (one that was
 told some triples: which others were trained on). Their ways on the last upload are compared with ways that add up all rounds:
@@ -69,20 +69,25 @@ def watch(
     again: KgeView = laboratory.train(rounds=needed)
     assert again.at is not None
     rounds = [again.at(number) for number in chosen]
-    sums = {one.round: one for one in reversed(again.sums_of("entities"))}
+    sums = {opened.round: opened for opened in reversed(again.sums_of("entities"))}
 
     def comparable(victim: VictimView) -> list[VictimView]:
         """Views that have the rows of the last one, and say something that the one before did not."""
         victim.crossed()
-        views = [one for seen in rounds for one in seen.victims if one.name == victim.name and one.entities is not None]
+        views = [
+            victim_seen
+            for seen in rounds
+            for victim_seen in seen.victims
+            if victim_seen.name == victim.name and victim_seen.entities is not None
+        ]
         views = [replace(view, auxiliary=victim.auxiliary) for view in views]
         if views and "entities" in views[-1].claims:
             views = _of_sums(sums, views[-1], needed, chosen)
         else:  # without rounds that the victim sat out, in which its last upload is that of the round before
             views = [
-                one
-                for before, one in zip([None, *views], views, strict=False)
-                if before is None or not torch.equal(_rows(one), _rows(before))
+                victim_seen
+                for before, victim_seen in zip([None, *views], views, strict=False)
+                if before is None or not torch.equal(_rows(victim_seen), _rows(before))
             ]
         if len(views) < 2:
             words = "upload of it has" if len(views) == 1 else "uploads of it have"
@@ -100,12 +105,12 @@ def _of_sums(
     rows, seen = last.claims["entities"].rows, ~_rows(last).isnan().any(dim=1).numpy()
     mean, views = np.full(tuple(_rows(last).shape), np.nan), []
     for number in needed:
-        before, one = torch.from_numpy(mean.astype(np.float32)), sums.get(number)
-        if one is not None:
-            total, holders = (part[rows] for part in one.sums())
+        before, opened = torch.from_numpy(mean.astype(np.float32)), sums.get(number)
+        if opened is not None:
+            total, holders = (part[rows] for part in opened.sums())
             there = holders > 0
             mean[there] = total[there] / holders[there, None]
-        if number in chosen and one is not None and not np.isnan(mean[seen]).any():
+        if number in chosen and opened is not None and not np.isnan(mean[seen]).any():
             tables = {} if before[torch.from_numpy(seen)].isnan().any() else {"entities": before}
             views.append(replace(last, entities=torch.from_numpy(mean.astype(np.float32)), received=tables))
     return views
@@ -162,11 +167,11 @@ def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxilia
     ways = dict(last.ways)
 
     def summed(way: str) -> Scorer:
-        rounds = [one.ways[way] for one in fitted if way in one.ways]
+        rounds = [scorers.ways[way] for scorers in fitted if way in scorers.ways]
         return lambda triples: np.sum([score(triples) for score in rounds], axis=0)
 
     fits = ways["fits"] = summed("fit")
-    if any("change" in one.ways for one in fitted):
+    if any("change" in scorers.ways for scorers in fitted):
         changes = ways["changes"] = summed("change")
         ways["fits and changes"] = lambda triples: in_deviations(fits(triples)) + in_deviations(changes(triples))
     return replace(last, ways=ways)

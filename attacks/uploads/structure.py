@@ -1,4 +1,4 @@
-"""Which entity is which row, where names are hidden and no row of another client lies in the same space (structure matching).
+"""Structure matching: names of rows, where names are hidden and no row of another client lies in the same space.
 
 Threat model: "collusion+entities", a server with a colluder, and the victim's entity rows without names, which reached it by
 another way. Where relations alone are shared, each client's entities lie in a space of its own, so that cosines of rows say

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
@@ -16,7 +16,7 @@ from fkgsec.experiments.cli.console import Details, Json, Quiet, make_console, p
 from fkgsec.experiments.cli.options import struct_options
 from fkgsec.experiments.runs.choices import allowed, spelled
 from fkgsec.experiments.runs.writing import Force, Overwrite, refused, write_atomically, write_new
-from fkgsec.experiments.unlearning.options import AUDIT_FILE, AuditOptions, Thresholds
+from fkgsec.experiments.unlearning.options import AUDIT_FILE, DEFAULT_REQUEST, AuditOptions, Thresholds
 from fkgsec.unlearning.options import UnlearnOptions
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def verify(
     ] = False,
     request: Annotated[
         int, typer.Option("--request", min=2, help="with --power and without --forget: triples of the request")
-    ] = 200,
+    ] = DEFAULT_REQUEST,
     raw: Annotated[Path | None, typer.Option("--raw", help="the run before the request, shown beside it")] = None,
     out: Annotated[
         Path | None,
@@ -130,13 +130,27 @@ def verify(
 ) -> None:
     """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
     from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.unlearning.power import forecast_lines, forecast_verdict
     from fkgsec.experiments.unlearning.verification import audit_folder, encode
     from fkgsec.experiments.unlearning.verification import verify as verify_run
 
     thresholds = Thresholds(**{name: options[name] for name in Thresholds.__struct_fields__ if name in options})
     settings = AuditOptions(**{name: options[name] for name in AuditOptions.__struct_fields__ if name in options})
+    observe = observe_on(make_console(stderr=True), enabled=not quiet)
     if power:
-        _show_power(run, thresholds, settings, forget, request, client, out, force=force, quiet=quiet)
+        forecast = forecast_verdict(
+            run,
+            thresholds,
+            settings,
+            forget=forget,
+            request=request,
+            client=client,
+            folder=out,
+            observe=observe,
+            force=force,
+        )
+        print_lines(make_console(), forecast_lines(forecast, thresholds))
+        raise typer.Exit(0 if forecast.earned else 3)
     target = audit_folder(run, out, settings.audit_seed)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
@@ -158,7 +172,7 @@ def verify(
         raw=raw,
         escrow=escrow,
         folder=target,
-        observe=observe_on(make_console(stderr=True), enabled=not quiet),
+        observe=observe,
         force=force,
     )
     verification = _write(verification, earlier, target)
@@ -171,42 +185,11 @@ def verify(
     raise typer.Exit(verification.verdict.exit_status)
 
 
-def _show_power(
-    run: Path,
-    thresholds: Thresholds,
-    options: AuditOptions,
-    forget: Path | None,
-    request: int,
-    client: str | None,
-    out: Path | None,
-    *,
-    force: bool,
-    quiet: bool,
-) -> NoReturn:
-    """Print what an audit of a request could say, and exit: 0 if it can earn a certificate, 3 if not."""
-    from fkgsec.experiments.cli.progress import observe_on
-    from fkgsec.experiments.unlearning.power import forecast_lines, forecast_verdict
-
-    forecast = forecast_verdict(
-        run,
-        thresholds,
-        options,
-        forget=forget,
-        request=request,
-        client=client,
-        folder=out,
-        observe=observe_on(make_console(stderr=True), enabled=not quiet),
-        force=force,
-    )
-    print_lines(make_console(), forecast_lines(forecast, thresholds))
-    raise typer.Exit(0 if forecast.earned else 3)
-
-
 def _write(verification: Verification, earlier: Verification | None, target: Path) -> Verification:
     """Write record and certificate, or find that they are there. Returns what stands in the folder then.
 
     Raises:
-        RunError: the folder has another verification, or cannot be verification.
+        RunError: the folder has another verification, or cannot be made.
     """
     from fkgsec.experiments.unlearning.certificate import to_html, to_markdown
     from fkgsec.experiments.unlearning.verification import Verification, encode
@@ -221,10 +204,9 @@ def _write(verification: Verification, earlier: Verification | None, target: Pat
         if encode(msgspec.structs.replace(again, environment=earlier.environment)) != encode(earlier):
             raise refused(target / AUDIT_FILE, "is of another verification")
         return earlier
-    write_atomically(target / MARKDOWN_FILE, to_markdown(verification).encode())
-    write_atomically(target / HTML_FILE, to_html(verification).encode())
-    for name, write in zip(ANNEX_FILES, (to_markdown, to_html), strict=True):
-        write_atomically(target / name, write(verification, annex=True).encode())
+    for names, annex in (((MARKDOWN_FILE, HTML_FILE), False), (ANNEX_FILES, True)):
+        for name, write in zip(names, (to_markdown, to_html), strict=True):
+            write_atomically(target / name, write(verification, annex=annex).encode())
     write_atomically(target / AUDIT_FILE, encode(verification))
     return verification
 

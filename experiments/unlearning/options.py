@@ -15,6 +15,7 @@ MIN_SHADOWS = 4  # each triple twice in, twice out: with fewer there is no sprea
 MIN_REFERENCES = 3  # two to hold the third against
 DEFAULT_REFERENCES = 4
 DEFAULT_BUDGET = 16
+DEFAULT_REQUEST = 200  # triples
 
 
 class Look(NamedTuple):

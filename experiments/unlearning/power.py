@@ -24,14 +24,15 @@ import numpy as np
 from scipy.special import ndtr, ndtri, stdtrit
 
 from fkgsec.attacks.forgetting.evidence import Spread, measure_spread
-from fkgsec.attacks.membership.audits import Audited, audited_triples
+from fkgsec.attacks.forgetting.hidden import half_width
+from fkgsec.attacks.membership.audits import audited_triples
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.errors import DataError, SpecError
 from fkgsec.experiments.cli.progress import Observe, unobserved
 from fkgsec.experiments.runs.record import environment_of
 from fkgsec.experiments.runs.run import check_fits, load_run, read_spec
 from fkgsec.experiments.runs.spec import require_triples
-from fkgsec.experiments.unlearning.options import AuditOptions, Look, Thresholds, looks
+from fkgsec.experiments.unlearning.options import DEFAULT_REQUEST, AuditOptions, Look, Thresholds, looks
 from fkgsec.experiments.unlearning.unlearn import SCHEMA, Unlearned, Unlearning
 from fkgsec.experiments.unlearning.verification import Auditor, audit_seed_of
 from fkgsec.federation.loop import run_identity
@@ -39,7 +40,6 @@ from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
-DEFAULT_REQUEST = 200
 EARNED = 0.9  # chance from which on a request can earn a certificate: 18 of 20 honest re-trainings
 SIZES = 200  # sizes of requests that are tried, evenly spaced
 TOLERANCES = tuple(percent / 100 for percent in range(1, 100))  # that are tried for the request
@@ -54,7 +54,7 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 class Forecast(msgspec.Struct, frozen=True):
-    """Whether a request can earn "forgotten".
+    """Forecast of whether a request can earn "forgotten".
 
     Attributes:
         num_forgotten: triples of the request. costs: of each look of an audit.
@@ -73,7 +73,7 @@ class Forecast(msgspec.Struct, frozen=True):
 
     @property
     def earned(self) -> bool:
-        """Whether this request can earn it."""
+        """True if this request can earn it."""
         return max(cost.chance for cost in self.costs) >= EARNED
 
 
@@ -96,22 +96,18 @@ def failures(
         error = spread.noise.error(size, spread.num_controls, look.references + num_shadows / 2) / spread.memory.value
         degrees = look.references + num_shadows - 1
         remembered = _chance_above(thresholds.share, 0.0, float(stdtrit(degrees, 1 - level / 2)) * error, error)
-    for one in spread.exceedances:
-        share = one.never_seen / one.trained_on
-        binomial = math.sqrt(max(share, 1 / size) * (1 - one.trained_on) / one.trained_on / size)
-        between = share * one.deviation * math.sqrt(1 + 1 / num_shadows) / one.trained_on
-        half = math.hypot(
-            float(ndtri(1 - level / 2)) * binomial, float(stdtrit(num_shadows - 1, 1 - level / 2)) * between
-        )
-        scatter = math.sqrt(max(one.never_seen, 1 / size) * (1 - one.never_seen) / size) / one.trained_on
+    for never_seen, trained_on, deviation in spread.exceedances:
+        share = never_seen / trained_on
+        half = half_width(share, size, trained_on, deviation, num_shadows, level)
+        scatter = math.sqrt(max(never_seen, 1 / size) * (1 - never_seen) / size) / trained_on
         hidden = min(hidden, _chance_above(thresholds.share, share, half, scatter))
     error = math.sqrt((members + controls + 1) / (12 * members * controls))
-    told = 2 * _chance_above(thresholds.distinguishability, 0.5, float(ndtri(1 - level / 2)) * error, error)
+    distinguished = 2 * _chance_above(thresholds.distinguishability, 0.5, float(ndtri(1 - level / 2)) * error, error)
     who = f"{spread.client} {spread.model}"
     return {
         f"the share that {who} may remember": remembered,
         f"the share that {who} may remember if others are lowered to hide it": hidden,
-        f"telling forgotten from never-seen triples by {who}": min(1.0, told),
+        f"telling forgotten from never-seen triples by {who}": min(1.0, distinguished),
     }
 
 
@@ -144,20 +140,20 @@ def forecast_from(
     plan = looks(options.references, options.budget)
 
     def conditions(count: int, look: Look, limits: Thresholds = thresholds) -> dict[str, float]:
-        made: dict[str, float] = {}
+        chances: dict[str, float] = {}
         for spread in spreads:
-            made |= failures(spread, count, look, options.shadows, limits, most_controls)
-        return made
+            chances |= failures(spread, count, look, options.shadows, limits, most_controls)
+        return chances
 
-    def cost(count: int, look: Look) -> Cost:
+    def cost_of(count: int, look: Look) -> Cost:
         minutes = seconds * (look.references + options.shadows + options.plants) / 60
         return Cost(look.references, chance_of(conditions(count, look)), minutes)
 
     smallest = None
     for count in np.unique(np.linspace(2, largest, SIZES).astype(int)).tolist():
-        passing = [made for look in plan if (made := cost(count, look)).chance >= EARNED]
-        if passing:
-            smallest = count, passing[0]
+        cheapest = next((cost for cost in (cost_of(count, look) for look in plan) if cost.chance >= EARNED), None)
+        if cheapest is not None:
+            smallest = count, cheapest
             break
     last = conditions(size, plan[-1])
     passes_from = next(
@@ -171,7 +167,7 @@ def forecast_from(
     return Forecast(
         spreads[0].client,
         size,
-        [cost(size, look) for look in plan],
+        [cost_of(size, look) for look in plan],
         smallest,
         largest,
         max(last, key=lambda name: last[name]),
@@ -224,8 +220,7 @@ def forecast_verdict(
     spreads = measure_spread(own.references, own.shadow_runs, graph, audits)
     if reasons := [f"{spread.client} {spread.model}: {spread.reason}" for spread in spreads if spread.reason]:
         raise DataError(f"no request like this can be audited: {'; '.join(reasons)}")
-    asking: list[Audited] = [audit for audit in audits if audit.asked]
-    smallest = min(asking, key=lambda audit: len(audit.forget))
+    smallest = min((audit for audit in audits if audit.asked), key=lambda audit: len(audit.forget))
     data = graph.clients[smallest.place]
     return forecast_from(
         spreads,

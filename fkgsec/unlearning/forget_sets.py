@@ -121,17 +121,17 @@ def forgotten_rows(graph: FederatedGraph, client: ClientGraph, triples: np.ndarr
     if not len(triples):
         raise DataError(f"client {client.name}: the forget set is empty")
     train = list(map(tuple, client.train.tolist()))
-    wanted, rest = list(map(tuple, np.asarray(triples).tolist())), set(train)
+    wanted, distinct = list(map(tuple, np.asarray(triples).tolist())), set(train)
     seen = set()
     for triple in wanted:
-        if triple not in rest:
+        if triple not in distinct:
             raise DataError(f"client {client.name}: {_shown(graph, client, triple)} is not in its train split")
         if triple in seen:
             raise DataError(f"client {client.name}: {_shown(graph, client, triple)} is named twice")
         seen.add(triple)
-    if seen == rest:
+    if seen == distinct:
         raise DataError(
-            f"client {client.name}: all of its {len(rest)} training triples are to be forgotten; remove the client instead"
+            f"client {client.name}: all of its {len(distinct)} training triples are to be forgotten; remove the client instead"
         )
     return np.fromiter((triple in seen for triple in train), dtype=bool, count=len(train))
 

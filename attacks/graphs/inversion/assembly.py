@@ -128,18 +128,20 @@ class Wirings:
             yield from self._with_neighbour(place)
         elif any(self.counts.values()):
             # All that was begun is whole: another component, which some node of the rarest class left is in.
-            number = min((number for number, count in self.counts.items() if count), key=lambda one: self.counts[one])
+            number = min(
+                (number for number, count in self.counts.items() if count), key=lambda number: self.counts[number]
+            )
             kinds = self.kinds[number]
             for place in self.rng.permutation(len(kinds)):
                 yield from self._added(number, kinds[place], None)
         else:
-            edges = [(one, other) for one, node in enumerate(self.nodes) for other in node.joined if one < other]
+            edges = [(place, other) for place, node in enumerate(self.nodes) for other in node.joined if place < other]
             yield LabelledGraph(tuple(node.kind.label for node in self.nodes), tuple(edges))
 
     def _with_neighbour(self, place: int) -> Iterator[LabelledGraph]:
         """Give a node the first neighbour that it is missing: one that is there already, or another."""
         node = self.nodes[place]
-        wanted, own = node.missing[0], node.kind.own
+        wanted, own_label = node.missing[0], node.kind.own
         distances, frontier = {place: 0}, [place]  # of the nodes that can be reached, in edges
         for near in frontier:
             for other in self.nodes[near].joined:
@@ -149,18 +151,20 @@ class Wirings:
         closing = [
             other
             for other in range(place + 1, len(self.nodes))
-            if other not in node.joined and self.nodes[other].kind.own == wanted and own in self.nodes[other].missing
+            if other not in node.joined
+            and self.nodes[other].kind.own == wanted
+            and own_label in self.nodes[other].missing
         ]
         adding = [
             (number, kind)
             for number, count in self.counts.items()
             for kind in (self.kinds[number] if count else ())
-            if kind.own == wanted and own in kind.needs
+            if kind.own == wanted and own_label in kind.needs
         ]
         choices: list[tuple[float, int | tuple[int, Kind]]] = [
             (self.ring_weight(distances[other] + 1) if other in distances else 1.0, other) for other in closing
         ]
-        choices += [(1.0 * self.counts[one[0]], one) for one in adding]
+        choices += [(1.0 * self.counts[number], (number, kind)) for number, kind in adding]
         # The order of draws without replacement, by weight: an exponential race.
         race = self.rng.exponential(size=len(choices)) / np.array([weight for weight, _ in choices])
         for rank in np.argsort(race, kind="stable").tolist():

@@ -85,7 +85,7 @@ def _claim(settings: PublicSettings, victim: GraphVictim, rng: np.random.Generat
     return Claim(inverted, step.layer(0).last.rank(), reasons, victim.auxiliary)
 
 
-def _obstacles(settings: PublicSettings, num_graphs: int | None, known: GraphSet, layer: bool) -> dict[str, str]:
+def _obstacles(settings: PublicSettings, num_graphs: int | None, auxiliary: GraphSet, layer: bool) -> dict[str, str]:
     """Reasons, by metric, why there is nothing to attack.
 
     Args:
@@ -100,11 +100,11 @@ def _obstacles(settings: PublicSettings, num_graphs: int | None, known: GraphSet
         (settings.optimizer != "sgd", "clients train with Adam, whose first step tells the signs of a gradient alone"),
         (num_steps != 1, f"an upload is of {num_steps} local steps, no gradient of one"),
         (settings.model != "gin", f"{settings.model} is not attacked, gin is"),
-        (feature_kind(known) == "attributes", "nodes have attributes, which are not from a finite alphabet"),
+        (feature_kind(auxiliary) == "attributes", "nodes have attributes, which are not from a finite alphabet"),
     )
     of_labels = (
         (not layer, "the layer that reads features is each client's own"),
-        (feature_kind(known) != "labels" or len(known.num_labels) != 1, "nodes do not have one label each"),
+        (feature_kind(auxiliary) != "labels" or len(auxiliary.num_labels) != 1, "nodes do not have one label each"),
     )
     of_graphs = (
         (settings.batch_size != 1, f"a step is over {settings.batch_size} graphs; single ones are recovered alone"),
@@ -151,7 +151,7 @@ def score(claims: Mapping[str, Claim], truth: Truth) -> list[Figure]:
 
 
 def _figure(truth: Truth, metric: str, victim: str, values: Sequence[tuple[float, float]]) -> Figure:
-    reached, chances = (np.array(one) for one in zip(*values, strict=True))
+    reached, chances = (np.array(column) for column in zip(*values, strict=True))
     return truth.figure(
         metric, victim, proportion(min(float(reached.sum()), len(values)), len(values)),
         baseline=exact(float(chances.mean()), len(values)), attainable=1.0, num_attacked=len(values),
@@ -162,45 +162,47 @@ def _labelled(graphs: GraphSet) -> list[LabelledGraph]:
     return [LabelledGraph.of(graphs, number) for number in range(len(graphs))]
 
 
-def _exact(found: Claim, graphs: GraphSet, known: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
+def _exact(claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
     """1 if the graph is isomorphic; baseline: the share of known graphs that are."""
-    guess = [] if found.inverted.graph is None else [found.inverted.graph.like(graphs)]
-    groups = twin_groups(graphs, known, *guess)
-    return float(bool(guess) and groups[-1] == groups[0]), float((groups[1 : 1 + len(known)] == groups[0]).mean())
+    guess = [] if claim.inverted.graph is None else [claim.inverted.graph.like(graphs)]
+    groups = twin_groups(graphs, auxiliary, *guess)
+    return float(bool(guess) and groups[-1] == groups[0]), float((groups[1 : 1 + len(auxiliary)] == groups[0]).mean())
 
 
-def _similarity(found: Claim, graphs: GraphSet, known: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
+def _similarity(claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
     """Similarity of the graph, 0 where none was found; baseline: the mean of known graphs'."""
-    (true,), guess = _labelled(graphs), found.inverted.graph
-    others = _labelled(known.subset(rng.permutation(len(known))[:DRAWS]))
+    (true,), guess = _labelled(graphs), claim.inverted.graph
+    others = _labelled(auxiliary.subset(rng.permutation(len(auxiliary))[:DRAWS]))
     value = 0.0 if guess is None else similarity(true, guess)
     return value, float(np.mean([similarity(true, other) for other in others]))
 
 
-def _neighbourhoods(found: Claim, graphs: GraphSet, known: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
+def _neighbourhoods(
+    claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.random.Generator
+) -> tuple[float, float]:
     """Jaccard index; baseline: the mean of as many known graphs'."""
     true = _all_neighbourhoods(graphs)
 
     def jaccard(guess: set[tuple[int, ...]]) -> float:
         return len(true & guess) / len(true | guess)
 
-    others = [jaccard(_all_neighbourhoods(_drawn(known, len(graphs), rng))) for _ in range(DRAWS)]
-    return jaccard(set(found.inverted.neighbourhoods)), float(np.mean(others))
+    others = [jaccard(_all_neighbourhoods(_drawn(auxiliary, len(graphs), rng))) for _ in range(DRAWS)]
+    return jaccard(set(claim.inverted.neighbourhoods)), float(np.mean(others))
 
 
-def _distinct(found: Claim, graphs: GraphSet, known: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
+def _distinct(claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
     """1 if the number is right; baseline: the share of as many known graphs that have it."""
     true = len(_all_neighbourhoods(graphs))
-    others = [len(_all_neighbourhoods(_drawn(known, len(graphs), rng))) == true for _ in range(DRAWS)]
-    return float(found.distinct == true), float(np.mean(others))
+    others = [len(_all_neighbourhoods(_drawn(auxiliary, len(graphs), rng))) == true for _ in range(DRAWS)]
+    return float(claim.distinct == true), float(np.mean(others))
 
 
 def _all_neighbourhoods(graphs: GraphSet) -> set[tuple[int, ...]]:
-    return set().union(*(one.neighbourhoods() for one in _labelled(graphs)))
+    return set().union(*(graph.neighbourhoods() for graph in _labelled(graphs)))
 
 
-def _drawn(known: GraphSet, count: int, rng: np.random.Generator) -> GraphSet:
-    return known.subset(rng.permutation(len(known))[:count])
+def _drawn(auxiliary: GraphSet, count: int, rng: np.random.Generator) -> GraphSet:
+    return auxiliary.subset(rng.permutation(len(auxiliary))[:count])
 
 
 MEASURES = {"exact": _exact, "similarity": _similarity, "neighbourhoods": _neighbourhoods, "distinct": _distinct}

@@ -68,7 +68,7 @@ class Step:
             gradients[name] = gradient - weight_decay * parameter.double()
             largest = gradients[name].reshape(len(parameter), -1).norm(dim=1).max()
             noise[name] = rounding(parameter, learning_rate) + FLOAT32_ERROR * float(largest)
-        return cls({name: one.double() for name, one in before.items()}, gradients, noise)
+        return cls({name: tensor.double() for name, tensor in before.items()}, gradients, noise)
 
     def linear(self, name: str) -> Linear:
         """The linear layer of that name."""
@@ -142,16 +142,16 @@ def _admitted(layer: Layer, level: Level, max_degree: int) -> Level:
 
 
 def _assembled(
-    step: Step, layer: Layer, level: Level, known: GraphSet, rng: np.random.Generator
+    step: Step, layer: Layer, level: Level, auxiliary: GraphSet, rng: np.random.Generator
 ) -> LabelledGraph | None:
     """The likeliest graph of the deepest blocks, None if none is found."""
-    candidates = grown(level, int(known.degrees.max()))
+    candidates = grown(level, int(auxiliary.degrees.max()))
     system = _System.of(step, layer, level, candidates)
     if system is None:
         return None
     known_rings: Counter[int] = Counter()
-    for number in range(min(len(known), RINGS_OF)):
-        edges = [(one, other) for one, other in known.edges(number).tolist() if one < other]
+    for number in range(min(len(auxiliary), RINGS_OF)):
+        edges = [(node, other) for node, other in auxiliary.edges(number).tolist() if node < other]
         known_rings.update(_ring_lengths(_network(edges)))
     rings = {length: count / known_rings.total() for length, count in known_rings.items()}  # shares of each length
     for counts in block_counts(system.columns, system.classes, system.balance, system.observed, system.noise, rng):
@@ -172,7 +172,7 @@ def _assembled(
             rank = -nx.number_connected_components(graph), likelihood  # fewer components first, then frequent rings
             distinct.setdefault(f"{shape}:{'-'.join(map(str, lengths))}", (rank, wiring))
         if distinct:
-            return max(distinct.values(), key=lambda found: found[0])[1]
+            return max(distinct.values(), key=lambda candidate: candidate[0])[1]
     return None
 
 
@@ -200,19 +200,21 @@ class _System:
         active = last(readings) > 0
         weak = signal.abs() < 1e-3 * signal.abs().max()
         silent = (last.bias_gradient.abs() < 0.3 * signal.abs()) & ~weak
-        kept = torch.nonzero(~(active & silent).any(dim=1)).flatten().tolist()
-        if not kept:
+        places = torch.nonzero(~(active & silent).any(dim=1)).flatten().tolist()
+        if not places:
             return None
-        made = deeper(layer, level, candidates, readings)
-        _, first, classes = np.unique([made.classes[place] for place in kept], return_index=True, return_inverse=True)
+        grown_level = deeper(layer, level, candidates, readings)
+        _, first, classes = np.unique(
+            [grown_level.classes[place] for place in places], return_index=True, return_inverse=True
+        )
         if len(first) > MAX_CLASSES:
             raise TooManyBlocks
-        shown = [kept[place] for place in first.tolist()]
+        shown = [places[place] for place in first.tolist()]
         active_signal = active[shown] * signal
         products = (active_signal[:, :, None] * readings[shown][:, None, :]).flatten(start_dim=1)
-        columns = torch.cat([products, active_signal, made.outputs[shown]], dim=1).T.numpy()
+        columns = torch.cat([products, active_signal, grown_level.outputs[shown]], dim=1).T.numpy()
         observed = torch.cat([last.weight_gradient.flatten(), last.bias_gradient, pooled]).numpy()
-        chosen = [candidates[place] for place in kept]
+        chosen = [candidates[place] for place in places]
         return cls(chosen, columns, classes, _balance(chosen), observed, _noise(post, last, pooled))
 
 

@@ -1,4 +1,4 @@
-"""How alike two graphs are: the share of nodes with equal surroundings.
+"""Similarity of two graphs: the share of nodes with equal surroundings.
 
     similarity(LabelledGraph.of(graphs, 3), found)      # 1 for isomorphic graphs
 
@@ -29,9 +29,9 @@ class LabelledGraph(NamedTuple):
 
     @classmethod
     def of(cls, graphs: GraphSet, number: int) -> LabelledGraph:
-        """One of a set; several labels of a node are one, and a node without any has its degree. Edges lose their direction."""
+        """Take a graph of a set. Several labels of a node are one; a node without any has its degree. Edges have no direction."""
         low, high = graphs.node_ptr[number : number + 2]
-        edges = {(min(one, other), max(one, other)) for one, other in graphs.edges(number).tolist() if one != other}
+        edges = {(min(node, other), max(node, other)) for node, other in graphs.edges(number).tolist() if node != other}
         labels = graphs.degrees[low:high]
         if graphs.num_labels:
             labels = np.asarray(np.ravel_multi_index(tuple(graphs.labels[low:high].T), graphs.num_labels))
@@ -53,11 +53,11 @@ class LabelledGraph(NamedTuple):
         )
 
     def neighbours(self) -> list[list[int]]:
-        """Of each node."""
+        """Return the neighbours of each node."""
         around: list[list[int]] = [[] for _ in self.labels]
-        for one, other in self.edges:
-            around[one].append(other)
-            around[other].append(one)
+        for node, other in self.edges:
+            around[node].append(other)
+            around[other].append(node)
         return around
 
     def neighbourhoods(self) -> set[tuple[int, ...]]:
@@ -68,15 +68,15 @@ class LabelledGraph(NamedTuple):
         }
 
 
-def similarity(one: LabelledGraph, other: LabelledGraph) -> float:
+def similarity(graph: LabelledGraph, other: LabelledGraph) -> float:
     """Mean over depths 0, 1, 2 of the nodes that both have, as a share of those of the larger graph."""
     numbers: dict[object, int] = {}
-    colours: list[Sequence[int]] = [one.labels, other.labels]
-    around = [one.neighbours(), other.neighbours()]
+    colours: list[Sequence[int]] = [graph.labels, other.labels]
+    around = [graph.neighbours(), other.neighbours()]
     shares = []
     for _ in range(DEPTHS):
         common = (Counter(colours[0]) & Counter(colours[1])).total()
-        shares.append(common / max(len(one.labels), len(other.labels)))
+        shares.append(common / max(len(graph.labels), len(other.labels)))
         colours = [
             [
                 numbers.setdefault((colour[node], tuple(sorted(colour[near] for near in nearby))), len(numbers))
