@@ -75,7 +75,11 @@ def similarity(kind: Similarity, x: Tensor, y: Tensor) -> Tensor:
 
 
 def similarity_matrix(kind: Similarity, queries: Tensor, rows: Tensor) -> Tensor:
-    """Similarities `[B, N]` of queries `[B, W]` to rows `[N, W]`, without a temporary of `B x N x W`."""
+    """Similarities `[B, N]` of queries `[B, W]` to rows `[N, W]`, without a temporary of `B x N x W`.
+
+    Raises `ValueError` for queries and rows of different widths.
+    """
+    _check_widths(kind, queries, rows)
     if _compiled(queries) and isinstance(kind, int):
         out = torch.empty(len(queries), len(rows))
         _cpu_kernels().similarity_matrix(kind, _array(queries), _array(rows), out.numpy())
@@ -113,8 +117,10 @@ def candidate_loss(
         out: float `[N, W]` that takes the table's gradient: memory that was used before costs much less to fill.
 
     The loss of one positive is `fkgsec.kge.loss.negative_sampling_loss` of its scores.
+    Raises `ValueError` for queries and table rows of different widths.
     Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
     """
+    _check_widths(kind, queries, table)
     if _compiled(queries) and isinstance(kind, int):
         loops, candidate_rows = _cpu_kernels(), _array(candidates)
         order = loops.order_candidates(loops.get_num_threads(), candidate_rows, len(table))
@@ -151,7 +157,8 @@ def candidate_scores(
     segments: Segments | None = None,
     out: Tensor | None = None,
 ) -> CandidateScores:
-    """Scores of given candidates, for losses other than `candidate_loss`. Arguments as there."""
+    """Scores of given candidates, for losses other than `candidate_loss`. Arguments and errors as there."""
+    _check_widths(kind, queries, table)
     if _compiled(queries) and isinstance(kind, int):
         loops = _cpu_kernels()
         order = loops.order_candidates(loops.get_num_threads(), _array(candidates), len(table))
@@ -236,6 +243,12 @@ def numba_is_there() -> bool:
 def triton_is_there() -> bool:
     """Return whether triton can be imported; without it CUDA computes the candidates' loss by torch operations."""
     return importlib.util.find_spec("triton") is not None
+
+
+def _check_widths(kind: Similarity, queries: Tensor, rows: Tensor) -> None:
+    """Refuse rows that a compiled loop would read beyond their end, and that torch operations may broadcast."""
+    if isinstance(kind, int) and queries.shape[-1] != rows.shape[-1]:
+        raise ValueError(f"rows have width {rows.shape[-1]}, allowed: {queries.shape[-1]}, the width of the queries")
 
 
 def _compiled(x: Tensor) -> bool:

@@ -30,6 +30,7 @@ _REAL_ORDERS = 1 + np.geomspace(1e-6, 1e9, 6000)
 _INTEGER_ORDERS = np.unique(np.round(np.geomspace(2, 1e9, 4000)))
 _RELATIVE_TOLERANCE = 1e-4  # of the bisection; the end that satisfies the claim is returned
 _LEAST_SCALE = {"gaussian": 2.0**-40, "discrete": 0.5, "skellam": 2.0**-40}
+_RENYI = ("rdp", "KLS21", "AKL21")  # the last two name the papers whose bounds hold for integer noise
 _LARGE_EPSILON = 50.0  # beyond, even a distance of 2^-113 between the noise drawn and the exact one says nothing
 
 
@@ -38,9 +39,10 @@ def epsilon_of(releases: Sequence[Releases], *, delta: float, accountant: str = 
 
     Args:
         accountant: "prv" for gaussian noise only (privacy loss variables composed numerically, an upper bound up to 0.5 % of
-            itself, at least 0.001; tighter and slower); any other: Renyi divergences, which add, order by order (an upper bound).
+            itself, at least 0.001; tighter and slower); "rdp", and for integer noise also "KLS21" and "AKL21": Renyi divergences,
+            which add, order by order (an upper bound).
 
-    Raises `AccountingError` outside the allowed ranges, or where opacus cannot compute the figure.
+    Raises `AccountingError` outside the allowed ranges, for another accountant, or where opacus cannot compute the figure.
     Source: Mironov 2017, Propositions 1 and 7 (rdp); Gopi, Lee, Wutschitz 2021 (prv), by opacus. Of integer noise
     `_rdp_of_discrete_gaussians` and `_rdp_of_skellam`.
     """
@@ -51,6 +53,8 @@ def epsilon_of(releases: Sequence[Releases], *, delta: float, accountant: str = 
         for release in releases:
             _check_positive(scale=release.scale)
         return _epsilon_by_prv([(release.scale, 1.0, release.count) for release in releases], delta)
+    if accountant not in _RENYI:
+        raise AccountingError(f"accountant {accountant!r} is unknown; allowed: {', '.join((*_RENYI, 'prv'))}")
     integer = any(release.noise == "skellam" for release in releases)
     orders = _INTEGER_ORDERS if integer else _REAL_ORDERS
     return _epsilon_of_rdp(orders, np.sum([_rdp(release, orders) for release in releases], axis=0), delta)

@@ -32,7 +32,9 @@ class Releases:
         scale: of gaussian noise the standard deviation over the sensitivity; of discrete noise each client's sigma, of skellam
             noise each client's variance, both in units of the ring.
         count: outputs.
-        l2_sensitivity, dimension, smallest_cohort: of integer noise, as in `accounting.skellam_epsilon`.
+        l2_sensitivity: of integer noise, of a sum of the clients' vectors, in units of the ring (`accounting.ring_sensitivity`).
+        dimension: of integer noise, elements of a vector.
+        smallest_cohort: of integer noise, the fewest clients whose noise is in a sum and unknown to the adversary.
         num_samples: integers drawn in all outputs by all clients, each of which inexact sampling may betray by a little.
     """
 

@@ -16,7 +16,7 @@ is read: after an error the client sends nothing more in this session.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -114,13 +114,17 @@ class Shared:
 
 @dataclass(frozen=True)
 class Received:
-    """After round 1: the shares that the client could open, by their owner, its own included; after round 2 those of the parties
-    that it masked with."""
+    """After round 1: the shares that the client could open, by their owner, its own included."""
 
     own: Own
     peers: Mapping[str, Advertisement]
     keys_digest: bytes
     shares: Mapping[str, Shares] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Masked(Received):
+    """After round 2: the shares of the parties that the client masked with, its own included; none but these are revealed."""
 
 
 @dataclass(frozen=True)
@@ -241,7 +245,7 @@ def receive(state: Shared, message: Message) -> tuple[Received, Receipt]:
     return Received(own, state.peers, state.keys_digest, shares), receipt
 
 
-def mask(state: Received, message: Message, values: Mapping[str, np.ndarray]) -> tuple[Received, MaskedUpload]:
+def mask(state: Received, message: Message, values: Mapping[str, np.ndarray]) -> tuple[Masked, MaskedUpload]:
     """Round 2, MaskedInputCollection: upload every vector under its masks.
 
     Args:
@@ -285,10 +289,10 @@ def mask(state: Received, message: Message, values: Mapping[str, np.ndarray]) ->
         masked[vector.name] = mask_vector(values[vector.name], plus, minus, vector.ring, setting.cipher).tobytes()
     reply = MaskedUpload(session=setting.session, round=setting.round, sender=own.party, vectors=masked)
     shares = {peer: state.shares[peer] for peer in setting.in_order(cohort)}
-    return replace(state, shares=shares), reply
+    return Masked(own, state.peers, state.keys_digest, shares), reply
 
 
-def confirm(state: Received, message: Message) -> tuple[Confirmed, Confirmation]:
+def confirm(state: Masked, message: Message) -> tuple[Confirmed, Confirmation]:
     """Round 3, ConsistencyCheck: sign the survivors together with the keys and the setting that this client saw.
 
     Raises:

@@ -465,3 +465,20 @@ def test_competitors_are_those_above_and_level(rows: int, columns: int) -> None:
     for kept in (scores, scores.double()):
         above, level = kernels.count_competitors(kept, true.to(kept.dtype))
         assert [list(one) for one in zip(true.tolist(), above.tolist(), level.tolist(), strict=True)] == expected
+
+
+@every_kind
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("width", [1, 6, 10])
+def test_rows_of_another_width_than_the_queries_are_refused(kind: int, dtype: torch.dtype, width: int) -> None:
+    """A compiled loop would read beyond their end; torch operations would repeat rows of width 1."""
+    batch = random_batch(width=8)
+    queries, rows = batch.queries.to(dtype), batch.table[:, :1].repeat(1, width).to(dtype)
+    candidates, weights = batch.candidates, batch.weights.to(dtype)
+    for call in (
+        lambda: kernels.similarity_matrix(kind, queries, rows),
+        lambda: kernels.candidate_scores(kind, queries, rows, candidates, margin=3.0),
+        lambda: kernels.candidate_loss(kind, queries, rows, candidates, weights, margin=3.0, temperature=1.0),
+    ):
+        with pytest.raises(ValueError, match=f"width {width}, allowed: 8"):
+            call()

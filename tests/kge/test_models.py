@@ -219,3 +219,10 @@ class TestBadArguments:
     def test_no_value_of_a_row_would_be_finite(self, gamma: float, init_epsilon: float) -> None:
         with pytest.raises(SpecError, match=r"^gamma and init_epsilon must lie within \+-1,000,000; got "):
             KgeModel(gamma=gamma, init_epsilon=init_epsilon)
+
+    @pytest.mark.parametrize("name", ["transe", "distmult", "complex"])
+    def test_relations_of_another_width(self, name: ModelName) -> None:
+        model = KgeModel(name, dim=4)
+        rows = torch.zeros(2, model.entity_width)
+        with pytest.raises(ValueError, match=f"width 1, allowed: {model.relation_width}"):
+            model.score_relations(rows, rows, torch.zeros(3, 1))

@@ -348,6 +348,8 @@ def test_a_guarantee_describes_itself_in_one_line():
         (lambda: gaussian_epsilon(0.0, rounds=1, delta=1e-5, accountant="prv"), "scale"),
         (lambda: gaussian_epsilon(1.0, rounds=0, delta=1e-5), "rounds"),
         (lambda: gaussian_epsilon(1.0, rounds=1, delta=0.0), "delta"),
+        (lambda: gaussian_epsilon(1.0, rounds=1, delta=1e-5, accountant="gdp"), "gdp"),
+        (lambda: scale_for(1.0, Releases("gaussian", 1.0, 1), delta=1e-5, accountant="PRV"), "PRV"),
         (lambda: scale_for(0.0, Releases("gaussian", 1.0, 1), delta=1e-5), "epsilon"),
         (lambda: ring_sensitivity(1.0, 0, 3), "dimension"),
         (lambda: ring_sensitivity(-1.0, 1, 3), "l2_sensitivity"),

@@ -120,6 +120,20 @@ def test_shares_of_a_client_that_sent_two_different_reveals_do_not_count(cohort,
     assert caught.value.excluded.keys() == {BAD}
 
 
+@pytest.mark.parametrize(
+    ("reached", "skipped"),
+    [(Stage.SHARE, Stage.MASK), (Stage.MASK, Stage.CONSISTENCY), (Stage.CONSISTENCY, Stage.UNMASK)],
+)
+def test_a_server_that_skips_a_stage_hears_nobody(cohort, steps, reached: Stage, skipped: Stage) -> None:
+    """One class holds the server's memory of all stages: what the skipped stage gives is empty, so nothing is opened."""
+    session = steps(cohort(7)).reach(reached)
+    early = session.server
+    messages = list(session.reach(skipped).perform(skipped).values())
+    with pytest.raises(TooFewParties) as caught:
+        COLLECT[skipped](early, messages)
+    assert [reason.partition(":")[0] for reason in caught.value.excluded.values()] == ["UnknownSender"] * 7
+
+
 def test_a_second_upload_leaves_the_first_in_the_sum(cohort, steps) -> None:
     """It was added already; its sender is not heard again, and its self mask is opened by the others."""
     session = steps(cohort(7)).reach(Stage.MASK)
