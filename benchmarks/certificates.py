@@ -111,7 +111,7 @@ def run(
         fresh: see `Certificates`; no fake is made then. save: takes the table after each row, so that a killed bench leaves one.
     """
     client, honest, case = _prepare(spec, work, num_forgotten, escrow_share, audit_seed)
-    audit = AuditOptions(audit_seed=audit_seed)
+    audit = AuditOptions(audit_seed=audit_seed, replay=False)  # what is measured is the statistics
     rows: list[Certificate] = []
     models: list[ModelEvidence] = []
     kept: dict[tuple[object, ...], OwnRuns] = {}
@@ -147,7 +147,7 @@ def run(
     for name, fake in FAKES.items() if not fresh else ():
         audited(name, fake(case))
     for number in range(num_nulls):
-        own_audit = AuditOptions(audit_seed=audit_seed + number + 1) if fresh else audit
+        own_audit = msgspec.structs.replace(audit, audit_seed=audit_seed + number + 1) if fresh else audit
         # With another seed than the raw run's; it claims the run's own.
         options = msgspec.structs.replace(honest.result.options, seed=1_000 + number)
         audited(f"re-trained, seed {number + 1}", run_federation(honest.result.graph, options), own_audit)

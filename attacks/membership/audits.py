@@ -308,7 +308,9 @@ def train_shadow(
     requested = [graph.clients[audit.place].to_global(chosen[audit.name]) for audit in audits if audit.asked]
     inside = np.concatenate(requested)
     member = {audit.place: contains(inside, graph.clients[audit.place].to_global(audit.triples)) for audit in audits}
-    after = unlearn(result, {name: part for name, part in chosen.items() if len(part)}) if unlearn else None
+    requests = {name: part for name, part in chosen.items() if len(part)}
+    # Of a single triple one of two shadows saw none, and has nothing to forget.
+    after = (unlearn(result, requests) if requests else result) if unlearn else None
     trained, unlearned = (
         {
             (audit.place, name): model.scores(audit.triples)
