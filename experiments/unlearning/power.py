@@ -28,13 +28,13 @@ from fkgsec.attacks.forgetting.hidden import half_width
 from fkgsec.attacks.membership.audits import audited_triples
 from fkgsec.data.escrow import read_escrow
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import DataError, SpecError
+from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.experiments.cli.progress import Observe, unobserved
 from fkgsec.experiments.runs.record import environment_of
 from fkgsec.experiments.runs.run import check_fits, load_run, read_spec
 from fkgsec.experiments.runs.spec import require_triples
 from fkgsec.experiments.unlearning.options import DEFAULT_REQUEST, AuditOptions, Look, Thresholds, looks
-from fkgsec.experiments.unlearning.unlearn import SCHEMA, Unlearned, Unlearning
+from fkgsec.experiments.unlearning.unlearn import SCHEMA, UNLEARNING_FILE, Unlearned, Unlearning
 from fkgsec.experiments.unlearning.verification import Auditor, audit_seed_of, can_replay
 from fkgsec.federation.loop import run_identity
 from fkgsec.randomness import generator
@@ -205,11 +205,15 @@ def forecast_verdict(
         folder: keeps the trainings; None: `RUN-power` beside the run.
 
     Raises:
-        RunError: no finished run. DataError: the request. SpecError: too few references or shadows, or it does not fit into
-            memory.
+        RunError: no finished run, or one that unlearned. DataError: the request. SpecError: too few references or shadows, or it
+            does not fit into memory.
     """
     if not options.references or not options.shadows:
         raise SpecError("power is measured on trainings: it needs references from 3 and shadows from 4")
+    if (run / UNLEARNING_FILE).exists():
+        raise RunError(
+            f"{run}: a folder of `fkgsec unlearn`; --power takes the run of `fkgsec train` before any unlearning"
+        )
     require_triples(read_spec(run), "verify", "measure power without the client's graphs")
     if not force:
         check_fits(run, at_once=2)

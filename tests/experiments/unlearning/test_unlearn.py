@@ -419,8 +419,10 @@ def test_clients_that_could_not_be_audited_are_named_by_a_certificate() -> None:
 
 def test_damage_and_changes_are_named(finished: tuple[Path, Path], tmp_path: Path) -> None:
     run, forget = finished
-    with pytest.raises(RunError, match="not a folder of `fkgsec unlearn`"):
+    with pytest.raises(RunError, match="not a folder of `fkgsec unlearn`, but of a run; unlearn it first"):
         read_unlearned(run)
+    with pytest.raises(RunError, match="a folder of `fkgsec unlearn`; --power takes the run of `fkgsec train`"):
+        forecast_verdict(run.with_name("run-delete"), Thresholds(), AuditOptions())
     folder, _ = unlearn_run(run, forget, UnlearnOptions(method="delete"), client="hospital-1", out=tmp_path / "out")
     asked = folder / "forget" / "hospital-1.txt"
     lines = asked.read_text().splitlines(keepends=True)
