@@ -231,10 +231,10 @@ def check_rounds(progress: Progress, most: int, metric: str) -> None:
         raise RunError(f"best_round: {progress.best_round} is not among rounds 0 to {last}")
     for entry in progress.rounds:
         figures = (entry.bytes_up, entry.bytes_down, entry.seconds, entry.num_survivors, entry.num_clipped)
-        shares = (entry.valid or 0.0, entry.changed_levels or 0.0)
-        if min(figures) < 0 or not math.isfinite(entry.loss or 0.0) or not all(0 <= share <= 1 for share in shares):
+        measured = (entry.loss or 0.0, entry.valid or 0.0)
+        if min(figures) < 0 or not all(map(math.isfinite, measured)) or not 0 <= (entry.changed_levels or 0.0) <= 1:
             raise RunError(
-                f"round {entry.round}: has a negative count, a loss that is not finite or a share outside 0..1"
+                f"round {entry.round}: has a negative count, a figure that is not finite or a share outside 0..1"
             )
     for message in progress.entries:
         if not 0 <= message.round <= last or message.num_bytes < 0:

@@ -164,7 +164,7 @@ def _rounds(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
 
 
 def _share(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
-    progress["rounds"][-1]["valid"] = 1.5
+    progress["rounds"][-1]["changed_levels"] = 1.5
 
 
 def _best(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
