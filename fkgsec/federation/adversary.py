@@ -55,6 +55,7 @@ class Adversary:
 
     def identity(self) -> str:
         """Name the behavior. Adversaries with the same identity act the same; a subclass with settings adds them."""
+        # Two adversaries that begin in different rounds give different runs.
         since = f" from round {self.begins} on" if self.begins else ""
         return f"{type(self).__module__}.{type(self).__qualname__}({self.party}){since}"
 

@@ -125,6 +125,7 @@ def save(path: Path, leaves: Mapping[str, Leaf], progress: Progress, messages: M
         RunError: the file cannot be written.
     """
     part = path.with_name(path.name + ".part")
+    # Large files are deduplicated; small ones stay readable by other programs.
     if is_worthwhile(leaves, progress.entries, messages):
         tensors, layout = condense(leaves, progress.entries, messages)
         progress = msgspec.structs.replace(progress, entries=[], layout=layout, schema=CONDENSED)
@@ -132,6 +133,7 @@ def save(path: Path, leaves: Mapping[str, Leaf], progress: Progress, messages: M
         tensors = {name: packing.whole(leaf).detach().cpu().contiguous() for name, leaf in leaves.items()}
         tensors |= packing.pack({kind: packing.frames_by_round(rounds) for kind, rounds in messages.items()})
     content = msgspec.json.encode(progress).decode()
+    # safetensors metadata is text only, so the progress is JSON in one field.
     metadata = {"progress": content, DIGEST: _digest(tensors, content)}
     try:
         # Write, flush to disk, then rename: a rename is atomic, and a crash cannot leave a new name on missing data.
@@ -164,6 +166,7 @@ def _digest(tensors: Mapping[str, Tensor | Joined | Stored], progress: str) -> s
     otherwise.
     """
     digest = hashlib.sha256(progress.encode())
+    # Sorted, so that the digest does not depend on the order in which tensors were collected.
     for name in sorted(tensors):
         dtype, shape = streamed.described(tensors[name])
         digest.update(f"{name} {dtype} {shape}".encode())
@@ -183,6 +186,7 @@ def fingerprint(tensors: Mapping[str, Tensor], progress: Progress) -> str:
         tensors: by name.
         progress: of the run.
     """
+    # Fields by name, not the whole struct: see above.
     rounds = [
         (
             entry.round,
@@ -226,6 +230,7 @@ def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
             metadata = handle.metadata() or {}
             progress = msgspec.convert(msgspec.json.decode(metadata["progress"]), Progress)
             names = list(handle.keys())
+            # Heads of messages are the largest tensor: they are read from the file when needed.
             stored = {HEADS: Stored(path, HEADS)} if progress.layout is not None and HEADS in names else {}
             loaded = {name: handle.get_tensor(name) for name in names if name not in stored}
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
@@ -240,6 +245,7 @@ def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
             tensors, progress.entries = expand(loaded, progress.layout, stored.get(HEADS))
         except RunError as error:
             raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
+        # In memory the checkpoint looks like one that was never condensed.
         progress.layout = None
     if progress.identity != identity:
         raise RunError(
@@ -260,6 +266,7 @@ def stands_at(path: Path) -> tuple[str, int]:
     """
     try:
         with safe_open(path, framework="pt") as handle:
+            # Untyped: a file of another version still tells its round.
             stored_progress = msgspec.json.decode((handle.metadata() or {})["progress"])
         return str(stored_progress["identity"]), len(stored_progress["rounds"]) - 1
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, TypeError, RecursionError) as error:

@@ -115,6 +115,7 @@ class Federation:
     ) -> None:
         if not isinstance(options, RunOptions):
             raise SpecError(f"options must be those of a task, such as KgeOptions(); got {type(options).__name__}")
+        # The default transport is plaintext: a defense must not be dropped silently.
         if options.defense and make_transport is Transport:
             raise SpecError(
                 f"defense {options.defense!r} was asked for, but a transport in clear was given; from Python give "
@@ -131,6 +132,7 @@ class Federation:
                 f"{task.options_type.__name__}; got {type(options).__name__}"
             )
         self.task: Task = (make_task or task)(graph, options)
+        # With one client, the mean is that client's upload.
         if self.recipe.shared and len(self.task.names) < 2:
             raise DataError(f"{graph.name}: {options.algorithm} needs at least 2 clients; the federation has one")
         self.parties = [client_party(name) for name in self.task.names]
@@ -138,6 +140,7 @@ class Federation:
         self.channel = Channel()
         run = run_identity(graph, options, adversary)
         self.exchange = make_transport(self.channel, options, self.parties, self.recipe.shared, run)
+        # Simulated clients check the order of requests like deployed ones.
         self.orders = ClientOrders(self.parties, options, self.recipe.shared, sums=self.exchange.sums)
         self.adversary = adversary
         self.needed = {*rounds_needed, *(adversary.rounds_needed() if adversary else ())}
@@ -159,6 +162,7 @@ class Federation:
             raise SpecError(
                 f"adversary: {adversary.party!r} is no party; allowed: {SERVER}, {', '.join(self.task.names)}"
             )
+        # A malicious client may train on other data, and upload other rows.
         self._corrupt = list(self.task.names).index(adversary.party)
         if not adversary.guarded:
             self.exchange.unguarded.add(self.parties[self._corrupt])
@@ -231,8 +235,10 @@ class Federation:
         Returns:
             A function that returns the mean loss, weighted by training items.
         """
+        # A malicious server may ask only some participants to train.
         if (server := self.exchange.malicious_server) is not None:
             places = [client for client in places if server.asks_to_train(round, self.parties[client])]
+        # Optimizer state of shared rows is reset here unless the recipe keeps it.
         self.task.begin_round()
         self._started = self.shared_rows()
         # fedr.txt Algorithm 1, lines 9-11: local epochs on the shared and private rows.
@@ -269,12 +275,14 @@ class Federation:
             rows = {}
             for client in places:
                 party = self.parties[client]
+                # Only the rows of training items are uploaded; the first rows of a client.
                 own_rows = self.task.rows(table, client)[: holdings[party].num_uploaded].cpu()
                 if self.adversary and client == self._corrupt and self._started:
                     own_rows = self.adversary.upload(
                         round, table, self._started[table][party][: len(own_rows)], own_rows.clone()
                     )
                 rows[party] = own_rows
+            # Clients refuse an upload that would expose a summand, unless the run measures a design without that check.
             checked = self.adversary is None or self.adversary.checks_order
             refusals = self.orders.refusals(round, table, list(rows)) if checked else {}
             # fedr.txt Algorithm 1, line 8: the server aggregates rows by their holders.
@@ -332,6 +340,7 @@ class Federation:
         """
         transcript = self.channel.transcript
         whole = {0, *rounds, *self.needed}.union(*(transcript.latest_uploads(number) for number in rounds))
+        # Notes with an opened sum are needed to reconstruct updates between two sums.
         opened = [number for number in transcript.notes if any(note.total for note in transcript.opened(number))]
         latest = {max((earlier for earlier in opened if earlier <= number), default=number) for number in rounds}
         before = {transcript.last_broadcast(number) for number in (*rounds, *self.needed)}
@@ -380,6 +389,7 @@ class Federation:
             )
         except RunError as error:
             raise RunError(f"{path}: {error}") from error
+        # The order checks must know that round 0 was broadcast.
         for table in shared:
             self.orders.broadcast(0, table)
         self.task.load_trainer_state(packing.below("trainer.", tensors))
@@ -437,6 +447,7 @@ def run_federation(
     if path and path.exists():
         progress = federation.restore(path)
     else:
+        # Rounds before the adversary begins, and before needed messages, equal those of the honest run.
         begins = adversary.begins if adversary else min(rounds_needed, default=0) + 1
         usable = start if start and _may_start(federation, start, begins) else None
         if adversary and begins > 1:
@@ -451,9 +462,11 @@ def run_federation(
     for entry in progress.rounds:
         observer.round_done(entry)
     saved_at = time.perf_counter()
+    # The list includes round 0, so its length is the number of the next round.
     while not progress.finished and len(progress.rounds) <= options.rounds:
         _round(federation, progress, observer)
         observer.round_done(progress.rounds[-1])
+        # A later attack can resume just before the end instead of training the run again.
         if path and not adversary and _may_end(options, progress, KEPT_BEFORE_END):
             federation.save(path.with_name(BEFORE_END), progress)
         if path and (progress.finished or time.perf_counter() - saved_at >= checkpoint_every_s):
@@ -482,6 +495,7 @@ def _may_end(options: RunOptions, progress: Progress, after: int) -> bool:
     end = done + after
     if end >= options.rounds:
         return end == options.rounds
+    # The earliest end by patience: if every remaining validation is worse.
     checks = sum(options.is_checked(number) for number in range(done + 1, end + 1))
     return options.is_checked(end) and 0 < options.patience <= progress.bad_checks + checks
 
@@ -521,6 +535,7 @@ def _as_it_begins(
             _align(honest, passed)
         while not passed.finished and len(passed.rounds) < adversary.begins:
             _round(honest, passed, Observer())
+        # Through a checkpoint, so that the copy has exactly the state of a resumed run.
         with tempfile.TemporaryDirectory() as folder:
             honest.save(Path(folder) / CHECKPOINT, passed)
             passed = federation.restore(Path(folder) / CHECKPOINT, honest=True)

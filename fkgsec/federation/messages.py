@@ -226,6 +226,7 @@ class QuantisedRows(Message, frozen=True, tag="quantised-rows", omit_defaults=Tr
             bits: per transmitted value.
             ranks: see the class.
         """
+        # Run lengths of equal steps: the rows of one tensor share a step.
         starts = torch.ones(len(steps), dtype=torch.bool)
         starts[1:] = steps[1:] != steps[:-1]
         counts = torch.diff(torch.cat([starts.nonzero()[:, 0], torch.tensor([len(steps)])])).tolist()
@@ -241,6 +242,7 @@ class QuantisedRows(Message, frozen=True, tag="quantised-rows", omit_defaults=Tr
         not match.
         """
         numbers, packed = self.num_rows * self.width, np.frombuffer(self.data, dtype=np.uint8)
+        # Lengths come from the network: check them before they size arrays.
         fits = 1 <= self.bits <= 32 and min(self.counts, default=0) >= 0 and sum(self.counts) == self.num_rows
         if not fits or len(packed) != -(-numbers * self.bits // 8):
             raise RunError(
@@ -270,6 +272,7 @@ def _unpacked(message: Message, data: bytes, num_rows: int, width: int) -> Tenso
         raise RunError(
             f"message of {message.sender} in round {message.round}: {len(data)} bytes do not hold {num_rows} x {width} float32"
         )
+    # A copy: tensors on a read-only buffer must not be written.
     return torch.from_numpy(np.frombuffer(data, dtype="<f4").reshape(num_rows, width).copy())
 
 
@@ -392,9 +395,11 @@ class _Totals:
             if direction == "down":
                 self.broadcasts.add(entry.round)
                 continue
+            # The rounds whose uploads keep their selection when messages are discarded.
             if entry.kind == "sparse-rows":
                 self.sparse.add(entry.round)
             rounds = self.uploads.setdefault(entry.sender, [])
+            # Lines mostly arrive in order of rounds; insort handles the others.
             if entry.round > 0 and (not rounds or rounds[-1] != entry.round):
                 bisect.insort(rounds, entry.round)
         self._counted = len(self._entries)
@@ -417,6 +422,7 @@ class Transcript:
     @property
     def _totals(self) -> _Totals:
         """Totals of the current lines."""
+        # A resumed run replaces the list; counting starts over then.
         if self._counts is None or not self._counts.covers(self.entries):
             self._counts = _Totals(self.entries)
         self._counts.catch_up()
@@ -461,6 +467,7 @@ class Transcript:
         """
         frames_kept = {number: frames for number, frames in self.frames.items() if number in rounds}
         for number in sorted((broadcasts or set()) & set(self.frames) - rounds):
+            # Broadcasts alone: uploads of that round are not needed.
             frames_kept[number] = Frames(frame for frame in self.frames[number] if decode(frame).receiver != SERVER)
         # Which rows a client sent is a leak of its own, and needs one bit per row.
         for number in self._totals.sparse & set(self.frames) - rounds:
@@ -537,4 +544,5 @@ class Channel:
         """
         frame = encode(message)
         self.transcript.record(message, frame)
+        # Receivers of one broadcast share its bytes, instead of one copy per client.
         return self._shared.held_by(decode(frame))

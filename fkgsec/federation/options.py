@@ -102,6 +102,7 @@ class RunOptions(
             raise SpecError(f"learning_rate must be a positive number; got {self.learning_rate}")
         if not 0 < self.participation <= 1:
             raise SpecError(f"participation must lie in (0, 1]; got {self.participation}")
+        # Users may give a mapping; afterwards the options always have the algorithm's struct.
         settings = make_settings(RECIPES[self.algorithm].settings, self.settings, self.algorithm)
         msgspec.structs.force_setattr(self, "settings", settings)
 
@@ -139,6 +140,7 @@ class RunOptions(
             num_clients: of the federation.
             round: number of the round; None: without dropouts.
         """
+        # floor(x + 0.5): Python's round would round halves to even numbers.
         count = max(1, math.floor(self.participation * num_clients + 0.5))
         return count if round is None else self.settings.num_present(count, round, self.seed)
 
@@ -150,6 +152,7 @@ class RunOptions(
             round: number of the round.
         """
         count = self.num_participants(num_clients, round)
+        # Without an exchange every client trains on its own: there is nobody to sample for.
         if count == num_clients or not RECIPES[self.algorithm].shared:
             return list(range(num_clients))
         drawn = generator(self.seed, "participants", round).choice(num_clients, size=count, replace=False)
@@ -168,6 +171,7 @@ class RunOptions(
 
         `run_identity` adds the settings of the algorithm.
         """
+        # The device does not change what a run is.
         encoded = msgspec.json.encode(msgspec.structs.replace(self, device="auto"))
         fields = msgspec.structs.asdict(msgspec.json.decode(encoded, type=type(self)))  # 4 and 4.0 are one value
         return {name: value for name, value in fields.items() if value is not None and name != "settings"}
@@ -262,6 +266,7 @@ def run_identity(
     """
     old = {new: name for name, new in RENAMED.items()}
     named = options.settings.given() | {name: getattr(options.settings, name) for name in spelled}
+    # Old names keep the identities of stored runs valid.
     identity = options.identity() | {old.get(name, name): value for name, value in named.items()}
     parts: list[Any] = [graph.hash, identity, *([adversary.identity()] if adversary else [])]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()

@@ -119,6 +119,7 @@ class ClientOrder:
         self.client_index, self.num_clients, self.options = client_index, num_clients, options
         self.tables, self.sums, self.after_run = tuple(tables), sums, after_run
         self.always_sent = always_sent
+        # Private models, too, are validated as training left them: a broadcast does not change them.
         as_trained = options.evaluates_before_broadcast or RECIPES[options.algorithm].private != "none"
         self._steps = STEPS | (
             {"validate": STEPS["validate"]._replace(phase=VALIDATE_AS_TRAINED)} if as_trained else {}
@@ -136,6 +137,7 @@ class ClientOrder:
         try:
             self._check(step, round, table)
         except OrderError:
+            # Only real rounds count: a request with an absurd round must not exclude the client from all sums.
             if 0 < round <= self.options.rounds:
                 self.position.refused = max(self.position.refused, round)
             raise
@@ -189,10 +191,13 @@ class ClientOrder:
             return
         rule, at, name = self._steps[step], self.position, f"{step} {table}".strip()
         self._check_round(rule.when, round, name)
+        # A repeated step could make the client add its noise twice, or train twice.
         if rule.once and round <= at.last.get(self._key(step, table), -1):
             raise OrderError(f"{name} in round {round} was taken already")
+        # Phases only move forward: a server cannot rewind a client to an earlier broadcast.
         if self._place(step, round) < (at.round, at.phase):
             raise OrderError(f"{name} in round {round} comes too late: this client is past that step")
+        # Without a broadcast the client would train rows that the server never saw aligned.
         if step == "train" and (missing := [kind for kind in self.tables if f"broadcast {kind}" not in at.last]):
             raise OrderError(f"train in round {round} before any broadcast of {', '.join(missing)}")
         if step == "train" and self.sums and self.always_sent:
@@ -211,8 +216,10 @@ class ClientOrder:
         at = self.position
         if round <= at.refused:
             raise OrderError(f"{name} in round {round}, in which the server asked for a step that was not due")
+        # An untrained upload is the server's own broadcast: it would isolate the other clients' sum.
         if at.last.get("train ") != round:
             raise OrderError(f"{name} in round {round}, in which this client did not train")
+        # Training without effect gives the same known upload.
         if self.sums and at.unchanged:
             raise OrderError(
                 f"{name} in round {round}: training changed no row in round {at.unchanged}, so the server would know the upload"

@@ -184,6 +184,7 @@ def frames_of(tensors: Mapping[str, Tensor]) -> dict[int, Frames]:
         tensors: packed, by name.
     """
     frames: dict[int, Frames] = {}
+    # Numeric order: as text, round 10 would come before round 9.
     for number, place in sorted((name.split(".") for name in tensors), key=lambda name: (int(name[0]), int(name[1]))):
         frame = tensors[f"{number}.{place}"].numpy().tobytes()
         frames.setdefault(int(number), Frames()).append(frame, shared=_is_of_server(frame))

@@ -86,6 +86,7 @@ class Recipe:
         return any(field.name == name for field in fields_of(self.settings))
 
 
+# Names only: the modules are imported when an algorithm is first used.
 RECIPES: Registry[Recipe] = Registry(
     "algorithm",
     ENTRY_POINTS,

@@ -208,6 +208,7 @@ class RunResult(Kept):
         Raises:
             RunError: the file cannot be written.
         """
+        # Long transcripts do not fit the JSON header, see `lines_of`.
         lines, names = lines_of(self.transcript.entries) if len(self.transcript.entries) > PLAIN_LINES else (None, [])
         document = _Document(
             self.rounds,
@@ -274,6 +275,7 @@ class RunResult(Kept):
             **Kept.read(tensors, RECIPES[options.algorithm].shared, parties),
             **cls.read_outcome(tensors, len(parties)),
         )
+        # A file of other options would load partially, without an error.
         if unread := sorted(set(tensors) - set(result.tensors())):
             raise RunError(f"{path}: has {unread[0]}, which a run of {options.algorithm} does not have")
         return result

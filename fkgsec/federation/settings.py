@@ -101,6 +101,7 @@ class SettingField(NamedTuple):
             return value
         low = -math.inf if self.low is None else self.low
         high = math.inf if self.high is None else self.high
+        # `above` and `below` exclude the bounds themselves.
         inside = low <= value <= high and not (self.above and value == low) and not (self.below and value == high)
         if not (inside and math.isfinite(value)):
             raise SpecError(f"{self.name} must {self.range}; got {value}")
@@ -133,6 +134,7 @@ def fields_of(kind: type[AlgorithmSettings]) -> tuple[SettingField, ...]:
 
 def _field_of(kind: type[AlgorithmSettings], field: msgspec.structs.FieldInfo) -> SettingField:
     field_type, help = inspect.type_info(field.type), ""
+    # The description and the range are annotations of the type.
     if isinstance(field_type, inspect.Metadata):
         help, field_type = str((field_type.extra_json_schema or {}).get("description", "")), field_type.type
     if field.required:
@@ -172,6 +174,7 @@ def make_settings(
     if not isinstance(values, AlgorithmSettings | Mapping | None):
         raise SpecError(f"settings must be those of {algorithm}, as a mapping or {kind.__qualname__}; got {values!r}")
     named = values.given() if isinstance(values, AlgorithmSettings) else dict(values or {})
+    # None from the command line or a file means "not given".
     named = {name: value for name, value in named.items() if value is not None}
     names = [setting.name for setting in fields_of(kind)]
     for name in named:

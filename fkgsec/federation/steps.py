@@ -174,6 +174,7 @@ def train_and_upload(sites: Sites, number: int, observer: Observer) -> Passed:
     observer.round_started(number, sites.num_steps(participants))
     loss = sites.train(number, participants, observer.step_done)
     checked = sites.options.is_checked(number)
+    # Before the upload: the broadcast will replace the models that are judged.
     valid = sites.validate(number) if checked and sites.judged_before_broadcast else None
     outcomes = sites.upload(number, participants) if sites.options.exchanges(number) else []
     return Passed(number, began, checked, loss, outcomes, valid)
@@ -204,7 +205,9 @@ def judge(sites: Sites, progress: Progress, passed: Passed, begins: int = 0) -> 
     """
     number, valid = passed.round, passed.valid() if passed.valid else None
     if passed.checked:
+        # Without validation items, the last checked round is the best.
         better = valid is None or progress.best_valid is None or valid > progress.best_valid
+        # The honest rounds before the adversary acts must not be selected.
         restarts = progress.best_round < begins <= number
         if valid is not None and (better or restarts):
             progress.best_valid = valid
@@ -216,6 +219,7 @@ def judge(sites: Sites, progress: Progress, passed: Passed, begins: int = 0) -> 
     entry = round_entry(sites.transcript, number, passed.loss(), valid, passed.outcomes, passed.began)
     progress.rounds.append(entry)
     options = sites.options
+    # Patience 0 never stops early.
     progress.finished = number == options.rounds or 0 < options.patience <= progress.bad_checks
 
 

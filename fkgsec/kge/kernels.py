@@ -103,6 +103,7 @@ def similarity_matrix(kind: Similarity, queries: Tensor, rows: Tensor) -> Tensor
         return queries @ rows.T
     if kind == L1:
         return -torch.cdist(queries, rows, p=1)
+    # Moduli have no fast distance in torch: compare blocks of queries with all rows.
     step = max(1, CHUNK_BYTES // max(1, rows.numel() * rows.element_size()))
     return torch.cat(
         [similarity(kind, part[:, None], rows) for part in queries.split(step)] or [queries.new_empty(0, len(rows))]
@@ -220,6 +221,7 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
         arrays = (groups.numpy(), start.numpy(), members.numpy())
         cpu_draws.mask_known(cpu_draws.get_num_threads(), candidates.numpy(), *arrays)
         return candidates
+    # searchsorted needs at least one key.
     if not len(members):
         return candidates
     # Pack (group, member) into one ascending number, so that one search looks up all candidates.

@@ -199,6 +199,7 @@ class KgeModel:
     entities_by_width: bool = False
 
     def __post_init__(self) -> None:
+        # numpy numbers from user code become Python numbers, so that equal models are equal and serialize alike.
         for name, kind in (("dim", int), ("gamma", float), ("init_epsilon", float)):
             object.__setattr__(self, name, checked(name, kind, getattr(self, name)))
         if self.dim < 1:
@@ -259,6 +260,7 @@ class KgeModel:
         """
         import torch
 
+        # FedLU's server divides by the width of a row, not by the dimension.
         by_width = self.entities_by_width and table == "entities"
         half = (self.gamma + self.init_epsilon) / self.entity_width if by_width else self.initial_range
         return torch.from_numpy(rng.uniform(-half, half, size=(rows, width)).astype("float32"))
@@ -336,6 +338,7 @@ class KgeModel:
 
         from fkgsec.kge import kernels
 
+        # Other functions score one relation at a time, which bounds memory by B x W.
         if not self.function.scores_by_best_relation:
             return torch.stack([self.score(heads, row.expand(len(heads), -1), tails) for row in relations], dim=1)
         return self.margin + kernels.similarity_matrix(self.similarity, self.best_relation(heads, tails), relations)
@@ -385,6 +388,7 @@ def phase_vectors(relations: Tensor, initial_range: float) -> Tensor:
     """
     import torch
 
+    # Relations start uniform in +-initial_range, so phases start uniform in +-pi (Sun et al. 2019, published code).
     phase = relations * (math.pi / initial_range)
     return torch.cat([torch.cos(phase), torch.sin(phase)], dim=-1)
 

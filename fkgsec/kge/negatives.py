@@ -40,6 +40,7 @@ class KnownTriples:
             num_relations: M, above every relation ID.
         """
         anchor, candidate = (0, 2) if side == "tail" else (2, 0)
+        # (anchor, relation) packed into one ascending number.
         keys = triples[:, anchor] * num_relations + triples[:, 1]
         span = int(triples[:, candidate].max(initial=0)) + 1
         pairs = np.unique(
@@ -89,6 +90,7 @@ def frequency_weights(triples: np.ndarray) -> np.ndarray:
     Source: code of FedLU, as in that of RotatE (Sun et al. 2019). fedlu.txt has no such weights.
     """
     counts = [
+        # Counts start at 4, as in RotatE's code, so that rare pairs do not dominate.
         number[place] + 3
         for pair in (triples[:, :2], triples[:, 1:])
         for _, place, number in [np.unique(pair, axis=0, return_inverse=True, return_counts=True)]
@@ -111,8 +113,10 @@ class NegativeSampler:
 
     def __init__(self, train: np.ndarray, *, num_relations: int, candidates: np.ndarray) -> None:
         self._candidates = candidates.astype(np.int32)
+        # If candidates are 0..n-1, drawn numbers are IDs and no lookup is needed.
         self._all = np.array_equal(candidates, np.arange(len(candidates)))
         self._known = {side: KnownTriples.build(train, side, num_relations) for side in ("tail", "head")}
+        # The group of each training triple is looked up once, not in every step.
         self._groups = {side: torch.from_numpy(triples.groups(train)) for side, triples in self._known.items()}
         self._tensors = {
             side: (torch.from_numpy(triples.start), torch.from_numpy(triples.members))
@@ -131,6 +135,7 @@ class NegativeSampler:
         Returns:
             Entity IDs, int32 `[b, num_negatives]`; -1 where the draw is a known triple.
         """
+        # int32 halves the memory traffic of the largest array of a step.
         drawn = rng.integers(0, len(self._candidates), size=(len(rows), num_negatives), dtype=np.int32)
         chosen = torch.from_numpy(drawn if self._all else self._candidates[drawn])
         return kernels.mask_known(chosen, self._groups[side][rows], *self._tensors[side])

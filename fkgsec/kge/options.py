@@ -147,6 +147,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             value = getattr(self, name)
             if value is not None and value < 2:
                 raise SpecError(f"{name} must be at least 2; got {value}")
+        # Constructing the model validates its dimension and margin.
         model = self.kge_model()
         self.kge_settings.check(model.entity_width)
         if not model.relation_width and "relations" in RECIPES[self.algorithm].shared:
@@ -171,6 +172,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             raise SpecError(f"temperature must be at least 0; got {temperature}")
         if temperature > MOST:
             raise SpecError(f"temperature must be at most {MOST:,.0f}; got {temperature:g}")
+        # The algorithm may ignore the option, which must not go unnoticed.
         if temperature != self.sampling_temperature:
             raise SpecError(
                 f"temperature does not apply to {self.algorithm} with these settings and {self.model}, which weighs negatives "
@@ -195,6 +197,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         if not self.has_encoder:
             return
         ENCODERS[self.model].check(self.dim)
+        # A network's training is a loop of its own, which rules and private models do not hook into.
         fitting = [
             name for name, recipe in algorithms_of("kge").items() if recipe.local is None and recipe.private == "none"
         ]
@@ -268,6 +271,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         Both scopes were one option, `entity_scope`.
         """
         defaults = {"temperature": 1.0, "tau": 0.2} | super().identity()
+        # Keep the identities of runs from before the option was split in two.
         scopes = defaults.pop("negative_scope"), defaults.pop("rank_scope")
         alike = scopes in (("own", "own"), ("all", "all"), ("published", "all"))
         defaults["entity_scope"] = scopes[0] if alike else scopes

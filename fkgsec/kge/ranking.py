@@ -71,11 +71,13 @@ def filtered_ranks(
     Raises:
         FloatingPointError: an embedding is NaN or infinite.
     """
+    # NaN compares as false with everything: it would rank first, silently.
     if not (torch.isfinite(entities).all() and torch.isfinite(relations).all()):
         raise FloatingPointError("an embedding is not finite (NaN or infinity)")
     ranks = np.empty((len(triples), len(known)))
     pool, place_of = entities, None
     if drawn is not None:
+        # `place_of` maps an entity to its column among drawn candidates, -1 if it is not drawn.
         pool, place_of = entities[torch.from_numpy(drawn).to(entities.device)], np.full(len(entities), -1)
         place_of[drawn] = np.arange(len(drawn))
     step = max(1, block_bytes // (4 * max(1, len(pool))))
@@ -91,8 +93,11 @@ def filtered_ranks(
             position, member = index.expand(index.groups(part))
             own_place = np.array(part[:, candidate])
             if place_of is None:
+                # Take the true score from the same matrix: computed separately, its last bit could differ and ties be
+                # lost.
                 true = scores.gather(1, chosen[:, candidate, None])
             else:
+                # By the same loop as candidates, for equal bits; the diagonal is the true entity of each query.
                 true = model.score_all(queries, entities[chosen[:, candidate]]).diagonal()[:, None]
                 there = place_of[member] >= 0
                 position, member, own_place = position[there], place_of[member[there]], place_of[own_place]

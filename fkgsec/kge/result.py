@@ -67,6 +67,7 @@ class KgeResult(RunResult):
             return self.options.private_model(), self.private[place]
         if not self.options.has_encoder:
             return self.options.kge_model(), getattr(self, kind)[place]
+        # Without its network, an encoder model cannot score.
         if not self.encoded:
             raise RunError(
                 f"{self.options.model}: input rows alone say nothing of what a client predicts; its network is missing"

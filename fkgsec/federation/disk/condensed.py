@@ -90,6 +90,7 @@ def condense(
             stored[f"{name}/rows"], stored[f"{name}/values"] = leaf.places, leaf.values.contiguous()
             continue
         tensor = whole(leaf).detach().cpu().contiguous()
+        # Hashing and an entry in the layout cost more than a small tensor.
         if tensor.numel() * tensor.element_size() < _LEAST_BYTES:
             stored[name] = tensor
             continue
@@ -101,6 +102,7 @@ def condense(
         if first != name:
             same[name] = first
             continue
+        # A client's input to a sum is zero in most rows.
         filled = FilledRows.of(tensor) if tensor.dim() == 2 else None
         if filled is not None and 2 * len(filled.places) < len(tensor):
             rows[name] = len(tensor)
@@ -136,6 +138,7 @@ def expand(
             tensors[name] = filled
         for name, other in layout.same.items():
             first = tensors[other]
+            # Copies, since loaded tensors may be changed in place.
             tensors[name] = first.clone() if isinstance(first, Tensor) else first
         if heads is not None:
             index, tails, ends = (stored[f"{MESSAGES}.{part}"].numpy() for part in ("index", "tails", "ends"))
@@ -163,6 +166,7 @@ def _join(messages: Messages) -> dict[str, Tensor | Joined]:
     for kind, rounds in messages.items():
         for number, frames in rounds.items():
             for place, ((head_bytes, _), tail) in enumerate(zip(frames.lengths(), frames.tails(), strict=True)):
+                # Equal tails, such as one broadcast to all clients, are stored once.
                 number_of_tail = tails.setdefault(tail, len(tails)) if tail else -1
                 index.append((_KINDS.index(kind), number, place, head_bytes, number_of_tail))
     return {
@@ -181,6 +185,7 @@ def _one_after_the_other(parts: Collection[bytes]) -> Tensor:
 
 def _split(index: np.ndarray, heads: Stored, tails: np.ndarray, ends: np.ndarray) -> dict[str, Callable[[], Tensor]]:
     """Undo `_join`."""
+    # Heads are consecutive, so a message's start is the sum of the lengths before it.
     bounds, start, messages = [0, *ends.tolist()], 0, {}
     for kind, number, place, head_bytes, tail in index.tolist():
         rest = tails[:0] if tail < 0 else tails[bounds[tail] : bounds[tail + 1]]
@@ -203,6 +208,7 @@ def lines_of(entries: Sequence[Entry]) -> tuple[Tensor, list[str]]:
     Args:
         entries: lines of the transcript.
     """
+    # Column by column: far fewer Python objects than line by line.
     columns = list(zip(*entries, strict=True)) or [()] * len(Entry._fields)
     names: dict[str, int] = {}
     numbers = []
@@ -210,6 +216,7 @@ def lines_of(entries: Sequence[Entry]) -> tuple[Tensor, list[str]]:
         if field in ("round", "num_bytes"):
             numbers.append(np.array(column, dtype=np.int64))
         else:
+            # Few distinct parties, kinds and tables: number each once, then map the whole column in C.
             for name in dict.fromkeys(column):
                 names.setdefault(name, len(names))
             numbers.append(np.fromiter(map(names.__getitem__, column), dtype=np.int64, count=len(column)))

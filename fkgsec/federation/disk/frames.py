@@ -41,6 +41,7 @@ class SharedData:
             message: the next message.
         """
         data = getattr(message, "data", b"")
+        # Short content is not worth a comparison.
         if len(data) < BLOCK_BYTES:
             return message
         if data == self._data:
@@ -67,6 +68,8 @@ class Frames(Sequence[bytes]):
             frame: its bytes.
             shared: whether other messages may have the same end.
         """
+        # The tail is a multiple of the block size, so that equal content behind heads of different length still has
+        # equal tails.
         size = max(0, len(frame) - HEAD_BYTES) // BLOCK_BYTES * BLOCK_BYTES if shared else 0
         tail = frame[len(frame) - size :] if size else b""
         self._parts.append((self._put(frame[: len(frame) - size]), self._tails.setdefault(tail, tail)))
@@ -75,6 +78,7 @@ class Frames(Sequence[bytes]):
         """Store a head in memory if there is room or no file; otherwise return its start and length in the file."""
         if len(head) < BLOCK_BYTES:
             return head
+        # The first messages of a round stay in memory, in the order of sending.
         self._room -= len(head)
         if self._room >= 0 or len(head) > _LARGEST:
             return head

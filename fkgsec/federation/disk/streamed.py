@@ -52,6 +52,7 @@ class Stored:
     def __init__(self, path: Path, name: str) -> None:
         self._file = path.open("rb", buffering=0)
         weakref.finalize(self, self._file.close)
+        # Layout of the format: 8 bytes header length, JSON header, tensor bytes.
         header_bytes = int.from_bytes(self._file.read(8), "little")
         start, end = json.loads(os.pread(self._file.fileno(), header_bytes, 8))[name]["data_offsets"]
         self._start, self.length = 8 + header_bytes + start, end - start
@@ -66,6 +67,7 @@ class Stored:
         Raises:
             ValueError: the range exceeds the tensor.
         """
+        # pread does not move the file position, so that several readers can share the handle.
         read = os.pread(self._file.fileno(), length, self._start + start) if start + length <= self.length else b""
         if len(read) != length:
             raise ValueError(f"{length} bytes from {start} of {self.length}")
@@ -120,6 +122,7 @@ def save_file(path: Path, tensors: Mapping[str, Tensor | Joined], metadata: Mapp
         dtype, shape = described(tensors[name])
         start, end = end, end + dtype.itemsize * torch.Size(shape).numel()
         header[name] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [start, end]}
+    # The library writes compact JSON without ASCII escapes.
     written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     # The header is padded to 8 bytes, so that tensors are aligned.
     written += b" " * (-len(written) % 8)

@@ -61,6 +61,7 @@ class ConvKbModel(KgeModel):
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
         """Return the part of the convolution that a query fixes; see `KgeModel.query`."""
         at_anchor, at_candidate = (HEAD, TAIL) if side == "tail" else (TAIL, HEAD)
+        # Tails are scored in the place of the tail, heads in that of the head: the filters of the candidate differ.
         filters = self.decoder["filters"]
         # A filter is a weighted sum of head, relation and tail per dimension: all but the candidate's term is known
         # here.
@@ -80,11 +81,13 @@ class ConvKbModel(KgeModel):
 
     def score_all(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Score every query against every candidate; see `KgeModel.score_all`."""
+        # On other devices, one query at a time: all at once would need memory of B x N x C x D.
         if queries.device.type != "cpu" or queries.dtype != torch.float32:
             return torch.stack([self.pair_scores(query, candidates) for query in queries])
         weights = self.decoder["weights"]
         before, filters = queries.tensor_split([weights.numel()], dim=-1)
         scores = torch.empty(len(queries), len(candidates))
+        # The compiled loop keeps one row of D sums, instead of the convolutions of all candidates.
         arrays = (before.unflatten(-1, weights.shape), filters, candidates, weights)
         _score_all()(*(array.detach().contiguous().numpy() for array in arrays), scores.numpy())
         return scores + self.decoder["offset"]

@@ -69,6 +69,7 @@ def edges_of(triples: np.ndarray, num_entities: int, num_relations: int) -> Edge
         num_entities: N.
         num_relations: M.
     """
+    # One triple per pair of entities, the first by relation; `start` then finds the triples of a head.
     distinct = np.unique(triples[:, [0, 2, 1]], axis=0)  # head, tail, relation
     linked = distinct[np.unique(distinct[:, :2], axis=0, return_index=True)[1]]
     start = np.searchsorted(linked[:, 0], np.arange(num_entities + 1))
@@ -88,6 +89,7 @@ def edges_of(triples: np.ndarray, num_entities: int, num_relations: int) -> Edge
         new = (head != tail) & ~np.isin(ends, steps[:, 0] * num_entities + steps[:, 1])
         new_ends = np.nonzero(new)[0][np.unique(ends[new], return_index=True)[1]]
         paths.append(np.stack([tail, head, steps[first, 2], linked[second, 2]], axis=1)[new_ends])
+    # Edges of single triples have no second relation: M marks it, and its vector is zero.
     near = np.column_stack([triples[:, [2, 0, 1]], np.full(len(triples), num_relations)])
     return Edges(*(torch.from_numpy(column.copy()) for column in np.concatenate([near, *paths]).T))
 
@@ -118,6 +120,7 @@ class Attention(nn.Module):
         # c_ijk = W1 [h_i | h_j | g_k] (Nathani et al. 2019, Eq. 5): W1 is split, so that each part multiplies N or M
         # rows, not E.
         at_target, at_source, at_relation = self.parts.chunk(3)
+        # Row M is zero: the missing second relation of a direct neighbor adds nothing.
         by_relation = torch.cat([relations @ at_relation, relations.new_zeros(1, x.shape[1])])
         vectors = (x @ at_target).index_select(0, edges.target) + (x @ at_source).index_select(0, edges.source)
         vectors = vectors + by_relation.index_select(0, edges.first) + by_relation.index_select(0, edges.second)
@@ -158,7 +161,9 @@ class KbGatNetwork(nn.Module):
         Returns:
             Entities `[N, D]` of length 1 and relations `[M, D]`.
         """
+        # Input entities are scaled to length 1, as in the published code.
         entities = normalize(entities)
+        # First layer: one attention head, then ELU and dropout.
         x = drop(elu(self.near(entities, relations, self.edges, drop)))
         # Relations are projected between the two layers: G' = G W_R (Nathani et al. 2019, section 3.3).
         relations = relations @ self.of_relations
@@ -201,6 +206,7 @@ class KbGatEncoder(ClientEncoder):
         """Train the encoder for one round; see `ClientEncoder.train`."""
         losses: list[float] = []
         for epoch in range(self.options.local_epochs):
+            # Each epoch draws its order, negatives and dropout from separate generators, so that none shifts another.
             order = self.rng("shuffle", round, epoch).permutation(len(self.triples))
             draws, drops = self.rng("negatives", round, epoch), self.rng("dropout", round, epoch)
             for number, low in enumerate(range(0, len(order), self.options.batch_size)):
@@ -223,6 +229,7 @@ class KbGatEncoder(ClientEncoder):
         """
         head, relation, tail = torch.from_numpy(self.triples[chosen]).to(entities.device).unbind(1)
         h, r, t = entities.index_select(0, head), relations.index_select(0, relation), entities.index_select(0, tail)
+        # TransE's distance with the L1 norm, of encoded rows.
         true = (h + r - t).abs().sum(1)
         losses = []
         # Two negatives per triple: a head and a tail, or two tails if only tails are corrupted.
@@ -231,6 +238,7 @@ class KbGatEncoder(ClientEncoder):
             false = entities.index_select(0, drawn.clamp_min(0))
             distance = (h + r - false if side == "tail" else false + r - t).abs().sum(1)
             losses.append(relu(MARGIN + true - distance)[drawn >= 0])
+        # Negatives that are known triples are left out, so the number of terms varies.
         terms = torch.cat(losses)
         return terms.sum() / max(1, len(terms))
 
@@ -241,6 +249,7 @@ class KbGatEncoder(ClientEncoder):
             rows: input rows.
             round: the client's last round of training.
         """
+        # ConvKB trains on the final encoding; no gradient reaches the encoder or the input rows.
         encoded = self.encode(rows, self.network.state_dict())
         decoder = self._network.decoder
         adam = Adam(decoder.parameters(), lr=self.options.learning_rate, weight_decay=DECODER_DECAY)
@@ -262,6 +271,7 @@ class KbGatEncoder(ClientEncoder):
         triples = torch.from_numpy(self.triples[chosen]).to(encoded.entities.device)
         num_negatives, losses = self.options.encoder_setting("decoder_negatives"), []
         for place, side in enumerate(self._sides):
+            # Divide the negatives over the sides; the first side takes the odd one.
             count = num_negatives // len(self._sides) + (place < num_negatives % len(self._sides))
             drawn = self._sampler.sample(chosen, count, side, rng).long().to(triples.device)
             anchor, candidate = (0, 2) if side == "tail" else (2, 0)

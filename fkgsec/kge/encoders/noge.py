@@ -62,6 +62,7 @@ def cooccurrence(triples: np.ndarray, num_entities: int, num_relations: int) -> 
     size = num_entities + num_relations
     # Relation r is node N + r.
     nodes = triples[:, [0, 2, 1]] + np.array([0, 0, num_entities])
+    # Each triple gives all six ordered pairs of its head, tail and relation.
     pairs = np.concatenate([nodes[:, [i, j]] for i in range(3) for j in range(3) if i != j])
     # n(w, c): the conversion to CSR adds up repeated pairs.
     counts = sparse.coo_array((np.ones(len(pairs)), pairs.T), shape=(size, size)).tocsr().tocoo()
@@ -94,8 +95,10 @@ class NogeNetwork(nn.Module):
                 size=adjacency.shape,
                 device=device,
             )
+        # The adjacency is normalized already: torch_geometric must not normalize it again.
         self.convolution = layers().GCNConv(dim, dim, normalize=False, bias=False).to(device)
         half = dim**-0.5
+        # Replace torch's initialization, whose draws depend on the global generator.
         drawn = rng.uniform(-half, half, size=(dim, dim)).astype(np.float32)
         self.convolution.lin.weight.data.copy_(torch.from_numpy(drawn))
         self.norm = nn.BatchNorm1d(dim).to(device)
@@ -131,6 +134,7 @@ class NogeEncoder(ClientEncoder):
     @property
     def num_steps(self) -> int:
         """Number of optimizer steps per round, for the longer of two consecutive rounds."""
+        # Alternating sides differ in the number of batches; a progress bar needs the larger number.
         epochs = range(self.options.local_epochs)
         return max(sum(len(at) for epoch in epochs for _, at in self._sides(first + epoch)) for first in (0, 1))
 
@@ -162,13 +166,16 @@ class NogeEncoder(ClientEncoder):
     def _backward(self, rows: Rows, side: Side, groups: np.ndarray, rng: np.random.Generator) -> float:
         """Add the gradient of the mean loss of some (anchor, relation) groups; return that loss."""
         triples, N = self._targets[side], self.graph.num_entities
+        # The whole graph is encoded in every step: batch norm needs all nodes.
         encoded = self.network(torch.cat([rows["entities"], rows["relations"]]))
+        # A group's key packs (anchor, relation) into one number.
         anchor, relation = np.divmod(triples.keys[groups], triples.num_relations)
         queries = self._model.query(encoded[torch.from_numpy(anchor)], encoded[torch.from_numpy(N + relation)], side)
         queries, candidates = dropout(queries, self._dropout, rng), encoded[: self._num_candidates]
         loss, *gradients = one_to_all_loss(
             queries, candidates, *triples.expand(groups), label_smoothing=self._smoothing
         )
+        # The gradient of the scores is explicit; autograd carries it through the network.
         torch.autograd.backward([queries, candidates], gradients)
         return loss
 
@@ -177,6 +184,7 @@ class NogeEncoder(ClientEncoder):
         gradients = [
             gradient.grad for gradient in (*rows.values(), *self.network.parameters()) if gradient.grad is not None
         ]
+        # Sums in a fixed order: the clipped gradient must not depend on the number of threads.
         norm = sum(kernels.ordered_sum(gradient.square().flatten()) for gradient in gradients) ** 0.5
         if norm > MAX_GRADIENT_NORM:
             for gradient in gradients:

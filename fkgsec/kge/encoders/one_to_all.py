@@ -45,11 +45,13 @@ def one_to_all_loss(
     total, step = 0.0, max(1, BLOCK_BYTES // (entities.element_size() * N))
     for low in range(0, B, step):
         part = slice(low, min(low + step, B))
+        # Positives ascend by query, so those of a block are one slice.
         first, last = np.searchsorted(position, (part.start, part.stop))
         row, column = (torch.from_numpy(ids[first:last]).to(queries.device) for ids in (position, member))
         row = row - low
         # Loss: sum of log(1 + e^s) - y s. The constant part of y is summed over all scores, the rest over positives.
         scores = queries[part] @ entities.T
+        # Sums in float64: a float32 sum over B x N scores loses digits.
         positive = scores[row, column].double().sum()
         smooth = everywhere * scores.sum(1).double().sum() if everywhere else 0.0
         total += float(softplus(scores).sum(1).double().sum() - (1 - label_smoothing) * positive - smooth)

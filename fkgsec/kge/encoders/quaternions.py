@@ -23,6 +23,7 @@ def hamilton(x: Tensor, y: Tensor) -> Tensor:
     """
     a, b, c, d = x.chunk(4, dim=-1)
     e, f, g, h = y.chunk(4, dim=-1)
+    # (a + b i + c j + d k)(e + f i + g j + h k), with i^2 = j^2 = k^2 = i j k = -1.
     real = a * e - b * f - c * g - d * h
     i = a * f + b * e + c * h - d * g
     j = a * g - b * h + c * e + d * f
@@ -47,6 +48,7 @@ def unit(x: Tensor) -> Tensor:
         x: float `[..., 4 n]`.
     """
     parts = x.unflatten(-1, (4, -1))
+    # The smallest positive number avoids a division of 0 by 0, so that 0 stays 0.
     modulus = parts.square().sum(-2, keepdim=True).clamp_min(torch.finfo(x.dtype).tiny).sqrt()
     return (parts / modulus).flatten(-2)
 

@@ -76,6 +76,7 @@ class EncoderTrainer:
         """
         graph, key = self._stack.graphs[client], self._stack.keys[client]
         triples = subset.triples[subset.rows]
+        # The encoder's graph consists of the training triples, so it is rebuilt from the new ones.
         self._encoders[client] = ENCODERS[self._options.model].make(graph, triples, self._options, key)
         self._reset()
 
@@ -165,6 +166,7 @@ class EncoderTrainer:
             state: state of all networks, from `local`; None for the current one.
         """
         encoder = self._encoders[client]
+        # A snapshot has the networks of all clients under one prefix each.
         weights = encoder.network.state_dict() if state is None else packing.below(f"{LOCAL}.{client}.", state)
         with one_thread():
             return encoder.encode(rows, weights)
@@ -216,6 +218,7 @@ class EncoderTrainer:
         """Return the state that a checkpoint between rounds needs besides rows and networks, by name."""
         tree: dict[str, packing.Tree | Tensor] = {"last_round": torch.tensor(self._last_round)}
         if self._options.trains_from not in (None, "received"):
+            # Only then do a client's own rows differ from those in the stack.
             tree["rows"] = {str(client): dict(rows) for client, rows in enumerate(self._rows)}
         for client, adam in enumerate(self._adams if self._recipe.keep_optimizer else []):
             tree[f"adam.{client}"] = {str(place): state for place, state in adam.state_dict()["state"].items()}
@@ -237,6 +240,7 @@ class EncoderTrainer:
                 place, name = key.split(".")
                 state.setdefault(int(place), {})[name] = tensor
             if state:
+                # Optimizer state is stored by parameter index, as "index.name".
                 adam.load_state_dict(adam.state_dict() | {"state": state})
 
 

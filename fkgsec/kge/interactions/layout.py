@@ -137,9 +137,11 @@ class Plugged:
         """
         arguments = dict(self.arguments)
         signature = inspect.signature(self.kind.__init__).parameters
+        # Interactions name their dimension differently.
         for parameter in ("embedding_dim", "input_dim", "head_dim"):
             if parameter in signature:
                 arguments.setdefault(parameter, dim)
+        # PyKEEN's own models set the norm; a bare interaction requires it.
         if "p" in signature and signature["p"].default is inspect.Parameter.empty:
             arguments.setdefault("p", NORMS.get(self.short, 2))
         try:
@@ -185,6 +187,7 @@ class Plugged:
         Raises:
             SpecError: a size of the shapes is unknown.
         """
+        # Later entries win: sizes in the name override defaults.
         sizes = SIZES | dict.fromkeys(DIMENSIONS, dim) | dict(self.sizes)
         shapes = self.sample.relation_shape if place == "r" else self.sample.entity_shape
         unknown = sorted({letter for shape in shapes for letter in shape} - set(sizes))
@@ -291,15 +294,18 @@ def _named(name: str) -> Plugged:
         kind = resolver.lookup(word)
     except (KeyError, ValueError, TypeError) as error:
         names = {interaction.__name__.removesuffix("Interaction") for interaction in resolver}
+        # Suggestions ignore case, as PyKEEN's resolver does.
         folded = {interaction.casefold(): interaction for interaction in names}
         near = [folded[interaction] for interaction in difflib.get_close_matches(word.casefold(), folded, n=3)]
         meant = f"; did you mean {' or '.join(near)}?" if near else f"; allowed: {', '.join(sorted(names))}"
         raise SpecError(f"model: PyKEEN has no interaction {shown(word)}{meant}") from error
+    # One-letter keys that occur in shapes are sizes; all others are arguments of the constructor.
     letters = {key: value for key, value in written.items() if key in _shapes_of(kind) and len(key) == 1}
     for key, value in letters.items():
         if key == "d" or type(value) is not int or value < 1:
             raise SpecError(f"model: {name}: {key} must be a whole number of at least 1; d is the option dim")
     arguments = {key: value for key, value in written.items() if key not in letters}
+    # Check arguments here: PyKEEN's own error would not list the allowed ones.
     accepted = [key for key in inspect.signature(kind.__init__).parameters if key not in ("self", "args", "kwargs")]
     for key in arguments:
         if key not in accepted:
@@ -313,6 +319,7 @@ def _parsed(name: str, rest: str) -> tuple[str, dict[str, Any]]:
     if "(" not in rest:
         return rest, {}
     try:
+        # Parse without evaluating: only literals are accepted as arguments.
         call = ast.parse(rest.strip(), mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
             return call.func.id, {

@@ -103,9 +103,11 @@ class InteractionEncoder(ClientEncoder):
         """Add the gradient of the mean loss of some triples; return that loss."""
         triples = torch.from_numpy(self.triples[chosen])
         negatives = self._sampler.sample(chosen, self.options.num_negatives, side, draws).long()
+        # Column 0 of the candidates is the positive, as in the compiled loops.
         anchor, replaced = (0, 2) if side == "tail" else (2, 0)
         candidates = torch.cat([triples[:, replaced, None], negatives], dim=1).to(rows["entities"].device)
         triples = triples.to(candidates.device)
+        # -1 marks masked negatives; their scores are computed for row 0 and ignored.
         anchors, others = rows["entities"][triples[:, anchor, None]], rows["entities"][candidates.clamp_min(0)]
         heads, tails = (anchors, others) if side == "tail" else (others, anchors)
         scores = self._plugged.score(
@@ -156,6 +158,7 @@ class InteractionModel(KgeModel):
     def _interaction(self) -> torch.nn.Module:
         with torch.random.fork_rng(devices=[]):
             module = Plugged.named(self.name).make(self.dim)
+        # The module is rebuilt from its tensors, since results store tensors only.
         module.load_state_dict(dict(self.network))
         first = next(iter(self.network.values()))
         return module.to(first.device).eval().requires_grad_(False)
@@ -176,6 +179,7 @@ class InteractionModel(KgeModel):
     @torch.no_grad()
     def score_all(self, queries: Tensor, candidates: Tensor) -> Tensor:
         """Score every query against every candidate, in blocks; see `KgeModel.score_all`."""
+        # PyKEEN broadcasts queries and candidates, which needs memory of B x N x W.
         step = max(1, CANDIDATES_AT_ONCE // max(1, len(candidates)))
         parts = [self.pair_scores(part[:, None], candidates) for part in queries.split(step)]
         return torch.cat(parts or [queries.new_empty(0, len(candidates))])

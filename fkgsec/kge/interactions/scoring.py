@@ -72,6 +72,7 @@ def scoring_without_network(plugged: Plugged) -> ScoringFunction:
     """
 
     def together(entities: Tensor, relations: Tensor, side: Side) -> Tensor:
+        # Widths of entities and relations may differ, so the product covers the common part.
         common = min(entities.shape[-1], relations.shape[-1])
         rest = torch.zeros_like(entities[..., common:])
         return torch.cat([entities[..., :common] * relations[..., :common], rest], dim=-1)
@@ -104,6 +105,7 @@ def queries_of(anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
         Queries `[..., W + V + 1]`.
     """
     shape = torch.broadcast_shapes(anchors.shape[:-1], relations.shape[:-1])
+    # The side travels inside the query, since similarities know only queries and candidates.
     sign = anchors.new_full((*shape, 1), 1.0 if side == "tail" else -1.0)
     return torch.cat([anchors.expand(*shape, -1), relations.expand(*shape, -1), sign], dim=-1)
 
@@ -118,6 +120,7 @@ def scores_of(plugged: Plugged, interaction: nn.Module, queries: Tensor, candida
         candidates: float `[..., W]`.
         dim: embedding dimension.
     """
+    # PyKEEN's interactions fail on empty batches.
     if not queries.numel():
         return queries.new_empty(torch.broadcast_shapes(queries.shape[:-1], candidates.shape[:-1]))
     W = candidates.shape[-1]
@@ -139,6 +142,7 @@ def _steepest(plugged: Plugged, heads: Tensor, tails: Tensor) -> Tensor:
     dim = plugged.dim_of(heads.shape[-1])
     width = sum(part.width for part in plugged.parts("r", dim))
     with torch.enable_grad():
+        # At 0 norms have no gradient; close to 0 its direction is that of the best relation.
         relations = heads.new_full((*heads.shape[:-1], width), NEARBY).requires_grad_()
         if not width:
             return relations.detach()

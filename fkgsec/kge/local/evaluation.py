@@ -57,6 +57,7 @@ class Evaluator:
         self._candidates = candidates or [client.num_entities for client in graph.clients]
         self._rows: list[tuple[Tensor, Tensor] | None] = [None] * len(graph.clients)
         if pooled:
+            # One model for all: each client ranks with the rows of its own entities in it.
             whole = stack.graphs[0]
             self._rows = [
                 (
@@ -65,6 +66,7 @@ class Evaluator:
                 )
                 for client in graph.clients
             ]
+        # Triples to filter, per client and side, indexed once for all rounds.
         self._known = [
             [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
             for client in graph.clients
@@ -179,6 +181,7 @@ class Evaluator:
         if split == "valid" and self._options.samples_validation:
             scaled = []
             for graph, ranks in zip(self._graph.clients, self._sampled_or_raise(), strict=True):
+                # Scale the sum of sampled triples up to all of them, so that clients keep their weights.
                 share = len(graph.valid) / max(1, len(ranks))
                 scaled.append((float((1 / ranks).sum()) * share, len(graph.valid) * len(self._known[0])))
             return scaled
@@ -213,5 +216,6 @@ def mean_reciprocal(parts: Iterable[tuple[float, int]]) -> float | None:
 
 
 def _positions(ids: np.ndarray, wanted: np.ndarray) -> Tensor:
+    # Position of each wanted ID in an unsorted list.
     order = np.argsort(ids)
     return torch.from_numpy(order[np.searchsorted(ids, wanted, sorter=order)])

@@ -48,6 +48,7 @@ class Learner:
             {table: self.stack.rows(table, client).requires_grad_() for table in self.tables}
             for client in range(len(self.stack.graphs))
         ]
+        # One tensor per client and table: Adam counts the steps of each separately.
         flat = [parameters[table] for parameters in self._parameters for table in self.tables]
         self._adam = Adam(flat, lr=self._learning_rate)
 
@@ -77,6 +78,7 @@ class Learner:
         Returns:
             Gradient of each table.
         """
+        # Autograd only crosses the query function; all else has explicit gradients.
         to_anchors, to_relations = torch.autograd.grad(queries.rows, [queries.anchors, queries.relations], to_queries)
         return {
             "entities": self.entity_gradients.index_add_(0, triples[:, 0 if side == "tail" else 2], to_anchors),

@@ -51,12 +51,14 @@ class ClientStack:
         self.graphs = tuple(graphs)
         self.keys = tuple(keys)
         self.model = model
+        # Ties by index, so that the layout is the same in every run.
         self.order = sorted(range(len(graphs)), key=lambda client: (-len(graphs[client].train), client))
         self._slots = {client: slot for slot, client in enumerate(self.order)}
         sizes = {
             "entities": [graphs[client].num_entities for client in self.order],
             "relations": [graphs[client].num_relations for client in self.order],
         }
+        # Prefix sums: the first row of each slot.
         starts = {table: np.concatenate([[0], np.cumsum(counts)]) for table, counts in sizes.items()}
         self._spans: dict[Table, dict[int, slice]] = {
             table: {
@@ -73,6 +75,7 @@ class ClientStack:
             ]
             if device.type != "cpu":
                 return torch.cat(parts).to(device)
+            # Large tables are touched in every step; large pages save address lookups.
             return torch.cat(parts, out=in_large_pages((sum(map(len, parts)), width)))
 
         self.tables: dict[Table, Tensor] = {

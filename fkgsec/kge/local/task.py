@@ -67,12 +67,14 @@ class KgeTask:
         wide = options.keeps_all_entities
         clients = [_widen(client, len(graph.entities)) if wide else client for client in graph.clients]
         pooled = self.recipe.pooled
+        # With `rank_scope` or `negative_scope` "all", clients hold rows of entities they have never seen.
         self._wide = FederatedGraph(graph.name, graph.entities, graph.relations, tuple(clients))
         trained = [_pool(clients)] if pooled else clients
         keys = [POOLED_KEY] if pooled else list(range(len(clients)) if keys is None else keys)
         ranks_own = options.rank_scope == "own" and not pooled
         self._num_exchanged = [client.num_entities for client in (graph.clients if ranks_own else trained)]
         self.private: ClientStack | None = None
+        # Draws derive from keys: in a deployment, a client alone draws what it would draw here.
         self.stack, self.private = self._stacks(trained, keys)
         if remark := options.kge_model().function.remark:
             _remark_once(remark)
@@ -232,6 +234,7 @@ class KgeTask:
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
         """Evaluate the best round; see `Task.outcome`."""
         if self._kept:  # a broadcast does not change private models
+            # Per-client best rounds replace the rows of the common best round.
             trained = {**trained, **{name: rows for name, rows in self._kept.items() if name in trained}}
             after = {name for name in self._kept if name.startswith(PRIVATE) or not self.judged_before_broadcast}
             final = {**final, **{name: self._kept[name] for name in after}}
@@ -288,6 +291,7 @@ def first_rows(model: KgeModel, seed: int, table: Table, names: Sequence[str]) -
 
 def _pool(clients: Sequence[ClientGraph]) -> ClientGraph:
     """Merge all clients into one that has all triples."""
+    # Local IDs of clients differ, so triples are pooled by global IDs.
     splits = [np.concatenate([client.to_global(getattr(client, split)) for client in clients]) for split in SPLITS]
     return ClientGraph.from_global("pooled", *splits)
 

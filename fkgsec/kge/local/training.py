@@ -163,6 +163,7 @@ class LocalTrainer:
         Args:
             clients: indices in the stack.
         """
+        # On the CPU groups train one after the other, so their steps add up.
         groups = self._groups([client for client in self._stack.order if client in set(clients)])
         longest = [max(len(self._subsets[client].rows) for client in group) for group in groups]
         batches = self._options.local_epochs * sum(-(-count // self._options.batch_size) for count in longest)
@@ -205,6 +206,7 @@ class LocalTrainer:
         self.rule.begin_round(round)
         losses: dict[int, list[float]] = {client: [] for client in ordered}
         for epoch in range(self._options.local_epochs):
+            # Epoch by epoch over all groups: rules such as FedE-SVD+ change all clients' parameters between epochs.
             self.rule.begin_epoch(epoch, self._stack, self.received)
             for group in self._groups(ordered):
                 for step_losses in self._epoch(round, epoch, group):
@@ -214,6 +216,7 @@ class LocalTrainer:
         self.rule.end_round()
         for table, previous in self.previous.items():
             for client in ordered:
+                # The contrastive objective compares with these rows in the next round.
                 previous[self._stack.span(table, client)] = self._stack.rows(table, client).detach()
         return {client: float(np.mean(values)) for client, values in losses.items()}
 
@@ -224,10 +227,12 @@ class LocalTrainer:
             shuffled[client], draws[client] = self._draws(client, round, epoch)
         size = self._options.batch_size
         for step in range(-(-max(map(len, shuffled.values())) // size)):
+            # Clients with fewer batches finish earlier; the group shrinks as steps go on.
             active = [client for client in group if step * size < len(shuffled[client])]
             batches = {client: shuffled[client][step * size : (step + 1) * size] for client in active}
             # The epoch shifts the parity, so that a client of one batch sees both sides.
             for side in corrupted_sides(self._options, step + epoch + round):
+                # Check before moving: an infinite loss must leave the tables as they were.
                 losses, steps = self._step(batches, draws, side)
                 self._check(losses, round, epoch, step)
                 self._take(steps, batches, losses)
@@ -245,6 +250,7 @@ class LocalTrainer:
     def _draws(self, client: int, round: int, epoch: int) -> tuple[np.ndarray, np.random.Generator]:
         """Return a client's shuffled rows for an epoch, and the generator of its negatives."""
         seed, key, rows = self._options.seed, self._stack.keys[client], self._subsets[client].rows
+        # FedLU's code draws batches and negatives once, before the first round.
         if self._options.training("redraw") == "never":
             round = epoch = 0
         shuffled = generator(seed, "shuffle", key, round, epoch).permutation(rows)
@@ -258,12 +264,14 @@ class LocalTrainer:
         triples, candidates, weights = self._assemble(batches, draws, side, segments.first)
         importance = self._importance(batches)
         if self._private is None:
+            # Without distillation, importance and batch weight are factors of the same loss.
             weights = weights * importance
             losses, steps = self._alone(triples, candidates, weights, side, segments)
         else:
             losses, steps = self._together(self._private, triples, candidates, weights, importance, side, segments)
         # The objective on shared rows enters the gradient of the shared model, the first learner.
         further = self._add_row_losses(steps[0][1], batches)
+        # Each client's losses are summed separately, so that stacking does not change their bits.
         ends = np.cumsum([len(rows) for rows in batches.values()])
         parts = np.split((losses * weights).cpu().numpy().astype(np.float64), ends[:-1])
         return {client: float(part.sum()) + further[client] for client, part in zip(batches, parts, strict=True)}, steps
@@ -317,6 +325,7 @@ class LocalTrainer:
         ]
         # fedlu.txt Eq. 7-10: autograd differentiates the loss by both models' scores, kernels carry it to the rows.
         with torch.enable_grad():
+            # The scores are the only leaves: distillation sees scores, not tables.
             shared, local = (part.scores.requires_grad_() for part in scored)
             losses = self.rule.distil(local, shared, candidates >= 0, importance)
         by_scores = torch.autograd.grad(losses, [shared, local], weights)
