@@ -135,7 +135,7 @@ def _panel(name: str) -> str:
 def _help(name: str) -> str:
     """The field's description with the words that it may have and its default, apart by task where these differ."""
     tasks = [task for task, fields in _FIELDS.items() if name in fields]
-    about = next(filter(None, (_description(_FIELDS[task][name].type) for task in tasks)), "")
+    about = next(filter(None, (description(_FIELDS[task][name].type) for task in tasks)), "")
     if name == "defense":
         return f"{about}: {'; '.join(map(words_of, KINDS))}"
     words = _by_task({task: ", ".join(allowed_words(name, task)) for task in tasks})
@@ -143,7 +143,8 @@ def _help(name: str) -> str:
     return f"{about}{f': {words}' if words else ''}{f' (default: {defaults})' if defaults else ''}"
 
 
-def _description(kind: Any) -> str:
+def description(kind: Any) -> str:
+    """Return the description in an annotated type; empty without one."""
     return next((part.description or "" for part in get_args(kind) if isinstance(part, msgspec.Meta)), "")
 
 
@@ -219,7 +220,7 @@ def struct_options(*structs: type[msgspec.Struct]) -> Decorator:
     flags = []
     for struct in structs:
         for field in msgspec.structs.fields(struct):
-            if about := _description(field.type):
+            if about := description(field.type):
                 words, name = allowed(field.name, struct), field.name.replace("_", "-")
                 about += f": {', '.join(words)}" if words else ""
                 about += "" if field.default is None else f" (default: {_plain(field.default)})"
