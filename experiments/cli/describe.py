@@ -1,4 +1,4 @@
-"""`fkgsec describe NAME`: an algorithm, attack, defense or threat model, its source, its settings and what goes with it.
+"""`fkgsec describe NAME`: an algorithm, attack, defense or threat model with its source, settings and compatible parts.
 
 for line in describe("feds"):
     print(line)
@@ -25,6 +25,7 @@ from fkgsec.experiments.tasks.task import task_named
 from fkgsec.federation.recipes import RECIPES, Recipe
 from fkgsec.federation.settings import fields_of as settings_of
 
+# One usable example of each defense, with the settings that it requires.
 DEFENSES = ("secagg", "psu,secagg", "secagg,suppress:t=2", "dp:clip=0.1,epsilon=8", "robust:rule=clip")
 EXAMPLES = "Examples:\n\n  fkgsec describe feds\n\n  fkgsec describe dp\n\n  fkgsec describe membership"
 
@@ -43,7 +44,18 @@ def describe_part(
 
 
 def describe(name: str) -> list[str]:
-    """Return lines on every part with this name. Raises `SpecError` if there is none."""
+    """Describe every part with this name; an algorithm and an attack may share it.
+
+    Args:
+        name: name of an algorithm, defense, threat model or attack.
+
+    Returns:
+        Lines for the terminal.
+
+    Raises:
+        SpecError: no part has this name; the message lists all names.
+    """
+    # The registry imports every attack; completion of names must stay fast.
     from fkgsec.attacks.registry import ATTACKS
 
     parts: list[str] = []
@@ -74,6 +86,7 @@ def _algorithm(name: str) -> Iterator[str]:
     if recipe.shared:
         fitting = [defense for defense in DEFENSES if refusal(recipe, defense) is None]
         yield f"Defenses that it can run under: {'; '.join(fitting) or 'none'}."
+        # An attack fits if the algorithm meets its needs under at least one of its threat models.
         able = [
             attack
             for attack, definition in attacks_of(recipe.task).items()
@@ -91,7 +104,11 @@ def _algorithm(name: str) -> Iterator[str]:
 
 
 def refusal(recipe: Recipe, defense: str) -> str | None:
-    """Return why an algorithm cannot run under a defense; None if it can."""
+    """Return why an algorithm cannot run under a defense; None if it can.
+
+    Args:
+        defense: text of `--defense`, such as `psu,secagg`.
+    """
     try:
         check_defense(task_named(recipe.task).spec(algorithm=recipe.name, defense=defense))
     except SpecError as error:
@@ -101,6 +118,7 @@ def refusal(recipe: Recipe, defense: str) -> str | None:
 
 def _defense(name: str) -> Iterator[str]:
     kind = KINDS[name]
+    # A registered extension states its own text; built-in defenses use their docstring.
     about = (kind.about or inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes")[0]).strip()
     yield f"{name}: defense. Use --defense {name}, with settings as in {name}:KEY=VALUE,KEY=VALUE."
     yield " ".join(about.split())
@@ -139,7 +157,7 @@ def _setting_lines(kind: type[msgspec.Struct]) -> Iterator[str]:
 
 
 class Setting(NamedTuple):
-    """Field of a struct of settings, in words."""
+    """Field of a struct of settings, described in words."""
 
     name: str
     default: str
@@ -148,7 +166,11 @@ class Setting(NamedTuple):
 
 
 def settings_of_struct(kind: type[msgspec.Struct]) -> list[Setting]:
-    """Return the fields of a defense or of an attack's settings."""
+    """Describe the fields of a defense or of an attack's settings.
+
+    Args:
+        kind: a struct whose docstring has a section `Attributes:` or whose fields have descriptions.
+    """
     fields = msgspec.structs.fields(kind)
     about = attributes(kind.__doc__, [field.name for field in fields])
     return [
@@ -158,7 +180,11 @@ def settings_of_struct(kind: type[msgspec.Struct]) -> list[Setting]:
 
 
 def default_of(field: msgspec.structs.FieldInfo) -> str:
-    """Return a struct field's default as text."""
+    """Return a struct field's default as text: `required` if it has none, `none` for None, `empty` for an empty value.
+
+    Args:
+        field: a field with a default or a default factory.
+    """
     if field.required:
         return "required"
     value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
@@ -167,6 +193,9 @@ def default_of(field: msgspec.structs.FieldInfo) -> str:
 
 def type_words(kind: Any) -> str:
     """Describe a type in Markdown.
+
+    Args:
+        kind: a type or annotation; a struct becomes a link to its section.
 
     >>> type_words(int | None), type_words(Literal["row", "client"])
     ('int or none', '`row`, `client`')
@@ -179,6 +208,7 @@ def type_words(kind: Any) -> str:
     if origin is Literal:
         return ", ".join(f"`{word}`" for word in parts)
     if origin in (Union, UnionType):
+        # Different types may have the same words; name each once.
         return " or ".join(dict.fromkeys(map(type_words, parts)))
     if origin in (list, tuple):
         return f"list of {type_words(parts[0])}"
@@ -188,20 +218,31 @@ def type_words(kind: Any) -> str:
 
 
 def is_struct(kind: Any) -> bool:
-    """Return True for a type with named fields: a struct, a dataclass or a named tuple."""
+    """Return True for a type with named fields: a struct, a dataclass or a named tuple.
+
+    Args:
+        kind: anything found in an annotation.
+    """
     return isinstance(kind, type) and (
         issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
     )
 
 
 def attributes(docstring: str | None, names: list[str]) -> dict[str, str]:
-    """Return what a docstring's `Attributes:` say of each name; several may share a line or a description."""
+    """Parse a docstring's section `Attributes:` into a description per name.
+
+    Args:
+        docstring: several attributes may share a line or, as in `low, high: range`, a description.
+        names: names of the attributes to look for.
+    """
     section = re.search(
         r"^Attributes[^\n]*:\n(.*?)(?=\n\S|\Z)", inspect.cleandoc(docstring or ""), re.DOTALL | re.MULTILINE
     )
     if section is None or not names:
         return {}
+    # Longer names first, so that `clip_norm` is not read as `clip`.
     text, name = " ".join(section[1].split()), "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    # An attribute starts a sentence or a line; its text ends where the next one starts.
     starts = list(re.finditer(rf"(?:^|(?<=[.;\s]))((?:{name})(?:, (?:{name}))*): ", text))
     ends = [start.start() for start in starts[1:]] + [len(text)]
     return {
