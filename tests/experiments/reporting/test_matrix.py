@@ -98,8 +98,8 @@ def test_reconstruction_stands_with_two_and_a_missing_row_says_what_is_asked_ins
         "b": (figure("edges", "auc", 0.4), figure("update-recovery", "cosine_relations", 0.4)),
     }.items()})  # fmt: skip
     assert set(made.reasons) == {
-        "edges.auc is asked under client there",
-        "edges.auc is asked under server there",
+        "edges.auc was measured under client instead",
+        "edges.auc was measured under server instead",
         "update-recovery gives cosine_relations there",
         "update-recovery gives cosine there",
     }
