@@ -60,7 +60,8 @@ SURE_TABLES = "[low, high]: 95 % interval of one figure on these tables; other t
 SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
 PAIRED = (
     "Excess: measured minus the baseline, the same adversary without the messages of the rounds. The baseline knows what "
-    "alignment reveals, so it changes with psu. Differences compare the measured values on the same items, corrected for their number."
+    "alignment reveals, so it changes with psu. "
+    "Differences compare the measured values on the same items, corrected for their number."
 )
 MOST_LETTERS = 28  # of a reason in a table; longer reasons are printed below it
 DIFFERENCES = {
