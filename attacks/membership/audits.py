@@ -153,8 +153,7 @@ def audited_triples(
         if client.name not in forget:
             continue
         triples = np.asarray(forget[client.name], dtype=np.int64)
-        retained_elsewhere = [other.to_global(other.train) for other in retained.clients if other.name != client.name]
-        elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *retained_elsewhere]))
+        elsewhere = trained_elsewhere(retained, client)
         members = controls = np.empty((0, 3), dtype=np.int64)
         reason, weights = None, None
         try:
@@ -234,6 +233,12 @@ def to_local(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) ->
     relation[client.relation_ids] = np.arange(client.num_relations)
     local = np.stack([entity[triples[:, 0]], relation[triples[:, 1]], entity[triples[:, 2]]], axis=1)
     return local[(local >= 0).all(axis=1)]
+
+
+def trained_elsewhere(graph: FederatedGraph, client: ClientGraph) -> np.ndarray:
+    """Return the triples that other clients train on and the client can express, in its local ids, int64 `[k, 3]`."""
+    others = [other.to_global(other.train) for other in graph.clients if other.name != client.name]
+    return to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *others]))
 
 
 def named_triples(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> np.ndarray:

@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fkgsec.attacks.figure import Figure
-from fkgsec.attacks.membership.audits import contains, named_triples, to_local
+from fkgsec.attacks.membership.audits import contains, named_triples, trained_elsewhere
 from fkgsec.attacks.membership.controls import matched_controls
 from fkgsec.attacks.membership.evaluation import TPR, score_figures
 from fkgsec.attacks.registry import Truth
@@ -96,8 +96,7 @@ def _matched(
     none, chosen = train[:0], train[rng.permutation(len(train))[: min(2 * len(test), len(train) // 2)]]
     if not len(chosen):
         return none, none, f"{len(train)} trained triples and {len(test)} others can be asked about; it takes 2 of each"
-    others = [other.to_global(other.train) for other in graph.clients if other.name != client.name]
-    elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *others]))
+    elsewhere = trained_elsewhere(graph, client)
     try:
         matched = matched_controls(client, chosen, rng, seen_elsewhere=elsewhere, pool=test)
     except DataError:  # none of them is like another
