@@ -84,7 +84,7 @@ class Answer(NamedTuple):
     @property
     def word(self) -> str:
         """The label as tables print it: KNOWN where the baseline already has all that there is to find."""
-        if self.label == NOT_APPLICABLE and self.figure.given and self.figure.estimate.value:
+        if self.label == NOT_APPLICABLE and self.figure.baseline_at_bound and self.figure.estimate.value:
             return KNOWN
         return LEAK_WORDS.get(self.question, self.label) if self.label == LEAKS else self.label
 
@@ -146,7 +146,7 @@ def judge(figures: Sequence[Figure]) -> Verdict:
 
     LEAKS and EXPOSED are equally bad, so that a small leak does not hide a large exposure.
     """
-    compared = max(1, sum(figure.reason is None and not figure.given for figure in figures))
+    compared = max(1, sum(figure.reason is None and not figure.baseline_at_bound for figure in figures))
     labelled = [(figure.answer(compared), figure) for figure in figures]
     ranked = tuple(sorted(labelled, key=_severity))
     worst: dict[str, Answer] = {}
