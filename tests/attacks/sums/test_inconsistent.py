@@ -50,9 +50,7 @@ def test_of_a_sum_of_clients_that_put_in_their_own_nothing_is_left() -> None:
     left = left_of_sum(opened(parts.sum(axis=0), np.full(200, 3)))
     assert left.holds.all()
     shuffled = parts[0][rng.permutation(200)]
-    cosines = (
-        (left.rows * shuffled).sum(axis=1) / np.linalg.norm(left.rows, axis=1) / np.linalg.norm(shuffled, axis=1)
-    )
+    cosines = (left.rows * shuffled).sum(axis=1) / np.linalg.norm(left.rows, axis=1) / np.linalg.norm(shuffled, axis=1)
     assert abs(cosines.mean()) < 0.06
 
 
