@@ -291,6 +291,7 @@ def keep_outcomes(figures: Sequence[Figure], leads: Mapping[str, Sequence[str]])
     headlines = {id(figure) for figure in headline(figures)}
     together = {figure.question for figure in figures if figure.victim == ALL and not figure.reason}
     sets: set[str] = set()
+    # Stored outcomes would otherwise dominate the size of a record.
     trimmed = []
     for figure in figures:
         outcomes = figure.outcomes

@@ -50,6 +50,7 @@ def _row(figure: Figure) -> dict[str, Any]:
     row = {name: getattr(figure, name) for name in COLUMNS if name in Figure.__struct_fields__} | {
         "status": figure.status
     }
+    # Without a baseline there is no advantage over one.
     return row | {
         "variant": figure.variant or None,
         **{name: getattr(figure.estimate, name) if attacked else None for name in INTERVAL},

@@ -286,6 +286,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     ] = "same-graph"
 
     def __post_init__(self) -> None:
+        # One name stands for a list of one.
         if isinstance(self.inference, str):
             msgspec.structs.force_setattr(self, "inference", (self.inference,))
         super().__post_init__()

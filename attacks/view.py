@@ -105,6 +105,7 @@ def check_attackable(graph: Any, algorithm: str, colluder: Sequence[str] | str |
             not a client of `graph`.
     """
     names, colluders = [client.name for client in graph.clients], named(colluder)
+    # Checked before training: each of these would only surface after the run.
     if RECIPES[algorithm].pooled:
         raise ThreatModelError(f"{algorithm} has no federation to attack: one party holds all triples")
     if len(names) < 2:

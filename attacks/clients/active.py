@@ -286,6 +286,7 @@ def asked_of(
 
 def score(answers: Answers, truth: Truth) -> list[Figure]:
     """Compute the figures of every victim, and the cost and visibility of the probe."""
+    # Without a common relation there is no triple to classify.
     unknown = {victim: reason for victim in truth.victims if (reason := no_relation(truth, victim))}
     if len(unknown) == len(truth.victims):
         return [figure for victim, reason in unknown.items() for figure in truth.not_attacked(victim, reason)]
@@ -307,6 +308,7 @@ def score(answers: Answers, truth: Truth) -> list[Figure]:
 def _cost(truth: Truth, attacked: KgeResult, victim: str, number: int) -> Figure:
     """Compare the reciprocal ranks of a victim's test triples without the probe and with it."""
     index, best = truth.index(victim), attacked.best_round
+    # Paired by test triple, so that only changes count.
     without, with_probe = ((1 / run.test_ranks[index]).mean(axis=1) for run in (truth.result, attacked))
     if not len(without):
         return truth.figure("cost", victim, reason="it has no test triples")

@@ -49,6 +49,7 @@ def names_scorer(knowledge: ColluderKnowledge) -> Scorer:
     Args:
         knowledge: the client's knowledge.
     """
+    # Naive Bayes on the client's own triples: log p(head | relation) + log p(tail | relation).
     posterior = fit_names(knowledge)
     row_of, kind = numbers(posterior.names), numbers(knowledge.relation_names)
 
@@ -160,6 +161,7 @@ def draw_dictionary(graph: FederatedGraph, colluders: Sequence[str], guesses: in
             names_of[client.name] = [
                 graph.entities[foreign[place]] for place in rng.permutation(len(foreign))[:guesses]
             ]
+    # Invented names must not collide with any name of the federation.
     longest, used = max(names_of.values(), key=len, default=[]), set(graph.entities)
     return Dictionary(names_of, [invent(name, used) for name in longest])
 

@@ -47,6 +47,7 @@ def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> S
     """
     check_broadcast(laboratory)
     accomplice, model = view.accomplice, view.model
+    # A broadcast keeps the client's row order, so names map to rows directly.
     row_of, kind = numbers(accomplice.entity_names), numbers(accomplice.relation_names)
 
     def scores(rows: Tensor, triples: np.ndarray) -> np.ndarray:

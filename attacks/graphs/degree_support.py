@@ -99,6 +99,7 @@ def num_steps(settings: PublicSettings, num_graphs: int) -> int:
         settings: public settings of the run.
         num_graphs: number of its training graphs.
     """
+    # Round up: the last batch may be smaller.
     batches = -(-num_graphs // settings.batch_size)
     return settings.local_epochs * min(batches, settings.local_steps or batches)
 

@@ -54,6 +54,7 @@ def score(claims: Mapping[str, Pairs], truth: Truth) -> list[Figure]:
     data_set = {client.name: client.vocabulary for client in truth.graph.clients}
     figures = []
     for variant, pairs in claims.items():
+        # The truth: clients of one data set.
         same = np.array([data_set[first] == data_set[other] for first, other in pairs], dtype=bool)
         counts = {"same": int(same.sum()), "other": int((~same).sum())}
         if min(counts.values()) < 2:

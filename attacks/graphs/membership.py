@@ -77,6 +77,7 @@ def _of_models(
     """Score by clients' final models."""
     num_shadows = laboratory.options.shadows if view.threat_model.auxiliary else 0
     shadows = train_shadows(view, laboratory, num_shadows, rng) if num_shadows else None
+    # Without shadows, one federation without any candidate calibrates the losses.
     reference = train_reference(view, laboratory, rng) if view.threat_model.auxiliary and not shadows else {}
     variance: Variance = "per_triple" if num_shadows >= OWN_VARIANCE else "pooled"
     scores_of: dict[str, Scores | NotAttacked] = {}
@@ -114,6 +115,7 @@ def _of_shared(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -
     elif reason := victim.why_none(PARAMETERS):
         raise NotAttacked(reason)
     else:
+        # A single upload, and the broadcast that the client trained from.
         name, shared, before = "upload", victim.upload, victim.broadcast
     assert shared is not None
     layers = _layers(view, victim, shared, rng)

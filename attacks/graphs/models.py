@@ -69,6 +69,7 @@ class GraphModel:
         for number in range(len(graphs)):
             batch = Batch.of(trainer.client.graphs.subset([number]))
             loss = functional.cross_entropy(trainer.model(batch), batch.classes)
+            # One graph at a time: per-example gradients.
             gradients = torch.autograd.grad(loss, [parameters[name] for name in direction], materialize_grads=True)
             gradient = torch.cat([part.flatten() for part in gradients]).double()
             cosines[number] = float(functional.cosine_similarity(gradient, towards, dim=0))

@@ -100,6 +100,7 @@ def _infer(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> In
         raise NotAttacked("no graphs of its data set are known")
     if broadcast is None or upload is None or victim.num_graphs is None:
         raise NotAttacked("what it trained from, or on how many graphs, is not known")
+    # Optimizers and private layers are fresh only in the first round.
     if view.round != 1:
         raise NotAttacked(f"it had trained for {view.round - 1} rounds before, in states that are not known")
     features, targets = [], []
@@ -176,6 +177,7 @@ def ridge(features: np.ndarray, targets: np.ndarray, observed: np.ndarray) -> np
     """
     centre, mean = features.mean(axis=0), targets.mean(axis=0)
     centred, centred_observed = features - centre, observed - centre
+    # More parameters than simulated clients: solve in the space of clients.
     kernel, asked_kernel = centred @ centred.T, centred @ centred_observed
     scale = max(float(np.trace(kernel)) / len(kernel), 1e-30)
     kernel, asked_kernel = kernel / scale, asked_kernel / scale

@@ -53,6 +53,7 @@ def cases(
     who, seed, needs = options.colluders(result.graph.clients), options.seed, attack.needs
     results = []
     for name in attack.fitting(options.threat, result.options.algorithm):
+        # The laboratory builds views of its own runs in the same way.
         view_of = partial(
             graph_view, threat_model=THREAT_MODELS[name], colluder=who[0], seed=seed, candidates=needs.candidates,
             first=needs.first_round,

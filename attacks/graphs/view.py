@@ -159,6 +159,7 @@ def graph_view(
         candidates: True to include candidate graphs of each victim.
         first: True to attack the first round of uploads instead, in which the clients' optimizers are new.
     """
+    # The view is built from the transcript; a client's data enter only as the colluder's or as auxiliary graphs.
     settings, clients = PublicSettings.of(result.options), result.graph.clients
     layout = Layout.of(result.trained[0], result.options.width)
     traffic = _Traffic(result, layout, first=first)
@@ -257,6 +258,7 @@ class _Traffic:
         # With a private set union all clients receive the server's rows.
         if aligned is None:
             return self._server_names
+        # Peers' rows have the prefix "name:" of their client.
         prefix = f"{party.removeprefix(client_party(''))}:"
         names = [name.removeprefix(prefix) for name in aligned.names]
         return names[: len(names) - aligned.num_upwards] if sent else names

@@ -113,6 +113,7 @@ class KgeLaboratory(Laboratory[KgeView]):
         """
         self.check_repeatable()
         graph = self._runs[0].graph
+        # Same algorithm and settings as the attacked run, on data that the adversary chooses.
         federation, chosen = shadow_federation(graph, self._audits, number, seed=self.seed, knowledge=knowledge)
         try:
             result = self.train_own(federation, shadow_options(self._runs[0].options, number, seed=self.seed))

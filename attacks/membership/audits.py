@@ -372,6 +372,7 @@ def train_shadow(
         client = retained.clients[audit.place]
         clients[audit.place] = replace_train(client, np.concatenate([client.train, chosen[audit.name]]))
     shadow_graph = replace(retained, clients=tuple(clients))
+    # Shadows differ from the attacked run in seed and data, as another training run would.
     own_seed = int(generator(seed, "shadow seed", number).integers(2**31))
     result = train(shadow_graph, msgspec.structs.replace(options, seed=own_seed))
     requested = [graph.clients[audit.place].to_global(chosen[audit.name]) for audit in audits if audit.asked]
@@ -419,6 +420,7 @@ def attack_statistics(
         Scores by attack and role.
     """
     triples, key = audit.triples[: audit.compared], (audit.place, name)
+    # "loss" needs no shadow federation.
     statistics: Statistics = {
         "loss": {
             role: loss_threshold(

@@ -57,6 +57,7 @@ class _Retained:
         self.graph = graph
         keys = self.keys(forget)
         train_keys = self.keys(graph.train)
+        # Only trained triples can be forgotten.
         missing = np.nonzero(~np.isin(keys, train_keys))[0]
         if len(missing):
             raise DataError(

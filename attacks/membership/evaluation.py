@@ -81,6 +81,7 @@ def together(groups: Sequence[Group]) -> Group:
     Args:
         groups: candidates of each victim.
     """
+    # A triple of several clients is one observation.
     first, which = distinct_triples(np.concatenate([group.triples for group in groups]))
 
     def pooled(name: str) -> dict[str, np.ndarray]:

@@ -163,6 +163,7 @@ def scoring_models(view: KgeView, victim: VictimView) -> dict[str, NamedRows]:
     kinds = np.array([relations.index(triple[1]) for triple in readable])
     heads, tails = (rows[torch.tensor([row_of[triple[end]] for triple in readable])] for end in (0, 2))
     vectors = fit_relations(view.model, heads, tails, kinds, len(relations))
+    # The fitted vectors act directly; a model's own rows may have another parametrization.
     acting = _Acting(**{part.name: getattr(view.model, part.name) for part in fields(view.model)})
     return {name: NamedRows(acting, rows, vectors, names, np.array(relations, dtype=object))}
 

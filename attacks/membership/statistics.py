@@ -81,6 +81,7 @@ def _scores_of_ends(
 
     Yields: indices of the block, the scores of all entities, float64 `[b, N]`, and the true entity, int64 `[b, 1]`.
     """
+    # Scores of all entities for a block of triples, bounded in memory.
     step = max(1, block_bytes // (8 * len(entities)))
     for side in sides_of("both"):
         anchor, candidate = (0, 2) if side == "tail" else (2, 0)
@@ -214,6 +215,7 @@ def linear_likelihood_ratio(scores: np.ndarray, shadow_scores: np.ndarray, membe
     variance = float(((shadow_scores - np.where(member, mean_in, mean_out)) ** 2).sum())
     if not variance > 0:
         raise ValueError("shadow_scores: no spread among the shadow models on either side; train more of them")
+    # Each triple has two fitted means, which cost two degrees of freedom.
     variance /= max(1, shadow_scores.size - 2 * shadow_scores.shape[1])
     # g (s - c) / variance.
     return (mean_in - mean_out).mean() * (scores - (mean_in + mean_out) / 2) / variance

@@ -107,6 +107,7 @@ def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Pl
         raise NotAttacked("no false triple of entities that others hold can be drawn from the client's own")
     row_of, kind = ({name: row for row, name in enumerate(part)} for part in (names, relations))
     rows = np.array([(row_of[head], kind[relation], row_of[tail]) for head, relation, tail in triples.planted])
+    # With `attack_rounds`, only the last rounds are replayed.
     begins = first_round(laboratory)
     make = {
         way: partial(Poisoner, accomplice.name, rows, options.poison_copies, boost, begins)

@@ -57,6 +57,7 @@ def damage(
     before = [(1 / ranks).mean(axis=1) for ranks in clean.test_ranks]
     figures = []
     for name, chosen in (*((names[place], [place]) for place in places), (ALL, places)):
+        # Reciprocal ranks in the clean run, the upper bound of the loss.
         base = np.concatenate([before[place] for place in chosen])
         if not len(base):
             figures.append(truth.figure(MRR_DROP, name, reason="it has no test triple"))

@@ -79,6 +79,7 @@ def draw_false(
     drawn: dict[tuple[str, str, str], None] = {}
     for _ in range(TRIALS * 2 * count if heads and ends else 0):
         head, relation, tail = (pool[int(rng.integers(len(pool)))] for pool in (heads, kinds, ends))
+        # Neither a relation of the head nor one of its tails: plainly false, as far as the adversary knows.
         if relation not in relations[head] and tail not in tails[head]:
             # A dictionary removes duplicates and keeps the order of the draws.
             drawn[head, relation, tail] = None
@@ -255,6 +256,7 @@ def score_planted(claims: Planted, truth: Truth) -> list[Figure]:
         ranks.append(rank_of)
         figures += _figures(truth, victim, rank_of, list(attacked), remark)
     if ranks:
+        # A planted triple is tried once per victim that can express it.
         together = {name: np.concatenate([rank[name] for rank in ranks]) for name in ranks[0]}
         figures += _figures(truth, ALL, together, list(attacked), remark, num_attacked=len(ranks))
     return figures + damage.damage(truth, attacked, claims.adversaries, remark)
@@ -275,6 +277,7 @@ def tail_ranks(result: KgeResult, place: int, triples: np.ndarray) -> np.ndarray
     stage = "trained" if result.options.evaluates_before_broadcast else "tables"
     model, tables = result.predictor("private" if result.private else stage, place)
     client = result.graph.clients[place]
+    # Filter as for the victim's own test triples.
     true_tails = KnownTriples.build(client.triples, "tail", client.num_relations)
     return filtered_ranks(model, tables.entities, tables.relations, triples, [true_tails])[:, 0]
 

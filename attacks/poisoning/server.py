@@ -219,6 +219,7 @@ def _adversary(
         names = list(dict.fromkeys(name for sent in view.alignments.values() for name in sent))
         row_of = {name: row for row, name in enumerate(names)}
         rows = {party: np.array([row_of[name] for name in sent]) for party, sent in view.alignments.items()}
+        # The server counts holders from the uploads' names; sums state the counts themselves.
         uploaded = [name for victim in view.victims if victim.entity_names is not None for name in victim.entity_names]
         holders = np.bincount([row_of[name] for name in uploaded], minlength=len(names))
     else:

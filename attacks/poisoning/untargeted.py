@@ -55,6 +55,7 @@ class RandomRows(Spoiler):
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
         """Draw every number uniformly between the smallest and the largest trained one."""
         rng = generator(self.seed, "random rows", table, round)
+        # Values within the range of honest rows, so that a range check finds nothing.
         low, high = float(trained.min()), float(trained.max())
         return torch.from_numpy(rng.uniform(low, high, tuple(trained.shape))).to(trained.dtype)
 
@@ -87,6 +88,7 @@ def spoil(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> At
         rng: draws the seed of the variants.
     """
     who, seed, begins = view.accomplice.of_the_first.name, int(rng.integers(2**31)), first_round(laboratory)
+    # One seed for all variants, so that they differ by their manipulation only.
     make = {
         "random": partial(RandomRows, who, seed, begins),
         "sign flip": partial(SignFlip, who, seed, begins),

@@ -258,6 +258,7 @@ def _count(truth: Truth, counts: Counts, claims: Claims, holdings: _Holdings) ->
     best = max(named_right, key=lambda by: named_right[by].sum())
     chance = knowledge.chance_of_name(names)
     base = _guess(counts, claims, holdings, chance, guesses[best])
+    # Items are stored with the record, so that figures can be traced to single triples.
     counts.items = _items(victim, holdings, guesses, named_right, guessed, right, base)
     if "entities" in victim.claims:
         counts.sources = victim.claims["entities"].sources[rows[: holdings.num_entities][named_right[best]]]
@@ -389,6 +390,7 @@ def _arranged(claims: Claims, rows: np.ndarray) -> dict[Inference, EntityGuesses
     rows may have been transmitted than the truth has entities: after unlearning, some have no triple left.
     """
     victim, claimed = claims.victim, rows >= 0
+    # A row that was never transmitted cannot be compared.
     if victim.entity_names is None and victim.entities is not None:
         claimed = claimed & ~victim.entities.isnan().any(dim=1).numpy()[rows]
 

@@ -203,6 +203,7 @@ def rank_pairs(view: Known, victim: VictimView, heads: np.ndarray) -> PairRankin
     """
     assert victim.entities is not None
     rows, relations = victim.entities, view.colluder.relations
+    # A running maximum over relations keeps memory at one H x n matrix.
     best_score = torch.full((len(heads), len(rows)), -torch.inf)
     best_relation = torch.zeros(len(heads), len(rows), dtype=torch.int64)
     anchors = rows[torch.from_numpy(heads)]

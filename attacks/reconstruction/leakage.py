@@ -52,6 +52,7 @@ def items_behind(figure: Figure, scores: pd.DataFrame) -> pd.DataFrame:
     if figure.victim != ALL:
         chosen &= scores["victim"] == figure.victim
     items = scores.loc[chosen]
+    # Return only the columns of the requested variant.
     of_variants = [name for name in items if str(name).startswith(("right_", "guessed_relation_"))]
     best = figure.variant == STRONGEST
     by = figure.by if best else PAPER if figure.variant == PUBLISHED else figure.variant

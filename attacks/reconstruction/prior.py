@@ -74,6 +74,7 @@ class NamePosterior:
         scores = np.tile(self.log_frequency, (len(heads), 1))
         for names, likelihood in zip((heads, tails), self.log_likelihood, strict=True):
             place = np.minimum(np.searchsorted(self.names, names), len(self.names) - 1)
+            # Names unknown to the colluder contribute nothing.
             is_named = self.names[place] == names
             scores[is_named] += likelihood[place[is_named]]
         return scores

@@ -91,6 +91,7 @@ class RelationGuesser:
         for by in BY_VECTOR:
             if by in inferences:
                 key = victim.name, victim.origin, by
+                # Comparisons of rows do not depend on names: compute them once for all threat models.
                 if key not in self._by_vector:
                     self._by_vector[key] = infer_relations(self, victim, pairs, by)
                 guesses[by] = self._by_vector[key]

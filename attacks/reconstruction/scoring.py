@@ -71,6 +71,7 @@ def figures_of(
         note: remark on the learned methods.
         published: True if counted as in FedR's notebooks, where there is only one method.
     """
+    # Each victim alone, then all together.
     groups = [(count.victim, [count]) for count in counts] + ([(ALL, counts)] if len(counts) > 1 else [])
     by_inference = [
         [_err_and_trr(truth, by, *group, note, published=published) for group in groups] for by in inferences

@@ -137,6 +137,7 @@ def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> d
         # Honest clients of `secagg` refuse values outside the clip.
         except FkgsecError as refusal:
             raise NotAttacked(f"{REFUSED}: {refusal}") from refusal
+        # Round 2 is the first sum after the manipulated broadcast of round 1.
         sums = [opened for opened in attacked.sums_of(table) if opened.round == LAST]
         if not sums:
             raise NotAttacked(f"too many fell silent: no sum of round {LAST} was opened")

@@ -131,6 +131,7 @@ def _figures(claim: Claim, truth: Truth, victim: str, suffix: str) -> list[Figur
     remark = ""
     if upload is None:
         excluded = attacked.rounds[ROUND].excluded
+        # Clients that check the order refuse to upload without a request to train.
         remark = f"{len(excluded)} clients refused: {next(iter(excluded.values()), 'no sum was opened')}"
     else:
         inferred = np.nan_to_num(update_recovery.at_rows(upload, rows) - start)

@@ -112,6 +112,7 @@ def rank_pairs(view: KgeView, victim: VictimView, rng: np.random.Generator) -> R
     pairs = Pairs(seen[within.rows], within.mask, seen[within.first], seen[within.second])
     if view.colluder is None or victim.entity_names is None:
         return Ranked(HeldRows.of(victim), pairs, ways, None)
+    # With names, an adversary can also use the colluder's own links.
     names = by_names(view.colluder, victim.entity_names, pairs)
     ways["named"] = in_deviations(ways["standardised"]) + in_deviations(names)
     return Ranked(HeldRows.of(victim), pairs, ways, names)

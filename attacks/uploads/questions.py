@@ -203,6 +203,7 @@ def question_figures(
             continue
         triples, counts = np.concatenate([trained, others]), {"trained": m, "others": c}
         names, ends = named(truth, victim, triples), triples[:, [0, 2]]
+        # Score members and controls in one pass, then split them.
         scores, guessed = (
             {name: (values[:m], values[m:]) for name, scorer in scorers.items() for values in (scorer(names),)}
             for scorers in (ways, guesses)

@@ -200,6 +200,7 @@ def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxilia
         rounds = [scorers.ways[way] for scorers in fitted if way in scorers.ways]
         return lambda triples: np.sum([score(triples) for score in rounds], axis=0)
 
+    # Relations are fitted anew to each round's rows, which drift during training.
     fits = ways["fits"] = summed("fit")
     if any("change" in scorers.ways for scorers in fitted):
         changes = ways["changes"] = summed("change")

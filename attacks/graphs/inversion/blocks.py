@@ -201,6 +201,7 @@ def deeper(layer: Layer, level: Level, candidates: Sequence[Candidate], readings
     numbers: dict[tuple[int, ...], int] = {}
     classes = []
     for centre, neighbours in candidates:
+        # GIN sums a node and its neighbors: blocks with the same multiset are indistinguishable.
         key = tuple(sorted([level.classes[centre], *(level.classes[place] for place in neighbours)]))
         classes.append(numbers.setdefault(key, len(numbers)))
     labels = [level.labels[centre] for centre, _ in candidates]

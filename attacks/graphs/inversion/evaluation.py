@@ -108,6 +108,7 @@ def _obstacles(settings: PublicSettings, num_graphs: int | None, auxiliary: Grap
     Args:
         layer: True if the layer of features is shared.
     """
+    # Optimizer steps behind one upload; a gradient is visible only after a single step.
     num_steps = settings.local_epochs
     if num_graphs is not None:
         batches = -(-num_graphs // settings.batch_size)
@@ -195,6 +196,7 @@ def _exact(claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.random.G
 def _similarity(claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
     """Return the similarity of the graph, 0 if none was found; baseline: the mean of auxiliary graphs."""
     (true,), guess = _labelled(graphs), claim.inverted.graph
+    # A guess without the upload: other graphs of the data set.
     others = _labelled(auxiliary.subset(rng.permutation(len(auxiliary))[:DRAWS]))
     value = 0.0 if guess is None else similarity(true, guess)
     return value, float(np.mean([similarity(true, other) for other in others]))

@@ -226,6 +226,7 @@ class _System:
         readings = layer.readings(level, candidates)
         active = last(readings) > 0
         weak = signal.abs() < 1e-3 * signal.abs().max()
+        # A unit with signal but without bias gradient was inactive at every node.
         silent = (last.bias_gradient.abs() < 0.3 * signal.abs()) & ~weak
         places = torch.nonzero(~(active & silent).any(dim=1)).flatten().tolist()
         if not places:

@@ -89,6 +89,7 @@ def similarity(graph: LabelledGraph, other: LabelledGraph) -> float:
     around = [graph.neighbours(), other.neighbours()]
     shares = []
     for _ in range(DEPTHS):
+        # Size of the multiset intersection.
         common = (Counter(colours[0]) & Counter(colours[1])).total()
         shares.append(common / max(len(graph.labels), len(other.labels)))
         colours = [
