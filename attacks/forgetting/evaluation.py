@@ -154,8 +154,7 @@ class Forgetting(msgspec.Struct, frozen=True):
         Returns: columns `measure` ("forget.mrr", "test.mrr", "membership.auc", "distance.ks", "update.auc", "rebuilt.trr",
         ...),
             `client`, `asked`, `model`, `variant` (attack or threat model), `role`, the interval, `baseline`, `reason`.
-            Relearning curves
-            have no intervals and are left out.
+            Relearning curves have no intervals and are left out.
         """
         return tidy(list(self._rows()), COLUMNS)
 
@@ -368,8 +367,9 @@ def _measured(
 
 
 def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int) -> tuple[list[Rebuilt], list[str]]:
-    """Measure TRR on the forgotten triples alone, by the paper's inference, with a colluder that made no request if there is
-    one.
+    """Measure TRR on the forgotten triples alone, by the paper's inference.
+
+    The colluder is a client without a request if there is one.
     """
     names = [client.name for client in graph.clients]
     # A colluder's own triples cannot be reconstructed from its view.

@@ -12,14 +12,11 @@ unlearned knows none of these runs.
 For each model of a requesting client, and of all other clients together with each triple counted once:
 
 * the forgotten triples' *score* compared with the controls', *likelihood*, *reciprocal rank* and the *rank of their relation*
-between
-  their ends, each paired with retrained runs;
+  between their ends, each paired with retrained runs;
 * their *spread*: how far scores deviate from retrained ones in either direction, compared with the controls'. Scores that were
-pushed
-  to the level of never-seen triples have the right mean and the wrong values;
+  pushed to the level of never-seen triples have the right mean and the wrong values;
 * their *upper tail*: whether some scores exceed the mean difference by more than in retrained runs; and their *order*: whether
-it
-  deviates more from the retrained order. If some triples are remembered and all others were lowered, the mean is right
+  it deviates more from the retrained order. If some triples are remembered and all others were lowered, the mean is right
   (`fkgsec.attacks.forgetting.hidden`, which also bounds such memory, and measures from which share on it is detected);
 * *relearned*: the reciprocal rank after a few steps of training on them. Memory that was only hidden returns at once;
 * *distance*: log of the Kolmogorov-Smirnov distance over that between retrained runs;
@@ -237,8 +234,9 @@ def measure_power(
 
 
 class Spread(NamedTuple):
-    """Variances and memory of a model of a requesting client, on the auditor's own runs. They decide whether an audit can be
-    passed.
+    """Variances and memory of a model of a requesting client, on the auditor's own runs.
+
+    They decide whether an audit can be passed.
 
     Attributes:
         client, model: names.

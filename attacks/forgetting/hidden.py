@@ -147,8 +147,7 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: 
 
     Returns:
         The interval covers which remembered triples happen to lie above the threshold, and differences between training runs.
-        None if
-        fewer than two runs saw some of the forgotten triples, or if these lie no higher than others.
+        None if fewer than two runs saw some of the forgotten triples, or if these lie no higher than others.
     """
     best: tuple[float, Estimate | None] = (math.inf, None)
     residual, others = residuals(audited, runs)

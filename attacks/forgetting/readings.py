@@ -1,5 +1,4 @@
-"""Readings of a run for an audit of forgetting: score, likelihood and ranks of each audited triple, and its rank after
-relearning.
+"""Readings of a run for an audit of forgetting: score, likelihood and ranks of each audited triple, and ranks after relearning.
 
 A triple is ranked among other tails and heads, and its relation among other relations. A model whose entity ranks and scores
 equal those of retraining may still rank every forgotten relation first.

@@ -30,8 +30,9 @@ MAX_DOUBLINGS = 1.0
 
 
 class UpdateDifference(msgspec.Struct, frozen=True):
-    """A server's success at separating the entities of forgotten triples from others of similar degree by how far their rows
-    moved.
+    """A server's success at identifying the entities of forgotten triples by how far their rows moved.
+
+    The controls are entities of similar degree.
     """
 
     client: str

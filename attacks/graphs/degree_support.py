@@ -42,8 +42,11 @@ GUESS_COUNT, GUESS_GRAPHS = "all or none", "auxiliary graphs"
 
 
 class ColumnClaim(NamedTuple):
-    """Columns that the adversary claims a victim's training graphs use, bool `[k]`, and those that auxiliary graphs use, if
-    any.
+    """Columns that the adversary claims a victim's training graphs use, bool `[k]`.
+
+    Attributes:
+        columns: inferred from the upload.
+        by_graphs: columns that auxiliary graphs use, a guess without the upload; None without such graphs.
     """
 
     columns: np.ndarray

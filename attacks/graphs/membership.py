@@ -4,15 +4,12 @@ A candidate (`fkgsec.attacks.graphs.candidates`) that a model fits well is class
 knowledge:
 
 - "models", "models+graphs": clients' final models, "global" and "local". By their loss ("loss"). With auxiliary graphs also
-minus the
-  loss of a federation that trained on none of the candidates ("calibrated"). With shadow federations (`train_shadows`) by
-  "lira", and
-  from 32 on also by "lira offline" (with fewer, it equals "calibrated").
+  minus the loss of a federation that trained on none of the candidates ("calibrated"). With shadow federations
+  (`train_shadows`) by "lira", and from 32 on also by "lira offline" (with fewer, it equals "calibrated").
 - "server", "server+graphs", "collusion": a victim's upload, or the opened sum of uploads. By its loss, and minus the loss of
-the
-  broadcast that the victim trained from ("calibrated"). By the cosine of a candidate's gradient to the update ("alignment"),
-  and to
-  CEFGL's h where it is uploaded ("correction"): h is a mean gradient of the client's graphs (cefgl.txt Remark 2).
+  the broadcast that the victim trained from ("calibrated"). By the cosine of a candidate's gradient to the update
+  ("alignment"), and to CEFGL's h where it is uploaded ("correction"): h is a mean gradient of the client's graphs (cefgl.txt
+  Remark 2).
 - "client": the colluder's model after the last broadcast. By its loss.
 
 Uploads are seldom a whole network: a client's first and last layers are private. A colluder of the same data set substitutes
@@ -240,8 +237,7 @@ def _train(
 
 
 def score(claims: Mapping[str, Scores | NotAttacked], truth: Truth) -> list[Figure]:
-    """Compute AUC, TPR at low false-positive rates, and advantage, by each inference method, of each victim and of all
-    together.
+    """Compute AUC, TPR at low false-positive rates, and advantage, by each inference method.
 
     For all victims together, each candidate has its normalized rank among those of its client, since losses differ between
     models.
@@ -249,6 +245,9 @@ def score(claims: Mapping[str, Scores | NotAttacked], truth: Truth) -> list[Figu
     Args:
         claims: scores by victim and method.
         truth: evaluator's knowledge.
+
+    Returns:
+        Figures of each victim and of all together.
     """
     figures: list[Figure] = []
     parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}

@@ -46,9 +46,7 @@ class GraphModel:
         return -np.log(np.maximum(self._of_classes(graphs), np.finfo(np.float64).tiny))
 
     def logits(self, graphs: GraphSet) -> np.ndarray:
-        """Return the logit of the probability of each graph's class, float64 `[n]`: the scale on which LiRA assumes normal
-        scores.
-        """
+        """Return the logit of the probability of each graph's class, float64 `[n]`; LiRA assumes that these are normal."""
         right = np.clip(self._of_classes(graphs), 1e-15, 1 - 1e-15)
         return np.log(right) - np.log1p(-right)
 

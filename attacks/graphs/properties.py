@@ -116,8 +116,9 @@ def _infer(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> In
 
 
 def draws(graphs: GraphSet, count: int, rng: np.random.Generator) -> Iterator[GraphSet]:
-    """Draw sets of graphs with replacement, without end. Class shares are uniform over all; large or small graphs are more
-    likely.
+    """Draw sets of graphs with replacement, without end.
+
+    Class shares are uniform over all; large or small graphs are more likely.
 
     Args:
         graphs: auxiliary graphs.

@@ -68,8 +68,7 @@ def client_models(result: KgeResult, place: int) -> dict[str, ClientModel]:
 
     Returns:
         "global": its rows of the federation's model. "local": its private model, or its rows before the last broadcast if the
-        recipe
-        has no private model. Without shared tables there is only one of the two.
+        recipe has no private model. Without shared tables there is only one of the two.
     """
     recipe = RECIPES[result.options.algorithm]
     shared = ClientModel(*result.predictor("tables", place))
@@ -163,8 +162,7 @@ def audited_triples(
 
     Returns:
         One audit per client, in the order of `graph`. Clients without a request have the requesting clients' triples that they
-        can
-        express and do not train on.
+        can express and do not train on.
     """
     requesting: dict[str, Audited] = {}
     for place, client in enumerate(graph.clients):

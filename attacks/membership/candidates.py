@@ -16,8 +16,7 @@ Shadow federations are trained like the attacked run, on half of the candidates 
 
 - "same-graph": all training triples except the candidates: a worst-case auditor.
 - "similar-graph": the same with half of each client's triples rewired: the tails within a relation are permuted. Heads, tails
-and
-  their frequencies in a relation stay those of the client, and about half of its triples change.
+  and their frequencies in a relation stay those of the client, and about half of its triples change.
 
 Both contain the clients' validation triples, which choose the best round. Shadows 2 k and 2 k + 1 take complementary halves of
 members and of controls. Each triple is therefore in as often as out, and no half reveals who is a member.

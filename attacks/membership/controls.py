@@ -148,8 +148,9 @@ def matched_controls(
 def _pair_within_cells(
     wanted: np.ndarray, offered: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pair items of the same cell at random, none used twice, as many as possible. Returns indices in `wanted` and in
-    `offered`.
+    """Pair items of the same cell at random, none used twice, as many as possible.
+
+    Returns: indices in `wanted` and in `offered`.
     """
     # The k-th of a cell in one shuffled list takes the k-th of that cell in the other.
     span = 1 + max(len(wanted), len(offered))
@@ -161,7 +162,10 @@ def _pair_within_cells(
 def _share_within_cells(
     wanted: np.ndarray, offered: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pair each wanted item with an offered one of its cell, which take turns. Returns indices in `wanted` and in `offered`."""
+    """Pair each wanted item with an offered one of its cell, which take turns.
+
+    Returns: indices in `wanted` and in `offered`.
+    """
     sizes = np.bincount(offered, minlength=1 + max(wanted.max(initial=0), offered.max(initial=0)))
     first = np.nonzero(sizes[wanted] > 0)[0]
     # Offered items by cell.

@@ -307,9 +307,7 @@ def _advantage(members: np.ndarray, controls: np.ndarray, rng: np.random.Generat
 
 
 def _best_threshold(members: np.ndarray, controls: np.ndarray) -> tuple[float, int]:
-    """Return the threshold with the largest TPR - FPR, halfway between two values, and its sign (1: forgotten above, -1:
-    below).
-    """
+    """Return the threshold with the largest TPR - FPR, halfway between two values, and its sign (-1: forgotten below it)."""
     values = np.unique(np.concatenate([members, controls]))
     thresholds = (values[:-1] + values[1:]) / 2 if len(values) > 1 else values
     below = [np.searchsorted(np.sort(group), thresholds, side="right") / len(group) for group in (members, controls)]

@@ -6,10 +6,8 @@ a figure, and the interval of the strongest accounts for the choice:
 
 - `score`, `loss`, `rank` use only the rows.
 - `calibrated`, `lira`, `lira-linear`, `rmia` also use shadow federations (`shadows`, an even number of at least 4). The same
-loop
-  trains them under the same defense, on data by `shadow_knowledge` (`fkgsec.attacks.membership.candidates`). The adversary uses
-  only
-  what it would have seen of them. The name of the method ends in the name of the knowledge.
+  loop trains them under the same defense, on data by `shadow_knowledge` (`fkgsec.attacks.membership.candidates`). The adversary
+  uses only what it would have seen of them. The name of the method ends in the name of the knowledge.
 
 Members are random training triples of each client, at most half of them. Controls are triples of the same relation and of
 similar degrees that nobody ever trained on (`fkgsec.attacks.membership.candidates`). Only triples with rows that the adversary
@@ -123,9 +121,8 @@ def scoring_models(view: KgeView, victim: VictimView) -> dict[str, NamedRows]:
     - "models": the client's final models, its private one ("local") and the federation's ("global").
     - "client": the entity rows of the last broadcast and the client's own relation rows ("broadcast").
     - "identifiers", "server+triples": a victim's uploaded entity rows by their names ("upload"), or those that the adversary
-    attributes
-      to it in a sum ("sum"). Relation vectors are the colluder's, or are fitted to the server's auxiliary triples of the
-      victim.
+      attributes to it in a sum ("sum"). Relation vectors are the colluder's, or are fitted to the server's auxiliary triples of
+      the victim.
 
     Args:
         view: the adversary's knowledge.

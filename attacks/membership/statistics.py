@@ -102,8 +102,7 @@ def triple_answers(
 
     Returns:
         Logarithms of the softmax probability over all entities, and of the rank among them, ties at their mean; float64 `[n]`
-        each,
-        mean over the two ends.
+        each, mean over the two ends.
     """
     answers = np.zeros((2, len(triples)))
     for block, scores, true in _scores_of_ends(model, entities, relations, triples, block_bytes):

@@ -290,9 +290,7 @@ def _figures(
     remark: str | None,
     num_attacked: int = 1,
 ) -> list[Figure]:
-    """Compute the figures of both metrics; `ranks` contains those of each variant, of the clean run, and of each variant's
-    control.
-    """
+    """Compute the figures of both metrics from the ranks of each variant, of the clean run, and of each variant's control."""
     guesses = {name: ranks[name] for name in ranks if name not in ways}
     hits: dict[str, Measure] = {way: partial(_within, ranks[way]) for way in ways}
     reciprocal: dict[str, Measure] = {

@@ -6,8 +6,7 @@ its own data. The run is trained once more for each variant, with the same seed 
 - `random`: every number of its rows is drawn uniformly between the smallest and the largest of its trained ones.
 - `sign flip`: its trained rows times -1.
 - `shuffled identities`: it trains on its triples with its entities permuted, once for the run, and otherwise follows the
-protocol.
-  Its values are distributed like honest ones, so that nothing in a single upload reveals it (IDR).
+  protocol. Its values are distributed like honest ones, so that nothing in a single upload reveals it (IDR).
 
 Source: RandomNoise, VectorFlip and IDR of the code FKGE25 (WWW 2026). Differs: there random numbers lie within 0.1 of zero; one
 client is malicious here, there a fifth to two fifths of 5 or 10.

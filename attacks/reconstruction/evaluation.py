@@ -209,8 +209,14 @@ def run(
 
 
 def score(claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], truth: Truth) -> list[Figure]:
-    """Compute ERR and TRR by each inference method and by the strongest, for each victim and for all, then those without linked
-    pairs.
+    """Compute ERR and TRR by each inference method and by the strongest, then the figures without linked pairs.
+
+    Args:
+        claims: inference methods, and the claims about each victim.
+        truth: evaluator's knowledge.
+
+    Returns:
+        Figures of each victim and of all together.
     """
     (inferences, victims), counts, note = claims, [], None
     published = truth.options.metric == "published"

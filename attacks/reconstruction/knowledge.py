@@ -87,9 +87,9 @@ class Knowledge:
         return cls(drawn, chance, namable, frozenset(relations), exposed, bool((read and not summed) or holdings))
 
     def chance_of_name(self, names: np.ndarray) -> np.ndarray:
-        """Return the probability that an adversary without embeddings names each entity correctly: 1 with identifiers, else by
-        a
-        draw.
+        """Return the probability that an adversary without embeddings names each entity correctly, float `[n]`.
+
+        It is 1 with identifiers; otherwise the adversary draws a name.
 
         Args:
             names: true names of the victim's entities, object `[n]`.

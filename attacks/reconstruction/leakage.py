@@ -42,8 +42,7 @@ def items_behind(figure: Figure, scores: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Rows with `right` (bool) and `guessed_relation` of the figure's variant. If a baseline was stronger than every method,
-        the figure
-        is an expectation, and the rows are those of the best method per victim.
+        the figure is an expectation, and the rows are those of the best method per victim.
     """
     item = "triple" if figure.metric == "trr" else "entity"
     chosen = (

@@ -114,9 +114,7 @@ class _Counts:
         return np.log((counts + smoothing) / (counts.sum(axis=0) + smoothing * len(counts))).astype(np.float32)
 
     def left_out_likelihood(self, smoothing: float) -> float:
-        """Return the mean log-posterior of the true relation of triples, each left out of the counts; only of repeated
-        relations.
-        """
+        """Return the mean leave-one-out log-posterior of triples' true relations; only relations that occur more than once."""
         likelihood = {end: self.log_likelihood(end, smoothing) for end in ENDS}
         total = {end: self.with_name[end].sum(axis=0) for end in ENDS}
         log_frequency = np.log(self.frequency)

@@ -5,8 +5,7 @@ Threat models, required knowledge and figures are those of `edges` (a server alo
 methods that add up all rounds:
 
 - `distances`: closeness of two rows, standardized in each round. `movements`: how straight a round's training moved them
-towards
-  each other. `distances and movements`: both, standardized.
+  towards each other. `distances and movements`: both, standardized.
 - `fits`: the score by relations that were fitted to each round's rows. `changes`: how much training raised it in each round.
   `fits and changes`: both, standardized.
 

@@ -29,8 +29,9 @@ class LabelledGraph(NamedTuple):
 
     @classmethod
     def of(cls, graphs: GraphSet, number: int) -> LabelledGraph:
-        """Take a graph of a set. Several labels of a node become one; a node without labels has its degree. Edges have no
-        direction.
+        """Take a graph of a set.
+
+        Several labels of a node become one; a node without labels has its degree. Edges have no direction.
 
         Args:
             graphs: set of graphs.
