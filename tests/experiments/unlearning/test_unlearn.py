@@ -383,7 +383,7 @@ def test_an_interrupted_unlearning_leaves_nothing_but_a_part(
     unlearn_run(run, forget, options, client="hospital-1", out=target)
     assert contents(target) == before
     other = UnlearnOptions(method="delete", epochs=3)
-    with pytest.raises(RunError, match=r"out: is there already and differs"):
+    with pytest.raises(RunError, match=r"out: exists and differs"):
         unlearn_run(run, forget, other, client="hospital-1", out=target)
     assert contents(target) == before
     unlearn_run(run, forget, other, client="hospital-1", out=target, overwrite=True)
