@@ -848,6 +848,8 @@ def test_embedded_default_side_by_side(tmp_path: Path) -> None:
             tmp_path / "audit",
             "--audit-seed",
             7,
+            "--budget",
+            4,  # deleting is told apart at the first look, and nothing is asked of the outcome of fedlu
             "--overwrite",
         )
         print(output)
