@@ -299,8 +299,8 @@ def forecast_lines(forecast: Forecast, thresholds: Thresholds) -> list[str]:
             *lines,
             "All this is for other methods, seeds and machines, which take statistics.",
             "The run was repeated here bit by bit: so can a re-training be, of any size.",
-            f'Verdict: this request can earn "forgotten" by `fkgsec unlearn --method retrain`, {forecast.replay_minutes:.1f} min',
+            f'Verdict: this request can earn "forgotten" by `--method retrain`, {forecast.replay_minutes:.1f} min',
         ]
     can = "can" if forecast.earned else "cannot"
-    passing = f"{forecast.chance:.0%} of honest re-trainings pass, {EARNED:.0%} are needed"
+    passing = f"honest runs pass {forecast.chance:.0%}, {EARNED:.0%} needed"
     return [*lines, f'Verdict: this request {can} earn "forgotten": {passing}']

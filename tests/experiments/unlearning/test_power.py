@@ -131,7 +131,7 @@ def test_what_no_audit_can_judge_is_refused_before_any_training(run: Path, tmp_p
     options = msgspec.structs.replace(options, replay=True)
     made = forecast_verdict(run, Thresholds(), options, request=2, folder=tmp_path / "audit")
     assert (made.earned, made.costs) == (True, [])
-    assert "by `fkgsec unlearn --method retrain`" in forecast_lines(made, Thresholds())[-1]
+    assert "by `--method retrain`" in forecast_lines(made, Thresholds())[-1]
 
 
 @pytest.mark.parametrize("option", ["--raw", "--against"])
