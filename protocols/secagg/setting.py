@@ -37,7 +37,7 @@ STAGES = {
     "confirm": Stage.CONSISTENCY,
     "unmask": Stage.UNMASK,
 }
-"""By what `server_round` calls its exchanges, the round that each is of."""
+"""Round of the paper by the name that `server_round` gives each exchange."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Vector:
 
 
 def safe_threshold(num_parties: int) -> int:
-    """floor(2 N / 3) + 1: on the complete graph safe against an active server and up to a third of the clients.
+    """Compute floor(2 N / 3) + 1, safe on the complete graph against an active server that colludes with under N / 3 clients.
 
     Source: Bonawitz et al. 2017, Theorem 6.5. Differs: none.
 
@@ -113,6 +113,8 @@ class Setting:
             raise SettingError(f"round: {self.round}; it must be at least 0")
         if self.cipher not in get_args(CipherName):
             raise SettingError(f"cipher: {self.cipher!r}; allowed: {', '.join(get_args(CipherName))}")
+        # With a threshold of at most half the holders, a server could get both kinds of share of one party from two disjoint
+        # sets of holders, and so open its upload.
         most = num_parties if self.neighbours is None else self.neighbours
         num_holders = len(self.graph[self.parties[0]]) + 1  # after the graph's own checks
         if not num_holders < 2 * self.threshold or not self.threshold <= most:
@@ -126,37 +128,40 @@ class Setting:
 
     @cached_property
     def graph(self) -> Graph:
-        """The neighbours of each party."""
+        """Neighbors of each party."""
         if self.neighbours is None:
             return complete_graph(self.parties)
         return regular_graph(self.parties, self.neighbours, self.session, self.round)
 
     @cached_property
     def point(self) -> Mapping[str, int]:
-        """Return where each party's shares are evaluated, from 1; also the order that gives pair masks their sign."""
+        """Point at which each party's shares are evaluated, from 1. The points also order the parties for the mask signs."""
         return {party: place for place, party in enumerate(self.parties, start=1)}
 
     @property
     def fewest_survivors(self) -> int:
-        """The smallest set of survivors whose sum may be opened."""
+        """Smallest number of survivors whose sum may be opened."""
         if self.min_survivors is not None:
             return self.min_survivors
         return self.threshold if self.neighbours is None else safe_threshold(len(self.parties))
 
     @property
     def fewest_around(self) -> int:
-        """The fewest survivors among a client and its neighbours: all of them where all parties must survive. The client counts
-        these itself, so a server that lies about the number of all survivors leaves nobody out of such a sum."""
+        """Smallest number of survivors among a client and its neighbors.
+
+        If all parties must survive, these are all of them. The client counts them itself, so a server that lies about the
+        number of all survivors cannot leave anybody out of such a sum.
+        """
         everybody = self.fewest_survivors == len(self.parties)
         return len(self.graph[self.parties[0]]) + 1 if everybody else self.threshold
 
     def around(self, party: str) -> frozenset[str]:
-        """A party and its neighbours: who holds its shares, and whose shares it holds."""
+        """Return a party and its neighbors: the holders of its shares, and the owners of the shares that it holds."""
         return self.graph[party] | {party}
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of everything above: clients that were told different settings notice it at once."""
+        """SHA-256 of all attributes. Clients that received different settings notice it at once."""
         return digest(
             "secagg setting, version 2",
             self.session,
@@ -176,5 +181,5 @@ class Setting:
         return self.session, self.round, self.digest
 
     def in_order(self, parties: Iterable[str]) -> list[str]:
-        """Those parties in the setting's order."""
+        """Sort parties in the setting's order."""
         return sorted(parties, key=self.point.__getitem__)
