@@ -30,31 +30,32 @@ if TYPE_CHECKING:
     from fkgsec.federation.options import RunOptions
     from fkgsec.protocols.core.prg import Randomness
 
-MOST = 1e6  # of norms, epsilons and multipliers: beyond, no figure means anything
+# Of norms, epsilons and multipliers. Larger values are mistakes.
+MOST = 1e6
 Unit = Literal["client", "row"]
 Noise = Literal["gaussian", "discrete", "skellam"]
 
 
 class DefenseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of one defense, checked when made, and for one from outside what it does to each upload.
+    """Settings of one defense, checked at construction. A defense of another package also defines `protect` or `screen`.
 
     Attributes:
-        about: a line for `--help` and for what a run says of its protection; not a setting.
+        about: a line for `--help` and for the statement of a run's protection; not a setting.
     """
 
     about: ClassVar[str] = ""
 
     def protect(self, round: int, table: Table, rows: Tensor, received: Tensor, randomness: Randomness) -> Tensor:
-        """The rows that a client lets go of, `[num_uploaded, width]`, before any clipping and noise of `dp` and any sum.
+        """Return the rows that a client uploads, `[num_uploaded, width]`, before clipping and noise of `dp` and any sum.
 
         Args:
             rows: as trained, float32. received: the same rows as it last received them.
-            randomness: the client's own; the same when a round is done again after a stop.
+            randomness: the client's; the same if a round is repeated after a stop.
         """
         return rows
 
     def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
-        """Return what the server aggregates of single uploads; never called where it learns their sum alone.
+        """Return the uploads that the server aggregates. Not called if the server learns only the sum.
 
         Args:
             uploads: by party, in the order of the parties. previous: the rows as they were last sent, `[N, width]`.
@@ -64,10 +65,18 @@ class DefenseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return Screened(uploads)
 
     def check(self, options: RunOptions, delivers: Delivery) -> None:
-        """Raises `SpecError` where it does not fit the algorithm, or what the server gets of uploads."""
+        """Check that the defense fits the run.
+
+        Args:
+            options: of the run.
+            delivers: what the server receives, "sum" or "single uploads".
+
+        Raises:
+            SpecError: the defense does not fit.
+        """
 
     def statement(self) -> str:
-        """Return what a run says that it protects."""
+        """State what the defense protects."""
         return f"{self.about or 'a defense of another package'}; no guarantee is stated for it"
 
 
@@ -199,6 +208,7 @@ class Defense(msgspec.Struct, frozen=True):
     others: dict[str, DefenseOptions] = {}
 
     def __post_init__(self) -> None:
+        # Private set union and suppression hide who holds what. Plaintext uploads would show it.
         if self.secagg is None:
             for name, why in (
                 ("psu", "uploads in clear would show the server who holds what"),
@@ -222,16 +232,20 @@ class Defense(msgspec.Struct, frozen=True):
 
     @property
     def delivers(self) -> Delivery:
-        """Return what the server gets of a round's uploads."""
+        """What the server receives of a round's uploads."""
         return "sum" if self.secagg else "single uploads"
 
     @property
     def knows_holdings(self) -> bool:
-        """Return whether the server learns who holds each row."""
+        """True if the server learns who holds each row."""
         return self.psu is None
 
     def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
-        """Return what all of them make of single uploads, one after the other; a row that several cut counts once for each."""
+        """Apply the screens of all defenses in turn. A row that several of them change counts once for each.
+
+        Args:
+            uploads: by party. previous: the rows as they were last sent, `[N, width]`.
+        """
         from fkgsec.exchange import Screened  # which loads torch
 
         cut: dict[str, int] = {}
@@ -243,7 +257,7 @@ class Defense(msgspec.Struct, frozen=True):
 
     @property
     def distributed_noise(self) -> Noise | None:
-        """The integer noise that clients add inside secure aggregation, or None."""
+        """Integer noise that clients add inside secure aggregation, or None."""
         if self.dp is None or self.secagg is None:
             return None
         noise = self.dp.noise or "discrete"
@@ -265,19 +279,22 @@ _OF_PROTOCOLS = ("psu", "secagg", "suppress", "dp")
 
 
 def words_of(name: str) -> str:
-    """A defense for `--help`: its name, its settings, and what it says of itself."""
+    """Describe a defense for `--help`: its name, its settings and its `about` line."""
     kind = KINDS[name]
     settings = ", ".join(kind.__struct_fields__)
     return f"{name}{f' ({settings})' if settings else ''}{f', {kind.about}' if kind.about else ''}"
 
 
-@functools.lru_cache(maxsize=256)  # deployed parties check their options in every message
+# Deployed parties check their options in every message.
+@functools.lru_cache(maxsize=256)
 def parse_defense(text: str) -> Defense:
-    """Read `name[:key=value,...],...`; empty text is no defense.
+    """Parse `name[:key=value,...],...`; empty text means no defense.
+
+    Args:
+        text: value of `--defense`.
 
     Raises:
-        SpecError: an unknown defense or setting, a value that is not allowed, one given twice, or a combination that hides
-            nothing.
+        SpecError: an unknown defense or setting, a value that is not allowed, a repetition, or a combination that hides nothing.
 
     >>> parse_defense("secagg:clip=8,dropout=0.1,suppress:t=2").suppress
     SuppressOptions(t=2)
@@ -286,7 +303,8 @@ def parse_defense(text: str) -> Defense:
     name = ""
     for piece in (part.strip() for part in text.split(",") if text.strip()):
         head, colon, rest = (part.strip() for part in piece.partition(":"))
-        if not colon and "=" in piece:  # a further setting of the defense before it
+        # A further setting of the defense before it.
+        if not colon and "=" in piece:
             setting = piece
         else:
             name, setting = head, rest
@@ -314,7 +332,14 @@ def parse_defense(text: str) -> Defense:
 
 
 def check_defense(options: RunOptions) -> None:
-    """Raises `SpecError` for a defense that is no defense, or one that does not fit what the algorithm exchanges."""
+    """Check that the defense of a run fits its algorithm.
+
+    Args:
+        options: of the run.
+
+    Raises:
+        SpecError: an unknown defense, or one that does not fit what the algorithm exchanges.
+    """
     if options.defense and parse_defense(options.defense) == Defense():
         raise SpecError(f"defense: {options.defense!r} names none; allowed: {', '.join(KINDS)}")
     if options.defense and not RECIPES[options.algorithm].shared:
