@@ -81,12 +81,13 @@ class DefenseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class PsuOptions(DefenseOptions, frozen=True, kw_only=True):
-    """Alignment by private set union: the server learns the union of names, not who holds what.
+    """Alignment by private set union: the server learns the union of names, but not who holds which.
 
     Attributes:
-        cap: the union's size that the first table is made for; a larger union takes another, four times larger table, and no
-            third. None: starts at 1,024, without that limit. See `fkgsec.protocols.psu.Plan`.
-        max_attempts: tables to try, each four times as large as the one before (a damaged one is tried at its size once more).
+        cap: expected size of the union, for which the first table is made. A larger union takes one more table, four times as
+            large. None: start at 1,024, without that limit. See `fkgsec.protocols.psu.Plan`.
+        max_attempts: largest number of tables, each four times as large as the one before (a damaged one is tried once more
+            at its size).
     """
 
     cap: int | None = None
@@ -101,18 +102,18 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
     """Secure aggregation of every upload: the server learns the sum, how many hold each row, and who is in it.
 
     Attributes:
-        clip: clients cut values beyond +-clip, and log it locally.
-        bits: of the ring that is summed in, 32 or 64.
+        clip: largest absolute value of an upload; clients clip larger values and log this locally.
+        bits: bits of a ring element, 32 or 64.
         threshold: shares that open a secret; None: `fkgsec.protocols.secagg.safe_threshold` of the round's participants.
         neighbours: None: every pair of clients shares a mask; k, at least 3: a k-regular graph, which assumes a server that
-            follows the protocol. Refused where `fkgsec.protocols.secagg.bounds` finds the graph too thin.
-        colluders: with `neighbours`, how many clients, wherever they stand in the graph, may tell the server all they know;
-            None: 1.
-        complete: whether clients confirm a sum only if every participant of the round is in it. Two sums then never differ by a
-            client that fell silent; a client that falls silent costs the round. Take it with participation 1. With
-            `neighbours` each client checks that all of its neighbours are in the sum, whatever the server says of the others.
-        cipher: of the masks.
-        dropout: chance that a participant falls silent in a round, at a stage drawn at random (simulated, seeded).
+            follows the protocol. Refused if `fkgsec.protocols.secagg.bounds` finds its risk too large.
+        colluders: with `neighbours`: largest number of clients, at any place in the graph, that share all they know with the
+            server; None: 1.
+        complete: True: clients confirm a sum only if every participant of the round is in it. Two sums then never differ by a
+            client that fell silent, and a client that falls silent costs the round. Use it with participation 1. With
+            `neighbours`, each client checks that all of its neighbors are in the sum.
+        cipher: cipher that generates the masks.
+        dropout: probability that a participant falls silent in a round, at a random stage (simulated, seeded).
     """
 
     clip: float = 16.0
@@ -136,14 +137,14 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
 
 
 class SuppressOptions(DefenseOptions, frozen=True, kw_only=True):
-    """Rows that fewer than t clients hold stay with them; the server learns that they exist, and how many hold them.
+    """Rows with fewer than t holders stay with their clients; the server learns that they exist, and how many hold them.
 
-    Holders that collude count too: with t - 1 of them a row that is sent is one honest client's. A client that lies may
-    count itself t - 1 times, and so does by itself what t - 1 colluders do. When a client falls silent between counting and
-    sending, the round is given up. A server that lies to all about the counts gets sums of rare rows.
+    Colluding holders count too: with t - 1 of them, a transmitted row belongs to one honest client. A client that lies may
+    count itself t - 1 times, and so alone do what t - 1 colluders do. If a client falls silent between counting and
+    sending, the round is given up. A server that lies to all clients about the counts gets sums of rare rows.
 
     Attributes:
-        t: fewest holders of a row that is sent, at least 2.
+        t: smallest number of holders of a transmitted row, at least 2.
     """
 
     t: int
@@ -155,19 +156,19 @@ class SuppressOptions(DefenseOptions, frozen=True, kw_only=True):
 class DpOptions(DefenseOptions, frozen=True, kw_only=True):
     """Clipped uploads with noise.
 
-    An upload is the last broadcast plus the client's change of it; the change is clipped, noise is added to all of it.
+    An upload is the last broadcast plus the client's change of it. The change is clipped, and noise is added to the sum of both.
 
     Attributes:
-        clip: l2 norm that a change is cut to: of the whole table (unit client) or of each row (unit row).
+        clip: largest l2 norm of a change: of the whole table (unit client) or of each row (unit row).
         epsilon, delta: the guarantee over all `rounds`; the noise follows from it.
-        noise_multiplier: standard deviation over sensitivity, instead of epsilon.
-        unit: whose values are hidden. "client": all values of one client's uploads. "row": one row of one client's uploads;
-            other rows carry what the same triples did to them, so this is no guarantee for a triple.
-        noise: "gaussian", each client alone, before anything is sent; "discrete" or "skellam", integers that each client
-            adds inside secure aggregation, so that only the sum has the whole noise. None: gaussian without secure
-            aggregation, discrete with it.
-        colluders: how many of the clients whose noise is in a sum may tell the server theirs; for integer noise, None: 1.
-        accountant: of gaussian noise, None: rdp.
+        noise_multiplier: standard deviation of the noise over the sensitivity, instead of epsilon.
+        unit: whose values are protected. "client": all values of one client's uploads. "row": one row of one client's uploads;
+            other rows contain effects of the same triples, so this is no guarantee for a triple.
+        noise: "gaussian": each client alone, before anything is sent; "discrete" or "skellam": integers that each client adds
+            inside secure aggregation, so that only the sum has the whole noise. None: gaussian without secure aggregation,
+            discrete with it.
+        colluders: number of clients in a sum that may reveal their noise to the server; for integer noise, None: 1.
+        accountant: method for gaussian noise; None: rdp.
     """
 
     clip: float

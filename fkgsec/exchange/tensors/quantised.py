@@ -125,12 +125,14 @@ class _Settings(NamedTuple):
 
     @classmethod
     def of(cls, options: RunOptions) -> _Settings:
+        """Read and check the settings of a run."""
         settings = options.settings
         check_bits(settings.bits)
         return cls(settings.bits, settings.scale, settings.rounding == "stochastic")
 
     @property
     def wire(self) -> int:
+        """Bits of a transmitted number."""
         return wire_bits(self.bits, self.scale)
 
 
