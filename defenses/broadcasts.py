@@ -1,35 +1,34 @@
 """Broadcasts that clients can check: all of a round train from one table, or no sum is opened.
 
-A server that sends different clients different tables knows what some of them will upload: one that received values far beyond
-the clip uploads exactly the clip, and the sum without these parts is the upload of the one client that received a proper table
+A server that sends clients different tables knows what some of them will upload. A client that received values far beyond the
+clip uploads exactly the clip. The sum without these parts is the upload of the one client that received a proper table
 (Pasquini et al. 2022). Clients therefore commit to what they received:
 
     tree = BroadcastTree(names, rows)                        # the server's table, a leaf for each row
     proof = tree.prove(places)                               # sent along with rows[places]
     commitment_of_rows(names, rows, places, total, proof)    # the client's side: the root if these are rows of the table
 
-With private set union every client receives the whole table and hashes it (`commitment_of_table`). Without it a client receives
+With private set union, every client receives the whole table and hashes it (`commitment_of_table`). Without it, a client receives
 its own rows, and a Merkle root stands for the table.
 
-A client's history is a hash chain over the commitments to all that it was sent, from the list of names on
-(`fkgsec.defenses.bound_broadcasts`). It enters the session of every sum that the client takes part in. A client that sits a
-round out is told the commitment to the broadcasts that it does not receive, so that clients that were sent the same have the
-same history; it takes part in no sum of the table before it has received rows again. So the participants of a sum all have the
-rows that all of
-them were sent last: a server cannot give some of them a table of its choice, and leave another with the rows that it trained.
+A client's history is a hash chain over the commitments to everything it received, from the list of names on
+(`fkgsec.defenses.bound_broadcasts`). It enters the session of every sum that the client takes part in. A client that does not
+take part in a round receives the commitments alone, so that clients with the same broadcasts have the same history. It takes
+part in no sum of the table before it has received rows again. So all participants of a sum have the rows of the last broadcast:
+a server cannot give some of them a table of its choice, and leave another with the rows that it trained.
 
-`check_values` refuses what no honest sum gives; `check_claims` compares what clients say under their signatures that they
-received, so that a split is named. What makes a split harmless is not that comparison, which a server could withhold, but the
-session: clients with different histories derive other masks and sign other keys, and open nothing together.
+`check_values` refuses values that no honest sum gives. `check_claims` compares what clients sign about their broadcasts, so that
+a split is named. A server could withhold that comparison. What makes a split harmless is the session: clients with different
+histories derive different masks, sign different claims, and open nothing together.
 
 Not covered:
 
-- A server that sends all clients the same malicious table. It learns the sum of what they make of that. Where entities of zeros
-  have no gradient (ComplEx, RotatE) it can send zeros but for one row: a client moves a row only where one of its triples joins
-  the two, and a row that one client alone moves is in the sum as that client uploads it, however many hold it.
-- Without private set union, what a server tells when it places rows: it can give one name different places for different clients.
-- FedS: which rows of the table each client is sent is the server's choice, and a client keeps its own for the others. So a server
-  can send rows to all but one client. FedS under sums withstands only a server that follows the protocol.
+- A server that sends all clients the same malicious table. It learns the sum of the resulting uploads. If entities of zeros
+  have no gradient (ComplEx, RotatE), it can send zeros except for one row. A client moves a row only if one of its triples joins
+  the two. A row that one client alone moves is in the sum as that client uploads it, however many hold it.
+- Without private set union, the indices of rows: a server can give one name different indices for different clients.
+- FedS: the server chooses which rows each client receives, and a client keeps its own for the others. So a server can send rows
+  to all clients but one. FedS with sums withstands only a server that follows the protocol.
 
 Source: Merkle 1987 for the tree (leaves and inner nodes are hashed apart, as in RFC 6962); the use is ours, after Pasquini,
 Francati and Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", 2022.

@@ -159,7 +159,7 @@ class DpOptions(DefenseOptions, frozen=True, kw_only=True):
     An upload is the last broadcast plus the client's change of it. The change is clipped, and noise is added to the sum of both.
 
     Attributes:
-        clip: largest l2 norm of a change: of the whole table (unit client) or of each row (unit row).
+        clip: l2 norm that a change is clipped to: of the whole table (unit client) or of each row (unit row).
         epsilon, delta: the guarantee over all `rounds`; the noise follows from it.
         noise_multiplier: standard deviation of the noise over the sensitivity, instead of epsilon.
         unit: whose values are protected. "client": all values of one client's uploads. "row": one row of one client's uploads;

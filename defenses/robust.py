@@ -5,24 +5,24 @@
     parse_defense("robust:rule=trim,f=1")             # their mean without the f largest and the f smallest
     parse_defense("secagg,robust:rule=clip,by=clients")
 
-Rows of a knowledge graph have few holders, which decides what a rule is worth:
+Rows of a knowledge graph have few holders, which limits what a rule can do:
 
-- `clip` works for any number of holders: a row's change since the last broadcast is cut to `c` times the median, over clients, of
-  the median norm of their rows' changes of the round, so that half of the clients cannot raise the bound. They can lower it to
-  nothing, by uploading what they were sent, and nobody learns: of two that upload in a round either can. One that uploads alone
-  sets it. What a client counts for in a mean (of graph classification its number of graphs) is what it says, and is not bounded.
-- `median` needs 3 holders, `trim` 2 f + 1. A row with fewer gets the median of those it has, which of two is their mean and of
-  one its row: no protection.
+- `clip` works for any number of holders. A row's change since the last broadcast is clipped to `c` times a bound: the median over
+  clients of the median norm of their rows' changes in the round. Half of the clients cannot raise the bound. They can lower it to
+  zero unnoticed, by uploading what they received; of two clients in a round, either can. A client that uploads alone sets it. A
+  client states its own weight in a mean (its number of graphs in graph classification), and the weight is not bounded.
+- `median` needs 3 holders, `trim` 2 f + 1. A row with fewer gets the median of those it has: of two their mean, of one its
+  row. Such rows are not protected.
 
-Every rule bounds what a malicious client does; none stops it: a false change of usual size passes. `clip` cuts the change of an
-unlearning like any other, so that rows remember more than where nothing is cut; a re-training is not concerned.
+Every rule bounds what a malicious client does; none stops it: a false change of usual size passes. `clip` also clips the change
+of an unlearning, so rows remember more than without it. Re-training is not affected.
 
-Under secure aggregation the server sees no single upload. Then clients clip their own changes (`by=clients`, to `c` times the
-median norm of their own), which keeps an honest client's odd rows from standing out in a sum, and which nobody can enforce: a
-malicious client does not do it.
+With secure aggregation the server sees no single upload. Then clients clip their own changes (`by=clients`, to `c` times the
+median norm of their own). This keeps unusual rows of an honest client from standing out in a sum. Nobody can enforce it: a
+malicious client does not clip.
 
 Source: coordinate median and trimmed mean, Yin et al. 2018, row by row over the holders of each; clipping by the round's median
-norm as in centred clipping with a bound that the data give (Karimireddy et al. 2021).
+norm as in centered clipping with a bound from the data (Karimireddy et al. 2021).
 """
 
 from __future__ import annotations

@@ -5,16 +5,16 @@
     >>> uploads.part, uploads.server, uploads.colluders
     ('single uploads', 'follows the protocol', 2)
 
-What is assumed throughout: clients know each other's identity keys from elsewhere (a server that hands them out runs clients
-of its own, which count as colluders), and colluders follow their own program.
+Two assumptions hold throughout. Clients know each other's identity keys from another source: a server that distributes them can
+run clients of its own, which count as colluders. Colluders follow their own program.
 
-No sum is said to withstand an active server. Even where clients are sure to train from one table, the server chooses it: with
-DistMult, ComplEx and RotatE a client has gradient zero at a row of zeros, so that a table of zeros but for rows that one client
-holds leaves that client's part in the sum. Only noise that a client adds by itself is independent of what the server sends.
+No sum is said to withstand an active server. Even if all clients train from one table, the server chooses it. With DistMult,
+ComplEx and RotatE, a client has gradient zero at a row of zeros. A table of zeros except for rows that one client holds thus
+leaves that client's part in the sum. Only noise that a client adds by itself is independent of what the server sends.
 
-A single sum hides its parts, many do not: what each round's sum is above the table that it began from is linear in who was in
-it, so that least squares over rounds with other participants give each client's mean change (Lam et al., "Gradient
-disaggregation", 2021). Of three among five clients that hold UMLS by relations, 30 sums give it with a cosine of 0.95, where
+A single sum hides its parts, but many do not. The difference of each round's sum to its starting table is linear in the
+participants. Least squares over rounds with other participants therefore gives each client's mean change (Lam et al., "Gradient
+disaggregation", 2021). For three of five clients that hold UMLS by relations, 30 sums give it with a cosine of 0.95, where
 the mean of a sum gives 0.67.
 """
 

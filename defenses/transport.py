@@ -1,42 +1,40 @@
-"""A transport that resists: alignment by private set union, uploads through secure aggregation, suppression, noise.
+"""A transport with defenses: alignment by private set union, uploads through secure aggregation, suppression, noise.
 
     make_transport(channel, KgeOptions(defense="psu,secagg"), parties, tables, run)
 
-Leakage, by what is chosen:
+Leakage by defense:
 
-- `psu`: the server learns the union of names, not who holds what. Every client receives the whole table, and so the names and
-  rows that only others hold. (With any aggregation a client sees, where a row comes back unlike what it sent, that others
-  hold it too.)
-- `secagg`: the server learns, each round, the sum of the participants' rows, how many of them hold each row (where clients have
-  weights: the sum of the holders' weights; the largest weight is known to all), who is in the sum, and how many values were
-  clipped (in this simulation). With a colluder it subtracts the colluder's part. What remains with few clients, or when the
-  participants change from round to round, is what `fkgsec.attacks.residual` reads. Without `psu` alignment is in clear: the
-  server knows who holds each row, and whose a row with one holder is.
-- `suppress`: also, before each sum, the number of holders of every row; rows held by fewer than t stay with their clients.
-  Which rows are sent enters the session of the sum: clients that were told different ones open nothing.
-- `dp`: clipped values with noise, see `fkgsec.defenses.privacy`. It covers neither which rows a client holds nor what a record
-  says
-  beside the messages: losses, validation figures, counts of clipped values.
+- `psu`: the server learns the union of names, but not who holds which. Every client receives the whole table, and so the names
+  and rows that only others hold. (With any aggregation, a row that returns changed shows a client that others hold it too.)
+- `secagg`: each round, the server learns the sum of the participants' rows, how many of them hold each row (with client weights:
+  the sum of the holders' weights; all know the largest weight), who is in the sum, and how many values were clipped (in this
+  simulation). With a colluder, it subtracts the colluder's part. `fkgsec.attacks.residual` reads what remains with few clients,
+  or with changing participants. Without `psu`, alignment is in plaintext: the server knows who holds each row, and whose a row
+  with one holder is.
+- `suppress`: before each sum, the server also learns the number of holders of every row. Rows held by fewer than t stay with
+  their clients. The rows to send are part of the sum's session: clients that received different ones open nothing.
+- `dp`: clipped values with noise, see `fkgsec.defenses.privacy`. It covers neither which rows a client holds nor the other
+  contents of a record: losses, validation figures, counts of clipped values.
 
-Under sums a codec that leaves rows out (FedS) puts zeros in their place, which masks hide, so that uploads are as long as FedE's;
+With sums, a codec that omits rows (FedS) uploads zeros in their place, which masks hide. Uploads are then as long as FedE's, and
 a row that one client alone chose is opened as it is. `suppress` opens only rows that at least t clients chose. A server that does
 not follow the protocol can send some clients of such a codec rows of its choice and others none (`fkgsec.defenses.broadcasts`).
 
-What is drawn, and from what:
+Sources of randomness:
 
-- Keys, identities, shares, masks, the randomness of private set union and the noise of `dp`: from 32 bytes that the operating
-  system gives at the start of the run. A checkpoint holds them, so that a run that was killed goes on with the same bits; they
-  stand in no record, transcript, spec or log, and no view of an adversary. Whoever reads the checkpoint opens every upload (and
-  finds all clients' tables beside them). `protocol_seed` puts a number in their place: for tests, and then the record says so.
-- First rows, batches, negatives, participants, simulated dropouts: from the run's seed, which a record states. They say nothing
-  of the data, but whoever has the data as well can train the whole federation again: a laboratory run is a function of data,
-  options and seed. So are the values of all sums, since masks cancel; with `dp` the noise is fresh in every run.
-  The other clients of two runs of one seed put in the same, so that where the data of one client alone differ, the difference of
-  the first sums is that client's. An unlearning draws anew for that reason; data that changed otherwise take another seed.
+- Keys, identities, shares, masks, the randomness of private set union and the noise of `dp`: 32 bytes that the operating system
+  gives at the start of the run. A checkpoint holds them, so that a stopped run continues with the same bits. They are in no
+  record, transcript, spec or log, and in no view of an adversary. Anyone who reads the checkpoint can open every upload, and also
+  finds all clients' tables there. `protocol_seed` replaces them by a number, for tests only; the record then says so.
+- First rows, batches, negatives, participants, simulated dropouts: the run's seed, which a record states. They reveal nothing
+  about the data, but anyone with the data can repeat the training: a laboratory run is a function of data, options and seed.
+  So are the values of all sums, since masks cancel; with `dp` the noise is fresh in every run.
+  In two runs of one seed, the other clients contribute the same. If the data of one client alone differ, the difference of
+  the first sums is that client's. An unlearning therefore draws anew; use another seed for data that changed otherwise.
 
-A run that was killed goes on with the same identities and the same noise, so that what it releases again is what it released,
-and with fresh keys, shares and masks: a round that is done again would else give a server both kinds of share of one secret.
-Where values differ in their last bits (on another device) the noise is the same over other values.
+A stopped run continues with the same identities and noise, so it releases nothing new when it repeats a round. Keys, shares and
+masks are fresh: with the old ones, a repeated round would give a server both kinds of share of one secret.
+If values differ in their last bits (on another device), the noise is the same over different values.
 """
 
 from __future__ import annotations

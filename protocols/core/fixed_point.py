@@ -32,17 +32,18 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """x -> round(x * 2^fraction_bits), ties to even, of values clipped to +-clip.
+    """Fixed-point encoding x -> round(x * 2^fraction_bits), ties to even, of values clipped to +-clip.
 
     Attributes:
         clip: largest absolute value of one client's element, above 0.
         fraction_bits: bits after the point, 0 to 52.
-        num_clients: most summands that one sum will have.
-        ring: where sums are taken.
-        headroom: an absolute value, in the units of the values, that the sum must also have room for, such as noise.
+        num_clients: largest number of summands.
+        ring: the ring of sums.
+        headroom: additional absolute value that the sum must hold, such as noise, in the units of the values.
 
-    Raises `SettingError` for values out of range, `OutOfRing` unless num_clients * clip * 2^f + headroom * 2^f is below
-    modulus / 2, so that the sum keeps its sign, and at most 2^53, so that it is exact in float64.
+    Raises:
+        SettingError: values out of range.
+        OutOfRing: num_clients * clip * 2^f + headroom * 2^f is not below modulus / 2, or exceeds 2^53.
     """
 
     clip: float

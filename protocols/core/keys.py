@@ -1,7 +1,7 @@
 """Key agreement, signatures and sealed messages: the primitives of `cryptography`, with errors that name the party.
 
-    own, theirs = generate(randomness), generate(other_randomness)
-    secret = agree(own.private, theirs.public, peer="client1")                      # 32 bytes, the same at both ends
+    ours, theirs = generate(randomness), generate(other_randomness)
+    secret = agree(ours.private, theirs.public, peer="client1")                      # 32 bytes, the same at both ends
     sealed = seal(secret, b"a share", associated=b"session 7", randomness=randomness)
     unseal(secret, sealed, associated=b"session 7", source="client0")               # b"a share"
 

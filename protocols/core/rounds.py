@@ -9,21 +9,22 @@
     >>> run(asking(["a", "b"]), {"a": answering(2), "b": answering(3)}).result
     5
 
-The server yields an `Ask` (what it sends, and to whom) and receives the replies: pairs (party, frame) in the order of the
-requests, to be read once. A party without a reply is silent, which is what a dropout looks like; a `Silence` in place of a frame
-says why nothing arrived, where that is known. The generator returns the server's result. It holds no object of a client, so that
-the clients may be other processes, and sums in the order of the requests, never in that of arrival.
+The server yields an `Ask` (requests by party) and receives the replies: pairs (party, frame) in the order of the requests, to be
+read once. A party without a reply is silent, as after a dropout. A `Silence` instead of a frame gives the reason, if it is known.
+The generator returns the server's result. It holds no object of a client, so clients may be other processes. It sums in the order
+of the requests, never in that of arrival.
 
-A client yields a reply to each request that it receives. Its first reply answers an empty request, and is empty (`NOTHING`) where
-it has to be told something before it can speak. When a request ends its part it returns its result, without a reply.
+A client yields a reply to each request. Its first reply answers an empty request, and is empty (`NOTHING`) if it must receive
+something before it can speak. When a request ends its part, it returns its result without a reply.
 
-A frame is bytes, or whatever else a driver carries as one piece (an exchange of tables: typed messages that the channel encodes).
-Only frames cross, and an empty one does not: an empty request merely gives a party the turn. A driver may therefore let the
-reply to it ride on an earlier one, such as the first message of the next round on the last of this one; and a protocol that
-begins with an empty request (secure aggregation) takes a first request from whatever is around it (an announcement, a broadcast).
+A frame is bytes, or anything else that a driver carries as one piece (an exchange of tables: typed messages that the channel
+encodes). Only frames are transmitted, and an empty one is not: an empty request merely gives a party the turn. So a driver may
+send the reply to it with an earlier one, such as the first message of the next round with the last of this one. A protocol that
+begins with an empty request (secure aggregation) takes a first request from the surrounding protocol (an announcement, a
+broadcast).
 
-`run` is the driver for one process. One for a network passes the frames that came to the server's `send`, and uses `Party.answer`
-where the client is.
+`run` is the driver for one process. A driver for a network passes the arriving frames to the server's `send`, and uses
+`Party.answer` at the client.
 """
 
 from __future__ import annotations

@@ -34,13 +34,14 @@ class Plan:
 
     Attributes:
         session: names this union; public, never used twice.
-        parties, threshold, identities: as in `secagg.Setting`, over the complete graph: the order of a regular one follows
-            from the session, and with it from a salt that the server chooses.
+        parties, threshold, identities: as in `secagg.Setting`, over the complete graph. (The order of a regular graph follows
+            from the session, and so from a salt that the server chooses.)
         cap: public bound on the union's items: one for up to 36 bytes of UTF-8, else one for each 16 bytes. A larger union takes
-            a second table, four times as large, and no third: a client that makes tables overflow costs the others no more.
-            None: starts at 1,024 and grows up to `max_attempts`. The tables before the last add a third to it, and it may be
+            a second table, four times as large, and no third, so a client that makes tables overflow costs the others no more.
+            None: start at 1,024 and grow up to `max_attempts`. The earlier tables add a third to the last, which may be
             four times larger than one for the right cap.
-        max_attempts: tables to try, each four times the one before, or of its size where that was damaged (`MAX_REPEATS`).
+        max_attempts: largest number of tables, each four times the one before, or of its size if that was damaged
+            (`MAX_REPEATS`).
 
     Raises `NothingToHideBehind` for fewer than two parties, `SettingError` for other values that are not allowed.
     """

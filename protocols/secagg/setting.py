@@ -66,20 +66,20 @@ class Setting:
 
     Attributes:
         session: names the federation's run; public, never used twice.
-        round: number of this session within it. Keys are fresh in every one.
-        parties: the clients' names, at least two, in an order all of them know.
-        threshold: shares that open a secret. More than half of its holders, so that no server can have both kinds of
-            share of one party opened by different holders. Against an active server that colludes with C of the
-            holders, twice the threshold must exceed holders + C: `safe_threshold` does for C up to a third.
-        vectors: what one session sums.
+        round: number of this session within it. Keys are fresh in every session.
+        parties: the clients' names, at least two, in an order that all know.
+        threshold: shares that open a secret, more than half of its holders: no server can then get both kinds of share of one
+            party from different holders. Against an active server that colludes with C of the holders, twice the threshold must
+            exceed holders + C. `safe_threshold` does for C up to a third.
+        vectors: the vectors that one session sums.
         identities: raw Ed25519 public keys by party, pinned beforehand.
         neighbours: None for the complete graph; k for the k-regular graph, against a semi-honest server only. The holders of
-            a party's shares are its neighbours and itself, so the threshold is counted among k + 1, and at most k. Whether k
-            is enough for the colluders and dropouts to expect, `bounds.require_small_risk` says, which a caller asks.
-        cipher: of the masks.
+            a party's shares are its neighbors and itself, so the threshold is at most k, of k + 1 holders. Callers check with
+            `bounds.require_small_risk` whether k is enough for the expected colluders and dropouts.
+        cipher: cipher of the masks.
         min_survivors: clients refuse to unmask a smaller set. None: the threshold on the complete graph, and
-            `safe_threshold` of all parties on a regular one, whose threshold says nothing of the whole; there a client has
-            the number of survivors from the server.
+            `safe_threshold` of all parties on a regular one, whose threshold does not bound the whole. There, a client knows
+            the number of survivors only from the server.
 
     Raises `SettingError` for each value that is not allowed, `DisconnectedGraph` for a graph that falls apart.
     """
