@@ -139,7 +139,6 @@ def probe(view: KgeView, laboratory: Laboratory[KgeView], rng: np.random.Generat
     """Move rows in the run, and read the answers.
 
     Args:
-        view: the client's knowledge.
         laboratory: trains the run with the probe.
         rng: draws the entities and the signs of the moves.
     """
@@ -150,7 +149,6 @@ def draw_plan(view: KgeView, options: KgeAttackOptions, rng: np.random.Generator
     """Choose the rows that the client moves, and the moves.
 
     Args:
-        view: the client's knowledge.
         options: number and size of the moves, and the rounds.
         rng: draws entities and signs.
     """
@@ -168,7 +166,6 @@ def ask(plan: Plan, laboratory: Laboratory[KgeView]) -> Answers:
 
     Args:
         plan: the probe.
-        laboratory: trains the run.
 
     Raises:
         NotAttacked: entities are not shared, the run cannot be repeated, or it ends before the answer.
@@ -261,9 +258,7 @@ def asked_of(
     """Select a victim's local triples that the client can classify and of which it moved an end.
 
     Args:
-        truth: evaluator's knowledge.
         plan: the probe.
-        victim: name of the client.
         is_askable: test from `askable`.
         triples: int `[q, 3]`, in the victim's local IDs.
 

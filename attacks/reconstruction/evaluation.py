@@ -159,8 +159,6 @@ def claim(
     broadcast, whichever is closer.
 
     Args:
-        view: a view with a colluder.
-        victim: one of its victims.
         guesser: relation classifiers; None if there is no colluder.
         inferences: inference methods.
         rankings: cache of ranked candidate pairs.
@@ -187,7 +185,6 @@ def run(
     between them (`Laboratory.memory`). All random draws come from the options' seed, so they are equal, too.
 
     Args:
-        view: the adversary's knowledge.
         laboratory: options, and the shared cache.
         rng: not used.
 
@@ -213,7 +210,6 @@ def score(claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], 
 
     Args:
         claims: inference methods, and the claims about each victim.
-        truth: evaluator's knowledge.
 
     Returns:
         Figures of each victim and of all together.
@@ -461,7 +457,7 @@ def _items(
 ATTACK = Attack(
     RECONSTRUCTION,
     "names the victims' entities and rebuilds their triples",
-    Needs(colluder=True, entities=True),
+    Needs(colluder=True, entities=True, server=True),
     METRICS,
     run,
     score,

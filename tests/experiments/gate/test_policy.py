@@ -276,3 +276,6 @@ def test_what_cannot_run_is_what_the_attack_finds_nothing_in() -> None:
     assert never("collective", THREAT_MODELS["collusion"]) == "one party holds all triples"
     assert Needs(single_uploads=("entities",)).never("fedr", THREAT_MODELS["server"]) == "no entities cross in fedr"
     assert Needs(names=True).never("fede", THREAT_MODELS["collusion"]) == "names are hidden"
+    for attack in ("reconstruction", "structure", "edges"):  # a lone client sees no upload
+        assert ATTACKS[attack].needs.never("fede", THREAT_MODELS["client"]) == "it takes a server"
+        assert "client" not in ATTACKS[attack].threat_models
