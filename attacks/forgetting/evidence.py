@@ -136,12 +136,18 @@ class UtilityChange(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """All of it. `num_references`, `num_shadows`: the auditor's runs that it rests on."""
+    """All of it.
+
+    Attributes:
+        num_references, num_shadows: the auditor's runs that it rests on.
+        level: error of the intervals of shares, in (0, 1); .05 in earlier records, whatever it was.
+    """
 
     models: list[ModelEvidence]
     test: list[UtilityChange]
     num_references: int
     num_shadows: int
+    level: float = ERROR
 
     @property
     def num_tests(self) -> int:
@@ -344,7 +350,7 @@ def weigh_evidence(
             values = np.stack([run.readings[place, model].test for run in references])
             change = _unseen_difference(reading.test, values)
             changes.append(UtilityChange(names[place], model, change.estimate(), float(values.mean()), change.p_value))
-    return Evidence(models, changes, len(references), len(shadows))
+    return Evidence(models, changes, len(references), len(shadows), level)
 
 
 def _unseen_difference(audited: np.ndarray, values: np.ndarray) -> Paired:
