@@ -84,9 +84,9 @@ def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
 def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
     """Return the excess of the highest differences to retrained runs over their own mean, beyond that of retrained runs.
 
-    Take each triple's difference to the mean of the (other) runs that never saw it, minus the mean of these over the forgotten
-    triples, in units of the runs' standard deviation. Of it, take what exceeds 1, and average over the forgotten triples.
-    Compare with the same of each run. Read the result one-sided.
+    Take each triple's difference to the mean of the (other) runs that never saw it. Subtract the mean of these over the
+    forgotten triples, and divide by the runs' standard deviation. Of it, take what exceeds 1, and average over the forgotten
+    triples. Compare with the same of each run. Read the result one-sided.
 
     Args:
         audited, runs, forgotten: as in `paired_difference`.

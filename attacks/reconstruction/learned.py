@@ -77,8 +77,8 @@ class SoftmaxRegression:
     def fit(cls, features: np.ndarray, labels: np.ndarray, *, num_passes: int, seed: int) -> SoftmaxRegression:
         """Train by Adam.
 
-        The result equals that of scikit-learn's `MLPClassifier.partial_fit` without a hidden layer, which checks its input,
-        draws the same order of triples in every pass, and takes ten times as long.
+        The result equals that of scikit-learn's `MLPClassifier.partial_fit` without a hidden layer. That one checks its input
+        in every pass, and takes ten times as long.
 
         Args:
             features: float32 `[P, F]`.

@@ -140,8 +140,9 @@ def standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def dyadic_variance(influence: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
     """Return the variance of a mean over pairs of rows, where pairs that share a row are dependent.
 
-    With e the influence of a pair on the mean, it is the sum over rows of the squared sum of their pairs' e, minus the sum of
-    squared e, which the former counts twice. It is at least the sum of squared e, the value for pairs that share no row.
+    Let e be the influence of a pair on the mean. The variance is the sum over rows of (sum of e over the row's pairs) squared,
+    minus the sum of squared e, which the former counts twice. It is at least the sum of squared e, the value for pairs that
+    share no row.
 
     Args:
         influence: float `[P]`.
