@@ -79,6 +79,7 @@ class Adam:
         Args:
             saved: with the key `state`.
         """
+        # Copies, on the parameter's device: a checkpoint lies on the CPU.
         self._state = {
             int(place): {name: tensor.clone().to(self._parameters[int(place)].device) for name, tensor in state.items()}
             for place, state in saved["state"].items()

@@ -39,6 +39,7 @@ def interval(figure: Estimate | None) -> dict[str, Any]:
     >>> interval(proportion(1, 4))["n"], interval(proportion(0, 0))["value"]
     (4, None)
     """
+    # An empty sample has no figure: its placeholder 0 must not enter a mean.
     if figure is None or not figure.n:
         return dict.fromkeys(INTERVAL)
     return {name: getattr(figure, name) for name in INTERVAL}
@@ -54,6 +55,7 @@ def tidy(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFr
     """
     import pandas as pd  # optional on machines that only train
 
+    # Objects first, then a type per column: pandas would guess float for an empty column of counts.
     frame = pd.DataFrame(list(rows), columns=list(columns), dtype=object)
     for name in columns:
         if name in _NUMBERS:

@@ -87,6 +87,7 @@ def normalised(graph: Graph) -> Graph:
 
 def _merged(names: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
     """Return the names in form NFC, each once, and the new ID of each old one."""
+    # A dict keeps the first appearance, and looks later spellings up.
     places: dict[str, int] = {}
     ids = [places.setdefault(composed(name), len(places)) for name in names]
     return tuple(places), np.array(ids, dtype=np.int64)

@@ -148,6 +148,7 @@ class DropoutSettings(AlgorithmSettings, frozen=True):
         """
         if not self.drop_alpha:
             return count
+        # cefgl.txt 5.8: the dropout rate of a round follows a Beta distribution.
         rate = generator(seed, "dropping out", round).beta(self.drop_alpha, self.drop_beta)
         return max(1, math.floor((1 - rate) * count + 0.5))
 

@@ -59,6 +59,7 @@ class GnnResult(RunResult):
         """
         correct = [hits.correct for hits in self.test]
         if masks is not None:
+            # Such as only graphs without a twin in the train split.
             correct = [hits[mask] for hits, mask in zip(correct, masks, strict=True)]
         return mean_over_clients([proportion(int(hits.sum()), len(hits)) for hits in correct if len(hits)])
 

@@ -48,6 +48,7 @@ class GraphTask:
             )
         self.graph, self.options, self.recipe = graph, options, RECIPES[options.algorithm]
         rule: GraphRule = (self.recipe.rule or GraphRule)(options)
+        # The empty prefix shares every parameter, so all networks need the same shapes.
         if "" in rule.shared:
             _check_alike(graph)
         self.trainers = [ClientTrainer(client, options, rule, rule.shared) for client in graph.clients]
@@ -143,6 +144,7 @@ class GraphTask:
 
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
         """Evaluate the best round; see `Task.outcome`."""
+        # Snapshots of `trained` have shared parameters only; private ones come from `final`.
         judged = {**final, **trained} if self.judged_before_broadcast else final
         test = [
             trainer.classify(trainer.client.test, packing.below(f"{place}.", judged))

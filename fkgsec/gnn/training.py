@@ -51,6 +51,7 @@ def batch_order(options: GnnOptions, num_graphs: int, client: str, round: int, e
         client, round, epoch, phase: the draw depends on these.
     """
     order = generator(options.seed, "batches", client, round, epoch, *phase).permutation(num_graphs)
+    # `local_steps` limits the batches of an epoch (FedSGD: one).
     return order if options.local_steps is None else order[: options.local_steps * options.batch_size]
 
 
@@ -96,9 +97,11 @@ class ClientTrainer:
     def reset_optimizer(self) -> None:
         """Reset moments and step counts."""
         rate, decay = self.options.learning_rate, self.options.weight_decay
+        # fused: one pass over all parameters.
         kind = Adam if self.options.optimizer == "adam" else functools.partial(torch.optim.SGD, fused=True)
         self.optimizers = {"own": kind(self.model.parameters(), lr=rate, weight_decay=decay)}
         if self.private:
+            # Without weight decay: CEFGL shrinks its sparse part by a soft threshold instead.
             self.optimizers["private"] = kind(self.private.values(), lr=rate)
 
     @property
@@ -158,6 +161,7 @@ class ClientTrainer:
                         f"round {round}, client {self.client.name}, epoch {epoch + 1}, step {number + 1}: the loss is {loss}; "
                         "a smaller --learning-rate may help"
                     )
+                # Weight by batch size: the last batch of an epoch is smaller.
                 total, graphs = total + loss * len(batch), graphs + len(batch)
                 on_step()
         return total / max(graphs, 1)
@@ -172,6 +176,7 @@ class ClientTrainer:
         self.forget_gradients()
         loss = functional.cross_entropy(self.model(batch, rng), batch.classes)
         loss.backward()
+        # Between backward and step: rules change gradients, such as by a proximal term.
         added = self.rule.correct(self)
         self.optimizers["own"].step()
         return float(loss.detach()) + added
@@ -203,12 +208,14 @@ class ClientTrainer:
             ids: int64 `[n]`, graph numbers.
             state: tensors that replace those of the trainer; None: none.
         """
+        # An empty first part keeps the shape for clients without graphs in the split.
         rows = [np.zeros((0, self.client.graphs.num_classes))]
         judged = self.rule.judged({**self.state(), **(state or {})})
         for part in _parts(ids, JUDGED_AT_ONCE):
             with one_thread():
                 batch = Batch.of(self.client.graphs, part, self.device)
                 logits = torch.func.functional_call(self.model, judged, (batch,))
+            # In float64, so that attacks on confidences see no rounding to 1.
             rows.append(logits.double().softmax(dim=1).cpu().numpy())
         return Probabilities(np.concatenate(rows), self.client.graphs.classes[ids].copy())
 
@@ -239,6 +246,7 @@ class ClientTrainer:
                 place, value = key.split(".")
                 state.setdefault(int(place), {})[value] = tensor
             if state:
+                # Optimizer state is stored by parameter index, as "index.name".
                 optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
@@ -255,6 +263,7 @@ class Crossing:
         width, memory = trainers[0].options.width, trainers[0].memory
         self.upwards = Layout.of({name: memory[name] for name in rule.upwards}, width)
         self.shared = Layout.of(trainers[0].shared, width)
+        # Uploaded tensors follow the shared ones, so that a broadcast is a prefix.
         self.layout = Layout(width, {**self.shared.shapes, **self.upwards.shapes})
 
     def holdings(self, weights: Sequence[int]) -> list[Holding]:

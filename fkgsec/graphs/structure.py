@@ -69,6 +69,7 @@ def structure_features(
             (of_part,) = np.nonzero(entries // _MOST_ENTRIES == part)
             low, high = node_ptr[of_part[0]], node_ptr[of_part[-1] + 1]
             edges = slice(indptr[low], indptr[high])
+            # Transition matrix: from a source, each of its edges has probability 1 / degree.
             steps = sparse.csr_array(
                 (1 / degrees[sources[edges]], sources[edges] - low, indptr[low : high + 1] - indptr[low]),
                 shape=(high - low, high - low),

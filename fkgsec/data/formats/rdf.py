@@ -67,6 +67,7 @@ def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str
     statement_indices: list[int] = []
     literals: Counter[str] = Counter()
     for number, statement in enumerate(statements):
+        # Literals are no entities: they have no triples of their own.
         if isinstance(statement[2], Literal):
             literals[str(statement[1])] += 1
             continue

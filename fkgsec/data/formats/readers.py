@@ -62,6 +62,7 @@ def read_path(path: Path | str, columns: tuple[str, str, str] | None = None) -> 
     if not there:
         raise DataError(f"{printable(str(path), 400)}: no such file or folder")
     suffix = path.suffix.lower()
+    # Ignoring the option would read other columns than the user named.
     if columns is not None and (path.is_dir() or suffix not in TABLES):
         raise DataError(f"{path}: is no {', '.join(TABLES)} table, which alone has columns to name; leave them out")
     if path.is_dir():
