@@ -123,6 +123,7 @@ def convolution_of(model: str) -> Callable[[int, int], nn.Module]:
     """
 
     def gin(inputs: int, width: int) -> nn.Module:
+        """Build a GIN convolution with a perceptron of two layers, as in the code of GCFL."""
         return layers().GINConv(nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width)))
 
     if model == "gin":

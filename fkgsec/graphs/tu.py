@@ -46,6 +46,7 @@ def read_tu_folder(folder: Path) -> GraphSet:
     place, prefix = files
 
     def path(kind: str) -> Path:
+        """Return the path of one of the set's files."""
         return place / f"{prefix}_{kind}.txt"
 
     graph_of = _integers(path("graph_indicator"), columns=1)[:, 0]

@@ -129,6 +129,7 @@ class KgeResult(RunResult):
         """
 
         def tables(kind: str) -> list[ClientTables]:
+            """Read the tables of one kind, by client."""
             packed = packing.below(f"{kind}.", tensors)
             return [
                 ClientTables(
@@ -141,6 +142,7 @@ class KgeResult(RunResult):
             ]
 
         def ranks(kind: str) -> list[np.ndarray]:
+            """Read the ranks of one kind, by client."""
             names = [f"{kind}.{place}" for place in range(num_clients)]
             return [tensors[name].numpy() for name in names if name in tensors]
 

@@ -67,6 +67,7 @@ class CEFGLRule(GraphRule):
         if self.settings.components != "shared":
 
             def tune(batch: Batch, rng: np.random.Generator) -> float:
+                """Take a step of the sparse part."""
                 return self._tune(trainer, batch, rng)
 
             # cefgl.txt Algorithm 1, line 7 (Eq. 8).

@@ -304,9 +304,11 @@ class _Source:
         labels = frame.index
 
         def place(row: int) -> str:
+            """Locate a row by its label."""
             return f"{where}row {shown(labels[row], 40)}"
 
         def texts(column: str | None) -> list[str] | None:
+            """Return the cells of a column as text."""
             if column is None:
                 return None
             cells = [_plain(cell) for cell in frame[column].tolist()]

@@ -59,6 +59,7 @@ def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str
     blank_names: dict[Node, str] = {}
 
     def as_name(node: Node) -> str:
+        """Return the name of a resource."""
         if isinstance(node, BNode):
             return blank_names.setdefault(node, f"_:b{len(blank_names)}")
         return str(node)

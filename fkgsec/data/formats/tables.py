@@ -167,10 +167,12 @@ def read_triple_table(
     rows_of = group_rows(num_rows, splits, clients, table.place)
 
     def named(rows: list[int]) -> NamedTriples:
+        """Return some rows as named triples."""
         heads, relations, tails = ([table.columns[role][row] for row in rows] for role in TRIPLE)
         return NamedTriples(heads, relations, tails, lambda row: table.place(rows[row]))
 
     def by_split(client: str) -> dict[str, NamedTriples]:
+        """Return a client's triples by split."""
         return {split: named(rows_of.get((client, split), [])) for split in (SPLITS if splits else ("train",))}
 
     title = name or path.stem

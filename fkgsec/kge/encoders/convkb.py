@@ -37,6 +37,7 @@ class ConvKb(nn.Module):
         super().__init__()
 
         def uniform(half: float, *shape: int) -> nn.Parameter:
+            """Draw a parameter, uniform in +-half."""
             return nn.Parameter(torch.from_numpy(rng.uniform(-half, half, size=shape).astype(np.float32)))
 
         # Xavier uniform: gain * sqrt(6 / (inputs + outputs)).

@@ -125,6 +125,7 @@ class EncoderTrainer:
             self._copy(self._stack_rows(client), rows)
 
         def step() -> None:
+            """Update rows and network, and clear gradients."""
             adam.step()
             adam.zero_grad()
 
