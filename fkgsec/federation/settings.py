@@ -104,19 +104,28 @@ class SettingField(NamedTuple):
         # `above` and `below` exclude the bounds themselves.
         inside = low <= value <= high and not (self.above and value == low) and not (self.below and value == high)
         if not (inside and math.isfinite(value)):
-            raise SpecError(f"{self.name} must {self.range}; got {value}")
+            verb = "lie in" if ".." in self.allowed else "be"
+            raise SpecError(f"{self.name} must {verb} {self.allowed}; got {value}")
         return self.kind(value)
 
     @property
-    def range(self) -> str:
-        """Allowed numbers, in words that follow "must"."""
+    def allowed(self) -> str:
+        """The values allowed, in words.
+
+        >>> SettingField("mu", float, 0.1, low=0, high=10).allowed, SettingField("size", int, 3, low=1).allowed
+        ('0..10', 'at least 1')
+        """
+        if self.choices:
+            return ", ".join(self.choices)
+        if self.kind in (bool, str):
+            return "true, false" if self.kind is bool else "text"
         if self.low is not None and self.high is not None and not (self.above or self.below):
-            return f"lie in {self.low:g}..{self.high:,}"
+            return f"{self.low:g}..{self.high:,}"
         if self.low == 0 and self.above and self.high is None:
-            return "be a positive number"
+            return "a positive number"
         low = "" if self.low is None else f"{'above' if self.above else 'at least'} {self.low:g}"
         high = "" if self.high is None else f"{'below' if self.below else 'at most'} {self.high:,}"
-        return f"be {' and '.join(filter(None, (low, high))) or 'a finite number'}"
+        return " and ".join(filter(None, (low, high))) or "a finite number"
 
 
 @functools.cache

@@ -46,8 +46,8 @@ class GCFLSettings(GnnSettings, frozen=True):
     The defaults are those of the published code for molecules, with three layers.
 
     Attributes:
-        epsilon1: a cluster is split if the Euclidean norm of its mean update is below this value ...
-        epsilon2: ... and the norm of its longest update is above this one.
+        epsilon1: a cluster is split only if the Euclidean norm of its mean update is below this value.
+        epsilon2: a cluster is split only if the norm of its longest update is above this value.
         first_cut: last round without splits.
     """
 
