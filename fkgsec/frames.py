@@ -86,6 +86,7 @@ def block(
         head = "".join(f"<th>{_cell(cell)}</th>" for cell in heads)
         body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in rows[:_MOST_ROWS])
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    # Say that rows are missing, and where all are.
     if len(rows) > _MOST_ROWS:
         parts.append(f"<div>and {len(rows) - _MOST_ROWS:,} more rows; to_frame() has all</div>")
     return f'<div class="{_NO_MATH}">{"".join(parts)}</div>'
@@ -94,6 +95,7 @@ def block(
 def _cell(value: Any, most: int = _MOST_IN_CELL) -> str:
     if value is None:
         return ""
+    # An empty sample has no value to show.
     if isinstance(value, Estimate) and not value.n:
         return "nothing to count"
     text = f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

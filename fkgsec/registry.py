@@ -102,6 +102,7 @@ class Registry(Mapping[str, Part]):
         """Return a part. Raises `SpecError` for an unknown name, and for a part of another package that cannot be
         imported.
         """
+        # Families first: their names are not listed.
         if (family_part := self._of_family(name)) is not None:
             return family_part
         if name not in self._all():

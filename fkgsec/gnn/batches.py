@@ -43,6 +43,7 @@ class Batch:
             ids: int64, graph numbers; None: all.
             device: of the tensors.
         """
+        # A subset renumbers nodes, so adjacency and features fit.
         part = graphs if ids is None else graphs.subset(np.asarray(ids, dtype=np.int64))
         # torch_geometric multiplies by the values of a sparse adjacency.
         ones = np.ones(len(part.sources), dtype=np.float32)

@@ -54,6 +54,7 @@ class GraphClassifier(nn.Module):
         x, edges = self.pre(batch.x), edges_for(self.architecture.model, batch)
         for convolution in self.convs:
             x = dropout(functional.relu(convolution(x, edges)), share, rng)
+        # Readout after the last layer only, as in the published code.
         x = read_out(x, batch, self.architecture.readout)
         return self.head(dropout(functional.relu(self.post(x)), share, rng))
 

@@ -99,6 +99,7 @@ def load_federation(
     divide = GRAPH_PARTITIONS[partition or "random"]
     if len(names) == 1:
         return divide(load_graphs(names[0], data_dir), clients, seed, clean=clean)
+    # Equal numbers of clients keep every set's weight the same.
     if clients % len(names):
         raise SpecError(f"clients is {clients}, allowed for the {len(names)} sets of {name}: as many for each of them")
     sets = _load_all(name, names, data_dir)

@@ -103,6 +103,7 @@ def _molecule(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
         edges.append((other, atom))
         degree[other] += 1
         degree[atom] += 1
+    # Two rings, one with oxygens: both classes have the same atoms and bonds.
     for marked in (True, False):
         ring = list(range(len(labels), len(labels) + 6))
         apart = 3 if motif else 1

@@ -181,6 +181,7 @@ class GraphSet:
 
     def arrays(self) -> list[np.ndarray]:
         """Return all arrays that distinguish these graphs from others."""
+        # Vocabularies, too, determine the network's shape.
         vocabularies = np.array([self.num_classes, self.max_degree or 0, *self.num_labels], dtype=np.int64)
         return [
             self.node_ptr,

@@ -76,6 +76,7 @@ def stratified_by_group(
         need = (group_members * lacking / np.maximum(wanted, 1e-9)).sum(axis=1)
         need[(group_members[None] > np.ceil(wanted)).any(axis=1)] = -np.inf
         split[group] = int(np.argmax(need)) if np.isfinite(need).any() else 0
+        # The chosen split now lacks less of these classes.
         lacking[split[group]] -= group_members
     return split[groups]
 

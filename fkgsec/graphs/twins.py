@@ -88,6 +88,7 @@ def _groups(clients: tuple[ClientGraphs, ...]) -> list[np.ndarray]:
     """Return the group of each client's graphs; only clients of one vocabulary share groups."""
     groups: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(clients)
     first = 0
+    # Only graphs of one data set are compared; group numbers continue between sets.
     for vocabulary in dict.fromkeys(client.vocabulary for client in clients):
         places = [place for place, client in enumerate(clients) if client.vocabulary == vocabulary]
         grouped = twin_groups(*(clients[place].graphs for place in places)) + first
@@ -131,6 +132,7 @@ def twin_groups(*sets: GraphSet) -> np.ndarray:
             built = nx.DiGraph()  # for VF2++ (Jüttner and Madarasz 2018)
             built.add_nodes_from((node, {"colour": int(colour)}) for node, colour in enumerate(node_colors))
             built.add_edges_from(graphs.edges(number).tolist())
+            # At most one representative per class of isomorphic graphs is compared.
             twins = (
                 index
                 for index, other in representatives.items()

@@ -31,7 +31,7 @@ STORED_RANKS = ("test_ranks", "shared_test_ranks", "valid_ranks")
 class KgeResult(RunResult):
     """A finished run, at its best validation.
 
-    Attributes (beside those of `RunResult`):
+    Attributes (in addition to those of `RunResult`):
         tables: each client's embeddings after the broadcast of that round.
         trained: each client's embeddings before that broadcast, which a colluder would reveal. A client that skipped the round
             has those of its last broadcast.

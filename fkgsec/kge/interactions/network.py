@@ -150,7 +150,7 @@ class InteractionModel(KgeModel):
 
     Queries hold everything that a candidate is scored with: anchor `[W]`, relation `[V]`, and which side is replaced.
 
-    Args (beside those of `KgeModel`):
+    Args (in addition to those of `KgeModel`):
         network: the interaction's parameters and buffers by name.
     """
 
