@@ -64,14 +64,17 @@ class Sites(Protocol):
     @property
     def options(self) -> RunOptions:
         """Options of the run."""
+        ...
 
     @property
     def transcript(self) -> Transcript:
         """Messages transmitted so far."""
+        ...
 
     @property
     def judged_before_broadcast(self) -> bool:
         """See the class."""
+        ...
 
     def participants(self, round: int) -> list[int]:
         """Return the client indices of a round.

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fkgsec.adam import Adam
+from fkgsec.adam import Adam, load_packed_state, packed_state
 from fkgsec.errors import TrainingError
 from fkgsec.exchange import Holding, Received
 from fkgsec.federation import packing
@@ -79,6 +79,7 @@ class ClientTrainer:
     """
 
     def __init__(self, client: ClientGraphs, options: GnnOptions, rule: GraphRule, shared: tuple[str, ...]) -> None:
+        # Before the network: inputs that the rule adds change its width.
         client = replace(client, graphs=rule.prepare(client.graphs))
         self.client, self.options, self.rule, self.device = client, options, rule, options.torch_device()
         rng = generator(options.seed, "initial parameters", client.name)
@@ -119,6 +120,7 @@ class ClientTrainer:
         with torch.no_grad():
             for name, parameter in self.shared.items():
                 parameter.copy_(tensors[name])
+        # A broadcast replaces the shared parameters, so a prepared upload is obsolete.
         self.outgoing = {}
         if self.rule.keeps_received:
             self.received = {name: tensor.detach().clone() for name, tensor in self.shared.items()}
@@ -210,6 +212,7 @@ class ClientTrainer:
         """
         # An empty first part keeps the shape for clients without graphs in the split.
         rows = [np.zeros((0, self.client.graphs.num_classes))]
+        # The rule may combine parts of the model, such as Theta + S.
         judged = self.rule.judged({**self.state(), **(state or {})})
         for part in _parts(ids, JUDGED_AT_ONCE):
             with one_thread():
@@ -226,8 +229,8 @@ class ClientTrainer:
             optimizer: whether to include the optimizers' state.
         """
         tree: dict[str, packing.Tree] = {"received": self.received, "memory": self.memory}
-        for name, adam in self.optimizers.items() if optimizer else ():
-            tree[name] = {str(place): values for place, values in adam.state_dict()["state"].items()}
+        for name, adam_or_sgd in self.optimizers.items() if optimizer else ():
+            tree[name] = packed_state(adam_or_sgd)
         return packing.pack(tree)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -241,13 +244,7 @@ class ClientTrainer:
             {name: entry.to(self.device) for name, entry in memory.items()} for memory in kinds.values()
         )
         for name, optimizer in self.optimizers.items():
-            state: dict[int, dict[str, Tensor]] = {}
-            for key, tensor in packing.below(f"{name}.", tensors).items():
-                place, value = key.split(".")
-                state.setdefault(int(place), {})[value] = tensor
-            if state:
-                # Optimizer state is stored by parameter index, as "index.name".
-                optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+            load_packed_state(optimizer, packing.below(f"{name}.", tensors))
 
 
 class Crossing:
