@@ -262,13 +262,15 @@ def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
 
 
 def check_rounds(progress: Progress, most: int, metric: str) -> None:
-    """Check that rounds are numbered from 0 on, and that messages and the best round are of these rounds.
+    """Check that rounds are numbered from 0, and that messages and the best round belong to these rounds.
 
     Args:
-        most: rounds of the run. metric: what its validation measures.
+        progress: of the run.
+        most: maximum number of rounds.
+        metric: name of the run's validation metric.
 
     Raises:
-        RunError: one line with what is wrong.
+        RunError: the progress is inconsistent.
     """
     last = len(progress.rounds) - 1
     if [entry.round for entry in progress.rounds] != list(range(last + 1)) or not 0 <= last <= most:

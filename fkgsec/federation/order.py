@@ -96,7 +96,8 @@ class ClientOrder:
     """The state machine of one client.
 
     Args:
-        client_index: position among the `num_clients` clients of the federation.
+        client_index: position among the clients of the federation.
+        num_clients: of the federation.
         options: of the run; they say who takes part in which round, and when tables are exchanged and validated.
         tables: the shared tables.
         sums: whether uploads are hidden in sums. Only then does an upload that the server knows expose another client's.

@@ -36,11 +36,11 @@ def draw(model: ThreatModel) -> str:
     for place in (140, 360, 580):
         watched = server or (model.colluder and place == 140)
         parts += _arrows(place, ADVERSARY if watched else LINE)
-    parts.append(f'<text x="460" y="50" fill="{ADVERSARY if seen else TEXT}">{escape(_seen(model, seen))}</text>')
-    knowledge_lines = knowledge(model)
+    words = f"sees {seen}" if seen else "saw nothing of the rounds"
+    parts.append(f'<text x="460" y="50" fill="{ADVERSARY if seen else TEXT}">{escape(words)}</text>')
     parts += [
-        f'<text x="460" y="{70 + 18 * place}" fill="{ADVERSARY}">{escape(words)}</text>'
-        for place, words in enumerate(knowledge_lines)
+        f'<text x="460" y="{70 + 18 * place}" fill="{ADVERSARY}">{escape(line)}</text>'
+        for place, line in enumerate(knowledge(model))
     ]
     if model.models:
         parts.append(
@@ -52,10 +52,6 @@ def draw(model: ThreatModel) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" style="{STYLE}">'
         f"<title>{escape(title)}</title>{''.join(parts)}</svg>"
     )
-
-
-def _seen(model: ThreatModel, seen: str) -> str:
-    return f"sees {seen}" if seen else "saw nothing of the rounds"
 
 
 def knowledge(model: ThreatModel) -> list[str]:
