@@ -192,6 +192,7 @@ def broadcast_and_check(sites: Sites, passed: Passed) -> None:
     """
     if sites.options.exchanges(passed.round):
         sites.broadcast(passed.round)
+    # Not validated before the upload, so the broadcast's models are judged.
     if passed.checked and passed.valid is None:
         passed.valid = sites.validate(passed.round)
 
@@ -260,6 +261,7 @@ def round_entry(
         bytes_up=transcript.num_bytes("up", number),
         bytes_down=transcript.num_bytes("down", number),
         seconds=time.perf_counter() - began,
+        # The table with the fewest survivors limits what a round averages.
         num_survivors=min((outcome.num_survivors for outcome in outcomes), default=0),
         num_clipped=sum(outcome.num_clipped for outcome in outcomes),
         excluded=all_excluded(outcomes),

@@ -68,6 +68,7 @@ class _Wanted(NamedTuple):
         Args:
             header: column names of the table.
         """
+        # Tools disagree on case and spaces of column names.
         lower = [name.strip().lower() for name in header]
         chosen = {}
         for role, names in ROLES.items():
@@ -166,10 +167,12 @@ def read_triple_table(
     rows_of = group_rows(num_rows, splits, clients, table.place)
 
     def named(rows: list[int]) -> NamedTriples:
+        """Return some rows as named triples."""
         heads, relations, tails = ([table.columns[role][row] for row in rows] for role in TRIPLE)
         return NamedTriples(heads, relations, tails, lambda row: table.place(rows[row]))
 
     def by_split(client: str) -> dict[str, NamedTriples]:
+        """Return a client's triples by split."""
         return {split: named(rows_of.get((client, split), [])) for split in (SPLITS if splits else ("train",))}
 
     title = name or path.stem
@@ -244,6 +247,7 @@ def _read_text_table(path: Path, wanted: _Wanted, delimiter: str | None) -> _Tab
     delimiter = _delimiter(path, text, wanted) if delimiter is None else delimiter
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise DataError(f"{path}: delimiter {delimiter!r} must be one character, not a quote or line end")
+    # Quotes are ordinary characters in the TSV media type.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     reader = csv.reader(io.StringIO(text.rstrip("\n")), delimiter=delimiter, quoting=quoting, strict=True)
     lines: list[int] = []
@@ -262,6 +266,7 @@ def _read_text_table(path: Path, wanted: _Wanted, delimiter: str | None) -> _Tab
             notes = wanted.notes(header, chosen)
         line = reader.line_num + 1
         for row in reader:
+            # A ragged row usually means an unquoted delimiter in a name.
             if len(row) != len(header):
                 width = len(row) if row else "a blank line"
                 raise DataError(f"{path}:{line}: expected {len(header)} fields, found {width}")
@@ -282,6 +287,7 @@ def _read_parquet(path: Path, wanted: _Wanted) -> _Table:
         with pq.ParquetFile(path) as file:
             header = file.schema_arrow.names
             chosen = wanted.select(header)
+            # Check the claim before memory is allocated.
             if file.metadata.num_rows > MOST_ROWS:
                 raise DataError(f"{path}: {file.metadata.num_rows:,} rows; at most {MOST_ROWS:,} are read")
             names = {role: header[place] for role, place in chosen.items()}
@@ -298,6 +304,7 @@ def _read_parquet(path: Path, wanted: _Wanted) -> _Table:
 def _as_text(path: Path, column: str, values: pa.ChunkedArray) -> list[str]:
     import pyarrow as pa
 
+    # Dictionary columns store text once; look at the type of their values.
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     if not (text or pa.types.is_integer(kind)):
