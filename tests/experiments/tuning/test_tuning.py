@@ -57,7 +57,7 @@ def reached(tuning: Tuning) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("searches", "said"),
     [
-        ([], "nothing is searched"),
+        ([], "search is missing"),
         (["gamma"], "'gamma' is not NAME=VALUES"),
         (["gama=1,2"], "'gama' is not an option that can be tuned; did you mean gamma?"),
         (["seed=1,2"], "'seed' is not an option that can be tuned: the best of several seeds is luck"),
@@ -171,9 +171,9 @@ def test_a_tuning_that_was_stopped_goes_on_with_the_same_trials(first: tuple[Pat
 
     assert reached(tuned(tmp_path, searches, observe=count)) == reached(first[1])
     assert seen == []  # everything was there
-    with pytest.raises(RunError, match="is a tuning of other options, values or data"):
+    with pytest.raises(RunError, match="has a tuning of other options, values or data"):
         tuned(tmp_path, searches, dim=16)
-    with pytest.raises(RunError, match="is a tuning of other options, values or data"):
+    with pytest.raises(RunError, match="has a tuning of other options, values or data"):
         tuned(tmp_path, ["gamma=4,8"])
     assert len(tuned(tmp_path, ["gamma=4,8"], trials=1, overwrite=True).trials) == 1
 
@@ -246,7 +246,7 @@ def test_a_trial_that_fails_is_the_worst_and_says_why(tmp_path: Path) -> None:
     assert failed[0].valid is None
     assert ordered(made)[-1].state == "failed"
     assert made.best.values["learning_rate"] == 0.01
-    with pytest.raises(RunError, match=r"no trial was finished; the first: .*learning_rate"):
+    with pytest.raises(RunError, match=r"no trial finished; the first: .*learning_rate"):
         tuned(tmp_path / "all", ["learning_rate=1e37,1e38"], trials=2)
 
 
