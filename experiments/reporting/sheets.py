@@ -2,7 +2,7 @@ r"""Tables of figures, and their writers: terminal, Markdown, JSON, CSV and the 
 
     sheet = Sheet.of("Utility", run_frame(records), {"run": "run", "mrr": Column("test MRR", "figure"), "bytes": "MiB"})
     console.print(terminal_table(sheet))
-    print("\\n".join(markdown_lines(sheet)))
+    print("\n".join(markdown_lines(sheet)))
 
 A column has a kind, and every writer uses the same notation for a kind. A figure is written as `.363 [.345, .380]`: value
 and 95 % interval.

@@ -1,7 +1,7 @@
 r"""All tables of runs and figures, built from `frames` and written by `sheets`.
 
 print_sheets(console, run_sheets(record))
-print("\\n".join(markdown_lines(figure_sheet(figures(records, each_victim), "Attacks"))))
+print("\n".join(markdown_lines(figure_sheet(figures(records, each_victim), "Attacks"))))
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Select the records that count for the scoreboard and for claims: those that contradict neither themselves nor each other.
+"""Admission of records to the scoreboard and the claims: those that contradict neither themselves nor each other.
 
     admitted = admit(records)
     print(len(admitted.records), admitted.left_out)      # 41, ["fedr transe on DDB14-Fed5, seed 1: its checkout had changes"]
@@ -24,6 +24,7 @@ from fkgsec.text import printable
 _RISING = ("hits@1", "hits@3", "hits@5", "hits@10")
 _ROUNDED = 1e-6
 PROSE = 128  # columns of a page's paragraphs
+# Checks of the records behind a page, in the page's words.
 LIMITS = (
     "Records are not signed: whoever can write one can write any figure into it. What is checked is that a record has "
     "the digest of its words (those of before have none), that it names a commit and its checkout had no changes, that its "
@@ -33,27 +34,30 @@ LIMITS = (
     "which of these are in the folder, nobody can check; a division of the data by any seed counts, and so do draws of "
     "either generator."
 )
-"""Checks of the records behind a page, in its words."""
 
 
 class Admitted(NamedTuple):
-    """The records that count, and a line for each other one."""
+    """Admitted records, and a line for each other one."""
 
     records: list[Made]
     left_out: list[str]
 
 
 def admit(records: Iterable[Made]) -> Admitted:
-    """Select records in their order: of two that contradict each other, the first counts."""
+    """Select records in their order: of two that contradict each other, the first counts.
+
+    Args:
+        records: finished runs and unlearned models.
+    """
     admitted, left_out = list[Made](), list[str]()
     data: dict[Hashable, Hashable] = {}
     runs: dict[Hashable, dict[int, Made]] = {}
     for record in records:
-        spec, asked = record.spec, record.asked if isinstance(record, Forgotten) else None
-        key = (run_key(spec, attack=False), asked, spec.split_seed, data_hash(record))
+        spec, unlearned = record.spec, record.asked if isinstance(record, Forgotten) else None
+        key = (run_key(spec, attack=False), unlearned, spec.split_seed, data_hash(record))
         seeds = runs.setdefault(key, {})
         if reason := next(itertools.chain(_problems(record), _conflicts(record, seeds), _other_data(record, data)), ""):
-            role = f" {asked.role}" if asked else ""
+            role = f" {unlearned.role}" if unlearned else ""
             left_out.append(f"{spec.algorithm} {spec.model}{role} on {spec.data}, seed {record.seed}: {reason}")
             continue
         seeds.setdefault(record.seed, record)
@@ -62,13 +66,17 @@ def admit(records: Iterable[Made]) -> Admitted:
 
 
 def left_out_lines(left_out: Iterable[str]) -> list[str]:
-    """A line of a page for each, whatever a record's words contain."""
+    """Return a Markdown line for each record that was left out.
+
+    Args:
+        left_out: lines of `admit`; control characters are escaped.
+    """
     lines = [f"* Left out: {printable(' '.join(line.split()))}" for line in left_out]
     return [*lines, *[""] * bool(lines)]
 
 
 def _problems(record: Made) -> Iterator[str]:
-    """Contradictions within a record: its commit, its rounds, its figures."""
+    """Yield contradictions within a record: its commit, its rounds, its figures."""
     run = run_of(record)
     for part in (record.environment, run.environment):
         if part.dirty or not part.commit:
@@ -103,7 +111,7 @@ def _problems(record: Made) -> Iterator[str]:
 
 
 def _conflicts(record: Made, seeds: Mapping[int, Made]) -> Iterator[str]:
-    """Contradictions with earlier records of the same run: other figures of one seed, or one training under two seeds."""
+    """Yield contradictions with earlier records of the same run: other figures of one seed, or one training under two seeds."""
     for seed, other in seeds.items():
         if seed != record.seed:
             losses, theirs = ([entry.loss or 0.0 for entry in run_of(side).rounds[1:]] for side in (record, other))
@@ -123,12 +131,16 @@ def _figures(record: Made) -> list[float]:
 
 
 def data_hash(record: Made) -> str:
-    """Hash of the data before unlearning."""
+    """Return the hash of the data before unlearning."""
     return record.data_hash if isinstance(record, Forgotten) else record.data.hash
 
 
 def end_of(record: Record) -> int | None:
-    """The first round at which the settings end a run, by their number or by validation; None if none does."""
+    """Return the first round at which the settings end a run, by number or by validation; None if none does.
+
+    Args:
+        record: a finished run.
+    """
     best, bad_checks = None, 0
     for entry in record.rounds:
         if entry.valid is not None:
@@ -140,7 +152,7 @@ def end_of(record: Record) -> int | None:
 
 
 def _other_data(record: Made, data: dict[Hashable, Hashable]) -> Iterator[str]:
-    """Contradictions with the first record of the same data or forget set, which is added to `data`."""
+    """Yield contradictions with the first record of the same data or forget set, which is added to `data`."""
     named = data_of(record.spec)
     run = run_of(record)
     sizes = tuple((client, *sorted(of.items())) for client, of in run.data.clients.items())

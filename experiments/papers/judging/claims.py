@@ -1,15 +1,15 @@
 """Judge the papers' headline claims from records, by one rule.
 
     judged = judge_claims(read_claims(), read_experiments(), records)
-    print([(one.claim.claim, one.outcome) for one in judged])
+    print([(claim.claim.claim, claim.outcome) for claim in judged])
 
-A claim says that one row of a table is above another, or near it, in every column. Each such pair of cells tests it; pairs that
-share a run are one test. `claims.yaml` has what the papers claim, and no outcomes.
+A claim states that one row of a table is above another, or near it, in every column. Each such pair of cells tests it;
+pairs that share a run are one test. `claims.yaml` contains the papers' claims, and no outcomes.
 
-A difference varies with the test items and with the training. Two runs of one data set are compared item by item, within each
-client. Seeds without outcomes by test item count only if no seed has such outcomes for both runs. The variance over training is
-pooled over the seeds of all pairs of the claim, with a prior of `PRIOR_SEEDS` further seeds, so that no pair is judged by the one
-degree of freedom of its own two seeds.
+A difference varies with the test items and with the training. Two runs on one data set are compared item by item, within each
+client. Seeds without outcomes by test item count only if no seed has such outcomes for both runs. The variance over
+training is pooled over the seeds of all pairs of the claim, with a prior of `PRIOR_SEEDS` further seeds, so that no
+pair is judged by the one degree of freedom of its own two seeds.
 """
 
 from __future__ import annotations
@@ -40,29 +40,34 @@ from fkgsec.experiments.tasks.task import task_of
 CLAIMS_FILE = Path(__file__).with_name("claims.yaml")
 MIN_TESTS, LEAST, MOST = 3, 0.25, 0.75
 PRIOR_SEEDS = 4
+# Prior standard deviation over seeds of the difference between two runs, with the weight of `PRIOR_SEEDS` seeds. Measured: 0.0009
+# for the MRR of FedR minus Local (TransE, DDB14-Fed20, three seeds), 0.01 to 0.02 for accuracy (GIN, NCI1 and IMDB-BINARY, three
+# seeds).
 SEED_DEVIATION = {"accuracy": 0.02}
 OTHER_DEVIATION = 0.001
-"""Standard deviation over seeds of the difference between two runs, which `PRIOR_SEEDS` seeds stand for. Measured: 0.0009 for the
-MRR of FedR less Local (TransE, DDB14-Fed20, three seeds), 0.01 to 0.02 for accuracy (GIN, NCI1 and IMDB-BINARY, three seeds)."""
 LEVELS = ("local", "global")
 Reading = Literal["for", "against", "undecided"]
 Outcome = Literal["holds", "does not hold", "open"]
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A paper's claim.
+    """Claim of a paper.
 
     Attributes:
-        words: the paper's own. where: in the paper.
-        metric: compares the rows. margin: relative tolerance below the second row's figure. within: absolute tolerance.
-            Without either, the first row must be above the second.
+        where: place in the paper.
+        words: the paper's own words.
+        metric: metric that compares the rows.
+        columns: words of the columns, as for `select_cells`; empty for all.
+        pairs: pairs of rows; the first must be above or near the second.
+        margin: relative tolerance below the second row's figure. Without margin and within, the first row must be above
+            the second.
+        within: absolute tolerance.
         least_share: smallest difference of interest of a claim of being above, as a share of the median printed difference. A
-            pair whose whole interval is below that difference is against the claim. 0: no such difference.
-        most_bytes: most bytes until convergence, as a share of the second row's; None: bytes do not count. bytes_table: file
-            with the printed shares (P@CG).
-        columns: words of the columns, as for `select_cells`; empty: all.
-        pairs: of rows; the first must be above or near the second. why: reasons for the margins.
-        unlearning: in place of pairs, the unlearned, re-trained and raw rows of a claim on forget and test scores.
+            pair whose whole interval is below that difference is against the claim. 0 for none.
+        most_bytes: most bytes until convergence, as a share of the second row's; None if bytes do not count.
+        bytes_table: file with the printed shares (P@CG).
+        why: reasons for the margins.
+        unlearning: instead of pairs, the unlearned, re-trained and raw rows of a claim on forget and test scores.
     """
 
     claim: str
@@ -83,11 +88,13 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 
 class Comparison(NamedTuple):
-    """A comparison that a claim makes, before any run.
+    """Comparison that a claim makes, before any run.
 
     Attributes:
-        test: the test that it is part of. full: whether it is at the paper's own settings, on the paper's data.
-        sides: two cells each, and the share of the second that the first must exceed. Unlearning has two: forget and test scores.
+        test: the test that it is part of.
+        full: True at the paper's own settings, on the paper's data.
+        sides: two cells each, and the share of the second that the first must exceed. Unlearning has two: forget and
+            test scores.
         printed: for each side, `Pair.excess` of the paper's figures; -inf if the printed bytes are too many.
     """
 
@@ -106,11 +113,13 @@ class Comparison(NamedTuple):
 
 
 class Compared(NamedTuple):
-    """The runs of two cells before their difference has an interval.
+    """Runs of two cells before their difference has an interval.
 
     Attributes:
-        by_seed: the difference for each seed, float64 `[k]`. items: its variance over test items. unit: of that variance.
-        num_paired: test items that are compared one by one; 0 if the two figures are taken as independent.
+        by_seed: the difference for each seed, float64 `[k]`.
+        items: its variance over test items.
+        unit: unit of that variance.
+        num_paired: number of paired test items; 0 if the two figures count as independent.
     """
 
     first: Estimate
@@ -122,12 +131,14 @@ class Compared(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """A comparison that is run.
+    """Comparison that was run.
 
     Attributes:
         full, test, column: see `Comparison`.
-        excess: first - (1 - margin) second + within, which is above 0 if the claim holds; its `method` is the unit of variation.
-        remark: qualifies the reading. compared: what `excess` was computed from; None for unlearning.
+        excess: first - (1 - margin) second + within, which is above 0 if the claim holds; its `method` is the unit of
+            variation.
+        remark: qualifies the reading.
+        compared: what `excess` was computed from; None for unlearning.
     """
 
     name: str
@@ -145,11 +156,12 @@ class Pair(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """A claim and its outcome.
+    """Claim and its outcome.
 
     Attributes:
-        pairs: those that are run. printed: for each test of the paper's tables, `Comparison.printed`.
-        smallest: smallest difference of interest, see `Claim.least_share`; 0 without one.
+        pairs: pairs that were run.
+        printed: for each test of the paper's tables, `Comparison.printed`.
+        smallest: smallest difference of interest, see `Claim.least_share`; 0 for none.
     """
 
     claim: Claim
@@ -178,7 +190,14 @@ class Judged(NamedTuple):
 
 
 def read_claims(path: Path = CLAIMS_FILE) -> tuple[Claim, ...]:
-    """Read the claims of a file. Raises `SpecError`."""
+    """Read the claims of a file.
+
+    Args:
+        path: YAML file.
+
+    Raises:
+        SpecError: the file is wrong.
+    """
     try:
         claims = msgspec.convert(read_document(path).content, tuple[Claim, ...])
     except msgspec.ValidationError as error:
@@ -193,10 +212,14 @@ def read_claims(path: Path = CLAIMS_FILE) -> tuple[Claim, ...]:
 
 
 def comparisons(claim: Claim, experiments: Sequence[Experiment]) -> list[Comparison]:
-    """The comparisons of a claim, in its tables and in the reduced files of these.
+    """Return the comparisons of a claim, in its tables and in their reduced files.
+
+    Args:
+        claim: the claim.
+        experiments: all tables.
 
     Raises:
-        SpecError: the claim names a table, row or column that does not exist.
+        SpecError: the claim names an unknown table, row or column.
     """
     tables = [table for table in experiments if table.name in claim.tables or table.base in claim.tables]
     if lost := [name for name in claim.tables if name not in {table.name for table in tables}]:
@@ -230,7 +253,7 @@ def _printed(claim: Claim, first: Cell, second: Cell, share: float) -> float:
 
 
 def _row_pairs(claim: Claim, table: Experiment) -> Iterator[tuple[Cell, Cell]]:
-    """The pairs of cells of which the paper prints both figures."""
+    """Yield the pairs of cells for which the paper prints both figures."""
     lost = {row for pair in claim.pairs for row in pair} - {cell.row for cell in table.cells}
     if lost and not table.base:
         raise SpecError(f"{claim.claim}: pairs: no row {min(lost)!r} in {table.name}")
@@ -249,7 +272,7 @@ def _row_pairs(claim: Claim, table: Experiment) -> Iterator[tuple[Cell, Cell]]:
 
 
 def _unlearning_cells(claim: Claim, table: Experiment) -> Iterator[tuple[str, str, dict[tuple[str, str], Cell]]]:
-    """For each model of a table its row, its level, and its cells by role and triples."""
+    """Yield for each model of a table its row, its level, and its cells by role and triples."""
     cells = {(cell.row, cell.level, cell.triples): cell for cell in table.cells}
     for rows in claim.unlearning:
         roles = dict(zip(("unlearned", "retrained", "raw"), rows, strict=True))
@@ -262,7 +285,16 @@ def _unlearning_cells(claim: Claim, table: Experiment) -> Iterator[tuple[str, st
 
 
 def judge_claims(claims: Iterable[Claim], experiments: Sequence[Experiment], records: Iterable[Made]) -> list[Judged]:
-    """Judge every claim from the records that count. Raises `SpecError` as `comparisons` does."""
+    """Judge every claim from the admitted records.
+
+    Args:
+        claims: claims to judge.
+        experiments: all tables.
+        records: the finished runs.
+
+    Raises:
+        SpecError: as `comparisons`.
+    """
     results, judged = Results(admit(records).records), []
     for claim in claims:
         wanted, printed = comparisons(claim, experiments), dict[str, list[float]]()
@@ -276,19 +308,29 @@ def judge_claims(claims: Iterable[Claim], experiments: Sequence[Experiment], rec
 
 
 def smallest_difference(claim: Claim, printed: Sequence[float]) -> float:
-    """Smallest difference of interest: a share of the median printed difference over all pairs; 0 without one."""
+    """Return the smallest difference of interest: a share of the median printed difference over all pairs; 0 for none.
+
+    Args:
+        claim: the claim, which sets the share.
+        printed: printed differences.
+    """
     return max(0.0, claim.least_share * statistics.median(printed)) if claim.least_share and printed else 0.0
 
 
 def num_needed(num_wanted: int) -> int:
-    """Tests that must be run before a claim is decided."""
+    """Return the number of tests that must be run before a claim is decided.
+
+    Args:
+        num_wanted: number of tests in the tables.
+    """
     return max(MIN_TESTS, math.ceil(LEAST * num_wanted))
 
 
 def outcome_of(readings: Sequence[Reading], *, num_wanted: int = 0) -> Outcome:
-    """Outcome of the tests at full settings together.
+    """Return the outcome of the tests at full settings together.
 
     Args:
+        readings: readings of the tests that were run.
         num_wanted: tests that the tables have; a `LEAST` share of them must be run, and `MIN_TESTS`.
 
     >>> outcome_of(["for", "for"]), outcome_of(["for", "for", "for", "undecided"]), outcome_of(["against"] * 3)
@@ -304,7 +346,7 @@ def outcome_of(readings: Sequence[Reading], *, num_wanted: int = 0) -> Outcome:
 
 
 def _pairs(claim: Claim, wanted: Iterable[Comparison], results: Results, smallest: float) -> Iterator[Pair]:
-    """Every comparison that has runs of one seed; the variance over seeds is pooled over all of them."""
+    """Yield every comparison that has runs of one seed; the variance over seeds is pooled over all of them."""
     measured = list[tuple[Comparison, list[int], list[list[Made]], list[Compared]]]()
     for comparison in wanted:
         cells = [cell for first, second, _ in comparison.sides for cell in (first, second)]
@@ -346,7 +388,15 @@ def _pairs(claim: Claim, wanted: Iterable[Comparison], results: Results, smalles
 
 
 def compare(claim: Claim, first: Cell, second: Cell, share: float, runs: Sequence[Sequence[Made]]) -> Compared:
-    """Two cells by their runs, one for each seed; the average over clients is that of the first row's paper."""
+    """Compare two cells by their runs; the average over clients is that of the first row's paper.
+
+    Args:
+        claim: metric and tolerance.
+        first: cell that must be above or near the second.
+        second: the other cell.
+        share: share of the second figure that the first must exceed.
+        runs: runs of both cells, one for each seed.
+    """
     items = [[_items(run, cell) for run in of_cell] for cell, of_cell in zip((first, second), runs, strict=True)]
     second = second._replace(average=first.average)
     figures = [
@@ -354,30 +404,35 @@ def compare(claim: Claim, first: Cell, second: Cell, share: float, runs: Sequenc
         for cell, of_cell in zip((first, second), runs, strict=True)
     ]
     pairs = list(zip(*figures, strict=True))
-    by_seed = np.array([one.value - share * other.value for one, other in pairs]) + claim.within
+    by_seed = np.array([above.value - share * below.value for above, below in pairs]) + claim.within
     both = over_seeds(figures[0]), over_seeds(figures[1])
-    paired = [(one, other) for one, other in zip(*items, strict=True) if one is not None and other is not None]
+    paired = [(ours, theirs) for ours, theirs in zip(*items, strict=True) if ours is not None and theirs is not None]
     if len(paired) == len(by_seed) and len({data_hash(run) for of_cell in runs for run in of_cell}) == 1:
         variance, num_items = paired_variance(paired, claim.metric, share, first.average), sum(paired[0][0].counts)
         return Compared(*both, by_seed, variance, f"{num_items:,} test items, paired", num_items)
-    # As if the test items were independent, which is wider than a paired comparison.
-    halves = [math.hypot((one.high - one.low) / 2, share * (other.high - other.low) / 2) for one, other in pairs]
+    # Treat the runs as independent, which gives a wider interval than a paired comparison.
+    halves = [math.hypot((above.high - above.low) / 2, share * (below.high - below.low) / 2) for above, below in pairs]
     variance = float(np.mean(np.square(halves))) / critical_value() ** 2
     return Compared(*both, by_seed, variance, "test items, not paired")
 
 
 def _items(run: Made, cell: Cell) -> TestItems | None:
-    """The outcomes by test item of the model that a cell shows; unlearned models have none."""
+    """Return the outcomes by test item of the model that a cell shows; unlearned models have none."""
     if isinstance(run, Forgotten):
         return None
     return run.items_shared if cell.shown == "shared" else run.items
 
 
 def with_intervals(compared: Sequence[Compared], metric: Metric) -> list[Estimate]:
-    """95 % intervals of each pair's mean difference over seeds.
+    """Return 95 % intervals of each pair's mean difference over seeds.
 
-    The variance is that over test items, plus that over seeds (pooled over all pairs with the prior) over the number of seeds.
+    The variance is that over test items, plus that over seeds (pooled over all pairs with the prior) divided by the
+    number of seeds.
     Degrees of freedom: Satterthwaite 1946.
+
+    Args:
+        compared: pairs whose variance over seeds is pooled.
+        metric: selects the prior.
     """
     prior = SEED_DEVIATION.get(metric, OTHER_DEVIATION) ** 2
     freedom = PRIOR_SEEDS + sum(len(pair.by_seed) - 1 for pair in compared)
@@ -388,6 +443,7 @@ def with_intervals(compared: Sequence[Compared], metric: Metric) -> list[Estimat
         value, number = float(pair.by_seed.mean()), len(pair.by_seed)
         of_seeds = pooled / number
         variance = pair.items + of_seeds
+        # Satterthwaite: the pooled variance has `freedom` degrees, that over items counts as known.
         half = float(stdtrit(variance**2 * freedom / of_seeds**2, 0.975)) * math.sqrt(variance)
         unit = f"{pair.unit}; {number} seed{'' if number == 1 else 's'}"
         intervals.append(Estimate(value, value - half, value + half, number, unit))
@@ -401,9 +457,13 @@ def _must(figure: Estimate | str) -> Estimate:
 
 
 def reading_of(excess: Estimate, smallest: float = 0.0) -> Reading:
-    """For a claim if the whole interval is above 0, against it if it is below the smallest difference of interest.
+    """Return for if the whole interval is above 0, against if it is below the smallest difference of interest.
 
-    An interval between 0 and that difference is for the claim, whose words do not say by how much.
+    An interval between 0 and that difference is for the claim, which does not state an amount.
+
+    Args:
+        excess: difference with its interval.
+        smallest: smallest difference of interest.
 
     >>> [reading_of(Estimate(0.0, low, high, 9, "x"), 0.02) for low, high in ((0.001, 0.01), (-0.01, 0.01), (-0.01, 0.03))]
     ['for', 'against', 'undecided']
@@ -412,14 +472,18 @@ def reading_of(excess: Estimate, smallest: float = 0.0) -> Reading:
 
 
 def together(readings: Collection[Reading]) -> Reading:
-    """Combine the parts of a claim: for it if all are, against it if one is."""
+    """Combine the parts of a claim: for it if all are, against it if one is.
+
+    Args:
+        readings: readings of the parts.
+    """
     return "against" if "against" in readings else "for" if set(readings) == {"for"} else "undecided"
 
 
 def _remarks(records: Sequence[Made]) -> Iterator[str]:
-    """Reasons for care with one side's runs: test items that training saw, and training that had not ended."""
+    """Yield reasons for caution about one side's runs: test items that training saw, and unfinished training."""
     runs = [record for record in records if isinstance(record, Record)]
-    if not runs:  # of unlearning
+    if not runs:  # a claim about unlearning
         return
     task, name = task_of(runs[0].spec), runs[0].spec.algorithm
     unseen = [run.unseen[task.metric] for run in runs]
