@@ -149,6 +149,7 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         attack: attack every cell after its training.
         seeds: our seeds.
         also: further metrics to show.
+        divisions: "by seed" divides the data anew for each seed; "one" keeps the division of seed 0.
         forget: see `Asked`.
         unlearning: settings of all unlearned rows.
     """
@@ -162,6 +163,7 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     average: Average | None = None
     attack: bool = False
     seeds: tuple[int, ...] = (0,)
+    divisions: Literal["one", "by seed"] = "one"
     also: tuple[Metric, ...] = ()
     forget: Literal["published"] | float = "published"
     unlearning: Settings = Settings()

@@ -88,7 +88,7 @@ class Answer(NamedTuple):
     @property
     def word(self) -> str:
         """The label as tables print it; KNOWN if the baseline already finds everything."""
-        if self.label == NOT_APPLICABLE and self.figure.given and self.figure.estimate.value:
+        if self.label == NOT_APPLICABLE and self.figure.baseline_at_bound and self.figure.estimate.value:
             return ALREADY_KNOWN
         return LEAK_WORDS.get(self.question, self.label) if self.label == LEAKS else self.label
 
@@ -158,7 +158,7 @@ def judge(figures: Sequence[Figure]) -> Verdict:
         figures: figures to judge together.
     """
     # Figures that cannot exceed their baseline are no hypotheses, so they need no correction.
-    compared = max(1, sum(figure.reason is None and not figure.given for figure in figures))
+    compared = max(1, sum(figure.reason is None and not figure.baseline_at_bound for figure in figures))
     labelled = [(figure.answer(compared), figure) for figure in figures]
     ranked = tuple(sorted(labelled, key=_severity))
     worst: dict[str, Answer] = {}

@@ -39,7 +39,10 @@ def test_a_policy_limits_accuracy_bytes_and_attacks_on_graphs(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("limits", "fault"),
     [
-        ("utility.mrr: {min: 0.1}", "is a measure of knowledge-graph embedding, but the algorithm of graphs, cefgl, class"),
+        (
+            "utility.mrr: {min: 0.1}",
+            "is a measure of knowledge-graph embedding, but the algorithm of graphs, cefgl, class",
+        ),
         ("membership.auc: {max: 0.9}", "is a measure of knowledge-graph embedding"),
         ("reconstruction.trr: {max: 0.9}", "is a measure of knowledge-graph embedding"),
         ("graph-membership.auc: {max: 0.9, leak: 0.5}", "unknown key"),
