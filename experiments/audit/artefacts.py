@@ -88,6 +88,7 @@ def collect_tables(spec: Spec, result: KgeResult) -> tuple[Manifest, Tables]:
         raise RunError(
             f"defense {spec.defense}: the server has only sums, not the clients' tables; use fkgsec attack --run"
         )
+    # Tables that the server never received are not exported as uploads.
     seen = {victim.name: victim for view in views for victim in view.victims}
     tables: Tables = {}
     crossed: dict[str, list[Table]] = {}
@@ -102,7 +103,8 @@ def collect_tables(spec: Spec, result: KgeResult) -> tuple[Manifest, Tables]:
                 continue
             crossed[client.name].append(table)
             if not torch.equal(uploaded, rows[:num_trained]):
-                sent_rows = ~uploaded.isnan().any(dim=1)  # a row that was never sent is NaN
+                # A row that was never sent is NaN.
+                sent_rows = ~uploaded.isnan().any(dim=1)
                 tables[client.name][UPLOADED[table]] = NamedRows(
                     _chosen(names[:num_trained], sent_rows), uploaded[sent_rows]
                 )
@@ -143,6 +145,7 @@ def audit_tables(
         raise RunError(f"{graph.name}: not the data on which the tables were trained, or changed since")
     check_attackable(graph, options.algorithm, attack.colluder)
     colluders = attack.colluders(graph.clients)
+    # Only some threat models need tables that victims never sent.
     threats = [THREAT_MODELS[name] for name in attack.threat or default_threats(options.algorithm)]
     shared = {client: list(RECIPES[options.algorithm].shared) for client in tables}
     result = federation_of(
@@ -215,6 +218,7 @@ def federation_of(
                     f"client {name}: no {table} table; the colluder {', '.join(colluders)} needs both, victims the attacked ones"
                 )
             rows[table] = torch.empty(0, _width(model, table))
+            # A victim's missing table stays empty, which attacks on the other table never read.
             if table in of_client:
                 rows[table] = pick_rows(of_client[table], names, model, table, f"client {name}, {table}")
             if of_client and table in RECIPES[options.algorithm].shared:
@@ -230,6 +234,7 @@ def federation_of(
             else:
                 whole = torch.zeros(num_trained, _width(model, table)).index_put((seen,), picked)
                 observed[table][party] = Observed(whole, seen)
+        # Clients without tables get empty ones: they sent nothing, but their data are part of the truth.
         client_tables.append(ClientTables(rows["entities"], rows["relations"]))
     return KgeResult(
         graph=graph,
@@ -300,6 +305,7 @@ def infer_dim(tables: Tables, model: ModelName) -> int:
     Raises:
         RunError: no client has an entity table, or no dimension gives its width.
     """
+    # Several dimensions may share a width only by mistake of a model; the smallest that reaches it must match.
     function = function_of(model)
     for client, of_client in tables.items():
         if "entities" in of_client:

@@ -89,6 +89,7 @@ def audit(
                 console.print(line, soft_wrap=True, highlight=False)
         print_sheets(console, [verdict_sheet(verdict_of(audited.figures), "Verdict on the tables", SURE_TABLES)])
     if scores is not None:
+        # Through memory, so that `write_new` can compare with an existing file.
         content = io.BytesIO()
         items.to_parquet(content, index=False)
         write_new(scores, content.getvalue(), overwrite=overwrite)

@@ -51,8 +51,10 @@ SINGLE_FILE = ".safetensors"
 TABLES: tuple[Table, ...] = ("entities", "relations")
 UPLOADED: dict[Table, str] = {table: f"uploaded_{table}" for table in TABLES}
 KEYS = (*TABLES, *UPLOADED.values())
-_WIDE = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}  # torch has no wider numbers
-MOST_PACKED = 100  # largest growth of an unpacked file; names of entities pack to a fifth or a tenth
+# torch has no wider numbers.
+_WIDE = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}
+# Largest growth of an unpacked file; names of entities pack to a fifth or a tenth.
+MOST_PACKED = 100
 TRAINERS = (
     "entities.npy and relations.npy",
     "DGL-KE's *_entity.npy and *_relation.npy",
@@ -67,7 +69,8 @@ _LIBKGE: dict[Table, str] = {
     "entities": "_entity_embedder._embeddings.weight",
     "relations": "_relation_embedder._embeddings.weight",
 }
-_NAME_FILES: dict[str, tuple[str, ...]] = {  # of fkgsec, FedE and DGL-KE; of DGL-KE; of LibKGE; of PyKEEN
+# Written by fkgsec, FedE and DGL-KE; by DGL-KE; by LibKGE; by PyKEEN.
+_NAME_FILES: dict[str, tuple[str, ...]] = {
     "entities": ("entities.dict", "entities.tsv", "entity_ids.del", "entity_to_id.tsv.gz"),
     "relations": ("relations.dict", "relations.tsv", "relation_ids.del", "relation_to_id.tsv.gz"),
 }
@@ -106,6 +109,7 @@ def hash_tables(tables: Tables) -> str:
     digest = hashlib.sha256()
     for client in sorted(tables):
         for key, (names, rows) in sorted(tables[client].items()):
+            # Shape and type belong to the content: the same bytes may be another table.
             digest.update(msgspec.json.encode([client, key, list(rows.shape), str(rows.dtype), names]))
             digest.update(rows.contiguous().numpy().tobytes())
     return digest.hexdigest()
@@ -151,6 +155,7 @@ def write_tables(manifest: Manifest, tables: Tables, out: Path, *, overwrite: bo
                 return False
         except RunError:
             return False
+        # Only files of this layout may be replaced; a user's own file keeps the folder.
         names = {f"{key}{suffix}" for key in KEYS for suffix in (".npy", ".dict")} | {MANIFEST_FILE}
         return not out.is_dir() or all(path.is_dir() or path.name in names for path in out.rglob("*"))
 
@@ -248,6 +253,7 @@ def _read_client(folder: Path, model: ModelName) -> dict[str, NamedRows]:
     arrays: list[tuple[str, Path]] = [(key, folder / f"{key}.npy") for key in KEYS if (folder / f"{key}.npy").is_file()]
     arrays += [(table, path) for table, pattern in _DGL_KE.items() for path in sorted(folder.glob(pattern))]
     states = sorted(path for path in folder.iterdir() if path.suffix in (".pt", ".pth", SINGLE_FILE))
+    # Two trainers' files in one folder: no rule could say which table is meant.
     if len(states) > 1 or (states and arrays) or len({key for key, _ in arrays}) < len(arrays):
         names = ", ".join(path.name for path in (*(path for _, path in arrays), *states))
         raise RunError(f"{folder}: found {names}; keep only one table of each kind")
@@ -276,7 +282,8 @@ def _read_npy(path: Path) -> Tensor:
     try:
         with path.open("rb") as file:
             if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-                raise ValueError("not a file of numpy")  # np.load would open an archive, or a pickle
+                # np.load would open an archive, or a pickle.
+                raise ValueError("not a file of numpy")
         # Map the file, so that a header with too large a shape fails before memory is allocated.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except Exception as error:  # numpy's parser raises many types on a damaged header
@@ -296,13 +303,15 @@ def _read_state(path: Path, model: ModelName) -> dict[str, Tensor]:
             with safe_open(path, framework="pt") as handle:
                 state = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 (not a dict)
         else:
-            if zipfile.is_zipfile(path):  # torch itself writes its archives unpacked
+            # torch itself writes its archives uncompressed.
+            if zipfile.is_zipfile(path):
                 with zipfile.ZipFile(path) as archive:
                     unpacked = sum(entry.file_size for entry in archive.infolist())
                 if unpacked > path.stat().st_size * MOST_PACKED:
                     raise RunError(f"{path}: unpacks to more than {MOST_PACKED} times its size")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # about types of tensors that are rejected below
+                # About types of tensors that are rejected below.
+                warnings.simplefilter("ignore")
                 state = torch.load(path, map_location="cpu", weights_only=True)
     except RunError:
         raise
@@ -311,13 +320,15 @@ def _read_state(path: Path, model: ModelName) -> dict[str, Tensor]:
     except Exception as error:  # torch's reader raises many types on a damaged file
         raise RunError(f"{path}: cannot be read ({_reason(error)})") from error
     if isinstance(state, dict) and isinstance(state.get("model"), list | tuple) and state["model"]:
-        state = state["model"][0]  # LibKGE's checkpoint without its configuration
+        # LibKGE's checkpoint without its configuration.
+        state = state["model"][0]
     tables: dict[str, Tensor] = {}
     for table in TABLES:
         for key in (table, _PYKEEN[table], _LIBKGE[table]):
             if isinstance(state, dict) and isinstance(state.get(key), Tensor):
                 tables[table] = rows = _checked(state[key], f"{path}: {key}")
-                if key == _PYKEEN[table] and model in ("rotate", "complex"):  # interleaves real and imaginary parts
+                # PyKEEN interleaves real and imaginary parts.
+                if key == _PYKEEN[table] and model in ("rotate", "complex"):
                     if rows.shape[1] % 2:
                         raise RunError(f"{key}: width {rows.shape[1]} is odd; {model} needs real and imaginary parts")
                     tables[table] = torch.view_as_complex(rows.reshape(len(rows), -1, 2).contiguous())
@@ -334,10 +345,12 @@ def _checked(rows: Tensor, what: str) -> Tensor:
         raise RunError(
             f"{what}: expected dense floats, found a tensor of layout {rows.layout} on {rows.device}, {rows.dtype}"
         )
+    # A damaged file may declare a shape beyond its storage.
     if rows.numel() * rows.element_size() > rows.untyped_storage().nbytes():
         raise RunError(f"{what}: shape {list(rows.shape)} has more numbers than the file")
     if rows.ndim != 2 or not rows.numel() or not (rows.is_floating_point() or rows.is_complex()):
         raise RunError(f"{what}: expected floats [rows, width], found {rows.dtype} {list(rows.shape)}")
+    # Attacks compute in single precision.
     rows = rows.detach().to(torch.complex64 if rows.is_complex() else torch.float32)
     if not torch.isfinite(rows).all():
         raise RunError(f"{what}: has a value that is not finite")
@@ -375,6 +388,7 @@ def read_names(path: Path) -> list[str]:
             text = read_text(path)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, DataError) as error:
         raise RunError(f"{path}: cannot be read ({_reason(error)})") from error
+    # PyKEEN writes a header, the others do not.
     lines = text.rstrip("\n").split("\n")
     header = int(lines[0].startswith("id\t"))
     names: dict[int, str] = {}

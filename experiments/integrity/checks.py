@@ -43,7 +43,8 @@ from fkgsec.federation.options import run_identity
 Outcome = Literal["holds", "broken", "unverifiable"]
 WITHOUT_DIGESTS = "written by a version without digests"
 _ROUNDING = 1e-9
-_DRAWN = "picture"  # a missing picture can be drawn again, and contains no figures
+# A missing picture can be drawn again, and contains no figures.
+_DRAWN = "picture"
 
 
 class Check(NamedTuple):
@@ -98,6 +99,7 @@ def check_folder(folder: Path) -> list[Check]:
     if not (origin and origin.agreement):
         checks.append(checked("files", _files))
         names = {PICTURE_FILE, *(origin.files if origin else ())}
+        # A deleted picture is reported, but `require_whole` tolerates it.
         missing = [path for name in sorted(names) if not (path := folder / Path(name).name).exists()]
         checks += [Check(_DRAWN, "broken", f"{path}: missing") for path in missing]
     return checks
@@ -162,11 +164,13 @@ def _beside_checkpoint(path: Path, record: Record, place: Path) -> Iterator[Chec
         """Load it once; loading checks its own digest."""
         if not place.exists():
             return f"{place}: does not exist"
+        # Deployed runs are named by the parties' agreement instead of options and data.
         if record.origin is not None and record.origin.agreement:
             identity = record.origin.agreement
         else:
             options = record.spec.federation_options()
-            if (place.parent / SPEC_FILE).exists():  # the record spells out values that the spec may leave open
+            # The record spells out values that the spec may leave open.
+            if (place.parent / SPEC_FILE).exists():
                 spec = read_spec(place.parent)
                 same = spec.settled().federation_options() == record.spec.settled().federation_options()
                 options = spec.federation_options() if same else options
@@ -174,6 +178,7 @@ def _beside_checkpoint(path: Path, record: Record, place: Path) -> Iterator[Chec
         try:
             loaded.append(checkpoint.load(place, identity))
         except RunError as error:
+            # Old records without digests may have checkpoints that this version cannot read.
             if record.origin is None and "another version" in str(error):
                 return str(error)
             raise
@@ -204,6 +209,7 @@ def _check_bytes(path: Path, record: Record, tensors: Mapping[str, Tensor], prog
     """Check that bytes are the sums of the transcript's lines, and that stored messages are as long as their lines state."""
     lines, last = progress.entries, len(record.rounds) - 1
     for direction in ("up", "down"):
+        # Sum the messages of each round from the transcript.
         counted = [0] * len(record.rounds)
         for line in lines:
             if line.direction == direction and line.round < len(counted):
@@ -215,6 +221,7 @@ def _check_bytes(path: Path, record: Record, tensors: Mapping[str, Tensor], prog
     except (ValueError, KeyError) as error:  # a checkpoint without a digest may be damaged
         raise RunError(f"{path}: the checkpoint's messages cannot be read ({error})") from error
     for number, messages in frames.items():
+        # Every stored message must match one line of the transcript, and no line twice.
         unmatched = Counter(
             (line.sender, line.receiver, line.kind, line.table, line.num_bytes)
             for line in lines
@@ -223,7 +230,8 @@ def _check_bytes(path: Path, record: Record, tensors: Mapping[str, Tensor], prog
         for frame in messages:
             message = decode(frame)
             line = (message.sender, message.receiver, message.label, message.table, len(frame))
-            if isinstance(message, SparseRows) and message.width == 0:  # stored only to record which rows were sent
+            # Stored only to record which rows were sent.
+            if isinstance(message, SparseRows) and message.width == 0:
                 continue
             if not unmatched[line]:
                 raise RunError(
@@ -249,6 +257,7 @@ def check_shares(path: Path, record: Record, scores: pd.DataFrame | None) -> Non
     """
     if scores is None or not len(scores) or not record.rebuilt:
         return
+    # Missing columns mean that the file belongs to something else.
     columns = {"item", "victim", "threat_model", "leak", "right"}
     if missing := sorted(columns - set(scores)):
         raise RunError(f"{path}: not the scores of an attack; missing columns: {', '.join(missing)}")

@@ -53,6 +53,7 @@ def verify_run(
     console = make_console()
     outcomes = set()
     for place, check in _checks(folders, recompute=recompute, force=force, key=key):
+        # Report all checks before exiting, so that one broken file does not hide others.
         outcomes.add(check.outcome)
         if not quiet or check.outcome != "holds":
             why = f" ({check.why})" if check.why else ""
@@ -106,6 +107,7 @@ def _checks(places: list[Path], *, recompute: bool, force: bool, key: Path | Non
         if not root.is_dir():
             raise RunError(f"{root}: does not exist")
         runs = sorted(path.parent for path in root.rglob(RECORD_FILE))
+        # Comparisons and seeds repeat figures of runs, which must agree with the records.
         groups = sorted(path for name in (COMPARISON_FILE, SEEDS_FILE) for path in root.rglob(name))
         if not runs and not groups:
             raise RunError(f"{root}: contains no {RECORD_FILE}, {COMPARISON_FILE} or {SEEDS_FILE}")

@@ -61,6 +61,7 @@ def _check_seeds(path: Path) -> None:
         raise RunError(f"{path}: names no run")
     settled = msgspec.structs.replace(several, spec=several.spec.settled())
     runs = [path.parent / run for run in several.runs]
+    # The figures may also be of a later attack on each run, with the same options except for the seed.
     attacks = [
         next(
             (
@@ -78,6 +79,7 @@ def _check_seeds(path: Path) -> None:
             again = record_of([read_record(file) for file in files])
             again = msgspec.structs.replace(again, spec=again.spec.settled())
             wrong.append([name for name in settled.__struct_fields__ if getattr(again, name) != getattr(settled, name)])
+    # Agreement with either the runs or the attacks is enough.
     if all(wrong):
         unlike = ", ".join(min(wrong, key=len, default=["no record"]))
         raise RunError(f"{path}: {unlike} differ from the records of {', '.join(several.runs)}")

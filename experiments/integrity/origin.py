@@ -53,6 +53,7 @@ def seal_of(document: dict[str, Any]) -> str:
     """
     plain = copy.copy(document)
     if isinstance(origin := plain.get("origin"), dict):
+        # A digest cannot cover itself.
         plain["origin"] = origin | {"record": ""}
     return digest_of(msgspec.json.encode(plain, order="sorted"))
 
@@ -97,6 +98,7 @@ def check_scores(path: Path, origin: Origin | None, content: bytes | None) -> No
         origin: origin of the record.
         content: content of the file; None if it does not exist.
     """
+    # Records without digests cannot be checked, which is not damage.
     if origin is None or origin.scores == ("" if content is None else digest_of(content)):
         return
     what = "missing" if content is None else "not the scores of its record, or damaged"

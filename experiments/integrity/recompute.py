@@ -79,8 +79,8 @@ def recomputed(folder: Path, *, force: bool = False) -> Iterator[Check]:
             differing = [
                 f"{figure.key} of {figure.victim} {other.estimate.value:.6f}, the record has {figure.estimate.value:.6f}"
                 for figure, other in zip(record.figures, figures, strict=False)
-                if figure
-                != (other if figure.outcomes else msgspec.structs.replace(other, outcomes=None))  # of older records
+                # Older records have no outcomes by item, which are then left out of the comparison.
+                if figure != (other if figure.outcomes else msgspec.structs.replace(other, outcomes=None))
             ]
             if len(record.figures) != len(figures):
                 differing = [f"{len(figures)} figures, the record has {len(record.figures)}"]
@@ -105,6 +105,7 @@ def _compared(
         return Check(what, "holds")
     words = f"{folder}: {len(differing)} differ: {'; '.join(differing[:3])}"
     there = record.environment
+    # On another CPU or version, small differences are expected and prove nothing.
     if near and (other := [name for name in SAME if getattr(there, name) != getattr(here, name)]):
         machine = ", ".join(other).replace("_", " ")
         return Check(

@@ -67,6 +67,7 @@ def draw_key(path: Path) -> Path:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    # Check first: a new private key without its published half would be useless.
     if public.exists():
         raise RunError(f"{public}: exists already; name another key")
     try:
@@ -129,6 +130,7 @@ def check_signature(record: Path, public: Path) -> None:
         raise RunError(f"{public}: not an Ed25519 public key")
     try:
         signature = msgspec.json.decode(_read(path), type=Signature)
+        # First the signature itself, then that it is about this record.
         verify(key.public_bytes_raw(), bytes.fromhex(signature.signature), signature.message, signer=str(public))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: not a signature of schema {SCHEMA}") from error
@@ -145,6 +147,7 @@ def _statement(record: Path, *, sealed: bool = True) -> Signature:
     seal = seal_of(document)
     if sealed and read.origin is not None and read.origin.record not in ("", seal):
         raise RunError(f"{record}: its content has changed since it was written; changed records are not signed")
+    # A separate digest tells whether two signed records have the same outcomes, whatever else differs.
     items = msgspec.json.encode([document.get("items"), document.get("items_shared")], order="sorted")
     return Signature(SCHEMA, seal, digest_of(items))
 

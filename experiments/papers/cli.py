@@ -114,6 +114,7 @@ def _cell(experiment: Experiment, name: str) -> Cell:
     """Return the cell of this name, else the only one with these words. Raises `SpecError` if several have them."""
     from fkgsec.experiments.papers.spec import select_cells
 
+    # A full name wins, even if it occurs within other names.
     cells = [cell for cell in experiment.cells if cell.name.casefold() == name.casefold()]
     cells = cells or select_cells(experiment.cells, name)
     if len(cells) > 1:
@@ -180,6 +181,7 @@ def run(
     target = out or RUNS / experiment.name
     first = experiment.seeds[0]
     wanted = experiment.seeds if seeds is None else range(first, first + seeds)
+    # The folder does not exist before the first run.
     places = [*([target] if target.exists() else []), *(reuse or [])]
     records, unreadable = read_records(places)
     results, errors = Results(records), make_console(stderr=True)
@@ -190,6 +192,7 @@ def run(
         numbers = f"{len(cells)} cell{'s' * (len(cells) != 1)} of {len(experiment.cells)}"
         errors.print(f"{experiment.name}: {numbers}, {left} run{'s' * (left != 1)} to make", highlight=False)
     if dry_run:
+        # Committed records improve the estimates; an installed package has none.
         committed = read_records([COMMITTED] if COMMITTED.exists() else [])[0]
         costs = Costs([*records, *committed], papers_rounds([experiment]))
         print_plan(make_console(), experiment, cells, wanted, results, costs, out=target, jobs=jobs)
@@ -234,6 +237,7 @@ def list_experiments(
         heads = ("cell", "algorithm", "model", "data", "finished seeds")
         for cell in experiments[0].cells:
             of = [cell.spec.algorithm, cell.spec.model, cell.spec.data] if cell.spec else ["–", "–", cell.missing]
+            # A cell whose option validation selects needs a run for each value.
             number = len(cell.candidates)
             seeds = [
                 str(seed) if len(records) == number else f"{seed} ({len(records)} of {number})"
@@ -308,6 +312,7 @@ def status(
     from fkgsec.experiments.reporting.sheets import print_sheets
 
     records, left_out = _admitted(places)
+    # Records that contradict each other are left out before anything is counted.
     board = make_scoreboard(read_experiments(), records)
     console = make_console()
     print_sheets(console, [tables_sheet(board), cells_sheet(board)])

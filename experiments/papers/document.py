@@ -14,6 +14,7 @@ import msgspec
 from fkgsec.experiments.tasks.items import Average
 from fkgsec.unlearning.options import UnlearnOptions
 
+# Metrics of a table; the names are those of records where these have them.
 Metric = Literal[
     "mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr", "accuracy", "clean", "bytes",
     "rounds@0.2", "rounds@0.4", "loss", "valid", "entities", "relations",
@@ -22,6 +23,7 @@ Shown = Literal["own", "shared"]
 Level = Literal["", "local", "global"]
 Triples = Literal["forget", "test"]
 Role = Literal["raw", "retrained", "unlearned"]
+# Relative to a baseline row; measured by attacks; properties of the data.
 RELATIVE = ("p@cg", "p@99", "p@98")
 LEAKAGE = ("err", "trr")
 SIZES = ("entities", "relations")

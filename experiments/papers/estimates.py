@@ -41,7 +41,8 @@ from fkgsec.threads import one_thread
 
 TIMINGS_FILE = "timings.json"
 WARM_UP_STEPS, TIMED_STEPS, TIMED_CLIENTS = 3, 10, 4
-MOST_S = 5.0  # seconds for one client; slow steps are timed fewer times
+# Seconds for one client; slow steps are timed fewer times.
+MOST_S = 5.0
 THREADS = 1
 # Time of an epoch of decay relative to one of training, measured on FB15k-237-C3 (results/unlearning).
 UNLEARNING_WORK = 1.2
@@ -110,7 +111,8 @@ class Timings:
         self._timed: dict[str, Timed] = {}
         self._unreadable: dict[Hashable, FkgsecError] = {}
         self._graph: tuple[Hashable, Any] = (None, None)
-        with contextlib.suppress(OSError, msgspec.MsgspecError):  # a damaged file is replaced
+        # A damaged file is replaced.
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
             self._timed = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Timed])
 
     def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
@@ -119,6 +121,7 @@ class Timings:
         Args:
             specs: specs to time.
         """
+        # One spec per key suffices, because specs with the same key take the same time.
         by_key = {key: spec for spec in specs if (key := _timing_key(spec)) not in self._timed}
         return sorted(by_key.values(), key=lambda spec: repr(data_of(spec)))
 
@@ -150,8 +153,10 @@ class Timings:
         """
         key = _timing_key(spec)
         if key not in self._timed:
+            # Write after each measurement: timing all tables takes minutes and may be interrupted.
             self._timed[key] = self._measure(spec, self._load(spec) if graph is None else graph)
-            with contextlib.suppress(OSError, RunError):  # a read-only folder only costs another timing
+            # A read-only folder only costs another timing.
+            with contextlib.suppress(OSError, RunError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._path, msgspec.json.format(msgspec.json.encode(self._timed), indent=1))
         return self._timed[key]
@@ -184,6 +189,7 @@ def time_spec(spec: RunSpec, graph: Any) -> Timed:
         spec: the run.
         graph: its data.
     """
+    # numba's threads are global; restore them for the program that continues.
     threads = numba.get_num_threads()
     numba.set_num_threads(THREADS)
     try:
@@ -207,6 +213,7 @@ def time_training(task: Task) -> float:
         task: a task before its first round.
     """
     sizes = np.array(task.sizes, dtype=np.float64)
+    # Clients of a task train alike, so time depends on the size alone.
     order = np.argsort(sizes, kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, min(TIMED_CLIENTS, len(order))).round().astype(int))]
     seconds = [_step_s(task, int(index)) * task.num_steps([int(index)]) for index in chosen]
@@ -223,6 +230,7 @@ def _step_s(task: Task, index: int) -> float:
 
     def _on_step() -> None:
         stamps.append(time.process_time())
+        # The first steps compile code and fill caches, so they are not measured.
         if len(stamps) > WARM_UP_STEPS + TIMED_STEPS or (len(stamps) > 1 and stamps[-1] - stamps[0] > MOST_S):
             raise _Enough
 
@@ -230,6 +238,7 @@ def _step_s(task: Task, index: int) -> float:
         for number in range(1, WARM_UP_STEPS + TIMED_STEPS + 2):
             task.begin_round()
             task.train(number, [index], _on_step)
+    # With few steps, even a warm-up step must be measured.
     first = min(WARM_UP_STEPS, len(stamps) - 2)
     return (stamps[-1] - stamps[first]) / (len(stamps) - 1 - first)
 
@@ -251,6 +260,7 @@ class Costs:
     ) -> None:
         self.timings, self._papers_rounds = timings or Timings(), papers_rounds or {}
         self._records = [record for record in records if isinstance(record, Record) and record.rounds[-1].round]
+        # Where validation stopped earlier runs is the best guess for similar ones.
         self._rounds_of: dict[RunSpec, list[int]] = {}
         self._stopped: list[tuple[tuple[Hashable, ...], int]] = []  # by validation
         for record in self._records:
@@ -271,6 +281,7 @@ class Costs:
             FkgsecError: the data cannot be loaded.
         """
         timed = self.timings.of(spec, graph)
+        # Only a share of the clients trains in a round.
         epochs, share = getattr(spec, "local_epochs", 1), getattr(spec, "participation", 1.0)
         round_s = timed.epoch_s * epochs * share + timed.validation_s / spec.eval_every
         rounds, source = self._rounds(spec)
@@ -293,11 +304,13 @@ class Costs:
         key = run_key(spec, attack=False)
         if key in self._rounds_of:
             return round(statistics.median(self._rounds_of[key])), "records of the same run"
+        # Without early stopping, a run trains all rounds.
         if not spec.patience:
             return spec.rounds, "all"
         if key in self._papers_rounds:
             waits = spec.patience * spec.eval_every
             return min(spec.rounds, self._papers_rounds[key] + waits), "the paper's, and patience"
+        # The same settings on other data first, then also with other models.
         for number, what in ((None, "on other data"), (-1, "on other data and with other models")):
             like = [last for trains_as, last in self._stopped if trains_as[:number] == _trains_as(spec)[:number]]
             if like:
@@ -356,10 +369,12 @@ def entries_of(jobs: Iterable[Job], costs: Costs) -> list[Entry]:
         jobs: jobs to estimate.
         costs: estimates of runs.
     """
+    # Several cells of an unlearning table may share a base run, which costs only once.
     bases, entries = set[Path](), list[Entry]()
     for job in jobs:
         done = 0
-        with contextlib.suppress(RunError):  # no checkpoint, or a damaged one
+        # No checkpoint, or a damaged one.
+        with contextlib.suppress(RunError):
             done = stands_at((job.base or job.folder) / CHECKPOINT)[1]
         try:
             estimate = costs.of(job.spec, attack=job.attack)
@@ -368,6 +383,7 @@ def entries_of(jobs: Iterable[Job], costs: Costs) -> list[Entry]:
             entries.append(Entry(job, "cannot be made", Estimated(0.0, 0, ""), done, reason))
             continue
         if job.base:
+            # Unlearning decays for some epochs and then trains a round.
             options, epochs = job.asked and job.asked.options, getattr(job.spec, "local_epochs", 1)
             further = 1 if options is None else 1 + math.ceil(UNLEARNING_WORK * options.decay_epochs / epochs)
             rounds, says = estimate.rounds + further, f"{estimate.says}; {further} more to unlearn and measure"

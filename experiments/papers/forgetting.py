@@ -98,6 +98,7 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
             model: `local` or `global`.
             triples: `forget` or `test`.
         """
+        # Source: fedlu.txt 5.3: the mean over clients.
         rows = [row.figures for row in self.quality if (row.model, row.triples) == (model, triples)]
         if not rows or metric not in rows[0]:
             return f"no {metric} of {model or 'any'} models on {triples or 'any'} triples"
@@ -120,6 +121,7 @@ def forget_sets(spec: Spec, graph: FederatedGraph, forget: str | float) -> Forge
     chosen = {}
     for client in graph.clients:
         triples = np.unique(client.train, axis=0)
+        # By client and by the seed of the division: a new training seed forgets the same triples.
         order = generator(spec.split_seed, "forget set", client.name).permutation(len(triples))
         chosen[client.name] = triples[order[: max(1, round(forget * len(triples)))]]
     return chosen
@@ -148,6 +150,7 @@ def make_forgotten(
     forget = forget_sets(kge, graph, asked.forget)
     retained = retaining(graph, forget)
     folder.mkdir(parents=True, exist_ok=True)
+    # Another process must not write the same record.
     with locked(folder):
         if (earlier := read_forgotten(folder / FORGOTTEN_FILE)) is not None:
             if (earlier.spec.settled(), earlier.asked, earlier.forget_hash) != (kge.settled(), asked, retained.hash):
@@ -158,6 +161,7 @@ def make_forgotten(
             if at_once:
                 check_memory(kge, retained, at_once=at_once)
             options = kge.federation_options()
+            # Re-training is the gold standard of unlearning: a model that never saw the triples.
             result = run_federation(retained, options, folder, observer, CHECKPOINT_EVERY_S, make_transport)
             run = make_record(kge, result)
         else:
@@ -180,6 +184,7 @@ def make_forgotten(
             environment=environment_of(kge.federation_options()),
             origin=Origin(""),
         )
+        # The digest covers the JSON as written, so it is added last.
         seal = seal_of(msgspec.json.decode(encode_stored(forgotten)))
         forgotten = msgspec.structs.replace(forgotten, origin=Origin("", record=seal))
         write_atomically(folder / FORGOTTEN_FILE, encode_stored(forgotten))
@@ -196,6 +201,7 @@ def measure_quality(result: KgeResult, graph: FederatedGraph, forget: Forget) ->
     """
     rows = []
     for index, client in enumerate(graph.clients):
+        # Source: fedlu.txt 5.3: filtered ranks; the filter includes forgotten triples.
         filtered = known_triples(client, result.options)
         sets: dict[Triples, np.ndarray] = {"forget": forget.get(client.name, client.train[:0]), "test": client.test}
         for name, (model, tables) in client_models(result, index).items():

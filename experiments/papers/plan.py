@@ -59,6 +59,7 @@ def print_plan(
         out: see `run_experiment`.
         jobs: number of runs at a time.
     """
+    # Measure all missing timings first, with progress, before the table is printed.
     costs.timings.take(spec for cell in cells for spec in cell.candidates)
     plan = plan_of(cells, seeds, results, costs, out=out)
     console.print("Dry run: nothing is trained.", highlight=False)
@@ -81,6 +82,7 @@ def plan_of(cells: Sequence[Cell], seeds: Sequence[int], results: Results, costs
         costs: estimates of runs.
         out: folder of the runs.
     """
+    # Plan all runs, also finished ones, and mark those that are left.
     left = {job.record_file for job in table_jobs(cells, seeds, results, out)}
     plan, graphs = list[Entry](), dict[tuple[Any, ...], Any]()
     for entry in entries_of(table_jobs(cells, seeds, Results(), out), costs):
@@ -105,8 +107,10 @@ def runs_sheet(plan: Sequence[Entry], title: str = "Runs") -> Sheet:
     for entry, end_s in zip(plan, itertools.accumulate(entry.left_s for entry in plan), strict=True):
         first, *others = entry.job.cells
         name, says = f"{first} and {len(others)} more" if others else entry.job.name, entry.error
+        # A finished run has no expected time.
         figures: tuple[str, ...] = (NONE, NONE, NONE, NONE)
         if entry.state in ("begun", "to make"):
+            # A started run shows how far it is.
             rounds = f"{entry.rounds_done} of " * bool(entry.rounds_done) + str(entry.estimate.rounds)
             size = f"{entry.num_bytes / GIB:.2f}" if entry.num_bytes else NONE
             figures, says = (rounds, lasting(entry.left_s), lasting(end_s), size), entry.estimate.says
@@ -167,15 +171,18 @@ def run_everything(
         raise SpecError("hours: --all needs --hours, the time to stop after, or --dry-run")
     if threads > (os.cpu_count() or 1):
         raise SpecError(f"threads must be at most the machine's {os.cpu_count()}; got {threads}")
+    # The clock of the machine may be changed during the night; this one is not.
     until = time.monotonic() + (hours or 0.0) * HOUR_S
     if nice:
         os.nice(_LOWEST)
+    # Folders that the user names must exist, the others need not.
     places = [place for place in (COMMITTED, out, *reuse) if place in reuse or place.exists()]
     if not dry_run:
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{out}: cannot be made ({error.strerror})") from error
+    # Two processes must not train the same runs.
     with contextlib.nullcontext() if dry_run else locked(out):
         plan = _plan_everything(out, places, only, num_seeds, quiet=quiet)
         if not quiet:
@@ -225,15 +232,18 @@ def plan_claims(judged: Sequence[Judged], records: Sequence[Made]) -> Sheet:
         cell for claim in judged for part in comparisons(claim.claim, experiments) if part.full for cell in part.cells
     }
     costs, entries = Costs(records, papers_rounds(experiments)), dict[int, list[Entry]]()
+    # More seeds narrow the interval but cost more runs; try each number.
     for seeds in range(MOST_SEEDS, 0, -1):
         jobs = wanted_runs(experiments, results, Path("runs/all"), num_seeds=seeds)
         jobs = [job for job in jobs if cells.intersection(job.cells)]
-        if seeds == MOST_SEEDS:  # this number includes all settings
+        # This number includes all settings.
+        if seeds == MOST_SEEDS:
             costs.timings.take(job.spec for job in jobs)
         entries[seeds] = entries_of(jobs, costs)
     needs = []
     for claim in judged:
         by_seeds = [need_of(claim, experiments, entries[seeds], costs, seeds) for seeds in sorted(entries)]
+        # The cheapest number of seeds that decides the claim, if any does.
         needs.append(min(by_seeds, key=lambda need: (need.outcome == "open", need.seconds)))
     return power_sheet(needs)
 

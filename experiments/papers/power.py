@@ -79,6 +79,7 @@ def need_of(
         num_seeds: seeds of each run.
         planned: runs that are planned already and cost nothing more.
     """
+    # A run may serve cells of several tests.
     by_cell: dict[str, list[Entry]] = {}
     for entry in entries:
         for cell in entry.job.cells:
@@ -89,22 +90,27 @@ def need_of(
             tests.setdefault(comparison.test, []).append(comparison)
     readings, left = dict[str, Reading](), dict[str, dict[str, Entry]]()
     for test, parts in tests.items():
+        # A test with an agreeing reading of all its pairs needs no further run.
         read: list[Reading] = [pair.reading for pair in judged.full if pair.test == test]
         if len(set(read)) == 1 and read[0] != "undecided" and len(read) == len(parts):
             readings[test] = read[0]
         elif all(cell.spec is not None for part in parts for cell in part.cells.values()):
             runs = [entry for part in parts for cell in part.cells for entry in by_cell.get(cell, ())]
-            if not runs:  # all runs are finished and leave it undecided
+            # All runs are finished and leave it undecided.
+            if not runs:
                 readings[test] = "undecided"
             elif all(entry.state != "cannot be made" for entry in runs):
                 left[test] = {str(entry.job.folder): entry for entry in runs}
+    # Runs that are planned anyway add no cost to a test.
     free, chosen, order = {str(entry.job.folder) for entry in planned}, list[str](), list[Entry]()
     compared = [pair.compared for pair in judged.full if pair.compared]
+    # From the variance of a mean back to the deviation of one item.
     measured = [math.sqrt(pair.items * pair.num_paired) for pair in compared if pair.num_paired]
     deviation = (
         UNPAIRED_DEVIATION if judged.claim.unlearning else ITEM_DEVIATION.get(judged.claim.metric, OTHER_DEVIATION)
     )
     deviation = statistics.median(measured) if measured else deviation
+    # Greedy: add the cheapest test until the claim is decided.
     while (outcome := outcome_of(list(readings.values()), num_wanted=len(tests))) == "open" and left:
         new = {
             test: sorted(
@@ -126,11 +132,13 @@ def _expected(judged: Judged, parts: Sequence[Comparison], costs: Costs, num_see
     for part in parts:
         spec, sides = part.sides[0][0].spec, list[Reading]()
         assert spec is not None
+        # Printed differences have no interval, so give them the one that a paired comparison would have.
         for excess in part.printed:
             if excess == -math.inf:
                 sides.append("against")
                 continue
             figure = Estimate(excess, excess, excess, 1, "printed")
+            # Variance of a mean over the test items.
             variance = deviation**2 / costs.timings.of(spec).num_test
             planned = Compared(figure, figure, np.full(num_seeds, excess), variance, "test items")
             interval = with_intervals([*measured, planned], judged.claim.metric)[-1]
@@ -154,6 +162,7 @@ def order_by_claims(
     order, undecided = list[Entry](), [claim for claim in judged if claim.outcome == "open"]
     while undecided:
         needs = [need_of(claim, experiments, entries, costs, num_seeds, order) for claim in undecided]
+        # If no claim can be decided any more, the order of the rest follows cells per hour.
         decided = [need for need in needs if need.outcome != "open"]
         if not decided:
             break

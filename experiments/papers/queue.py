@@ -66,6 +66,7 @@ def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) ->
         seeds: seeds to run.
         results: the finished runs.
     """
+    # Columns are data sets: consecutive runs then load their data once.
     columns = list(dict.fromkeys(cell.column for cell in cells))
     left: dict[tuple[RunSpec, Asked | None], Cell] = {}
     for seed in seeds:
@@ -122,7 +123,9 @@ def wanted_runs(
     tables = [table for table in experiments if not table.base]
     names = select_names([f"{table.name} {cell.name}" for table in tables for cell in table.cells], only)
     jobs: dict[Hashable, Job] = {}
-    attacked: dict[Hashable, Hashable] = {}  # an attacked run also serves cells that need no attack
+    # An attacked run also serves cells that need no attack.
+    attacked: dict[Hashable, Hashable] = {}
+    # Tables with attacks come first: their runs also serve the others.
     for table in sorted(tables, key=lambda table: not table.attack):
         for cell in (cell for cell in table.cells if f"{table.name} {cell.name}" in names):
             for spec in _missing(cell, table.seeds[0], results, num_seeds):
@@ -145,6 +148,7 @@ def _missing(cell: Cell, first: int, results: Results, num_seeds: int) -> Iterat
     """Yield the runs that a cell lacks for this many seeds with all candidates; any finished seed counts."""
     by_candidate = [results.of_spec(cell, spec) for spec in cell.candidates]
     whole = set.intersection(*map(set, by_candidate)) if by_candidate else set()
+    # Seeds that are finished count, whichever they are.
     fresh = [seed for seed in range(first, first + num_seeds + len(whole)) if seed not in whole]
     for seed in fresh[: max(0, num_seeds - len(whole))]:
         for spec, records in zip(cell.candidates, by_candidate, strict=True):
@@ -162,8 +166,10 @@ def folder_name(spec: RunSpec, asked: Asked | None = None) -> str:
         asked: in an unlearning table, the model to make from it.
     """
     plain, options = _defaults(type(spec)), spec.document()
+    # Only differences from defaults, so that a new option keeps the folder's name.
     changed = {name: value for name, value in options.items() if value != plain.get(name)}
     changed |= {"asked": asked} if asked else {}
+    # The words are for people; the digest identifies the settings.
     digest = hashlib.sha256(msgspec.json.encode(changed, order="sorted")).hexdigest()
     words = f"{spec.data} {spec.algorithm} {spec.model} {asked.role if asked else ''}"
     return re.sub(r"[^\w.]+", "-", words)[:80].strip("-.") + f"-seed{spec.seed}-{digest[:8]}"

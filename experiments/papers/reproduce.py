@@ -68,6 +68,7 @@ def find_record(cell: Cell, place: Path, seed: int | None = None) -> tuple[Path,
     Raises:
         RunError: there is none, or it cannot be read.
     """
+    # The full key compares all settings; names alone serve to skip files early.
     keys = {run_key(spec, attack=False) for spec in cell.candidates}
     named = {(spec.algorithm, spec.data) for spec in cell.candidates}
     records: list[tuple[Path, Record]] = []
@@ -109,11 +110,14 @@ def again(
     graph = spec.load_graph()
     if graph.hash != record.data.hash:
         raise RunError(f"data: {graph.name} has hash {graph.hash[:12]}, the record {record.data.hash[:12]}")
+    # Fail before the training, which may take hours.
     if not force:
         check_memory(spec, graph)
+    # Sums over threads round differently, so use the record's number.
     torch.set_num_threads(record.environment.threads)
     numba.set_num_threads(min(record.environment.threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     here = environment_of(spec.federation_options())
+    # These fields decide whether bits can agree at all.
     unlike = [name for name in SAME if getattr(here, name) != getattr(record.environment, name)]
     if rounds is not None:
         first = _FirstRounds(rounds)
@@ -141,9 +145,11 @@ def compared(record: Record, repeated: Record, unlike: Sequence[str] = ()) -> tu
         True if they agree, and the outcome in words.
     """
     agrees, says = compared_rounds(record, repeated.rounds, ())
+    # Rounds first: figures of equal rounds should be equal as well.
     ours, theirs = _figures(repeated), _figures(record)
     if agrees and ours == theirs and len(repeated.rounds) == len(record.rounds):
         return True, f"equal to the last bit: {says.partition(': ')[2]}, {len(ours)} figures"
+    # Different names of figures mean different code; otherwise compare with the record's intervals.
     outside = ["other figures than the record's"] if ours.keys() != theirs.keys() else [
         f"{name} {ours[name].value:.6f}, the record {figure.value:.6f} [{figure.low:.6f}, {figure.high:.6f}]"
         for name, figure in theirs.items()
@@ -188,6 +194,7 @@ def compared_rounds(record: Record, rounds: Sequence[RoundEntry], unlike: Sequen
         return False, f"differs: the record has {len(record.rounds) - 1} rounds"
     if not differing:
         return True, f"equal to the last bit: {words}"
+    # On other hardware, rounding errors grow with the rounds; only large differences count.
     far = [pair for pair in differing if any(_is_far(*pair, name) for name in NEAR)]
     if unlike and not far:
         return True, f"{words} near the record's, on another machine ({_words(unlike)})"

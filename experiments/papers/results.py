@@ -44,8 +44,10 @@ class Results:
             record: a finished run, or an unlearned model.
         """
         unlearned = record.asked if isinstance(record, Forgotten) else None
+        # An attacked run also serves cells that need no attack.
         for attack in (False, True) if unlearned is None and run_of(record).rebuilt else (False,):
             seeds = self._records.setdefault((attack, run_key(record.spec, attack=attack), unlearned), {})
+            # Outcomes by test item allow paired comparisons, so they are preferred.
             earlier = seeds.setdefault(record.seed, record)
             if run_of(earlier).items is None and run_of(record).items is not None:
                 seeds[record.seed] = record
@@ -60,6 +62,7 @@ class Results:
         Raises:
             RunError: several candidates, and data without a validation split.
         """
+        # A choice by validation is fair only if every value was tried.
         least = len(cell.candidates) if whole else 1
         return {seed: _best(cell, records) for seed, records in self.tried(cell).items() if len(records) >= least}
 
@@ -108,9 +111,11 @@ def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
         spec: the run.
         attack: keep the options of attacks.
     """
-    changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division with any seed counts
+    # A division with any seed counts.
+    changes: dict[str, Any] = {"seed": 0, "split_seed": 0}
     if not attack:
         plain = type(spec)()
+        # Without an attack, its options do not distinguish runs.
         changes |= {name: getattr(plain, name) for name in ATTACK_FIELDS if hasattr(plain, name)}
     return spec.settled().replace(**changes)
 
@@ -128,7 +133,8 @@ def read_made(path: Path) -> Made | None:
         return read_forgotten(path)
     record = read_record(path)
     seal = record.origin.record if record.origin else ""
-    if not seal and (record.origin or record.environment.vector_level):  # fields of versions with digests
+    # Fields of versions with digests.
+    if not seal and (record.origin or record.environment.vector_level):
         raise RunError(f"{path}: has no digest, which records of its version have")
     if seal and seal != seal_of(msgspec.json.decode(path.read_bytes())):
         raise RunError(f"{path}: has changed since it was written: its digest differs")

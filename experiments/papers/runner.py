@@ -77,6 +77,7 @@ def run_experiment(
     table = table_of(experiment, results)
     check_table(table, out, overwrite=overwrite, growing=True)
     write_table(table, out)
+    # Base runs are searched only for unlearning tables: reading all records takes time.
     bases = finished_runs(places) if any(cell.asked for cell in cells) else {}
     todo = table_jobs(cells, seeds or experiment.seeds, results, out, bases)
     run = run_here if jobs == 1 else functools.partial(run_with_bases, count=jobs)
@@ -84,7 +85,9 @@ def run_experiment(
         if error is not None:
             failures.append((job, error))
         elif record := read_made(job.record_file):
+            # The next table contains this run, and later cells may share it.
             results.add(record)
+        # The table is rewritten after each run, so that a killed process leaves it complete.
         failed = {failed.cells[0]: f"seed {failed.spec.seed}: {why}" for failed, why in failures}
         table = table_of(experiment, results, failed)
         write_table(table, out)
@@ -100,7 +103,8 @@ def finished_runs(places: Iterable[Path]) -> dict[tuple[RunSpec, int], Path]:
     folders: dict[tuple[RunSpec, int], Path] = {}
     for path in (path for place in places if place.is_dir() for path in sorted(place.rglob(RECORD_FILE))):
         if (path.parent / CHECKPOINT).exists():
-            with contextlib.suppress(RunError, SpecError):  # reported where results are read
+            # Reported where results are read.
+            with contextlib.suppress(RunError, SpecError):
                 record = read_record(path)
                 folders.setdefault((run_key(record.spec, attack=False), record.seed), path.parent)
     return folders
@@ -132,6 +136,7 @@ def check_table(table: PaperTable, out: Path, *, overwrite: bool, growing: bool)
     names = ("title", "paper", "table")
     if not isinstance(there, dict) or any(there.get(name) != getattr(table, name) for name in names):
         raise refused(path, "is the table of another experiment")
+    # `show --out` writes a table once; a different one there is the user's.
     if not growing and content != _encode(table):
         raise refused(path)
 

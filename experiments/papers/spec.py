@@ -158,6 +158,7 @@ def find_experiment(name_or_path: str) -> Path:
         return shipped[name_or_path]
     if Path(name_or_path).is_file():
         return Path(name_or_path)
+    # Names are long; offer the closest ones.
     close = difflib.get_close_matches(name_or_path, shipped, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "`fkgsec experiment list` names the shipped ones"
     raise SpecError(f"{name_or_path}: neither a shipped experiment nor a file; {hint}")
@@ -197,6 +198,7 @@ def _convert(raw: dict[str, Any], kind: type[Kind], path: Path) -> Kind:
         text, _, place = str(error).partition(" - at ")
         place = re.sub(r"`|\$\.?", "", place).removeprefix("key in ")
         # A row's name is more helpful than rows[3].
+        # msgspec counts rows; translate the number into the row's name.
         item = re.match(r"(rows|columns)\[(\d+)\]", place)
         if item and isinstance(part := raw[item[1]][int(item[2])], dict) and "name" in part:
             place = f"{item[1]}, {part['name']}{place[item.end() :]}"
@@ -224,6 +226,7 @@ def _experiment(path: Path, document: Document, derived: Derived) -> Experiment:
             raise SpecError(
                 f"{path}: figures, {name}: {strange[0]} is not among what it shows: {', '.join(derived.shows)}"
             )
+    # The same runs with other figures: the base's figures and baselines do not apply.
     if derived.shows:
         cells = tuple(cell._replace(figures=derived.figures.get(cell.name, {}), baseline="") for cell in cells)
     return Experiment(
@@ -285,6 +288,7 @@ def _problems(document: Document) -> Iterator[str]:
 def _row_problems(row: Row, document: Document) -> Iterator[str]:
     """Yield problems of a row: unknown names, figures that no run gives, settings in a row without its own runs."""
     place, columns = f"rows, {row.name}", [column.name for column in document.columns]
+    # Rows refer to each other by name.
     rows = {other.name: other for other in document.rows}
     for what, named in (("figures", row.figures), ("exceptions", row.exceptions)):
         for name in named:
@@ -316,16 +320,20 @@ def _row_problems(row: Row, document: Document) -> Iterator[str]:
 def _cell(place: str, row: Row, column: Column, document: Document, last: Settings) -> Cell:
     """Return the cell of a row and a column; `last` applies to all cells and wins."""
     trained = next((other for other in document.rows if other.name == row.same_as), row)
+    # Later levels win: document, column, row, exception, choice, derived file.
     levels = [document, column, trained, trained.exceptions.get(column.name, Settings())]
     choose = trained.choose
-    if choose:  # a level of its own, so that a wrong option or value is reported like any other
+    # A level of its own, so that a wrong option or value is reported like any other.
+    if choose:
         levels.append(Settings(our_settings={choose.option: Ours(choose.values[0], choose.why)}))
     values: dict[str, Any] = {}
     stated: dict[str, str | None] = {}
     allowed = option_names()
     for level in (*levels, last):
+        # A value has one source.
         if both := sorted(set(level.paper_settings) & set(level.our_settings)):
             raise SpecError(f"{place}: {both[0]} is both the paper's and ours; remove one")
+        # Unknown options fail here, where the place in the file is still known.
         for option in level.values:
             if option == "seed":
                 raise SpecError(f"{place}: seed: use seeds, a list, at the top of the file")
@@ -388,6 +396,7 @@ def select_names(names: Sequence[str], only: str) -> set[str]:
         SpecError: no name matches.
     """
     folded = {name: name.casefold() for name in names}
+    # "FedE" must not select "FedE-KD", but "R3" selects all columns of that name.
     whole = {word for name in folded.values() for word in name.split()}
 
     def _has(name: str, word: str) -> bool:

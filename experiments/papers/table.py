@@ -163,6 +163,7 @@ def measure(metric: Metric, record: Made, baseline: Made | None, cell: Cell) -> 
     if metric in ("err", "trr"):
         return _leakage(metric, record, cell.victim, cell.leak)
     if metric in SIZES:
+        # Counts of the data have no error.
         sizes = [client[metric] for client in record.data.clients.values()]
         return exact(sum(sizes) / len(sizes), len(sizes))
     if metric in ("rounds@0.2", "rounds@0.4"):
@@ -212,6 +213,7 @@ def _leakage(metric: Metric, record: Record, victim: int, leak: float | None) ->
     if victim > len(names):
         return f"there are {len(names)} clients"
     figures = [figure for figure in record.rebuilt if figure.metric == metric and leak in (None, figure.leak or 0.0)]
+    # The papers' own inference, not the strongest one.
     figures = [figure for figure in figures if figure.variant in (PAPER, PUBLISHED)] or headline(figures)
     chosen = [figure for figure in figures if figure.victim == (names[victim - 1] if victim else ALL)]
     if not (chosen or victim):
@@ -233,6 +235,7 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
     if len(figures) == 1:
         return figures[0]
     values = np.array([figure.value for figure in figures])
+    # Few seeds: Student's interval accounts for the estimated deviation.
     center, n = float(values.mean()), len(values)
     half = float(stdtrit(n - 1, 0.975)) * float(values.std(ddof=1)) / math.sqrt(n)
     return Estimate(center, center - half, center + half, n, "student")
@@ -281,6 +284,7 @@ def table_of(
 def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Made], baselines: Mapping[int, Made]) -> Figure:
     paper, figures = cell.figures.get(metric), list[Estimate]()
     for seed, record in runs.items():
+        # Relative figures compare runs with the same seed.
         figure = measure(metric, record, baselines.get(seed), cell)
         if isinstance(figure, str):
             return Figure(metric, paper, None, None, f"seed {seed}: {figure}" if len(runs) > 1 else figure)
@@ -307,13 +311,15 @@ def _choice(cell: Cell, seed: int, tried: Sequence[Made]) -> str:
 
 def _remarks(seed: int, record: Record, experiment: Experiment) -> Iterator[str]:
     """Yield reasons for caution: a run was still improving or still waiting, or has test items in train."""
+    # The best round is the last: more rounds might have helped.
     if record.rounds[record.best_round].valid is not None and record.best_round == record.rounds[-1].round:
         yield f"seed {seed}: still improving at its last round, {record.best_round}"
     if 0 < record.best_round <= getattr(record.spec.settings, "warmup_rounds", 0):
         yield f"seed {seed}: kept at round {record.best_round}, before its models learnt from each other"
     task = task_of(record.spec)
     parts = {name: figures[task.metric] for name, figures in record.utility_by_leak.items()}
-    if parts["leaked"].n and "clean" not in experiment.metrics:  # a table with this metric shows it itself
+    # A table with this metric shows it itself.
+    if parts["leaked"].n and "clean" not in experiment.metrics:
         shares = (f"{part.value:.4f} on {part.n:,} {task.leaked[name]}" for name, part in parts.items() if part.n)
         yield f"seed {seed}: {task.label(task.metric)} of test {task.items} {', '.join(shares)}"
 
@@ -388,7 +394,8 @@ def _figure_sheet(cells: Sequence[TableCell], metric: Metric, items: str) -> She
             sampled = f"[{', '.join(written(metric, end) for end in figure.sampled)}]" if figure.sampled else ""
             rows.append((cell.name, paper, ours, sign, ", ".join(map(str, cell.seeds)), sampled))
     heads = ("cell", "paper", "ours", "difference", "seeds", f"test {items}")
-    if not any(row[-1] for row in rows):  # no cell has several seeds
+    # No cell has several seeds.
+    if not any(row[-1] for row in rows):
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     return Sheet(STYLES[metric][0], tuple(map(Column, heads)), tuple(rows))
 
@@ -400,6 +407,7 @@ def draw_table(table: PaperTable) -> bytes:
     Args:
         table: the table.
     """
+    # An empty table still shows the paper's figures.
     cells = [cell for cell in table.cells if any(figure.ours for figure in cell.figures)] or table.cells
     picture = Picture(figsize=(2.5 + 3.2 * len(table.metrics), 1.6 + 0.22 * len(cells)), layout="constrained")
     panels = picture.subplots(1, len(table.metrics), sharey=True, squeeze=False)[0]

@@ -99,7 +99,8 @@ def run_here(
         error, data = None, data_of(job.spec)
         try:
             if data not in graphs:
-                graphs = {data: job.spec.load_graph()}  # keep one data set; successive cells mostly share it
+                # Keep one data set; successive cells mostly share it.
+                graphs = {data: job.spec.load_graph()}
             with observe(job.spec, job.name) as observer:
                 make(job, graphs[data], observer=observer, overwrite=overwrite, at_once=at_once)
         except Exception as caught:  # even an unexpected error must not stop a week of runs
@@ -146,6 +147,7 @@ def run_jobs(
                 raise error
             yield futures[future], error
     finally:
+        # Also after an interrupt: the children end within a poll.
         stop.set()
         pool.shutdown(cancel_futures=True)
 
@@ -154,8 +156,10 @@ def _run_beside(job: Job, observe: Observe, threads: int, is_over: Callable[[], 
     """Make a run in a process, which is killed when the time is up. Raises the error that ended it."""
     if is_over():
         raise CutOff(f"{job.name}: time is up")
-    context = multiprocessing.get_context("spawn")  # a fork would copy torch's and numba's thread pools without threads
+    # A fork would copy torch's and numba's thread pools without threads.
+    context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe(duplex=False)
+    # daemon: the process must not outlive this one.
     process = context.Process(target=_work, args=(job, theirs, threads, options), daemon=True)
     process.start()
     theirs.close()
@@ -164,6 +168,7 @@ def _run_beside(job: Job, observe: Observe, threads: int, is_over: Callable[[], 
             while True:
                 if is_over():
                     raise CutOff(f"{job.name}: time is up")
+                # Poll, to notice in time that the time is up.
                 if ours.poll(_POLL_S):
                     message = ours.recv()
                     if not isinstance(message, RoundEntry):
@@ -203,6 +208,7 @@ def run_with_bases(
         for job in jobs
         if job.base and not (job.base / RECORD_FILE).exists()
     }
+    # A failed base run fails all cells that need it.
     lost = {job.folder: error for job, error in run_jobs(list(bases.values()), **options) if error}
     yield from ((job, lost[job.base]) for job in jobs if job.base in lost)
     yield from run_jobs([job for job in jobs if job.base not in lost], **options)
@@ -232,11 +238,14 @@ def _work(job: Job, connection: Connection, threads: int, options: dict[str, Any
     import numba
     import torch
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles interrupts
+    # The parent handles interrupts.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # `daemon` alone does not help if the parent is killed.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(threads)
     numba.set_num_threads(threads)
-    if job.command:  # records read the command from here
+    # Records read the command from here.
+    if job.command:
         sys.argv = shlex.split(job.command)
     failure: Exception | None = None
     try:
@@ -245,5 +254,6 @@ def _work(job: Job, connection: Connection, threads: int, options: dict[str, Any
         failure = RunError(str(error))
     except Exception as error:
         failure = RuntimeError(f"{type(error).__name__}: {error}")
+        # A traceback does not survive pickling; a note does.
         failure.add_note(traceback.format_exc())
     connection.send(failure)

@@ -64,6 +64,7 @@ def matrix(records: Mapping[str, Record]) -> Matrix:
     for place in in_order(place for figures in by_case for place in figures):
         attack, metric, threat, leak, variant = place
         label = f"{attack}.{metric}\n{', '.join(filter(None, (attack_name(threat, leak), variant)))}"
+        # Every case gets a cell, also if it did not run the attack: the gap is a result, too.
         rows[label] = tuple(_cell(place, figures) for figures in by_case)
     return Matrix(
         tuple(records),

@@ -69,6 +69,7 @@ def tune_options(
             f"{CSV_FILE} and {PICTURE_FILE} list each trial; use --track when you train with {BEST_FILE}"
         )
     spec: RunSpec = choose(config, options, preset).spec
+    # Selecting rounds by the test split would leak it into the tuning.
     if getattr(spec, "select", "validation") != "validation":
         raise SpecError("select must be validation for tuning, which never looks at the test split")
     searched = read_searches(search, spec)
@@ -77,6 +78,7 @@ def tune_options(
     for warning in warnings_of(spec, graph):
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     texts = {name: values.text for name, values in searched.items()}
+    # The same search on the same data finds the same folder, so a repeated command resumes.
     key = hashlib.sha256(msgspec.json.encode([spec.document(), texts, graph.hash], order="sorted")).hexdigest()[:8]
     folder = out or Path("runs") / f"tune-{data_name(graph)}-{spec.algorithm}-{key}"
     tuned = tune(

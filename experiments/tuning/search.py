@@ -97,6 +97,7 @@ def tunable(spec: RunSpec) -> list[str]:
 def _read(name: str, text: str, spec: RunSpec) -> Searched:
     log = text.startswith("log:")
     bounds = text.removeprefix("log:").split(":")
+    # A colon separates a range; everything else is a list of values.
     if not log and len(bounds) != 2:
         values = tuple(_value(name, part.strip()) for part in text.split(","))
         for value in values:
@@ -110,6 +111,7 @@ def _read(name: str, text: str, spec: RunSpec) -> Searched:
         raise SpecError(f"search: {name}: {shown(text)} is not LOW:HIGH, two numbers") from error
     if not (math.isfinite(low) and math.isfinite(high) and low < high and (low > 0 or not log)):
         raise SpecError(f"search: {name}: {shown(text)}: LOW must lie below HIGH{', above 0' if log else ''}")
+    # There is no type to ask: settings of algorithms and options differ. So try a fraction.
     whole = False
     try:
         _check(name, 2.5, spec)
@@ -117,6 +119,7 @@ def _read(name: str, text: str, spec: RunSpec) -> Searched:
         whole = "whole number" in str(error) or "`int`" in str(error)
     if whole and (low % 1 or high % 1):
         raise SpecError(f"search: {name} takes whole numbers; got {shown(text)}")
+    # Both ends must be allowed; then every value between them is, too.
     for bound in (low, high):
         _check(name, int(bound) if whole else bound, spec)
     return Searched(text, (), low, high, log, whole)

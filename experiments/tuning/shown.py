@@ -24,8 +24,10 @@ from fkgsec.experiments.tasks.task import task_of
 from fkgsec.experiments.tuning.study import Trial, Tuning
 
 CSV_FILE, PICTURE_FILE, BEST_FILE = "trials.csv", "trials.png", "best.yaml"
-MOST_SHOWN = 15  # rows of the table in the terminal
-MOST_DRAWN = 4  # searched options in the picture
+# Rows of the table in the terminal.
+MOST_SHOWN = 15
+# Searched options in the picture.
+MOST_DRAWN = 4
 
 
 def ordered(tuning: Tuning) -> list[Trial]:
@@ -130,6 +132,7 @@ def draw_trials(tuning: Tuning) -> bytes:
     label = task_of(tuning.spec).label(tuning.metric)
     shown = [trial for trial in tuning.trials if trial.valid is not None]
     _points(axes[0], shown, [trial.number for trial in shown])
+    # Pruned trials do not count: they might have improved, but were not finished.
     so_far, best = [], 0.0
     for trial in shown:
         best = max(best, (trial.valid or 0.0) if trial.state == "finished" else 0.0)

@@ -49,8 +49,10 @@ from fkgsec.randomness import generator
 
 SCHEMA = "fkgsec/tuning/1"
 TUNING_FILE, STORAGE, TRIALS, NAME = "tuning.json", "study.db", "trials", "tuning"
-RANDOM_TRIALS = 10  # before the sampler uses earlier results
-PRUNE_FROM = 5  # number of finished trials before pruning
+# Before the sampler uses earlier results.
+RANDOM_TRIALS = 10
+# Number of finished trials before pruning.
+PRUNE_FROM = 5
 State = Literal["finished", "pruned", "failed"]
 
 
@@ -170,6 +172,7 @@ def tune(
     except ImportError as error:
         raise SpecError("optuna is not installed: pip install 'fkgsec[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
+    # Trials must not see the test split, not even as negatives or in the filter.
     blind = without_test(graph)
     if not any(len(client.valid) for client in blind.clients):
         raise DataError(f"{graph.name}: no client has validation data, which tuning needs")
@@ -180,6 +183,7 @@ def tune(
         raise RunError(f"{folder}: cannot be made ({error.strerror})") from error
     with locked(folder):
         study = _study(optuna, spec, blind, searched, folder, overwrite=overwrite)
+        # A pruned trial has released noisy updates, too, but its guarantee would go unrecorded.
         prune = prune and "dp" not in parse_defense(spec.defense).names
         while len(_finished(study)) < trials:
             _take_turn(optuna, study, spec, blind, searched, folder / TRIALS, observe, trials, prune, at_once)
@@ -215,7 +219,8 @@ def _study(
         study = _opened(optuna, path)
     study.set_user_attr("what", what)
     for trial in study.get_trials(deepcopy=False):
-        if not trial.state.is_finished():  # left by a killed process
+        # Left by a killed process.
+        if not trial.state.is_finished():
             study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
     return study
 
@@ -226,6 +231,7 @@ def _opened(optuna: ModuleType, path: Path) -> Any:
 
     address = URL.create("sqlite", database=str(path.resolve())).render_as_string()
     try:
+        # Wait for a lock: another process may look at the study.
         storage = optuna.storages.RDBStorage(address, engine_kwargs={"connect_args": {"timeout": 30}})
         return optuna.create_study(storage=storage, study_name=NAME, direction="maximize", load_if_exists=True)
     except Exception as error:  # SQLAlchemy, Optuna and the disk raise many types
@@ -250,6 +256,7 @@ def _take_turn(
     open_trial = study.ask()
     values = {name: _suggest(open_trial, name, choices) for name, choices in searched.items()}
     guarantees: dict[str, Any] = {}
+    # The result would be the same, since training is deterministic.
     trial = next((earlier for earlier in done if earlier.values == values), None)
     if trial is not None:
         trial = msgspec.structs.replace(trial, number=number, seconds=0.0)
@@ -262,23 +269,27 @@ def _take_turn(
         state: State = "finished"
         reason = ""
         try:
+            # Values may contradict each other or the spec; such a trial fails, and the others go on.
             changed = spec.replace(**values)
             if check:
                 check_memory(changed, graph, at_once=1)
             with observe(changed, f"{number} of {of}: {words}") as seen.inner:
                 options = changed.federation_options()
                 result = run_federation(graph, options, folder, seen, make_transport=make_transport)
+            # Every trial releases updates, so the losses of all trials compose.
             guarantees = msgspec.to_builtins(guarantees_of(result))
         except _Hopeless:
             state = "pruned"
         except (SpecError, TrainingError) as error:
             state, reason = "failed", str(error)
+        # The result is in the study; a checkpoint of each trial would fill the disk.
         shutil.rmtree(folder, ignore_errors=True)
         valid, seconds = None if state == "failed" else seen.best, time.perf_counter() - started
         trial = Trial(number, values, valid, seen.best_round, seen.rounds, seconds, state, reason)
     open_trial.set_user_attr("guarantees", guarantees)
     open_trial.set_user_attr("trial", msgspec.to_builtins(trial))
     states, pruned = optuna.trial.TrialState, trial.state == "pruned"
+    # A failed trial gets the worst value, so that the sampler avoids its neighborhood.
     study.tell(open_trial, None if pruned else trial.valid or 0.0, state=states.PRUNED if pruned else states.COMPLETE)
 
 
@@ -297,6 +308,7 @@ def _is_hopeless(study: Any, round: int, best: float) -> bool:
         max(reached)
         for trial in _finished(study)
         if trial.user_attrs["trial"]["state"] == "finished"
+        # Compare with what the others had reached by then, not with their final values.
         and (reached := [value for at, value in trial.intermediate_values.items() if at <= round])
     ]
     return len(others) >= PRUNE_FROM and best < float(np.median(others))
@@ -343,6 +355,7 @@ class _Seen(Observer):
 def _spent(trials: list[Trial], guarantees: list[dict[str, Guarantee]]) -> dict[str, Guarantee]:
     """Return the guarantees of all trials together; a failed trial released at most as much as the loosest of the others."""
     spent: dict[str, Guarantee] = {}
+    # Tables are grouped by what each guarantee covers.
     for tables in {name: None for by_tables in guarantees for name in by_tables}:
         parts = [by_tables[tables] for by_tables in guarantees if tables in by_tables]
         failed = [max(parts, key=lambda part: part.epsilon)] * sum(trial.state == "failed" for trial in trials)

@@ -23,7 +23,8 @@ from fkgsec.text import printable
 
 _RISING = ("hits@1", "hits@3", "hits@5", "hits@10")
 _ROUNDED = 1e-6
-PROSE = 128  # columns of a page's paragraphs
+# Columns of a page's paragraphs.
+PROSE = 128
 # Checks of the records behind a page, in the page's words.
 LIMITS = (
     "Records are not signed: you can write any figure into one. These are the checks. A record has the digest of its "
@@ -54,6 +55,7 @@ def admit(records: Iterable[Made]) -> Admitted:
     for record in records:
         spec, unlearned = record.spec, record.asked if isinstance(record, Forgotten) else None
         key = (run_key(spec, attack=False), unlearned, spec.split_seed, data_hash(record))
+        # Records with the same key are seeds of one run.
         seeds = runs.setdefault(key, {})
         if reason := next(itertools.chain(_problems(record), _conflicts(record, seeds), _other_data(record, data)), ""):
             role = f" {unlearned.role}" if unlearned else ""
@@ -78,6 +80,7 @@ def _problems(record: Made) -> Iterator[str]:
     """Yield contradictions within a record: its commit, its rounds, its figures."""
     run = run_of(record)
     for part in (record.environment, run.environment):
+        # Only code that others can check out can confirm a figure.
         if part.dirty or not part.commit:
             yield "its checkout had changes" if part.dirty else "it names no commit"
     last = run.rounds[-1].round
@@ -95,6 +98,7 @@ def _problems(record: Made) -> Iterator[str]:
     groups += [{part.metric: part.estimate} for part in run.rebuilt if not part.reason]
     groups += [row.figures for row in record.quality] if isinstance(record, Forgotten) else []
     for group in groups:
+        # Figures over no items have no value to check.
         reached = {name: figure.value for name, figure in group.items() if figure.n}
         if strange := [name for name, value in reached.items() if not 0 <= value <= 1]:
             yield f"its {strange[0]} is {reached[strange[0]]:g}"
@@ -114,10 +118,12 @@ def _conflicts(record: Made, seeds: Mapping[int, Made]) -> Iterator[str]:
     for seed, other in seeds.items():
         if seed != record.seed:
             losses, theirs = ([entry.loss or 0.0 for entry in run_of(side).rounds[1:]] for side in (record, other))
+            # Different seeds cannot give equal losses: one record was copied under another seed.
             same = any(losses) and len(losses) == len(theirs) and np.allclose(losses, theirs, rtol=1e-6, atol=0)
             if same:
                 yield f"it has the losses of seed {seed}, round by round"
             continue
+        # Other code may give other figures; the same code may not.
         same_code = record.environment.commit == other.environment.commit
         if same_code and not np.allclose(_figures(other), _figures(record), rtol=1e-4):
             yield "another record of the same run has other figures"

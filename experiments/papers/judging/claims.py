@@ -224,6 +224,7 @@ def comparisons(claim: Claim, experiments: Sequence[Experiment]) -> list[Compari
     tables = [table for table in experiments if table.name in claim.tables or table.base in claim.tables]
     if lost := [name for name in claim.tables if name not in {table.name for table in tables}]:
         raise SpecError(f"{claim.claim}: tables: no file {lost[0]!r}")
+    # Claims about communication also need the printed shares of bytes.
     bytes_cells = [cell for table in experiments if table.name == claim.bytes_table for cell in table.cells]
     too_many = {cell.name for cell in bytes_cells if (cell.figures.get("p@cg") or 0.0) > (claim.most_bytes or math.inf)}
     firsts = [row for row, _ in claim.pairs]
@@ -232,7 +233,8 @@ def comparisons(claim: Claim, experiments: Sequence[Experiment]) -> list[Compari
         for first, second in _row_pairs(claim, table):
             side = (first, second, 1 - claim.margin)
             excess = -math.inf if first.name in too_many else _printed(claim, *side) + claim.within
-            shared = first if len(set(firsts)) < len(firsts) else second  # pairs that share a run are one test
+            # Pairs that share a run are one test.
+            shared = first if len(set(firsts)) < len(firsts) else second
             name = f"{table.name}: {first.row}, {second.row}, {first.column}"
             full, test = not table.base and not first.other_data, f"{table.name}: {shared.name}"
             result.append(Comparison(name, table.name, test, first.column, full, (side,), (excess,)))
@@ -355,6 +357,7 @@ def _pairs(claim: Claim, wanted: Iterable[Comparison], results: Results, smalles
             {seed for seed, run in of_seed.items() if _items(run, cell) is not None}
             for of_seed, cell in zip(runs, cells, strict=True)
         ]
+        # Runs are paired by seed. Seeds with outcomes by item on all sides win.
         if seeds := sorted(set.intersection(*with_items) or set.intersection(*map(set, runs))):
             both = [[of_seed[seed] for seed in seeds] for of_seed in runs]
             compared = [compare(claim, *side, both[2 * k : 2 * k + 2]) for k, side in enumerate(comparison.sides)]
@@ -362,6 +365,7 @@ def _pairs(claim: Claim, wanted: Iterable[Comparison], results: Results, smalles
     for full in (True, False):
         part = [entry for entry in measured if entry[0].full == full]
         differences = [difference for *_, compared in part for difference in compared]
+        # Forget and test scores vary differently, so claims about unlearning do not pool them.
         pools = [[difference] for difference in differences] if claim.unlearning else [differences]
         intervals = iter([excess for pool in pools for excess in with_intervals(pool, claim.metric)])
         for comparison, seeds, runs, compared in part:
@@ -377,6 +381,7 @@ def _pairs(claim: Claim, wanted: Iterable[Comparison], results: Results, smalles
             if claim.most_bytes is not None:
                 shares = [_must(measure("p@cg", both[0], both[1], cell)).value for both in zip(*runs, strict=True)]
                 remarks.append(f"{', '.join(f'{share:.2f}' for share in shares)} of the bytes until convergence")
+                # A method must also save bytes in every seed for the claim to hold.
                 fewer = [share <= claim.most_bytes for share in shares]
                 readings.add("for" if all(fewer) else "undecided" if any(fewer) else "against")
             remarks += [cell.other_data] if cell.other_data else []
@@ -398,6 +403,7 @@ def compare(claim: Claim, first: Cell, second: Cell, share: float, runs: Sequenc
         runs: runs of both cells, one for each seed.
     """
     items = [[_items(run, cell) for run in of_cell] for cell, of_cell in zip((first, second), runs, strict=True)]
+    # Papers average differently; both sides of a comparison must use the same average.
     second = second._replace(average=first.average)
     figures = [
         [_must(measure(claim.metric, run, None, cell)) for run in of_cell]
@@ -448,6 +454,7 @@ def with_intervals(compared: Sequence[Compared], metric: Metric) -> list[Estimat
     prior = SEED_DEVIATION.get(metric, OTHER_DEVIATION) ** 2
     freedom = PRIOR_SEEDS + sum(len(pair.by_seed) - 1 for pair in compared)
     squares = sum(float(((pair.by_seed - pair.by_seed.mean()) ** 2).sum()) for pair in compared)
+    # Bayesian shrinkage of the variance over seeds: the prior counts as `PRIOR_SEEDS` further seeds.
     pooled = (PRIOR_SEEDS * prior + squares) / freedom
     intervals = []
     for pair in compared:
@@ -494,7 +501,8 @@ def together(readings: Collection[Reading]) -> Reading:
 def _remarks(records: Sequence[Made]) -> Iterator[str]:
     """Yield reasons for caution about one side's runs: test items that training saw, and unfinished training."""
     runs = [record for record in records if isinstance(record, Record)]
-    if not runs:  # a claim about unlearning
+    # A claim about unlearning.
+    if not runs:
         return
     task, name = task_of(runs[0].spec), runs[0].spec.algorithm
     unseen = [run.unseen[task.metric] for run in runs]

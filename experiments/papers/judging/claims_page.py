@@ -67,10 +67,12 @@ def page_lines(judged: Sequence[Judged], left_out: Sequence[str] = ()) -> list[s
         claim = claimed.claim
         lines += ["", f"## {claim.claim}: {claimed.outcome}", "", f'{claim.paper}, {claim.where}: "{claim.words}".', ""]
         lines += [_test_line(claimed), ""]
+        # State first if the paper's own figures contradict its claim.
         if against := [test.partition(": ")[2] for test in claimed.printed if test not in claimed.printed_for]:
             unmet = f"{len(against)} of {len(claimed.printed)} tests: {', '.join(against)}"
             lines += [*wrap(f"The paper's own figures do not meet the claim in {unmet}.", PROSE), ""]
-        by_column = dict[str, list[str]]()  # cheap columns come first, and need not be like the others
+        # Cheap columns come first, and need not be like the others.
+        by_column = dict[str, list[str]]()
         for pair in claimed.full:
             by_column.setdefault(pair.column, []).append(pair.reading)
         if parts := [f"{name} {len(read)} ({read.count('for')} for)" for name, read in by_column.items()]:
@@ -161,6 +163,7 @@ def command_lines(judged: Judged) -> list[str]:
     """
     lines = []
     if commands := list(dict.fromkeys(command for pair in judged.pairs for command in pair.commands)):
+        # Commands come from records: neutralize control characters and code fences.
         folded = (printable(" ".join(command.split())).replace("```", "` ` `") for command in commands)
         lines += ["These records are of", "", "```", *folded, "```"]
     if len(judged.readings) < len(judged.printed):

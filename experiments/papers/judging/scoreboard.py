@@ -96,6 +96,7 @@ def make_scoreboard(experiments: Sequence[Experiment], records: Iterable[Made]) 
     """
     results = Results(admit(records).records)
     tables = {table.name: table_of(table, results, whole=True) for table in experiments}
+    # Smaller settings say little about the paper's figure, so they are counted apart.
     reduced = {
         name: (sum(cell.status == "done" for cell in table.cells), len(table.cells)) for name, table in tables.items()
     }
@@ -127,7 +128,8 @@ def _stand(shown: TableCell, cell: Cell, results: Results) -> CellStanding:
     if figure is None or figure.paper is None or figure.ours is None:
         return stand._replace(standing="no figure", why=figure.reason if figure else "the paper prints none")
     ours, paper = figure.ours, figure.paper
-    if figure.metric in SIZES and ours.method == "exact":  # a size of the data, which no draw changes
+    # A size of the data, which no draw changes.
+    if figure.metric in SIZES and ours.method == "exact":
         return stand._replace(standing="inside" if round(ours.value, 2) == round(paper, 2) else "outside")
     if why := _cannot_judge(ours, paper):
         return stand._replace(standing="undecided", why=why)
@@ -138,6 +140,7 @@ def _cannot_judge(ours: Estimate, paper: float) -> str:
     """Return why an interval decides nothing; empty if it decides."""
     if ours.method == "exact":
         return "a cost of one run has no interval; further seeds give it one"
+    # A wide interval contains almost any figure and would count as agreement.
     wide = max(ours.value - ours.low, ours.high - ours.value) > WIDEST * abs(paper)
     return f"its interval reaches further than {WIDEST:.0%} of the paper's figure" if wide else ""
 
