@@ -514,7 +514,7 @@ def matrix_figure(table: Matrix, title: str = "What each adversary gets, by conf
             face, color, weight = NOT_ATTACKED, GREY, "normal"
             if isinstance(cell, Figure):
                 # The cell gets darker from the baseline to the upper bound.
-                face = ADDS_NOTHING if cell.given else (ORANGE, level(cell))
+                face = ADDS_NOTHING if cell.baseline_at_bound else (ORANGE, level(cell))
                 color, weight = "black", "bold" if cell.beyond else "normal"
             axes.add_patch(Rectangle((place, down), 1, 1, facecolor=face, edgecolor="white", lw=2))
             write(place + 0.5, down + 0.5, written(cell, reasons), color=color, fontweight=weight)
