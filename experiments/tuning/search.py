@@ -65,7 +65,7 @@ def read_searches(searches: Sequence[str], spec: RunSpec) -> dict[str, Searched]
         SpecError: nothing is searched, an option is unknown, repeated or cannot be tuned, or it refuses a value.
     """
     if not searches:
-        raise SpecError("search is missing; add, for example, --search learning_rate=log:1e-4:1e-2")
+        raise SpecError("search: no option is searched; add, for example, --search learning_rate=log:1e-4:1e-2")
     result: dict[str, Searched] = {}
     names = tunable(spec)
     for search in searches:

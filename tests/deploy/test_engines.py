@@ -101,7 +101,7 @@ def test_attacks_are_those_that_parties_agreed_to_score(
     server: str, runs: list[tuple[Any, ...]], tmp_path: Path
 ) -> None:
     status, line = invoke("attack", "--engine", "flower", "--superlink", server)
-    assert (status != 0, line.startswith("fkgsec: attack: the parties agreed to score none")) == (True, True)
+    assert (status != 0, line.startswith("fkgsec: attack: the parties agreed on no attack")) == (True, True)
     plan = Plan(parties={"berlin": "/data/berlin", "paris": "/data/paris"})
     make_consortium(tmp_path / "audited", make_spec(None, {"data": "parties", "attack": ["membership"]}), plan)
     audited = str(tmp_path / "audited" / "server")

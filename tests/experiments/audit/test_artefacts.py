@@ -374,7 +374,7 @@ def test_dgl_ke(trained: tuple[Path, Run, Tables], tmp_path: Path) -> None:
             np.save(root / client / f"graph_{kind_of(spec)}_{file}.npy", rows.numpy())
     same_figures(foreign_audit(root, tmp_path / "audit.json", spec, "--gamma", "4"), folder)
     status, _, err = fkgsec("audit", "--tables", root, "--size", "300", "--model", spec.model, "--quiet")
-    assert (status, "give --gamma" in err) == ((2, True) if spec.model == "rotate" else (0, False))
+    assert (status, "add --gamma" in err) == ((2, True) if spec.model == "rotate" else (0, False))
 
 
 def kind_of(spec: Spec) -> str:
@@ -508,7 +508,7 @@ def test_the_folder_that_the_next_test_spoils_is_read(tmp_path: Path) -> None:
         ({"entities.dict": "0\ta\n1\ta\n2\tc\n"}, "two rows have the same name"),
         ({"entities.npy": None, "relations.npy": None}, r"no tables \(expected entities.npy and relations.npy; or DGL-KE's"),
         ({"model.pt": "x"}, "found entities.npy, relations.npy, model.pt; keep only one table of each kind"),
-        ({"x_entity.npy": np.ones((3, 4))}, "entities.npy, relations.npy, x_entity.npy stand side by side"),
+        ({"x_entity.npy": np.ones((3, 4))}, "found entities.npy, relations.npy, x_entity.npy; keep only one"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_says_so(changes: dict[str, np.ndarray | str | None], message: str, tmp_path: Path) -> None:
@@ -614,7 +614,7 @@ Change = Callable[[Tables], object]
         (lambda t: t.update(clinic={}), {}, RunError, "tables of clinic, which consortium-3 does not have"),
         (lambda t: rename(t, "hospital-2"), {}, RunError, "client hospital-2, entities: no row named '.*' \\(1 of [0-9]+ needed"),
         (lambda t: widen(t, "hospital-3"), {}, RunError, "client hospital-3, entities: width 9, but transe of dim"),
-        (lambda t: None, {"metric": "published"}, SpecError, "metric published compares with the server's broadcast"),
+        (lambda t: None, {"metric": "published"}, SpecError, "metric published needs the server's broadcast"),
         (lambda t: None, {"colluder": "clinic"}, ThreatModelError, "colluder must be one of hospital-1, "),
     ],
 )  # fmt: skip

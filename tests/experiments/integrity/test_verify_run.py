@@ -207,7 +207,7 @@ def test_pictures_and_tables_of_another_run(made: Path, run: Path, tmp_path: Pat
     """The picture shows the figures, and the table the triples at risk: both are read by people."""
     shutil.copy(made / "1" / "picture.png", run / "picture.png")
     assert outcomes(run) == WHOLE | {"files": "broken"}
-    with pytest.raises(RunError, match=r"picture\.png: not the one that was written with its record"):
+    with pytest.raises(RunError, match=r"picture\.png: was not written with its record"):
         require_whole(run)
     spec = make_spec(None, MEMBERSHIP)
     execute(spec, spec.load_graph(), tmp_path / "asked", attack=True)
@@ -255,7 +255,7 @@ def test_a_missing_picture_or_run(run: Path, tmp_path: Path) -> None:
     assert outcomes(run)["picture"] == "broken"
     require_whole(run)
     (tmp_path / "empty").mkdir()
-    for place, says in ((tmp_path / "empty", "has no record.json"), (tmp_path / "none", "does not exist")):
+    for place, says in ((tmp_path / "empty", "contains no record.json"), (tmp_path / "none", "does not exist")):
         status, _, errors = fkgsec("verify-run", place)
         assert (status, says in errors) == (2, True)
 

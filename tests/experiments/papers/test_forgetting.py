@@ -148,7 +148,7 @@ def test_a_second_start_makes_nothing_and_a_changed_or_foreign_record_is_refused
         make_forgotten(one.spec, msgspec.structs.replace(one.asked, forget=0.1), place.parent, base=out)
     changed = tmp_path / FORGOTTEN_FILE
     changed.write_bytes(place.read_bytes().replace(b'"seconds": 0.0', b'"seconds": 9.0'))
-    with pytest.raises(RunError, match="was changed since it was written"):
+    with pytest.raises(RunError, match="has changed since it was written"):
         read_forgotten(changed)
 
 

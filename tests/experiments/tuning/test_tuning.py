@@ -57,11 +57,11 @@ def reached(tuning: Tuning) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("searches", "said"),
     [
-        ([], "search is missing"),
+        ([], "no option is searched"),
         (["gamma"], "'gamma' is not NAME=VALUES"),
         (["gama=1,2"], "'gama' is not an option that can be tuned; did you mean gamma?"),
         (["seed=1,2"], "'seed' is not an option that can be tuned: the best of several seeds is luck"),
-        (["defense=secagg,psu"], "'defense' is not an option that can be tuned: validation does not see"),
+        (["defense=secagg,psu"], "'defense' is not an option that can be tuned: validation does not measure protection"),
         (["leak=0.1,0.5"], "'leak' is not an option that can be tuned"),
         (["gamma=1,2", "gamma=3,4"], "gamma is given twice"),
         (["gamma=1,1"], "gamma: a value is given twice"),
@@ -283,7 +283,7 @@ def test_the_command(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, arguments)
     assert said.exit_code == 0, said.output
     assert re.search(r"Best of 2 trials: gamma [48]; validation MRR 0\.\d{4} in round \d\.", said.output)
-    assert "The test split was not there." in said.output
+    assert "No trial saw the test split." in said.output
     assert (tmp_path / "t" / "best.yaml").exists()
     assert not (tmp_path / "t" / "trials").exists()  # no checkpoints are left behind
     refused = CliRunner().invoke(app, ["tune", "--search", "gama=1,2"])
@@ -291,7 +291,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert refused.output.startswith("fkgsec: search: 'gama' is not an option that can be tuned; did you mean gamma?")
     refused = CliRunner().invoke(app, ["tune", "--search", "gamma=1,2", "--track", "tensorboard"])
     assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
-    assert refused.output.startswith("fkgsec: track is of train, attack and compare")
+    assert refused.output.startswith("fkgsec: track applies to train, attack and compare")
 
 
 def test_the_first_of_equals_is_best() -> None:
