@@ -562,7 +562,7 @@ IMPOSSIBLE = {
     "value above its interval": ({"value": 0.9, "high": 0.5}, "the value 0.9 is not inside its interval ["),
     "value below its interval": ({"low": 0.99}, "is not inside its interval [0.99, "),
     "above 1": ({"high": 7.0}, "7] is not a range of a share"),
-    "fewer items": ({"n": 5}, "its items are not 5"),
+    "fewer items": ({"n": 5}, "the number of its items is not 5"),
     "no items": ({"n": 0}, "rests on 0 items"),
     "no number": ({"value": None}, "not a baseline of schema"),
 }

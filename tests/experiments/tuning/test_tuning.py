@@ -61,7 +61,10 @@ def reached(tuning: Tuning) -> list[tuple[Any, ...]]:
         (["gamma"], "'gamma' is not NAME=VALUES"),
         (["gama=1,2"], "'gama' is not an option that can be tuned; did you mean gamma?"),
         (["seed=1,2"], "'seed' is not an option that can be tuned: the best of several seeds is luck"),
-        (["defense=secagg,psu"], "'defense' is not an option that can be tuned: validation does not measure protection"),
+        (
+            ["defense=secagg,psu"],
+            "'defense' is not an option that can be tuned: validation does not measure protection",
+        ),
         (["leak=0.1,0.5"], "'leak' is not an option that can be tuned"),
         (["gamma=1,2", "gamma=3,4"], "gamma is given twice"),
         (["gamma=1,1"], "gamma: a value is given twice"),

@@ -73,7 +73,9 @@ def test_any_attack_counts(record: Record) -> None:
 
 def test_a_policy_comes_first_with_what_it_does_not_say(record: Record) -> None:
     page = render(assemble([Run("mine", record)], judged=[("check", checked_on(record.data.hash))]))
-    places = [page.index(one) for one in ("Policy policy.yaml: fail", "A policy judges only the limits", "In short</h2>")]
+    places = [
+        page.index(one) for one in ("Policy policy.yaml: fail", "A policy judges only the limits", "In short</h2>")
+    ]
     assert places == sorted(places)
     for shown in ("0.4000 [0.3000, 0.5000]", "≤ 0.1000", "0.2000"):
         assert shown in page
