@@ -6,8 +6,7 @@
 
     python -m fkgsec.experiments.reporting.summary --matrix runs/compare-*/comparison.json  # Markdown
 
-A row is an attack's leading metric (`Attack.leading`) under one threat model and leak ratio: over all victims together,
-or
+A row is an attack's leading metric (`Attack.leading`) under one threat model and leak ratio: over all victims together, or
 for the worst victim if the attack has no figure over all. The rows follow from the records; no attack is named here.
 """
 
