@@ -31,6 +31,7 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.defenses.options import parse_defense
 from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import DataError, RunError, SpecError, TrainingError
+from fkgsec.exchange.transport import Transport
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.runs.record import Environment, environment_of, guarantees_of
 from fkgsec.experiments.runs.run import check_run
@@ -191,7 +192,7 @@ def tune(
         attributes = [trial.user_attrs for trial in _finished(study)]
         results = [msgspec.convert(of_trial["trial"], Trial) for of_trial in attributes]
         guarantees = [msgspec.convert(of_trial["guarantees"], dict[str, Guarantee]) for of_trial in attributes]
-        spent = _spent(results, guarantees)
+        spent = _spent(guarantees)
         texts = {name: values.text for name, values in searched.items()}
         environment = environment_of(spec.federation_options())
         tuning = Tuning(SCHEMA, spec, texts, blind.hash, task_of(spec).metric, results, environment, spent)
@@ -268,6 +269,13 @@ def _take_turn(
         started, seen = time.perf_counter(), _Seen(open_trial, lambda *at: prune and _is_hopeless(study, *at))
         state: State = "finished"
         reason = ""
+        transports: list[Transport] = []
+
+        def _make(*arguments: Any) -> Transport:
+            """Keep the transport, which knows the guarantees also of a training that fails."""
+            transports.append(make_transport(*arguments))
+            return transports[-1]
+
         try:
             # Values may contradict each other or the spec; such a trial fails, and the others go on.
             changed = spec.replace(**values)
@@ -275,13 +283,15 @@ def _take_turn(
                 check_memory(changed, graph, at_once=1)
             with observe(changed, f"{number} of {of}: {words}") as seen.inner:
                 options = changed.federation_options()
-                result = run_federation(graph, options, folder, seen, make_transport=make_transport)
-            # Every trial releases updates, so the losses of all trials compose.
+                result = run_federation(graph, options, folder, seen, make_transport=_make)
             guarantees = msgspec.to_builtins(guarantees_of(result))
         except _Hopeless:
             state = "pruned"
         except (SpecError, TrainingError) as error:
             state, reason = "failed", str(error)
+            # The trial may have released updates before it failed, in at most all of its rounds.
+            for transport in transports:
+                guarantees = msgspec.to_builtins(transport.protection().guarantees)
         # The result is in the study; a checkpoint of each trial would fill the disk.
         shutil.rmtree(folder, ignore_errors=True)
         valid, seconds = None if state == "failed" else seen.best, time.perf_counter() - started
@@ -352,12 +362,8 @@ class _Seen(Observer):
             raise _Hopeless
 
 
-def _spent(trials: list[Trial], guarantees: list[dict[str, Guarantee]]) -> dict[str, Guarantee]:
-    """Return the guarantees of all trials together; a failed trial released at most as much as the loosest of the others."""
-    spent: dict[str, Guarantee] = {}
-    # Tables are grouped by what each guarantee covers.
-    for tables in {name: None for by_tables in guarantees for name in by_tables}:
-        parts = [by_tables[tables] for by_tables in guarantees if tables in by_tables]
-        failed = [max(parts, key=lambda part: part.epsilon)] * sum(trial.state == "failed" for trial in trials)
-        spent[tables] = compose([*parts, *failed])
-    return spent
+def _spent(guarantees: list[dict[str, Guarantee]]) -> dict[str, Guarantee]:
+    """Return the guarantees of all trials together, by the tables that each covers."""
+    # Every trial releases updates of the same data, so the losses of all trials compose.
+    names = {name: None for by_tables in guarantees for name in by_tables}
+    return {name: compose([by_tables[name] for by_tables in guarantees if name in by_tables]) for name in names}

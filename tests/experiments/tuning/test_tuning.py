@@ -262,6 +262,16 @@ def test_privacy_of_all_trials_is_composed(tmp_path: Path) -> None:
     write_tuning(made, tmp_path)
 
 
+def test_a_failed_trial_counts_with_all_of_its_rounds(tmp_path: Path) -> None:
+    """It may have sent updates in more rounds than any other trial; a repeated one sends none."""
+    searches = ["learning_rate=1e-9,1e38", "rounds=2,6"]
+    made = tuned(tmp_path, searches, trials=8, defense="dp:noise_multiplier=1,clip=1")
+    distinct = {(one.values["learning_rate"], one.values["rounds"], one.state) for one in made.trials}
+    assert (1e38, 6, "failed") in distinct
+    [spent] = made.guarantees.values()
+    assert spent.rounds == sum(rounds for _, rounds, _ in distinct)
+
+
 @pytest.mark.slow
 def test_what_is_written_trains(first: tuple[Path, Tuning]) -> None:
     folder, made = first
