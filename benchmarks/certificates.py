@@ -122,7 +122,7 @@ def run(
         save: receives the table after each row, so that a killed benchmark leaves one.
     """
     client, honest, case = _prepare(spec, work, num_forgotten, escrow_share, audit_seed)
-    audit = AuditOptions(audit_seed=audit_seed)
+    audit = AuditOptions(audit_seed=audit_seed, replay=False)  # what is measured is the statistics
     rows: list[Certificate] = []
     models: list[ModelEvidence] = []
     shared_runs: dict[tuple[object, ...], OwnRuns] = {}
@@ -162,7 +162,7 @@ def run(
     for name, fake in FAKES.items() if not fresh else ():
         audited(name, fake(case))
     for number in range(num_nulls):
-        own_audit = AuditOptions(audit_seed=audit_seed + number + 1) if fresh else audit
+        own_audit = msgspec.structs.replace(audit, audit_seed=audit_seed + number + 1) if fresh else audit
         # Trained with another seed, submitted under the run's seed: honest, but not bit-identical.
         options = msgspec.structs.replace(honest.result.options, seed=1_000 + number)
         audited(f"re-trained, seed {number + 1}", run_federation(honest.result.graph, options), own_audit)

@@ -373,7 +373,9 @@ def train_shadow(
     # A client without a request can express triples that a requesting client trained on; they count as members there.
     inside = np.concatenate(requested)
     member = {audit.place: contains(inside, graph.clients[audit.place].to_global(audit.triples)) for audit in audits}
-    after = unlearn(result, {name: part for name, part in chosen.items() if len(part)}) if unlearn else None
+    requests = {name: part for name, part in chosen.items() if len(part)}
+    # Of a single triple one of two shadows saw none, and has nothing to forget.
+    after = (unlearn(result, requests) if requests else result) if unlearn else None
     trained, unlearned = (
         {
             (audit.place, name): model.scores(audit.triples)
