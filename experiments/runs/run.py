@@ -309,13 +309,18 @@ def load_run(
     """Load a finished run from its checkpoint; return its spec and its task's result.
 
     Raises:
-        RunError: the folder has no finished run, or the data have changed since.
+        RunError: the folder has no finished run, the data have changed since, or the checkpoint is not that of the record.
     """
     spec = read_spec(folder)
     graph, options = spec.load_graph(), spec.federation_options()
     if not (folder / CHECKPOINT).exists():
         raise RunError(f"{folder}: has no {CHECKPOINT}; finish the run first")
-    result = load_result(folder / CHECKPOINT, graph, options, exchange)
+    record = folder / RECORD_FILE
+    origin = read_record(record).origin if record.exists() else None
+    result = load_result(
+        folder / CHECKPOINT, graph, options, exchange,
+        check=lambda tensors, progress: check_checkpoint(record, origin, checkpoint.fingerprint(tensors, progress)),
+    )  # fmt: skip
     if observer:
         for entry in result.rounds:
             observer.round_done(entry)

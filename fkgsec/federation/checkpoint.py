@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from fkgsec.federation.disk import streamed
 from fkgsec.federation.disk.condensed import HEADS, Layout, Messages, condense, expand, is_worthwhile
 from fkgsec.federation.disk.streamed import Joined, Stored
 from fkgsec.federation.messages import Entry
+from fkgsec.text import printable
 
 SCHEMA, CONDENSED = 3, 4  # of a file whose tensors stand as they are, and of one that `condensed` made smaller
 DIGEST = "sha256"  # in the file's metadata
@@ -209,6 +211,34 @@ def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
         )
     progress.schema = SCHEMA
     return tensors, progress
+
+
+def check_rounds(progress: Progress, most: int, metric: str) -> None:
+    """Check that rounds are numbered from 0 on, and that messages and the best round are of these rounds.
+
+    Args:
+        most: rounds of the run. metric: what its validation measures.
+
+    Raises:
+        RunError: one line with what is wrong.
+    """
+    last = len(progress.rounds) - 1
+    if [entry.round for entry in progress.rounds] != list(range(last + 1)) or not 0 <= last <= most:
+        raise RunError(f"rounds: expected 0 to at most {most}, each once and in order; got {last + 1} rounds")
+    if progress.metric != metric:
+        raise RunError(f"metric: {printable(progress.metric)}; the run validates {metric}")
+    if not 0 <= progress.best_round <= last:
+        raise RunError(f"best_round: {progress.best_round} is not among rounds 0 to {last}")
+    for entry in progress.rounds:
+        figures = (entry.bytes_up, entry.bytes_down, entry.seconds, entry.num_survivors, entry.num_clipped)
+        measured = (entry.loss or 0.0, entry.valid or 0.0)
+        if min(figures) < 0 or not all(map(math.isfinite, measured)) or not 0 <= (entry.changed_levels or 0.0) <= 1:
+            raise RunError(
+                f"round {entry.round}: has a negative count, a figure that is not finite or a share outside 0..1"
+            )
+    for message in progress.entries:
+        if not 0 <= message.round <= last or message.num_bytes < 0:
+            raise RunError(f"messages: one of round {message.round} with {message.num_bytes} bytes in {last} rounds")
 
 
 def stands_at(path: Path) -> tuple[str, int]:

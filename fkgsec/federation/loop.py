@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -42,6 +42,8 @@ __all__ = [
     "run_federation",
     "run_identity",
 ]
+
+CheckLoaded: TypeAlias = Callable[[Mapping[str, Tensor], Progress], None]
 
 CHECKPOINT = "checkpoint.safetensors"
 BEFORE_END, KEPT_BEFORE_END = "before-end.safetensors", 4  # a state beside it, of so many rounds before the last one
@@ -277,29 +279,40 @@ class Federation:
         }
         checkpoint.save(path, packing.leaves(tree), progress, {"frame": transcript.frames, "note": transcript.notes})
 
-    def restore(self, path: Path, *, honest: bool = False) -> Progress:
+    def restore(self, path: Path, *, honest: bool = False, check: CheckLoaded | None = None) -> Progress:
         """Put a checkpoint's state back; returns where the run stands.
 
         Args:
             honest: it is of the run without the adversary, which has not begun.
+            check: called with the tensors and the progress before they are used; raises `RunError` to refuse them.
 
         Raises:
             RunError: it is damaged or of another run.
         """
         adversary = None if honest else self.adversary
         tensors, progress = checkpoint.load(path, run_identity(self.graph, self.options, adversary))
-        self.task.restore(packing.below("now.", tensors))
+        if check:
+            check(tensors, progress)
+        # The digest of a checkpoint has no key, so its content may be anything.
+        try:
+            checkpoint.check_rounds(progress, self.options.rounds, self.task.metric)
+            self._put_back(tensors, progress, adversary)
+        except (RunError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise RunError(f"{path}: damaged: {error}; delete it to start over") from error
+        return progress
+
+    def _put_back(self, tensors: Mapping[str, Tensor], progress: Progress, adversary: Adversary | None) -> None:
+        """Set the state of all parties. Raises `RunError`, `ValueError` or an error of torch if the tensors do not fit."""
+        whole, shared_only = self.task.snapshot(), self.task.snapshot(shared_only=True)
+        now = packing.below("now.", tensors)
+        packing.check_like(now, whole, "now")
+        self.task.restore(now)
         transcript = self.channel.transcript
         transcript.entries = list(progress.entries)
         transcript.frames = packing.frames_of(packing.view_below("frame.", tensors))
         transcript.notes = packing.frames_of(packing.below("note.", tensors))
         shared = self.recipe.shared
-        try:
-            self.exchange.restore(
-                {table: self.holdings(table) for table in shared}, packing.below("exchange.", tensors)
-            )
-        except RunError as error:
-            raise RunError(f"{path}: {error}") from error
+        self.exchange.restore({table: self.holdings(table) for table in shared}, packing.below("exchange.", tensors))
         for table in shared:
             self.orders.broadcast(0, table)
         self.task.load_trainer_state(packing.below("trainer.", tensors))
@@ -307,7 +320,16 @@ class Federation:
             adversary.load(packing.below("adversary.", tensors))
         best_tensors = packing.view_below("best.", tensors)
         self.best = Best.from_tensors(best_tensors, shared, self.parties) if best_tensors else None
-        return progress
+        if self.best is None:
+            if progress.finished:
+                raise RunError("the run is finished, and its best round is missing")
+            return
+        packing.check_like(self.best.final, whole, "best.final")
+        if self.best.trained:  # empty before the first round
+            packing.check_like(self.best.trained, shared_only, "best.trained")
+        for table, rows in self.best.started.items():
+            like = {party: self.task.rows(table, client).cpu() for client, party in enumerate(self.parties)}
+            packing.check_like(rows, like, f"best.started.{table}")
 
 
 def run_federation(
@@ -448,14 +470,18 @@ def load_result(
     make_transport: MakeTransport = Transport,
     released: Protection = NOTHING,
     adversary: Adversary | None = None,
+    check: CheckLoaded | None = None,
 ) -> Result_co:
-    """The result of a finished run, from its checkpoint; trains nothing. Arguments are those of `run_federation`.
+    """Load the result of a finished run from its checkpoint; trains nothing.
+
+    Args:
+        check: see `Federation.restore`. The other arguments are those of `run_federation`.
 
     Raises:
         RunError: the checkpoint is not there, damaged, of another run, or of one that is not finished.
     """
     federation = Federation(graph, options, make_transport, adversary)
-    progress = federation.restore(path)
+    progress = federation.restore(path, check=check)
     if not progress.finished:
         raise checkpoint.unfinished(path, progress)
     return _result(federation, progress, released)

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fkgsec.errors import RunError
 from fkgsec.exchange import Observed
 from fkgsec.exchange.parts import FilledRows, LazyTensors, Leaf
 from fkgsec.exchange.parts import below as below
@@ -38,6 +39,22 @@ def leaves(tree: Tree) -> dict[str, Leaf]:
         else:
             packed |= {f"{name}.{inner}": leaf for inner, leaf in leaves(value).items()}
     return packed
+
+
+def check_like(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str) -> None:
+    """Raise `RunError` unless tensors have the names, types and shapes of others, and all their values are finite."""
+    if tensors.keys() != like.keys():
+        wrong = sorted(tensors.keys() ^ like.keys())
+        raise RunError(f"{what}: {wrong[0]} is {'missing' if wrong[0] in like else 'unknown'}")
+    for name, tensor in tensors.items():
+        expected = like[name]
+        if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
+            raise RunError(
+                f"{what}.{name}: {tensor.dtype} of shape {list(tensor.shape)}; expected {expected.dtype} of shape "
+                f"{list(expected.shape)}"
+            )
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise RunError(f"{what}.{name}: has a value that is not finite")
 
 
 def whole(leaf: Leaf) -> Tensor:
