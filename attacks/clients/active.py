@@ -11,6 +11,9 @@ options.
 that were moved. `passive`: the score of the triple on the broadcast before the probe. `with passive`: both, in deviations. It is
 asked what `client-passive` is asked, of the triples of which it moved an end. Baseline: `names`.
 
+Limits: few probes leave few triples to ask about. With 20 probes of three hospitals the AUC was .953 [.610, .996] beside a
+baseline of .684, which decides nothing.
+
 `cost`: MRR that clients lose in the best round. `visibility`: the norm of the attacker's change in the round of the probe over
 the median of the others', as a server sees single uploads; 1 is a client like all.
 

@@ -100,7 +100,8 @@ class Answer(NamedTuple):
         if self.label == NO_EVIDENCE:
             return f"{measured}; an excess of {short(figure.visible_effect(self.compared))} would show"
         if self.label == INCONCLUSIVE:
-            return f"{measured}; {_what_decides(figure, self.compared)}"
+            remark = f"; {figure.remark}" if figure.remark else ""
+            return f"{measured}; {_what_decides(figure, self.compared)}{remark}"
         if self.label == NOT_APPLICABLE:
             known = "known without the messages of the rounds" if figure.estimate.value else "there is nothing to find"
             return f"{measured}; {known}"
@@ -255,7 +256,7 @@ def _larger(answer: Answer, verdict: Verdict) -> str:
     most = max(others, key=lambda figure: figure.estimate.value, default=shown)
     if shown.reason is not None or most.baseline is None or short(most.estimate) <= short(shown.estimate):
         return ""
-    return f"; {most.threat_model} reaches {short(most.estimate)}, {short(most.baseline)} of it without the messages"
+    return f"; {most.threat_model} reaches {short(most.estimate)}, without the messages {short(most.baseline)}"
 
 
 def _adversary_line(figure: Figure) -> str:
@@ -268,10 +269,14 @@ def _adversary_line(figure: Figure) -> str:
 
 
 def _what_decides(figure: Figure, compared: int) -> str:
-    """State how many times the items would let an effect of the smallest size of interest show, or that it takes seeds."""
+    """State how many times the items would let an effect of the smallest size of interest show, or what else is missing."""
+    effect, smallest = figure.visible_effect(compared), SMALLEST_SHARE * figure.room
+    if effect <= smallest and not figure.planted_items:
+        return "no test of the attack plants a signal that this measure finds"
+    if effect <= smallest:
+        return f"the attack is known to find signals in {figure.planted_items:,} items or more; these are {figure.estimate.n:,}"
     if figure.estimate.method.endswith(" seeds"):
         return "more trainings would decide (--seeds)"
-    effect, smallest = figure.visible_effect(compared), SMALLEST_SHARE * figure.room
     times = math.ceil((effect / smallest) ** 2) if smallest else 0
     return f"{max(times, 2)} times the {figure.estimate.n:,} items would decide"
 

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.outcomes import of_mean
+from fkgsec.attacks.planted import PLANTED_ITEMS
 from fkgsec.attacks.questions import QUESTIONS
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.estimate import Estimate, exact, proportion
@@ -48,6 +49,12 @@ def figure(low: float, value: float, high: float, base: float | None, **more: An
     )
 
 
+@pytest.fixture(autouse=True)
+def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for attack, items in (("edges", {"auc": 50}), ("x", {"error": 50}), ("fewer", {"auc": 51})):
+        monkeypatch.setitem(PLANTED_ITEMS, attack, items)
+
+
 def of(*figures: Figure) -> Record:
     return msgspec.structs.replace(read_record(RECORD), figures=list(figures))
 
@@ -62,6 +69,9 @@ def of(*figures: Figure) -> Record:
         (figure(0.4, 0.55, 0.7, 0.5), "INCONCLUSIVE"),
         (figure(0.49, 0.5, 0.51, 0.5), "NO EVIDENCE"),
         (figure(0.27, 0.3, 0.32, 0.5), "NO EVIDENCE"),
+        (figure(0.49, 0.5, 0.51, 0.5, attack="fewer"), "INCONCLUSIVE"),
+        (figure(0.49, 0.5, 0.51, 0.5, attack="none"), "INCONCLUSIVE"),
+        (figure(0.6, 0.7, 0.8, 0.5, attack="none"), "LEAKS"),
         (figure(0.9, 1.0, 1.0, 1.0), "NOT APPLICABLE"),
         (figure(0.1, 0.2, 0.3, 0.5, attack="x", metric="error", less_is_worse=True, attainable=0.0), "LEAKS"),
         (figure(0.58, 0.6, 0.61, 0.5, attack="x", metric="error", less_is_worse=True, attainable=0.0), "NO EVIDENCE"),
@@ -189,7 +199,7 @@ def test_an_adversary_that_reaches_more_with_less_excess_is_named() -> None:
     added = figure(0.6, 0.65, 0.7, 0.5)
     more = figure(0.9, 0.95, 0.97, 0.92, threat_model="identifiers")
     assert (
-        "; identifiers reaches .950, .920 of it without the messages"
+        "; identifiers reaches .950, without the messages .920"
         in verdict_sheet(verdict_of([added, more]), "V").notes[0]
     )
     assert "reaches" not in verdict_sheet(verdict_of([added]), "V").notes[0]
