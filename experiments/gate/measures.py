@@ -167,7 +167,7 @@ def _attack_reach(run: Finished, question: Question, *, key: str, advantage: boo
         return Reach(guess, most, remark)
     hidden = parse_defense(run.record.spec.defense).psu is not None and not THREAT_MODELS[one.threat_model].identifiers
     if most is not None and one.baseline and not hidden:
-        remark = remark or f"of {most:.4f}, it guesses {guess:.4f} without embeddings"
+        remark = remark or f"its baseline is {guess:.4f} of at most {most:.4f}"
         most = max(most - guess, 0.0)
     return Reach(-1.0, most, remark)
 
