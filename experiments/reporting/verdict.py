@@ -63,6 +63,7 @@ PAIRED = (
     "alignment reveals, so it changes with psu. "
     "Differences compare the measured values on the same items, corrected for their number."
 )
+MOST_TIMES = 100  # more items than this many times those of the run are no advice
 MOST_LETTERS = 28  # of a reason in a table; longer reasons are printed below it
 DIFFERENCES = {
     "≥": "(≥ x): a difference of x would show.",
@@ -304,6 +305,8 @@ def _what_decides(figure: Figure, compared: int) -> str:
         return "more trainings would decide (--seeds)"
     # The visible effect shrinks with the square root of the number of items.
     times = math.ceil((effect / smallest) ** 2) if smallest else 0
+    if times > MOST_TIMES and figure.baseline is not None:
+        return f"the baseline leaves {short(figure.room)} to gain, which is too little to show"
     return f"{max(times, 2)} times the {figure.estimate.n:,} items would decide"
 
 

@@ -248,6 +248,24 @@ def test_an_inconclusive_answer_names_the_items_that_would_decide() -> None:
     assert "an excess of .0" in answer.about
 
 
+def test_a_baseline_near_the_upper_bound_calls_for_no_thousands_of_items() -> None:
+    """It once said that 3984 times the items would decide, where the baseline was .996 of 1."""
+    near = msgspec.structs.replace(figure(0.979, 0.996, 1.0, 0.996), estimate=proportion(269, 270))
+    (answer,) = verdict_of([near]).answers
+    assert answer.label == "INCONCLUSIVE"
+    assert answer.about.endswith("the baseline leaves .004 to gain, which is too little to show")
+
+
+def test_what_no_planted_signal_shows_is_inconclusive_and_says_why() -> None:
+    for attack, why in (
+        ("fewer", "in 51 items or more; these are 50"),
+        ("none", "no test of the attack plants a signal"),
+    ):
+        (answer,) = verdict_of([figure(0.49, 0.5, 0.51, 0.5, attack=attack)]).answers
+        assert answer.label == "INCONCLUSIVE"
+        assert why in answer.about
+
+
 def test_every_metric_of_an_attack_answers_a_question() -> None:
     for name, attack in ATTACKS.items():
         assert set(attack.questions) >= set(attack.leading), name
