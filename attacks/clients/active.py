@@ -11,6 +11,9 @@ Inference methods: `displacement`, the cosine of the other end's change to the m
 averaged over the moved ends. `passive`, the score of the triple on the broadcast before the probe. `with passive`, both,
 standardized. The questions are those of `client-passive`, for triples of which it moved an end. Baseline: `names`.
 
+Limits: few probes leave few triples to ask about. With 20 probes of three hospitals the AUC was .953 [.610, .996] beside a
+baseline of .684, which decides nothing.
+
 `cost`: MRR that clients lose in the best round. `visibility`: norm of the attacker's change in the round of the probe over the
 median of the others', as a server sees single uploads; 1 is an inconspicuous client.
 

@@ -187,7 +187,7 @@ def _attack_reach(run: Finished, question: Question, *, key: str, advantage: boo
         parse_defense(run.record.spec.defense).psu is not None and not THREAT_MODELS[figure.threat_model].identifiers
     )
     if most is not None and figure.baseline and not hidden:
-        remark = remark or f"of {most:.4f}, it guesses {guess:.4f} without embeddings"
+        remark = remark or f"its baseline is {guess:.4f} of at most {most:.4f}"
         most = max(most - guess, 0.0)
     return Reach(-1.0, most, remark)
 

@@ -174,7 +174,7 @@ def _within_reach(verdict: Verdict, least: float, remark: str | None) -> tuple[S
         return "fail", f"{shown} {most} {allowed}; a larger sample would not change this"
     # The attack may do worse than a guess; the adversary would then guess.
     if least > verdict.allowed:
-        guess = f"without embeddings the same adversary guesses {show(least, verdict.kind)}, which lies above {allowed}"
+        guess = f"its baseline is {show(least, verdict.kind)}, which lies above {allowed}"
         return "fail", f"{shown} by the attack, but {guess}"
     if attainable is not None and attainable <= verdict.allowed:
         return "vacuous", (
@@ -259,7 +259,7 @@ def _verdict(
         figure = over_seeds(figures)
         status = judge(figure, bound, limit.allowed)
         above, at = ("above", "most") if bound == "max" else ("below", "least")
-        relation = {"inconclusive": "straddles", "pass": f"is at {at}"}.get(status, f"lies {above}")
+        relation = {"inconclusive": "includes", "pass": f"is at {at}"}.get(status, f"lies {above}")
         message = f"{show_figure(figure, kind)} {relation} {show(limit.allowed, kind)}"
         if status == "inconclusive":
             message += f": {what_would_settle(figures, limit.allowed, MEASURES[limit.measure].items)}"
@@ -316,7 +316,7 @@ def what_would_settle(figures: Sequence[Estimate], allowed: float, items: str) -
         deviation = seeds_half * math.sqrt(seeds) / float(stats.t.ppf(0.975, seeds - 1))
         for count in range(seeds + 1, _MOST_SEEDS + 1):
             if float(stats.t.ppf(0.975, count - 1)) * deviation / math.sqrt(count) <= wanted:
-                return f"about {count - seeds} more seeds (now {seeds}) would settle it, if mean and spread stay"
+                return f"about {count - seeds} more seeds (now {seeds}) would decide, if mean and spread stay"
         return f"more than {_MOST_SEEDS:,} seeds would be needed; move the limit"
     enough = seeds_half < gap
     # Leave half of the gap to further seeds.
@@ -325,7 +325,7 @@ def what_would_settle(figures: Sequence[Estimate], allowed: float, items: str) -
         half = (items_low + items_high) / 2
         item_half = half * math.sqrt(allowed * (1 - allowed) / (figure.value * (1 - figure.value)))
     more = max(1, math.ceil(size * (item_half**2 / left - 1)))
-    return f"about {more:,} more {items}{'' if enough else ' and more seeds'} (now {size:,}) would settle it, if the figure stays"
+    return f"about {more:,} more {items}{'' if enough else ' and more seeds'} (now {size:,}) would decide, if the figure stays"
 
 
 def show(value: float, kind: Kind) -> str:

@@ -63,6 +63,8 @@ PAIRED = (
     "alignment reveals, so it changes with psu. "
     "Differences compare the measured values on the same items, corrected for their number."
 )
+# More items than this many times those of the run are no advice.
+MOST_TIMES = 100
 # Letters of a reason in a table; longer reasons are printed below it.
 MOST_LETTERS = 28
 DIFFERENCES = {
@@ -105,7 +107,8 @@ class Answer(NamedTuple):
         if self.label == NO_EVIDENCE:
             return f"{measured}; an excess of {short(figure.visible_effect(self.compared))} would show"
         if self.label == INCONCLUSIVE:
-            return f"{measured}; {_what_decides(figure, self.compared)}"
+            remark = f"; {figure.remark}" if figure.remark else ""
+            return f"{measured}; {_what_decides(figure, self.compared)}{remark}"
         if self.label == NOT_APPLICABLE:
             reason = "known without the messages of the rounds" if figure.estimate.value else "there is nothing to find"
             return f"{measured}; {reason}"
@@ -297,12 +300,18 @@ def _adversary_line(figure: Figure) -> str:
 
 
 def _what_decides(figure: Figure, compared: int) -> str:
-    """State how many times more items would show the smallest effect of interest, or that more trainings are needed."""
+    """State how many times more items would show the smallest effect of interest, or what else is missing."""
+    effect, smallest = figure.visible_effect(compared), SMALLEST_SHARE * figure.room
+    if effect <= smallest and not figure.planted_items:
+        return "no test of the attack plants a signal that this measure finds"
+    if effect <= smallest:
+        return f"the attack is known to find signals in {figure.planted_items:,} items or more; these are {figure.estimate.n:,}"
     if figure.estimate.method.endswith(" seeds"):
         return "more trainings would decide (--seeds)"
-    effect, smallest = figure.visible_effect(compared), SMALLEST_SHARE * figure.room
     # The visible effect shrinks with the square root of the number of items.
     times = math.ceil((effect / smallest) ** 2) if smallest else 0
+    if times > MOST_TIMES and figure.baseline is not None:
+        return f"the baseline leaves {short(figure.room)} to gain, which is too little to show"
     return f"{max(times, 2)} times the {figure.estimate.n:,} items would decide"
 
 

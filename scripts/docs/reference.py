@@ -40,7 +40,7 @@ from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import all_tasks
 from fkgsec.federation.recipes import Recipe, algorithms_of
 from fkgsec.federation.settings import fields_of as settings_of
-from scripts.docs.attack_tests import NULL, PLANTED, TESTS, attack_tests
+from scripts.docs.attack_tests import NULL, PLANTED, TESTS, attack_tests, planted_items
 from scripts.docs.threat_pictures import draw
 
 ROOT = Path(__file__).parents[2]
@@ -217,12 +217,18 @@ def attacks_page() -> Iterator[str]:
     yield "\n## What each attack can find\n"
     yield (
         "Every attack is tested twice: it finds a planted signal of the strength below, and it finds nothing in the null. "
-        "An attack may miss weaker signals."
+        "An attack may miss weaker signals. A verdict says `NO EVIDENCE` only of as many items as the planted signal has, "
+        "or more."
     )
     yield from table(
-        ("attack", "finds", "finds nothing in"),
+        ("attack", "finds", "items", "finds nothing in"),
         (
-            (f"[`{name}`](#{name})", *("; ".join(test.about for test in kinds[kind]) for kind in (PLANTED, NULL)))
+            (
+                f"[`{name}`](#{name})",
+                "; ".join(test.about for test in kinds[PLANTED]),
+                ", ".join(f"`{metric}` {count:,}" for metric, count in planted_items(kinds[PLANTED]).items()),
+                "; ".join(test.about for test in kinds[NULL]),
+            )
             for name, kinds in sorted(tests.items())
         ),
     )

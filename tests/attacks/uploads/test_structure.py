@@ -68,7 +68,7 @@ def test_columns_of_a_profile_by_a_naive_loop() -> None:
         )
 
 
-@pytest.mark.planted("structure", "60 rows moved by one step: more than 70% named")
+@pytest.mark.planted("structure", "60 rows moved by one step: more than 70% named", {"err": 60})
 def test_rows_of_another_space_are_named_by_their_place(moved_apart) -> None:
     found = figures(moved_apart())
     one = found["victim", "profiles"]

@@ -160,7 +160,7 @@ def test_an_adversary_may_ignore_what_it_saw(finished: Finished) -> None:
     )
     assert (below.status, below.measured) == ("fail", proportion(1, 100))
     assert below.message == (
-        "0.0100 [0.0018, 0.0545] by the attack, but without embeddings the same adversary guesses 0.3000, which lies above 0.2000"
+        "0.0100 [0.0018, 0.0545] by the attack, but its baseline is 0.3000, which lies above 0.2000"
     )
     assert (above.status, above.measured) == ("pass", proportion(1, 100))
     assert above.reached_by == worse.by is not None
@@ -345,7 +345,7 @@ def test_the_advice_would_settle_it(right: int, count: int, allowed: float) -> N
     assert judge(figure, "max", allowed) == "inconclusive"
     advice = what_would_settle([figure], allowed, "triples")
     more = int(advice.split()[1].replace(",", ""))
-    assert advice == f"about {more:,} more triples (now {count:,}) would settle it, if the figure stays"
+    assert advice == f"about {more:,} more triples (now {count:,}) would decide, if the figure stays"
     enough, fewer = count + 1.1 * more, count + 0.9 * more
     assert judge(proportion(right / count * enough, round(enough)), "max", allowed) == (
         "pass" if right / count < allowed else "fail"
@@ -358,7 +358,7 @@ def test_the_advice_on_seeds_and_where_none_helps() -> None:
     assert judge(over_seeds(narrow), "max", 0.32) == "inconclusive"
     advice = what_would_settle(narrow, 0.32, "triples")
     more = int(advice.split()[1])
-    assert advice == f"about {more} more seeds (now 3) would settle it, if mean and spread stay"
+    assert advice == f"about {more} more seeds (now 3) would decide, if mean and spread stay"
     assert 2 <= more <= 6
     wide = [Estimate(value, value - 0.1, value + 0.1, 100, "wilson") for value in (0.2, 0.4)]
     assert "more triples and more seeds (now 100)" in what_would_settle(wide, 0.35, "triples")
