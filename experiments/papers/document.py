@@ -141,6 +141,7 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
         average: over clients, as the paper's code does: "items" weighs clients by test items, "clients" equally; None: as in
             records.
         attack: attack every cell after its training. seeds: ours. also: further metrics to show.
+        divisions: "by seed" divides the data anew for each seed; "one" keeps the division of seed 0.
         forget: see `Asked`. unlearning: settings of all unlearned rows.
     """
 
@@ -153,6 +154,7 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
     average: Average | None = None
     attack: bool = False
     seeds: tuple[int, ...] = (0,)
+    divisions: Literal["one", "by seed"] = "one"
     also: tuple[Metric, ...] = ()
     forget: Literal["published"] | float = "published"
     unlearning: Settings = Settings()

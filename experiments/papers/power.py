@@ -129,7 +129,7 @@ def _expected(judged: Judged, parts: Sequence[Comparison], costs: Costs, num_see
             interval = with_intervals([*measured, planned], judged.claim.metric)[-1]
             sides.append(reading_of(interval, judged.smallest))
         readings.add(together(sides))
-    return readings.pop() if len(readings) == 1 else "undecided"
+    return together(readings)
 
 
 def order_by_claims(

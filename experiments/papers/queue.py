@@ -66,7 +66,7 @@ def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) ->
         for cell in sorted(cells, key=lambda cell: columns.index(cell.column)):
             for spec in cell.candidates:
                 if seed not in results.of_spec(cell, spec):
-                    left.setdefault((spec.replace(seed=seed), cell.asked), cell)
+                    left.setdefault((cell.with_seed(spec, seed), cell.asked), cell)
     return [(cell, spec) for (spec, _), cell in left.items()]
 
 
@@ -131,7 +131,7 @@ def _missing(cell: Cell, first: int, results: Results, num_seeds: int) -> Iterat
     for seed in fresh[: max(0, num_seeds - len(whole))]:
         for spec, records in zip(cell.candidates, by_candidate, strict=True):
             if seed not in records:
-                yield spec.replace(seed=seed)
+                yield cell.with_seed(spec, seed)
 
 
 def folder_name(spec: RunSpec, asked: Asked | None = None) -> str:

@@ -59,6 +59,7 @@ class Cell(NamedTuple):
         same_as: the row that provides the runs, and why; empty without one. trained: the row that has the settings.
         victim, leak: select an attack's figures, see `Row` and `Column`. attack: whether runs are attacked.
         asked: in an unlearning table, what is made of the candidates' runs. level, triples: see `Column`.
+        divided_by_seed: whether each seed divides the data anew, see `Document.divisions`.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Cell(NamedTuple):
     trained: str = ""
     average: Average = "items"
     attack: bool = False
+    divided_by_seed: bool = False
 
     @property
     def other_data(self) -> str:
@@ -91,6 +93,10 @@ class Cell(NamedTuple):
     def spec(self) -> RunSpec | None:
         """The first candidate; None if nothing can be run."""
         return self.candidates[0] if self.candidates else None
+
+    def with_seed(self, spec: RunSpec, seed: int) -> RunSpec:
+        """Return the spec of one of the candidates' runs with this seed."""
+        return spec.replace(seed=seed, **{"split_seed": seed} if self.divided_by_seed else {})
 
     def choice(self, spec: RunSpec) -> str:
         """A candidate's value of the option `chosen`, as text."""
@@ -331,7 +337,7 @@ def _cell(place: str, row: Row, column: Column, document: Document, last: Settin
         f"{row.baseline} {column.name}" if row.baseline else "", missing, row.shown, chosen,
         f"trained as {trained.name}: {row.why}" if row.same_as else "", row.victim, column.leak, asked, column.level,
         column.triples, trained.name, row.average or document.average or ("clients" if of_graphs else "items"),
-        document.attack,
+        document.attack, document.divisions == "by seed",
     )  # fmt: skip
 
 

@@ -1,9 +1,9 @@
-"""The clients of a federation alone: same data, model, seed and rounds, but nothing is exchanged.
+"""Training of a federation's clients alone: same data, model, seed and rounds, but no exchange.
 
-    alone = train_alone(record, graph, Path("runs/fede"), observe=unobserved)   # or read back, if it is there
-    gains(record, alone.record)["all"]                                               # what joining is worth
+    alone = train_alone(record, graph, Path("runs/fede"), observe=unobserved)   # or read back if it exists
+    gains(record, alone.record)["all"]                                               # gain from joining
 
-A run of the clients alone lies beside the runs that it belongs to, and one serves all defenses and algorithms.
+A run of the clients alone lies next to the runs that it is compared with. One such run serves all defenses and algorithms.
 """
 
 from __future__ import annotations
@@ -29,10 +29,15 @@ def exchanges(spec: RunSpec) -> bool:
 
 
 def alone_spec(spec: RunSpec) -> RunSpec:
-    """Return the spec of the same clients alone, without defense and attacks; settings that they do not have are left out."""
+    """Return the spec of the same clients alone, without defense and attacks.
+
+    Args:
+        spec: the spec of the federation. Settings that training alone does not have are left out.
+    """
     recipes = algorithms_of(spec.task)
     algorithm = next(name for name, recipe in recipes.items() if not recipe.shared and not recipe.pooled)
     settings = {name: value for name, value in spec.settings.given().items() if recipes[algorithm].has(name)}
+    # Options of attacks return to their defaults, so that one training serves all attacks.
     of_attacks = set(spec.attacks_type.__struct_fields__) - set(spec.options_type.__struct_fields__)
     defaults = {name: getattr(type(spec)(), name) for name in (*of_attacks, "attack_seed")}
     options: Any = spec.settled()
@@ -41,14 +46,25 @@ def alone_spec(spec: RunSpec) -> RunSpec:
 
 
 def alone_folder(spec: RunSpec, data: Any, run: Path) -> Path:
-    """Return the folder beside a run in which its clients are trained alone; `data` have a name and a hash."""
+    """Return the folder, next to a run's, for training its clients alone.
+
+    Args:
+        data: the clients' data, or anything with its name and hash.
+        run: folder of the run.
+    """
     return run.absolute().parent / default_folder(alone_spec(spec), data).name
 
 
 def find_alone(record: Record, run: Path) -> Path | None:
-    """Return the folder beside a run that has a finished run of the same clients alone; None without one."""
+    """Return the folder, next to a run's, with a finished run of the same clients alone; None if there is none.
+
+    Args:
+        record: record of the run.
+        run: folder of the run.
+    """
     if not exchanges(record.spec):
         return None
+    # Compare what training reads; the device and options of attacks may differ.
     options = alone_spec(record.spec).settled().federation_options()
     for file in sorted(run.absolute().parent.glob(f"*/{SPEC_FILE}")):
         try:
@@ -70,11 +86,16 @@ def train_alone(
     at_once: int = 1,
     make_task: MakeTask | None = None,
 ) -> Finished:
-    """Train the clients of a run alone, beside it. A finished training is read back, and a killed one continues.
+    """Train the clients of a run alone, next to it. A finished training is read back, and an interrupted one continues.
 
     Args:
-        record, graph, run: record, data and folder of the run.
-        observe: gives a training its observer. checkpoint_every_s, at_once, make_task: see `execute`.
+        record: record of the run.
+        graph: data of the run.
+        run: folder of the run.
+        observe: gives a training its observer.
+        checkpoint_every_s: see `execute`.
+        at_once: see `execute`.
+        make_task: see `execute`.
 
     Raises:
         RunError: the folder cannot be written, or another process trains there.

@@ -25,13 +25,12 @@ _RISING = ("hits@1", "hits@3", "hits@5", "hits@10")
 _ROUNDED = 1e-6
 PROSE = 128  # columns of a page's paragraphs
 LIMITS = (
-    "Records are not signed: whoever can write one can write any figure into it. What is checked is that a record has "
-    "the digest of its words (those of before have none), that it names a commit and its checkout had no changes, that its "
-    "run came to the end that its settings name and no further, that it keeps the round that validation found best, that "
-    "figures are shares, in the order that their names have, and none of all clients beyond what each reached, that "
-    "records of one data set are of the same data, and that no two seeds have the same losses. Which seeds were run, and "
-    "which of these are in the folder, nobody can check; a division of the data by any seed counts, and so do draws of "
-    "either generator."
+    "Records are not signed: you can write any figure into one. These are the checks. A record has the digest of its "
+    "content (older records have none). It names a commit, and its checkout had no changes. Its run ended at the round "
+    "that its settings name, and the best round is the one with the best validation. Figures are shares, rise from hits@1 to "
+    "hits@10, and no average over clients is above every client's figure. Records of one data set have the same data, and no "
+    "two seeds have the same losses. Nobody can check which seeds were run and which of them are in the folder. A division "
+    "of the data by any seed counts, and so does either random generator."
 )
 """Checks of the records behind a page, in its words."""
 

@@ -86,7 +86,8 @@ class Comparison(NamedTuple):
     """A comparison that a claim makes, before any run.
 
     Attributes:
-        test: the test that it is part of. full: whether it is at the paper's own settings, on the paper's data.
+        test: the test that it is part of; `together` combines its pairs.
+        full: whether it is at the paper's own settings, on the paper's data.
         sides: two cells each, and the share of the second that the first must exceed. Unlearning has two: forget and test scores.
         printed: for each side, `Pair.excess` of the paper's figures; -inf if the printed bytes are too many.
     """
@@ -170,11 +171,11 @@ class Judged(NamedTuple):
 
     @property
     def readings(self) -> list[Reading]:
-        """The reading of each test that decides: that of its pairs if they agree."""
+        """The reading of each test that decides: for the claim if all its pairs are, against it if one is."""
         by_test = dict[str, set[Reading]]()
         for pair in self.full:
             by_test.setdefault(pair.test, set()).add(pair.reading)
-        return [next(iter(readings)) if len(readings) == 1 else "undecided" for readings in by_test.values()]
+        return [together(readings) for readings in by_test.values()]
 
 
 def read_claims(path: Path = CLAIMS_FILE) -> tuple[Claim, ...]:
@@ -357,9 +358,20 @@ def compare(claim: Claim, first: Cell, second: Cell, share: float, runs: Sequenc
     by_seed = np.array([one.value - share * other.value for one, other in pairs]) + claim.within
     both = over_seeds(figures[0]), over_seeds(figures[1])
     paired = [(one, other) for one, other in zip(*items, strict=True) if one is not None and other is not None]
-    if len(paired) == len(by_seed) and len({data_hash(run) for of_cell in runs for run in of_cell}) == 1:
-        variance, num_items = paired_variance(paired, claim.metric, share, first.average), sum(paired[0][0].counts)
-        return Compared(*both, by_seed, variance, f"{num_items:,} test items, paired", num_items)
+    divisions = [data_hash(run) for run in runs[0]]
+    if len(paired) == len(by_seed) and divisions == [data_hash(run) for run in runs[1]]:
+        # Each division of the data has test items of its own; the mean over seeds weighs it by its seeds.
+        variance, num_items = 0.0, 0
+        for division in dict.fromkeys(divisions):
+            of_division = [
+                pair for pair, its_division in zip(paired, divisions, strict=True) if its_division == division
+            ]
+            weight = len(of_division) / len(paired)
+            variance += weight**2 * paired_variance(of_division, claim.metric, share, first.average)
+            num_items += sum(of_division[0][0].counts)
+        number = len(set(divisions))
+        unit = f"{num_items:,} test items{f' of {number} divisions' if number > 1 else ''}, paired"
+        return Compared(*both, by_seed, variance, unit, num_items)
     # As if the test items were independent, which is wider than a paired comparison.
     halves = [math.hypot((one.high - one.low) / 2, share * (other.high - other.low) / 2) for one, other in pairs]
     variance = float(np.mean(np.square(halves))) / critical_value() ** 2

@@ -86,6 +86,14 @@ def test_cells_that_share_a_run_share_it_and_every_candidate_is_one(tmp_path: Pa
         wanted_runs([experiment_of(tmp_path)], Results(), ALL, num_seeds=1, only="nothing")
 
 
+def test_each_seed_divides_the_data_anew_if_the_table_says_so(tmp_path: Path) -> None:
+    for divisions, split_seeds in (("one", {0}), ("by seed", {0, 1, 2})):
+        table = experiment_of(tmp_path, f"{TABLE}divisions: {divisions}\n")
+        jobs = wanted_runs([table], Results(), tmp_path, num_seeds=3, only="FedE two")
+        assert {job.spec.seed for job in jobs} == {0, 1, 2}
+        assert {job.spec.split_seed for job in jobs} == split_seeds
+
+
 def test_an_attacked_run_serves_cells_that_need_no_attack(tmp_path: Path) -> None:
     attacked = TABLE.replace("title:", "attack: true\ntitle:").replace("clients: 2", "clients: 2, leak: [1.0]")
     plain, other = experiment_of(tmp_path), experiment_of(tmp_path, attacked, "attacked")

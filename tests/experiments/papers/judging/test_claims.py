@@ -23,6 +23,7 @@ from fkgsec.experiments.papers.judging.claims import (
     read_claims,
     reading_of,
     smallest_difference,
+    together,
     with_intervals,
 )
 from fkgsec.experiments.papers.judging.claims_page import page_lines
@@ -214,6 +215,29 @@ def test_a_claim_is_decided_wrongly_in_at_most_5_percent_of_draws(
     assert times <= 50
 
 
+@pytest.mark.parametrize(
+    ("truths", "wrong"), [((MEDIAN, MEDIAN, MEDIAN), "does not hold"), ((MEDIAN, MEDIAN, 0.0), "holds")]
+)
+def test_a_claim_of_being_above_three_rows_is_decided_wrongly_in_at_most_5_percent_of_draws(
+    truths: tuple[float, ...], wrong: Outcome
+) -> None:
+    """1,000 draws of nine tests of three pairs, which share the first row's run."""
+    rng, times = np.random.default_rng(0), 0
+    figure = Estimate(0.4, 0.4, 0.4, 400, "x")
+    for _ in range(1000):
+        compared = list[Compared]()
+        for _ in range(9):
+            first, first_seeds = rng.exponential(0.1, 400), rng.normal(0, OTHER_DEVIATION, 5)
+            for truth in truths:
+                items = first - rng.exponential(0.1, 400)
+                by_seed = truth + items.mean() + first_seeds + rng.normal(0, OTHER_DEVIATION, 5)
+                compared.append(Compared(figure, figure, by_seed, float(items.var(ddof=1)) / 400, "items"))
+        readings = [reading_of(excess, MEDIAN / 2) for excess in with_intervals(compared, "mrr")]
+        tests = [together(readings[start : start + 3]) for start in range(0, 27, 3)]
+        times += outcome_of(tests, num_wanted=9) == wrong
+    assert times <= 50
+
+
 @pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(("truth", "wrong"), [(MEDIAN, "against"), (0.0, "for")])
 def test_a_pair_is_read_wrongly_in_at_most_5_percent_of_draws(seeds: int, truth: float, wrong: Reading) -> None:
@@ -285,7 +309,36 @@ def test_pairs_with_one_second_run_are_one_test(table: Experiment, records: dict
     both = claim_of(pairs=(ROWS, ("TransE Local", "TransE FedE")))
     (judged,) = judge_claims([both], [table], made)
     assert [pair.reading for pair in judged.pairs] == ["for", "against"]
-    assert judged.readings == ["undecided"]
+    assert judged.readings == ["against"]  # a row below one of two baselines is not above both
+    (alone,) = judge_claims([both], [table], made[:2])
+    assert alone.readings == ["for"]
+
+
+def test_each_division_has_its_own_test_items(table: Experiment, records: dict[str, Record]) -> None:
+    """Three divisions of equally many items, the first with two seeds: weights of 1/2, 1/4 and 1/4."""
+    rng, made, differences = np.random.default_rng(0), list[Record](), list[np.ndarray]()
+    for seed in range(4):
+        ranks = drawn_ranks(0.8, 0.02, rng)
+        differences.append((1 / ranks[0] - 1 / ranks[1])[:, 0])
+        for name, of_run in zip(("fedr", "fede"), ranks, strict=True):
+            record = with_ranks(records[name], of_run, seed)
+            data = msgspec.structs.replace(record.data, hash=record.data.hash if seed < 2 else f"division {seed}")
+            spec = record.spec.replace(split_seed=0 if seed < 2 else seed)
+            made.append(msgspec.structs.replace(record, data=data, spec=spec))
+    (judged,) = judge_claims([claim_of()], [table], made)
+    (pair,) = judged.pairs
+    assert pair.excess.method == "13,380 test items of 3 divisions, paired; 4 seeds"
+    counts = [sizes["test"] for sizes in records["fedr"].data.clients.values()]
+
+    def variance(items: np.ndarray) -> float:
+        parts = np.split(items, np.cumsum(counts)[:-1])
+        return sum((len(part) / len(items)) ** 2 * part.var(ddof=1) / len(part) for part in parts)
+
+    expected = (
+        variance((differences[0] + differences[1]) / 2) / 4 + (variance(differences[2]) + variance(differences[3])) / 16
+    )
+    assert pair.compared is not None
+    assert pair.compared.items == pytest.approx(expected)
 
 
 def test_reduced_runs_decide_nothing() -> None:
