@@ -8,6 +8,7 @@ Printed figures are those of `experiments/specs`, which a test compares with the
 
 from __future__ import annotations
 
+import functools
 import random
 import sys
 from collections.abc import Sequence
@@ -53,6 +54,7 @@ def printed(table: str, row: str, column: str, metric: Any = "mrr") -> float:
     raise LookupError(f"{table} has no {metric} of {row}, {column}")
 
 
+@functools.cache
 def _experiment(table: str) -> Experiment:
     return read_experiment(find_experiment(table))
 
@@ -146,6 +148,7 @@ def expected_by_tenth(n: int) -> list[float]:
     return by_tenth(np.log(n / np.arange(1, n + 1)))
 
 
+@functools.cache
 def leak_shares() -> dict[int, float]:
     """Return the share of test triples that are in their own client's train split, by number of clients, from committed
     records.

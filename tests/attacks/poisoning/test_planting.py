@@ -27,10 +27,6 @@ def test_ranks_are_those_of_a_naive_loop(federate) -> None:
         assert rank == pytest.approx(1 + len(better), abs=0.51)  # ties stand in the middle
 
 
-class PutByHand(Adversary):
-    """Does nothing in a run; its result is changed afterwards."""
-
-
 def planted_by_hand(graph, options, adversary: Adversary, **given: object) -> KgeResult:
     """The run as it is, with the rows of the poison's heads such that their tails are nearest; one tail for each head."""
     result = run_federation(graph, options)

@@ -54,11 +54,6 @@ def flip(data: bytes, place: int = -1) -> bytes:
     return data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
 
 
-def collector(session, stage: Stage):
-    """What the server knows when the messages of a stage arrive."""
-    return session.cohort.setting if stage is Stage.ADVERTISE else session.server
-
-
 # Headers: replay, duplicates, strangers, order.
 
 
