@@ -18,6 +18,16 @@ if not torch.cuda.is_available():
 gc.set_threshold(50_000, 20, 20)  # with all modules of a session loaded, the usual collections take a tenth of the time
 
 
+def pytest_configure() -> None:
+    """Give each worker of pytest-xdist one thread: workers share the cores, and small arrays gain nothing from more."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        torch.set_num_threads(1)
+        if importlib.util.find_spec("numba"):  # which a lent machine has not
+            import numba
+
+            numba.set_num_threads(1)
+
+
 def pytest_collection_finish() -> None:
     """Leave what was imported until now out of all collections."""
     gc.freeze()

@@ -55,7 +55,6 @@ def residuals(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
 
     Args:
         audited: float `[n]`.
-        runs: the auditor's runs.
 
     Returns:
         Residuals of the audited values, and of each run.
@@ -77,7 +76,6 @@ def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
 
     Args:
         audited: float `[n]`.
-        runs: the auditor's runs.
     """
     residual, others = residuals(audited, runs)
     return np.abs(residual), Runs(np.abs(others.values), runs.trained_on)
@@ -86,9 +84,9 @@ def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
 def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
     """Return the excess of the highest differences to retrained runs over their own mean, beyond that of retrained runs.
 
-    Take each triple's difference to the mean of the (other) runs that never saw it, minus the mean of these over the forgotten
-    triples, in units of the runs' standard deviation. Of it, take what exceeds 1, and average over the forgotten triples.
-    Compare with the same of each run. Read the result one-sided.
+    Take each triple's difference to the mean of the (other) runs that never saw it. Subtract the mean of these over the
+    forgotten triples, and divide by the runs' standard deviation. Of it, take what exceeds 1, and average over the forgotten
+    triples. Compare with the same of each run. Read the result one-sided.
 
     Args:
         audited, runs, forgotten: as in `paired_difference`.
@@ -141,7 +139,6 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: 
 
     Args:
         audited: float `[n]`.
-        runs: the auditor's runs.
         forgotten: bool `[n]`.
         level: error of the interval, in (0, 1).
 
@@ -221,7 +218,6 @@ def measure_exceedances(runs: Runs, forgotten: np.ndarray) -> list[Exceedance]:
     """Measure the components of `hidden_share` for a retrained run, at each of `LEVELS` that separates trained triples.
 
     Args:
-        runs: the auditor's runs.
         forgotten: bool `[n]`.
 
     Returns:
@@ -242,7 +238,6 @@ def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: n
     same.
 
     Args:
-        runs: the auditor's runs.
         run: index of a run that saw no forgotten triple.
         forgotten: bool `[n]`.
         share: share to remember, in [0, 1].
@@ -322,7 +317,6 @@ def hiding_sensitivity(
     """Measure the sensitivity to memory that is hidden from means, on `rearranged` retrained runs.
 
     Args:
-        runs: the auditor's runs.
         forgotten: bool `[n]`.
         tolerance: largest share that a verdict tolerates, in (0, 1).
         alarm: p-value below which a verdict certifies nothing.

@@ -250,8 +250,6 @@ def to_local(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) ->
     """Convert triples to a client's local IDs, and drop those that it cannot express.
 
     Args:
-        graph: data of the federation.
-        client: one of its clients.
         triples: int `[n, 3]`, in global IDs.
 
     Returns:
@@ -279,8 +277,6 @@ def named_triples(graph: FederatedGraph, client: ClientGraph, triples: np.ndarra
     """Convert a client's local triples to names.
 
     Args:
-        graph: data of the federation.
-        client: one of its clients.
         triples: int `[q, 3]`, in local IDs.
 
     Returns:
@@ -458,7 +454,6 @@ def pooled_statistics(
     give 60 observations, not 100.
 
     Args:
-        graph: data of the federation.
         parts: audit and scores of each client.
 
     Returns:

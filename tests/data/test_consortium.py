@@ -244,8 +244,8 @@ def test_any_size_and_number_of_clients(clients: int, size_per_client: int, seed
 
 
 def test_a_large_consortium_has_its_size() -> None:
-    federated = generate_consortium(clients=10, size=300_000)
-    assert sum(len(client.triples) for client in federated.clients) == pytest.approx(300_000, rel=0.05)
+    federated = generate_consortium(clients=10, size=60_000)
+    assert sum(len(client.triples) for client in federated.clients) == pytest.approx(60_000, rel=0.05)
 
 
 @pytest.mark.parametrize(

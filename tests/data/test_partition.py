@@ -244,6 +244,7 @@ def test_as_many_clients_as_relations(how: str) -> None:
         assert {client.num_relations for client in federated.clients} == {1}
 
 
+@pytest.mark.slow
 @needs_data
 def test_clusters_of_fb15k_237_are_the_released_ones() -> None:
     assert DATA is not None

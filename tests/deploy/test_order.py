@@ -32,7 +32,6 @@ from fkgsec.federation.messages import client_party
 from fkgsec.federation.order import ClientOrder
 
 VICTIM = "hospital-1"
-Script = Callable[[Server], None]
 
 
 def server_of(apart: Any) -> Server:
@@ -101,7 +100,13 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("name", VARIANTS)
+ALIKE = {"fedr", "complex", "three clients", "plain secagg"}
+"""Variants that take the same path through a party as those of the fast suite."""
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in VARIANTS]
+)
 def test_no_sum_opens_that_would_give_the_victim_away(
     name: str, consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +335,7 @@ def driven(consortium: Callable[..., Any]) -> Callable[..., None]:
     return drive
 
 
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize("name", [name for name in CONFIGURATIONS if name != "fede"])
 def test_arbitrary_requests_make_a_party_contribute_no_rows_that_the_server_knows(
     name: str, driven: Callable[..., None]
 ) -> None:

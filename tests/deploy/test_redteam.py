@@ -111,9 +111,10 @@ TRAINED_APART = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=needs_data if name == "nations" else ()) for name in TRAINED_APART]
-)
+SLOW = {"fedec": [pytest.mark.slow], "participation": [pytest.mark.slow], "nations": [pytest.mark.slow, needs_data]}
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in TRAINED_APART])
 def test_a_victim_that_trains_more_rounds_than_the_others_is_not_read_off_the_sum(
     name: str, consortium: Callable[..., Any]
 ) -> None:
@@ -194,7 +195,7 @@ def test_losses_do_not_tell_which_party_holds_a_row(consortium: Callable[..., An
     check_guesses(guesses, apart, table)
 
 
-@pytest.mark.parametrize("model", ["complex", "rotate"])
+@pytest.mark.parametrize("model", ["complex", pytest.param("rotate", marks=pytest.mark.slow)])
 def test_refusals_do_not_tell_which_party_holds_a_row(model: str, consortium: Callable[..., Any]) -> None:
     """A table of zeros but for one row in each round, the same for all: training changes no row of a party without that
     row, which then refuses to upload."""
@@ -727,7 +728,7 @@ def test_as_many_colluders_as_open_a_secret_read_uploads_of_a_complete_sum_as_th
     server.train(1, server.participants(1), lambda: None)
     (outcome,) = server.upload(1, server.participants(1))
     assert outcome.num_survivors == 5
-    setting, peers = held[colluders[0]].own.setting, held[colluders[0]].peers
+    setting, peers = held[colluders[0]].member.setting, held[colluders[0]].peers
     seed, key = (
         reconstruct({setting.point[one]: getattr(held[one].shares[victim], kind) for one in colluders}, threshold=3)
         for kind in ("self_mask", "mask_key")

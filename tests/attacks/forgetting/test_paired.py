@@ -136,7 +136,7 @@ def test_the_error_of_a_distance_is_that_of_one_more_re_training() -> None:
     assert same.error > 0
 
 
-@pytest.mark.parametrize(("shift", "count"), [(0.0, 8), (0.6, 4), (0.6, 8), (0.3, 16)])
+@pytest.mark.parametrize(("shift", "count"), [(0.0, 8), (0.6, 4), pytest.param(0.3, 16, marks=pytest.mark.slow)])
 def test_one_more_re_training_is_seldom_far_from_the_others(shift: float, count: int) -> None:
     """Where trainings shift all scores, too. Before, 3 to 4 % of exchangeable runs had a p below .005, two-sided."""
     rng = np.random.default_rng(9)

@@ -27,10 +27,6 @@ def test_ranks_are_those_of_a_naive_loop(federate) -> None:
         assert rank == pytest.approx(1 + len(better), abs=0.51)  # ties stand in the middle
 
 
-class PutByHand(Adversary):
-    """Does nothing in a run; its result is changed afterwards."""
-
-
 def planted_by_hand(graph, options, adversary: Adversary, **given: object) -> KgeResult:
     """The run as it is, with the rows of the poison's heads such that their tails are nearest; one tail for each head."""
     result = run_federation(graph, options)
@@ -47,7 +43,9 @@ def planted_by_hand(graph, options, adversary: Adversary, **given: object) -> Kg
 
 @pytest.mark.null("client-poison", "a run without an adversary: Hits@10 and MRR of the clean run")
 @pytest.mark.planted(
-    "client-poison", "20 triples written into the victims' rows: Hits@10 above every baseline, intervals included"
+    "client-poison",
+    "20 triples written into the victims' rows: Hits@10 above every baseline, intervals included",
+    {"hits@10": 20},
 )
 def test_what_is_planted_by_hand_is_found_and_what_nobody_plants_is_chance(federate) -> None:
     result: KgeResult = federate()

@@ -624,7 +624,7 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     run, _ = finished
     candidate, reference = run.with_name("run-fedlu"), run.with_name("run-retrain")
     command = ["verify", "--run", candidate, "--against", reference, "--raw", run, "--out", tmp_path, "--audit-seed", 5]
-    command += ["--budget", 4]
+    command += ["--budget", 4, "--relearn-steps", 5]
     status, output = invoke(*command)
     assert status in (0, 1, 3)
     made = msgspec.json.decode((tmp_path / "verification.json").read_bytes(), type=Verification)
@@ -777,20 +777,8 @@ def test_triples_that_nobody_asked_to_forget_are_refused(finished: tuple[Path, P
 
 def test_names_are_escaped_in_both_certificates(finished: tuple[Path, Path], tmp_path: Path) -> None:
     reference = finished[0].with_name("run-retrain")
-    invoke(
-        "verify",
-        "--run",
-        reference,
-        "--against",
-        reference,
-        "--references",
-        0,
-        "--shadows",
-        0,
-        "--out",
-        tmp_path,
-        "--quiet",
-    )
+    quick = ["--references", 0, "--shadows", 0, "--relearn-steps", 0, "--quiet"]
+    invoke("verify", "--run", reference, "--against", reference, *quick, "--out", tmp_path)
     made = msgspec.json.decode((tmp_path / "verification.json").read_bytes(), type=Verification)
     name = "a|b <img src=x onerror=alert(1)>"
     rows = [msgspec.structs.replace(row, client=name) for row in made.forgetting.membership]

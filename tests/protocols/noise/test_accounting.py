@@ -249,7 +249,7 @@ def worlds(noise_multiplier: float, n: int, seed: bytes) -> tuple[np.ndarray, np
     return 1.0 + gaussian(n, noise_multiplier, randomness), gaussian(n, noise_multiplier, randomness)
 
 
-@pytest.mark.parametrize("multiplier", [1.0, 1.7, 3.0])
+@pytest.mark.parametrize("multiplier", [1.0, pytest.param(1.7, marks=pytest.mark.slow), 3.0])
 def test_the_audited_bound_stays_below_the_claim_and_exceeds_it_when_noise_is_halved(multiplier):
     delta = 1e-5
     claim = gaussian_epsilon(multiplier, rounds=1, delta=delta, accountant="prv")

@@ -27,8 +27,6 @@ from fkgsec.experiments.papers.judging.claims import (
     with_intervals,
 )
 from fkgsec.experiments.papers.judging.claims_page import page_lines
-from fkgsec.experiments.papers.judging.scoreboard import read_experiments
-from fkgsec.experiments.papers.results import read_records
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
 from fkgsec.experiments.reporting.summary import __file__ as summary_file
 from fkgsec.experiments.runs.record import Record, read_record
@@ -184,7 +182,7 @@ MEDIAN = 0.04
 """A printed median advantage; that of FedR over Local is 0.05."""
 
 
-@pytest.mark.parametrize("seeds", [1, 2, 3])
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(
     ("truth", "smallest", "wrong"),
     [
@@ -240,7 +238,7 @@ def test_a_claim_of_being_above_three_rows_is_decided_wrongly_in_at_most_5_perce
     assert times <= 50
 
 
-@pytest.mark.parametrize("seeds", [1, 2, 3])
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.slow), 3])
 @pytest.mark.parametrize(("truth", "wrong"), [(MEDIAN, "against"), (0.0, "for")])
 def test_a_pair_is_read_wrongly_in_at_most_5_percent_of_draws(seeds: int, truth: float, wrong: Reading) -> None:
     """Of a pair with the printed median advantage, and of a tie. Training varies as the prior has it."""
@@ -353,24 +351,6 @@ def test_reduced_runs_decide_nothing() -> None:
     assert (len(judged.printed), len(judged.printed_for)) == (3, 3)
 
 
-def test_the_papers_own_figures_are_counted_once_and_by_their_own_claims() -> None:
-    """Defects 1, 4 and 5: FedR's claims are those of its text, P@CG of .7642 is no "fewer", stand-in columns are no tests."""
-    judged = judge_claims(read_claims(), read_experiments(), [])
-    assert [(one.claim.claim.partition(",")[0], len(one.printed_for), len(one.printed)) for one in judged] == [
-        ("FedR is above Local", 60, 60),
-        ("FedR is within .03 of FedE", 12, 16),
-        ("FedS is near FedEP with fewer bytes", 7, 8),
-        ("FedEPL", 8, 8),
-        ("PFedEG is above FedE", 12, 12),
-        ("FedLU is above FedE", 17, 18),
-        ("Unlearning brings forget scores below re-training's", 8, 9),
-        ("CEFGL is above FedAvg", 18, 18),
-        ("CEFGL is above FedAvg", 9, 9),
-    ]
-    page = "\n".join(page_lines(judged))
-    assert "do not meet the claim in 1 of 8 tests: ComplEx FedEP R5" in page
-
-
 @pytest.mark.skipif(not PAPERS, reason="FKGSEC_PAPERS is not set")
 def test_the_words_of_a_claim_stand_in_its_paper() -> None:
     for claim in read_claims():
@@ -442,12 +422,3 @@ def test_claims_on_nothing_are_refused(table: Experiment, tmp_path: Path) -> Non
     (tmp_path / "claims.yaml").write_text("- {claim: c, near: 1}")
     with pytest.raises(SpecError, match=r"claims\.yaml: "):
         read_claims(tmp_path / "claims.yaml")
-
-
-def test_the_committed_page_is_what_the_records_say() -> None:
-    records, unreadable = read_records([RESULTS])
-    assert not unreadable
-    judged = judge_claims(read_claims(), read_experiments(), records)
-    made = "\n".join([*page_lines(judged), ""])
-    command = "fkgsec experiment claims results --markdown docs/reproduction.md --overwrite"
-    assert Path("docs/reproduction.md").read_text() == made, f"a record or a claim changed: {command}"
