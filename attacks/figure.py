@@ -166,8 +166,8 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     def beyond_chance(self, compared: int = 1) -> bool:
         """Test whether guessing at the baseline's rate explains a share.
 
-        Markov's inequality: an adversary that guesses a share b of the items on average reaches a share s with probability b /
-        s at most, however its guesses depend on each other. This test judges rare items, whose intervals are wide.
+        Markov's inequality: an adversary that guesses a share b on average reaches a share s with probability b / s at most.
+        This holds however its guesses depend on each other. This test judges rare items, whose intervals are wide.
 
         Args:
             compared: number of figures judged together.

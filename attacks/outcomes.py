@@ -209,8 +209,8 @@ def decompress(content: bytes, most_bytes: int) -> bytes:
 def paired_variance(ours: Outcomes, theirs: Outcomes, ends: bytes) -> Variance:
     """Return the variance of the difference of two figures on the same items. Items that share an entity vary together.
 
-    Sums over an entity are those of the jackknife. The square of the largest sum is added. It stands for the one item that
-    Agresti and Min add to a table of hits, and for the chance effect of the entity with the most items.
+    Sums over an entity are those of the jackknife. The square of the largest sum is added. It stands for the item that Agresti
+    and Min add to a table of hits, and for chance effects of the entity with the most items.
 
     Args:
         ours, theirs: outcomes of the two figures; `same_items` must hold.

@@ -70,10 +70,12 @@ def at_level(estimate: Estimate, compared: int = 1, least: float = -1.0, most: f
     >>> at_level(proportion(50, 100), 5) == proportion(50, 100, compared=5)
     True
     """
+    # A single estimate needs no correction, an exact one has no interval.
     if compared == 1 or estimate.low == estimate.high:
         return estimate
     if estimate.method == "wilson":
         return proportion(min(estimate.value * estimate.n, estimate.n), estimate.n, compared=compared)
+    # Scale both halves of the interval by the ratio of normal quantiles.
     wider = critical_value(compared) / critical_value()
     low, high = (estimate.value + wider * (end - estimate.value) for end in (estimate.low, estimate.high))
     return Estimate(
@@ -106,6 +108,7 @@ def proportion(successes: float, n: int, *, compared: int = 1, attainable: float
         raise ValueError(f"successes must lie in 0..{n}; got {successes}")
     if n == 0:
         return Estimate(0.0, 0.0, 1.0, 0, method)
+    # Only attainable items can vary; the others are known failures.
     able = max(attainable * n, successes)
     if not able:
         return Estimate(0.0, 0.0, 0.0, n, method)
@@ -138,6 +141,7 @@ def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resampl
         items[rng.integers(0, n, size=(min(per_block, resamples - done), n))].mean(axis=1)
         for done in range(0, resamples, per_block)
     ]
+    # Percentile bootstrap: the middle 95 % of resampled means.
     low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Estimate(float(items.mean()), float(low), float(high), n, "bootstrap")
 
@@ -194,6 +198,7 @@ def over_draws(figure: Estimate, others: Sequence[float], drawn: str, attainable
 
     if not others:
         return figure
+    # Independent errors add in squares: the sample's distance to its bound, and the draw's half width.
     half = _Z95 * float(np.std([figure.value, *others], ddof=1))
     low = figure.value - math.hypot(figure.value - figure.low, half)
     high = figure.value + math.hypot(figure.high - figure.value, half)

@@ -145,7 +145,6 @@ def play(settings: PublicSettings, graphs: GraphSet, broadcast: Tensors, *, seed
     """Simulate a client's first round, and return its `change` of the shared parameters.
 
     Args:
-        settings: public settings of the run.
         graphs: its training graphs.
         broadcast: shared parameters that it starts from.
         seed: seed of its training.
@@ -181,12 +180,12 @@ def ridge(features: np.ndarray, targets: np.ndarray, observed: np.ndarray) -> np
     Returns:
         float `[k]`, clipped to the range of the targets.
     """
-    centre, mean = features.mean(axis=0), targets.mean(axis=0)
-    centred, centred_observed = features - centre, observed - centre
+    center, mean = features.mean(axis=0), targets.mean(axis=0)
+    centered, centered_observed = features - center, observed - center
     # More parameters than simulated clients: solve in the space of clients.
-    kernel, asked_kernel = centred @ centred.T, centred @ centred_observed
+    kernel, observed_kernel = centered @ centered.T, centered @ centered_observed
     scale = max(float(np.trace(kernel)) / len(kernel), 1e-30)
-    kernel, asked_kernel = kernel / scale, asked_kernel / scale
+    kernel, observed_kernel = kernel / scale, observed_kernel / scale
     best, least = mean.copy(), np.full(targets.shape[1], np.inf)
     for strength in STRENGTHS:
         inverse = np.linalg.inv(kernel + strength * np.eye(len(kernel)))
@@ -196,7 +195,7 @@ def ridge(features: np.ndarray, targets: np.ndarray, observed: np.ndarray) -> np
         errors = (weights / np.diag(inverse)[:, None]) ** 2
         better = errors.mean(axis=0) < least
         least[better] = errors.mean(axis=0)[better]
-        best[better] = (mean + asked_kernel @ weights)[better]
+        best[better] = (mean + observed_kernel @ weights)[better]
     low, high = targets.min(axis=0), targets.max(axis=0)
     return np.clip(best, low, high)
 

@@ -201,8 +201,6 @@ def score(truth: Truth, victim: str, claim: Inferred) -> list[Figure]:
     """Compute MRR and hits of a victim for triples of sensitive relations, not trained on and trained on.
 
     Args:
-        truth: evaluator's knowledge.
-        victim: name of the client.
         claim: the adversary's inferences about it.
 
     Raises:

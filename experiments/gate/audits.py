@@ -175,6 +175,7 @@ def alone_of(run: Finished, question: Question, observe: Observe = unobserved) -
         observe: gives the training its observer.
     """
     folder, spec = alone_folder(run.folder.parent, run.record.spec, run.record.data), alone_spec(run.record.spec)
+    # The folder's name includes the digest of the code, so the record is of the same code.
     if (folder / RECORD_FILE).exists():
         require_whole(folder)
         return read_record(folder / RECORD_FILE)

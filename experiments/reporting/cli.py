@@ -94,6 +94,7 @@ def results(
     if not records:
         # The lines above already say what is wrong with each file.
         raise typer.Exit(RunError.exit_status)
+    # One row per figure over all victims; per-victim rows would drown the listing.
     frame = select(figures(records, over_victims), where or [])
     if sort_by is not None:
         frame = sort(frame, sort_by, reverse=reverse)
@@ -111,6 +112,7 @@ def results(
     elif csv is not None:
         write_new(Path(csv), as_csv(frame).encode(), overwrite=overwrite)
     if parquet is not None:
+        # Through memory, so that `write_new` can compare with an existing file.
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False)
         write_new(parquet, buffer.getvalue(), overwrite=overwrite)

@@ -63,8 +63,10 @@ PAIRED = (
     "alignment reveals, so it changes with psu. "
     "Differences compare the measured values on the same items, corrected for their number."
 )
-MOST_TIMES = 100  # more items than this many times those of the run are no advice
-MOST_LETTERS = 28  # of a reason in a table; longer reasons are printed below it
+# More items than this many times those of the run are no advice.
+MOST_TIMES = 100
+# Letters of a reason in a table; longer reasons are printed below it.
+MOST_LETTERS = 28
 DIFFERENCES = {
     "≥": "(≥ x): a difference of x would show.",
     "*": "*: compared as independent runs, because the items differ or their outcomes were not stored.",
@@ -202,6 +204,7 @@ def verdict_over(records: Sequence[Record]) -> Verdict:
 def _over(cells: Sequence[Figure | None]) -> Figure:
     """Combine one figure of several trainings."""
     figures = [figure for figure in cells if figure is not None]
+    # One training that could not be attacked makes the figure over trainings incomplete.
     if unmeasured := [figure for figure in figures if figure.reason]:
         return unmeasured[0]
     if len(figures) < len(cells):
@@ -259,6 +262,7 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
     labels = {answer.label for answer in verdict.answers}
     words = dict.fromkeys(answer.word for answer in verdict.answers if answer.label == LEAKS)
     compared = verdict.answers[0].compared
+    # Explain only the labels that occur in this table.
     meanings = (
         (LEAKS, f"above the baseline, corrected for {compared} figures" if compared > 1 else "above the baseline"),
         (EXPOSED, "sent by the protocol"),
@@ -277,6 +281,7 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
 
 def _larger(answer: Answer, verdict: Verdict) -> str:
     """Name an adversary with a higher value of the same measure but a smaller excess."""
+    # The excess selects the adversary of an answer. A stronger one with a high baseline must still be named.
     shown = answer.figure
     others = [figure for _, figure in verdict.measured if figure.key == shown.key and not figure.less_is_worse]
     most = max(others, key=lambda figure: figure.estimate.value, default=shown)
@@ -474,6 +479,8 @@ def difference(
     power = NormalDist().inv_cdf(POWER)
     ours, theirs = figure.outcomes, base.outcomes
     if ours is not None and theirs is not None and same_items(ours, theirs) and ours.items in ends:
+        # Same items: the variance of the difference is that of the per-item differences, which share most of
+        # their noise.
         variance = paired_variance(ours, theirs, ends[ours.items])
         half = critical * math.sqrt(variance.total)
         # The difference d with d = (critical + power) sqrt(variance + per_difference d).

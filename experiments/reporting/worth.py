@@ -162,6 +162,7 @@ def worth_sheet(records: Mapping[str, Record]) -> Sheet:
     columns = [Column("case"), Column(label, "figure")]
     notes = []
     if alone is not None and others:
+        # Gains need a reference: without a run of the clients alone, only utility is shown.
         columns += [Column("gain over alone", "figure"), Column("gain / lose")]
         notes.append(
             f"Gain over alone: {label} less that of {alone[0]}, test item by test item. Gain / lose: clients whose own interval"

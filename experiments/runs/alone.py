@@ -35,6 +35,7 @@ def alone_spec(spec: RunSpec) -> RunSpec:
         spec: the spec of the federation. Settings that training alone does not have are left out.
     """
     recipes = algorithms_of(spec.task)
+    # The task's algorithm without exchange and without pooling, such as `single`.
     algorithm = next(name for name, recipe in recipes.items() if not recipe.shared and not recipe.pooled)
     settings = {name: value for name, value in spec.settings.given().items() if recipes[algorithm].has(name)}
     # Options of attacks return to their defaults, so that one training serves all attacks.
@@ -103,6 +104,7 @@ def train_alone(
     finished = find_alone(record, run)
     folder = finished or alone_folder(record.spec, graph, run)
     spec = read_spec(folder) if finished else alone_spec(record.spec)
+    # No progress bar for a training that is only read back.
     with (unobserved if finished else observe)(spec, "the same clients alone") as observer:
         return execute(
             spec, graph, folder, attack=False, observer=observer, checkpoint_every_s=checkpoint_every_s,

@@ -118,6 +118,7 @@ def _attack_unlearning(
     observer.run_started(f"unlearning by {method}", spec.rounds if method == "retrain" else 1)
     after = unlearn(result, unlearning.forget, unlearning.options, observer=observer, make_transport=exchange)
     options = spec.attack_options()
+    # Attack the round of unlearning with what remains; update recovery always applies.
     names = (name for name in options.attack or DEFAULT if name != RECONSTRUCTION and not ATTACKS[name].trains)
     attacks = tuple(names) or (UPDATE_RECOVERY,)
     return run_attacks(after, msgspec.structs.replace(options, attack=attacks)).figures
@@ -203,6 +204,7 @@ def compare(
     specs: dict[str, RunSpec] = {}
     for name in cases:
         case = case_spec(spec, name)
+        # `fede` and `none` may be the same run; training it twice would waste hours.
         if same := [other for other, earlier in specs.items() if other == name or earlier == case]:
             raise SpecError(f"case: {name!r} is the same run as {same[0]!r}; name each once")
         check_run(case, graph, attack=True)
@@ -212,6 +214,7 @@ def compare(
     forgotten = unlearning.digest if unlearning else ""
     if (folder / COMPARISON_FILE).exists() and not overwrite:
         earlier = _finished(folder / COMPARISON_FILE, specs, graph)
+        # Cases, options and data agree; the unlearning may still differ.
         if earlier.unlearning == forgotten:
             return earlier
         raise refused(folder / COMPARISON_FILE, "has another unlearning, or none")
@@ -239,6 +242,7 @@ def compare(
 
 def default_folder(spec: RunSpec, graph: Any) -> Path:
     """Return the default folder of a comparison: runs/compare-<data>-<8 digits of its options>."""
+    # The same options on the same data find the same folder, so a repeated command resumes.
     identity = [run_identity(graph, spec.federation_options()), spec.attack_options()]
     return Path("runs") / f"compare-{data_name(graph)}-{hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:8]}"
 

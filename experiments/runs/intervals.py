@@ -14,7 +14,8 @@ from scipy import stats
 
 from fkgsec.estimate import Estimate
 
-Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
+# two-sided 95 % point of the normal distribution.
+Z95 = 1.959963984540054
 
 
 def design_effect(values: np.ndarray, ends: np.ndarray) -> float:
@@ -97,14 +98,17 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
     >>> str(over_seeds([proportion(50, 100), proportion(50, 100)]))
     '0.5000 [0.4038, 0.5962]'
     """
+    # Counts have no sampling error. Report the worst seed.
     if all(figure.method == "exact" for figure in figures):
         return max(figures, key=lambda figure: figure.value)
     if len(figures) == 1:
         return figures[0]
     mean = float(np.mean([figure.value for figure in figures]))
+    # Items and seeds are independent sources of error: half-widths add in quadrature.
     items_low, items_high, seeds = width(figures)
     low, high = mean - math.hypot(items_low, seeds), mean + math.hypot(items_high, seeds)
-    if all(figure.low >= 0 for figure in figures) and "paired" not in figures[0].method:  # differences can be negative
+    # Differences can be negative.
+    if all(figure.low >= 0 for figure in figures) and "paired" not in figures[0].method:
         low = max(low, 0.0)
     if all(figure.high <= 1 for figure in figures):
         high = min(high, 1.0)

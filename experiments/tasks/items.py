@@ -37,7 +37,8 @@ class TestItems(msgspec.Struct, frozen=True):
         seen: one byte per item: 2 if it is also in its client's train split, 1 if only in another client's, 0 if in none.
     """
 
-    __test__ = False  # pytest must not collect it
+    # Pytest must not collect it.
+    __test__ = False
 
     counts: list[int]
     sides: int
@@ -65,6 +66,7 @@ class TestItems(msgspec.Struct, frozen=True):
             counts: number of items of each client.
             seen: per client, `[n]`, see the class.
         """
+        # Ranks on small data fit in one byte; records stay small.
         width = next(width for width in (1, 2, 4) if outcomes.max(initial=0) < 256**width)
         packed = [outcomes.astype(f"<u{width}"), np.concatenate(seen).astype(np.uint8)]
         return cls(list(counts), outcomes.shape[1], width, *(zlib.compress(array.tobytes(), 9) for array in packed))
@@ -135,6 +137,7 @@ def paired_variance(
     )
     clients = [differences[rows] for rows in pairs[0][0].client_slices() if rows.stop > rows.start]
     counts = np.array([len(client) for client in clients], dtype=np.float64)
+    # Stratified sampling: the variance of a weighted mean of clients' means.
     weights = counts / counts.sum() if average == "items" else np.full(len(clients), 1 / len(clients))
     # A client with one item has no variance of its own. The largest variance of a share is 1/4.
     overall = differences.var(ddof=1) if len(differences) > 1 else 0.25

@@ -116,6 +116,7 @@ def transmitted_ratio(sparsity: float, sparse_rounds: int, dim: int) -> float:
     Source: feds.txt Eq. 5. Like the paper, it counts a sign, a priority and an embedding value as one each.
     Differs: without synchronization (s = 0 here) there is no cycle; the ratio is that of one sparse round.
     """
+    # Without synchronization there is no full round in a cycle.
     if sparse_rounds == 0:
         return sparsity + (2 + sparsity) / (2 * dim)
     return (sparsity * sparse_rounds + 1 + (2 + sparsity) * sparse_rounds / (2 * dim)) / (sparse_rounds + 1)
@@ -129,6 +130,7 @@ def equal_cost_dim(sparsity: float, sparse_rounds: int, dim: int) -> int:
 
     Source: feds.txt VI-C (256: 135 for p = 0.4).
     """
+    # Rounding errors must not add a dimension.
     return math.ceil(transmitted_ratio(sparsity, sparse_rounds, dim) * dim - 1e-9)  # 28.000000000000004 is 28
 
 
@@ -199,6 +201,7 @@ def fedlu_temperature(variant: Variant, option: float | None, model: str) -> flo
     """
     if variant != "published" or model != "rotate":
         return 0.0
+    # RotatE in FedLU's code keeps self-adversarial weights.
     return 1.0 if option is None else option
 
 

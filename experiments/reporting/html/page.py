@@ -106,6 +106,7 @@ def assemble(
     }
     apart = {name: {key: value for key, value in of_run.items() if key not in shared} for name, of_run in facts.items()}
     names = [group[0].record.data.name for group in by_data.values()]
+    # The first digits of the hash distinguish data sets with the same name.
     federations = [
         _federation(
             f"f{number}", f"{name} ({digest[:8]})" if names.count(name) > 1 else name, group, apart, examples=examples
@@ -336,6 +337,7 @@ def judged_beside(places: Sequence[Path], runs: Sequence[Run]) -> dict[Path, Che
     Raises:
         RunError: such a file cannot be read.
     """
+    # A verdict about other data in the same folder must not appear on this page.
     hashes = {run.record.data.hash for run in runs}
     folders = dict.fromkeys((place if place.is_dir() else place.parent).resolve().parent for place in places)
     verdicts: dict[Path, Checked] = {}
@@ -379,6 +381,7 @@ def certificate_part(name: str, audit: Verification, runs: Sequence[Run]) -> dic
         audit: a finished audit of unlearning.
         runs: the runs of the page.
     """
+    # An audit names the run that it audited by its identity, so a copied folder is recognized, too.
     identities = {
         identity
         for run in runs

@@ -109,7 +109,7 @@ def test_where_it_cannot_run_it_says_so(federate) -> None:
     assert {one.reason for one in figures(federate("", "fedr"), "collusion").values()} == {
         "no entity embedding of it is known"
     }
-    assert {one.reason for one in figures(federate("", "fedr"), "server").values()} == {"it needs a colluder"}
+    assert {one.reason for one in figures(federate("", "fedr"), "server").values()} == {"it needs a colluder, a server"}
     few = figures(federate("", "fedr"), leak=0.001)
     assert {one.reason for one in few.values()} == {"1 entities leaked; it takes 3"}
 
