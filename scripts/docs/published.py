@@ -120,6 +120,7 @@ def multiplicities(original: np.ndarray, rows: np.ndarray) -> np.ndarray:
         original: int `[n, 3]`, distinct.
         rows: int `[m, 3]`, to count in.
     """
+    # Above every ID, so that packed triples are unique.
     base = int(max(original.max(), rows.max())) + 1
     # Pack a triple into one number, so that one search counts all of them.
     keys, row_keys = (triples @ np.array([base * base, base, 1]) for triples in (original, rows))
@@ -179,6 +180,7 @@ def overlaps(seed: int) -> list[float]:
     Args:
         seed: of the division.
     """
+    # FedR's Table 1 attacks clients 2 and 3 from client 1's entities.
     first, *others = (set(client.entity_ids.tolist()) for client in divided("FB15k-237", 3, seed).clients)
     return [len(first & other) / len(other) for other in others]
 

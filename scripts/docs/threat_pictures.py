@@ -34,6 +34,7 @@ def draw(model: ThreatModel) -> str:
     ]
     seen = "what crosses: uploads, or their sums" if server else "broadcasts" if model.colluder else ""
     for place in (140, 360, 580):
+        # A colluding client sees its own messages, the server those of all clients.
         watched = server or (model.colluder and place == 140)
         parts += _arrows(place, ADVERSARY if watched else LINE)
     words = f"sees {seen}" if seen else "saw nothing of the rounds"
