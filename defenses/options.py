@@ -150,7 +150,8 @@ class DpOptions(DefenseOptions, frozen=True, kw_only=True):
 
     Attributes:
         clip: l2 norm that a change is cut to: of the whole table (unit client) or of each row (unit row).
-        epsilon, delta: the guarantee over all `rounds`; the noise follows from it.
+        epsilon: bound of the privacy loss over all `rounds`, from which the noise follows. delta: probability with which the loss
+            may exceed `epsilon`; choose it well below 1 over the number of units.
         noise_multiplier: standard deviation over sensitivity, instead of epsilon.
         unit: whose values are hidden. "client": all values of one client's uploads. "row": one row of one client's uploads;
             other rows carry what the same triples did to them, so this is no guarantee for a triple.

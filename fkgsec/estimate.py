@@ -16,7 +16,7 @@ _Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 FEW = 20  # items, see `mean_of_shares`
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
     """A value with a 95 % interval.
 
     Attributes:
@@ -24,6 +24,8 @@ class Estimate(msgspec.Struct, frozen=True):
         n: how many items it rests on.
         method: how the interval was made: "wilson", "bootstrap", "normal" (of parties apart, who tell sums of squares), "exact"
             (no sampling: low = value = high), followed by "6 leaks" where it also covers which entities leaked (`over_draws`).
+        num_seeds: trainings that it is the mean of.
+        seeds_half: half width of Student's interval of that mean, which is part of the interval; 0 for a single training.
     """
 
     value: float
@@ -31,6 +33,8 @@ class Estimate(msgspec.Struct, frozen=True):
     high: float
     n: int
     method: str
+    num_seeds: int = 1
+    seeds_half: float = 0.0
 
     def __post_init__(self) -> None:
         if math.isnan(self.value) or math.isnan(self.low) or math.isnan(self.high):
@@ -51,23 +55,47 @@ def critical_value(compared: int = 1) -> float:
     return _Z95 if compared == 1 else NormalDist().inv_cdf(1 - 0.025 / compared)
 
 
+def student_value(num_seeds: int, compared: int = 1) -> float:
+    """The two-sided point of Student's distribution at which `compared` 95 % intervals of means over seeds hold all at once.
+
+    >>> f"{student_value(5):.3f} {student_value(5, 10):.3f}"
+    '2.776 5.598'
+    """
+    from scipy import stats  # loaded by what combines seeds alone
+
+    return float(stats.t.ppf(1 - 0.025 / compared, num_seeds - 1))
+
+
 def at_level(estimate: Estimate, compared: int = 1, least: float = -1.0, most: float = 1.0) -> Estimate:
     """The same figure with the interval that holds where it was chosen among `compared` ones (Bonferroni).
 
     A share's is Wilson's at that level. A bootstrap's is as much wider as the normal distribution's would be, from `least` to
-    `most`; one without sampling error stays.
+    `most`; one without sampling error stays. The part that stems from few trainings is wider by Student's points.
 
     >>> at_level(proportion(50, 100), 5) == proportion(50, 100, compared=5)
     True
     """
-    if compared == 1 or estimate.low == estimate.high:
+    if compared == 1 or (estimate.low == estimate.high and not estimate.seeds_half):
         return estimate
     if estimate.method == "wilson":
         return proportion(min(estimate.value * estimate.n, estimate.n), estimate.n, compared=compared)
     wider = critical_value(compared) / critical_value()
-    low, high = (estimate.value + wider * (end - estimate.value) for end in (estimate.low, estimate.high))
+    halves = [estimate.value - estimate.low, estimate.high - estimate.value]
+    seeds_half = estimate.seeds_half
+    if seeds_half:
+        of_items = [math.sqrt(max(0.0, half**2 - seeds_half**2)) for half in halves]
+        seeds_half *= student_value(estimate.num_seeds, compared) / student_value(estimate.num_seeds)
+        halves = [math.hypot(wider * half, seeds_half) for half in of_items]
+    else:
+        halves = [wider * half for half in halves]
     return Estimate(
-        estimate.value, max(least, low), min(most, high), estimate.n, f"{estimate.method}, best of {compared}"
+        estimate.value,
+        max(least, estimate.value - halves[0]),
+        min(most, estimate.value + halves[1]),
+        estimate.n,
+        f"{estimate.method}, best of {compared}",
+        estimate.num_seeds,
+        seeds_half,
     )
 
 

@@ -232,9 +232,10 @@ def _train_alone(
         "at_once": 0 if training.force else 1,
         "make_task": make_task,
     }
+    name = "the same clients alone" + (", seed {}" if len(runs) > 1 else "")
     try:
         return [
-            train_alone(record, graph, run, observe=observe, **how).record
+            train_alone(record, graph, run, observe=observe, name=name.format(record.seed), **how).record
             for run, record in runs.items()
             if exchanges(record.spec) and record.items is not None
         ]

@@ -70,6 +70,7 @@ BASIC = {
     "config": (RUN, "YAML or JSON file with options"),
     "preset": (RUN, "settings of a paper: fedr, feds, fedlu, pfedeg, cefgl"),
     "out": (RUN, "folder of the run (default: one in runs/)"),
+    "single": (RUN, "show what joining is worth to the same clients alone"),
     "seeds": (RUN, "train this many times; intervals cover all"),
     "overwrite": (RUN, "replace a run that has other settings"),
     "details": (RUN, "print every table above the verdict"),

@@ -64,7 +64,7 @@ def gains_over(pairs: Sequence[tuple[Record, Record]], compared: int = 1) -> dic
     """
     by_seed = [gains(record, alone, compared) for record, alone in pairs]
     return {
-        name: over_seeds([each[name] for each in by_seed])
+        name: over_seeds([each[name] for each in by_seed], compared)
         for name in by_seed[0]
         if all(name in each for each in by_seed)
     }

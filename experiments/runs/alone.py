@@ -1,9 +1,11 @@
-"""The clients of a federation alone: same data, model, seed and rounds, but nothing is exchanged.
+"""The clients of a federation alone: same data, model, seed, rounds and optimizer, but nothing is exchanged.
 
     alone = train_alone(record, graph, Path("runs/fede"), observe=unobserved)   # or read back, if it is there
     gains(record, alone.record)["all"]                                               # what joining is worth
 
-A run of the clients alone lies beside the runs that it belongs to, and one serves all defenses and algorithms.
+A run of the clients alone lies beside the runs that it belongs to. One serves all defenses, and all algorithms of the same
+optimizer schedule: FedE starts a new Adam in each round, and so must its clients alone. Otherwise clients that share nothing
+would "gain".
 """
 
 from __future__ import annotations
@@ -29,10 +31,17 @@ def exchanges(spec: RunSpec) -> bool:
 
 
 def alone_spec(spec: RunSpec) -> RunSpec:
-    """Return the spec of the same clients alone, without defense and attacks; settings that they do not have are left out."""
-    recipes = algorithms_of(spec.task)
+    """Return the spec of the same clients alone, without defense and attacks; settings that they do not have are left out.
+
+    They start from the rows that the server would have sent, and the optimizer of the model that is evaluated keeps or resets its
+    moments as in the federation. A private model has first rows of its own and keeps its moments.
+    """
+    recipes, federated = algorithms_of(spec.task), RECIPES[spec.algorithm]
     algorithm = next(name for name, recipe in recipes.items() if not recipe.shared and not recipe.pooled)
     settings = {name: value for name, value in spec.settings.given().items() if recipes[algorithm].has(name)}
+    resets = federated.private == "none" and not spec.federation_options().keeps_optimizer
+    if federated.shared and resets and recipes[algorithm].has("baseline"):
+        settings["baseline"] = federated.shared[0]
     of_attacks = set(spec.attacks_type.__struct_fields__) - set(spec.options_type.__struct_fields__)
     defaults = {name: getattr(type(spec)(), name) for name in (*of_attacks, "attack_seed")}
     options: Any = spec.settled()
@@ -69,12 +78,13 @@ def train_alone(
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     at_once: int = 1,
     make_task: MakeTask | None = None,
+    name: str = "the same clients alone",
 ) -> Finished:
     """Train the clients of a run alone, beside it. A finished training is read back, and a killed one continues.
 
     Args:
         record, graph, run: record, data and folder of the run.
-        observe: gives a training its observer. checkpoint_every_s, at_once, make_task: see `execute`.
+        observe: gives a training its observer, by `name`. checkpoint_every_s, at_once, make_task: see `execute`.
 
     Raises:
         RunError: the folder cannot be written, or another process trains there.
@@ -82,7 +92,7 @@ def train_alone(
     finished = find_alone(record, run)
     folder = finished or alone_folder(record.spec, graph, run)
     spec = read_spec(folder) if finished else alone_spec(record.spec)
-    with (unobserved if finished else observe)(spec, "the same clients alone") as observer:
+    with (unobserved if finished else observe)(spec, name) as observer:
         return execute(
             spec, graph, folder, attack=False, observer=observer, checkpoint_every_s=checkpoint_every_s,
             at_once=at_once, make_task=make_task,

@@ -23,6 +23,7 @@ from fkgsec.exchange import MakeTransport
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.reporting import pictures
 from fkgsec.experiments.reporting.matrix import has_matrix, matrix
+from fkgsec.experiments.runs.alone import alone_spec, exchanges
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.run import RECORD_FILE, check_run, data_name, execute, load_run
 from fkgsec.experiments.runs.stored import encode_stored
@@ -120,7 +121,10 @@ def read_comparison(path: Path) -> Comparison | None:
 
 
 def case_spec(spec: RunSpec, name: str) -> RunSpec:
-    """Return the spec of a case: "none", an algorithm, a defense, or algorithm/defense. Raises `SpecError` for other names."""
+    """Return the spec of a case: "none", an algorithm, a defense, or algorithm/defense. Raises `SpecError` for other names.
+
+    The case `single` (of graphs `local-gc`) is the clients of `spec` alone, with the optimizer schedule of its algorithm.
+    """
     algorithms, (algorithm, slash, defense) = algorithms_of(spec.task), name.strip().partition("/")
     if not slash and not algorithm:
         raise SpecError("case: an empty name; write none for no defense")
@@ -132,6 +136,8 @@ def case_spec(spec: RunSpec, name: str) -> RunSpec:
         algorithm, defense = (name, "") if name in algorithms else (spec.algorithm, "" if name == "none" else name)
     if algorithm not in algorithms:
         raise SpecError(f"case: {algorithm!r} is no algorithm; allowed: {', '.join(algorithms)}")
+    if exchanges(spec) and not defense and algorithm == alone_spec(spec).algorithm:
+        return spec.replace(algorithm=algorithm, settings=alone_spec(spec).settings)
     return spec.replace(algorithm=algorithm, defense=defense)
 
 

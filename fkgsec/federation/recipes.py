@@ -38,7 +38,8 @@ class Recipe:
         pooled: one party trains on the data of all clients. Not one algorithm's part but the absence of a federation, the upper
             reference of every task: there is no victim to attack, and nobody else to unlearn with.
         keep_optimizer: whether Adam's moments outlive a round. FedE's and FedR's codes build a new Adam every round, since
-            the shared rows have changed under it; training without exchange keeps its own, and so does a private model.
+            the shared rows have changed under it; training without exchange keeps its own, and so does a private model. The
+            settings may reset what the recipe keeps, see `RunOptions.keeps_optimizer`.
         codec: how shared rows cross, a name in `fkgsec.exchange.CODECS`.
         aggregation: what the server makes of them, a name in `fkgsec.exchange.AGGREGATIONS`.
         private: a second model that each client of the task "kge" keeps to itself: "entities", it has entity rows of its own and

@@ -83,7 +83,7 @@ class GraphTask:
         self.crossing.receive(round, place, received)
 
     def begin_round(self) -> None:
-        if not self.recipe.keep_optimizer:
+        if not self.options.keeps_optimizer:
             for trainer in self.trainers:
                 trainer.reset_optimizer()
 
@@ -116,7 +116,7 @@ class GraphTask:
         return {
             f"{place}.{name}": tensor
             for place, trainer in enumerate(self.trainers)
-            for name, tensor in trainer.tensors(optimizer=self.recipe.keep_optimizer).items()
+            for name, tensor in trainer.tensors(optimizer=self.options.keeps_optimizer).items()
         }
 
     def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fkgsec.adam import Adam
 from fkgsec.federation import packing
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.recipes import Table
 from fkgsec.kge.encoders.client import ClientEncoder, Rows
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
@@ -43,7 +43,7 @@ class EncoderTrainer:
 
     def __init__(self, stack: ClientStack, options: KgeOptions) -> None:
         self.rule = LocalRule(options)
-        self._stack, self._options, self._recipe = stack, options, RECIPES[options.algorithm]
+        self._stack, self._options = stack, options
         self._encoders: list[ClientEncoder] = [
             ENCODERS[options.model].make(graph, graph.train, options, key)
             for graph, key in zip(stack.graphs, stack.keys, strict=True)
@@ -77,8 +77,8 @@ class EncoderTrainer:
         """Rows are taken over when the client next trains, see `_start`."""
 
     def begin_round(self) -> None:
-        """Shared rows have changed under their Adam: it is made anew, unless the recipe keeps it."""
-        if not self._recipe.keep_optimizer:
+        """Start a new Adam, since shared rows have changed under it, unless the options keep it."""
+        if not self._options.keeps_optimizer:
             self._reset()
 
     def num_steps(self, clients: Sequence[int]) -> int:
@@ -174,7 +174,7 @@ class EncoderTrainer:
         tree: dict[str, packing.Tree | Tensor] = {"last_round": torch.tensor(self._last_round)}
         if self._options.trains_from not in (None, "received"):
             tree["rows"] = {str(client): dict(rows) for client, rows in enumerate(self._rows)}
-        for client, adam in enumerate(self._adams if self._recipe.keep_optimizer else []):
+        for client, adam in enumerate(self._adams if self._options.keeps_optimizer else []):
             tree[f"adam.{client}"] = {str(place): state for place, state in adam.state_dict()["state"].items()}
         return packing.pack(tree)
 

@@ -69,6 +69,13 @@ class KgeTask:
         self._num_exchanged = [client.num_entities for client in (graph.clients if ranks_own else trained)]
         self.private: ClientStack | None = None
         self.stack, self.private = self._stacks(trained, keys)
+        for table in options.kge_settings.starts_from_server:
+            holdings = self.holdings(table)
+            names = sorted({name for holding in holdings for name in holding.names})
+            rows, places = self.first_rows(table, names), {name: place for place, name in enumerate(names)}
+            for client, holding in enumerate(holdings):
+                held = rows[[places[name] for name in holding.names]]
+                self.stack.rows(table, client)[: len(held)] = held.to(self.stack.device)
         if remark := options.kge_model().function.remark:
             _remark_once(remark)
         self.encoders = EncoderTrainer(self.stack, options) if options.has_encoder else None
@@ -111,7 +118,7 @@ class KgeTask:
         self.trainer.train_on(place, subset)
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
-        if self.encoders and table == NETWORK:
+        if table == NETWORK and self.encoders:
             return self.encoders.first_network().cpu()
         return first_rows(self.stack.model, self.options.seed, table, names)
 
