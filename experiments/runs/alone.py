@@ -13,40 +13,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.progress import Observe, unobserved
+from fkgsec.experiments.runs.baseline import alone_spec, exchanges
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import RECORD_FILE, SPEC_FILE, Finished, default_folder, execute, read_spec
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
-from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.federation.task import MakeTask
-
-
-def exchanges(spec: RunSpec) -> bool:
-    """Return True if the clients of a run exchange rows, so that joining can be worth something."""
-    return bool(RECIPES[spec.algorithm].shared)
-
-
-def alone_spec(spec: RunSpec) -> RunSpec:
-    """Return the spec of the same clients alone, without defense and attacks; settings that they do not have are left out.
-
-    They start from the rows that the server would have sent, and the optimizer of the model that is evaluated keeps or resets its
-    moments as in the federation. A private model has first rows of its own and keeps its moments.
-    """
-    recipes, federated = algorithms_of(spec.task), RECIPES[spec.algorithm]
-    algorithm = next(name for name, recipe in recipes.items() if not recipe.shared and not recipe.pooled)
-    settings = {name: value for name, value in spec.settings.given().items() if recipes[algorithm].has(name)}
-    resets = federated.private == "none" and not spec.federation_options().keeps_optimizer
-    if federated.shared and resets and recipes[algorithm].has("baseline"):
-        settings["baseline"] = federated.shared[0]
-    of_attacks = set(spec.attacks_type.__struct_fields__) - set(spec.options_type.__struct_fields__)
-    defaults = {name: getattr(type(spec)(), name) for name in (*of_attacks, "attack_seed")}
-    options: Any = spec.settled()
-    changes = {"algorithm": algorithm, "defense": "", "settings": settings, "device": spec.device}
-    return msgspec.structs.replace(options, **defaults, **changes)
 
 
 def alone_folder(spec: RunSpec, data: Any, run: Path) -> Path:

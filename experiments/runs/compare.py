@@ -23,7 +23,7 @@ from fkgsec.exchange import MakeTransport
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.reporting import pictures
 from fkgsec.experiments.reporting.matrix import has_matrix, matrix
-from fkgsec.experiments.runs.alone import alone_spec, exchanges
+from fkgsec.experiments.runs.baseline import alone_spec, exchanges
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.run import RECORD_FILE, check_run, data_name, execute, load_run
 from fkgsec.experiments.runs.stored import encode_stored

@@ -13,7 +13,8 @@ from fkgsec.experiments.reporting.html.page import assemble, render
 from fkgsec.experiments.reporting.reading import read_runs
 from fkgsec.experiments.reporting.sheets import interval
 from fkgsec.experiments.reporting.worth import counted, gain_sheet, gains, gains_over, worth_lines
-from fkgsec.experiments.runs.alone import alone_spec, find_alone, train_alone
+from fkgsec.experiments.runs.alone import find_alone, train_alone
+from fkgsec.experiments.runs.baseline import alone_spec
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import execute
 from fkgsec.experiments.runs.spec import make_spec
@@ -221,6 +222,8 @@ def test_the_gain_over_seeds_covers_trainings(attacked: tuple[Path, str], tmp_pa
     )
     assert status == 0, err
     assert len(places(tmp_path / "two")) == 2
+    trained = [line for line in err.splitlines() if line.startswith("train the same clients alone")]
+    assert trained == [f"train the same clients alone, seed {seed}" for seed in range(2)]
     runs = [read_runs([tmp_path / "two" / f"seed-{seed}"])[0] for seed in range(2)]
     pairs = [(run.record, run.alone) for run in runs if run.alone is not None]
     assert [alone.seed for _, alone in pairs] == [0, 1]
