@@ -51,6 +51,10 @@ def test_each_configuration_has_its_gain_and_leaks_over_all_seeds(folder: Path, 
     assert "alone" in out
     assert (folder / "page/worth.md").read_text().startswith("# What joining gains and what it leaks\n")
     assert (folder / "worth.md").read_text() == (folder / "page/worth.md").read_text()
+    copies = [folder / f"copied-{seed}.json" for seed in range(2)]
+    for seed, copied in enumerate(copies):
+        copied.write_bytes((folder / f"seed-{seed}/comparison.json").read_bytes())
+    assert fkgsec("worth", *copies, "--out", folder / "copied")[1] == out
     status, _, err = fkgsec("compare", *SMALL, "--case", "none", "--seeds", "2", "--out", folder / "lonely")
     assert (status, "name the case that trains them alone" in err) == (2, True)
     assert (folder / "page/worth.png").read_bytes()[:4] == b"\x89PNG"

@@ -1,6 +1,7 @@
 """The clients of a run alone: what joining is worth on data made for it, one training for all runs, and the lines of `attack`."""
 
 import json
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -199,7 +200,7 @@ def test_a_report_shows_the_gain_of_each_client_or_how_to_get_it(attacked: tuple
     page = render(assemble([run])).replace("\N{NO-BREAK SPACE}", " ")
     for _, client, _, _, gain, words in gain_sheet({"fede": (run.record, run.alone)}).rows:
         assert client in page
-        assert interval(gain) in page
+        assert escape(interval(gain)) in page
         assert words in page
     assert worth_lines([(run.record, run.alone)])[0].partition(": ")[0] in page
     (tmp_path / "apart").mkdir()
