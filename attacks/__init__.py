@@ -43,6 +43,7 @@ __all__ = [
     "run_attacks",
 ]
 
+# Import on first use: torch takes seconds to load, and records and reports need none of it.
 _MODULES = {
     "figure": ("Figure", "headline"),
     "frames": ("figures_to_frame",),
@@ -61,7 +62,7 @@ _WHERE = {name: f"fkgsec.attacks.{module}" for module, names in _MODULES.items()
 
 
 def __getattr__(name: str) -> Any:
-    """Load an exported name when it is first asked for: `fkgsec.attacks.figure` alone needs no torch, the attacks do."""
+    """Load an exported name when it is first used: `fkgsec.attacks.figure` alone needs no torch, the attacks do."""
     if name not in _WHERE:
         raise AttributeError(f"module 'attacks' has no attribute {name!r}")
     return getattr(importlib.import_module(_WHERE[name]), name)

@@ -1,9 +1,9 @@
-"""Threat models, and the options of the attacks on a run: which, under what, and what single attacks can be set to.
+"""Threat models, and the options of attacks on a run.
 
     KgeAttackOptions(threat=("collusion",), leak=(0.3, 1.0), unlinked_heads=0)
     GraphAttackOptions(attack=("graph-membership",), threat=("models",), shadows=4)
 
-An option stands here alone: specs, files, the command line and its help read these structs. Nothing here loads torch.
+Each option is declared once, here: specs, files, the command line and its help read these structs. Nothing here loads torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from fkgsec.errors import SpecError
 from fkgsec.kge.models import MOST
 
 Inference = Literal["cosine", "score", "names", "learned", "combined", "mlp"]
-PAPER: Inference = "cosine"  # fedr.txt's own
+# The inference method of fedr.txt.
+PAPER: Inference = "cosine"
 Metric = Literal["paper", "published"]
 ShadowKnowledge = Literal["same-graph", "similar-graph"]
 MIN_SHADOWS = 4
@@ -33,15 +34,15 @@ class ThreatModel:
     """The colluding parties and their prior knowledge.
 
     Attributes:
-        lines: by task that it applies to, what tables say of it.
-        colluder: one client hands over what it has: of knowledge graphs its element-embedding pairs, at the leak ratio; of graph
-            classification its graphs and its model.
-        identifiers: the server uses the names that clients sent for alignment (it keeps the identifier table).
-        victim_entities: the victims' entity embeddings, without names, reached the server by another way.
-        models: the adversary holds the models that clients are left with, and saw nothing of the rounds.
-        server: the server is an adversary; else a colluder knows what it was sent, and no more.
-        auxiliary: the adversary has labelled data beside: of knowledge graphs some of each victim's training triples, of graph
-            classification graphs of the victims' data sets that nobody trains on: the validation graphs.
+        lines: description for tables, by task to which the threat model applies.
+        colluder: one client hands over its knowledge. On knowledge graphs: element-embedding pairs, at the leak ratio. On graph
+            classification: its graphs and its model.
+        identifiers: the server knows the entity and relation names that clients sent for alignment.
+        victim_entities: the server has the victims' entity embeddings, without names, from another source.
+        models: the adversary holds the clients' final models and saw no message.
+        server: the server is an adversary. If False, a colluder acts alone, with its own data and the broadcasts it received.
+        auxiliary: the adversary has extra labeled data. On knowledge graphs: some of each victim's training triples. On graph
+            classification: validation graphs of the victims, which nobody trains on.
     """
 
     name: str
@@ -55,15 +56,16 @@ class ThreatModel:
 
     @property
     def leaks(self) -> bool:
-        """True if a share of a colluder's knowledge leaks to the server; a client that is alone has all of its own."""
+        """True if a share of a colluder's knowledge leaks to the server. A client that acts alone has all of its knowledge."""
         return self.colluder and self.server
 
     @property
     def about(self) -> str:
-        """Line for tables; that of the first task where they differ."""
+        """Description for tables; that of the first task where descriptions differ."""
         return next(iter(self.lines.values()))
 
 
+# Threat models by what the adversary sees. "fedr.txt" marks those of the paper; the others occur in practice.
 MODELS = "models"
 
 THREAT_MODELS = {
@@ -134,7 +136,10 @@ THREAT_MODELS = {
 
 
 def threat_models(task: str) -> dict[str, ThreatModel]:
-    """Those that apply to a task, by name.
+    """Return the threat models that apply to a task, by name.
+
+    Args:
+        task: "kge" or "graph".
 
     >>> list(threat_models("graph"))
     ['server', 'collusion', 'models', 'models+graphs', 'server+graphs', 'client']
@@ -146,13 +151,13 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
     """The attacks to run, and their conditions.
 
     Attributes:
-        task: whose runs a subclass is for, a name in `fkgsec.attacks.registry.ATTACKED`; not an option itself.
-        threat: names of `THREAT_MODELS` that apply to the task; empty takes each attack's own, or those that fit the algorithm
+        task: task whose runs a subclass attacks, a name in `fkgsec.attacks.registry.ATTACKED`; not an option itself.
+        threat: names of `THREAT_MODELS` that apply to the task. Empty: each attack's default, or those that fit the algorithm
             (`fkgsec.attacks.registry.default_threats`).
-        colluder: name of the colluding client, or of several, whose knowledge is pooled; None takes the first client.
-        seed: of all that attacks draw: their own, from which nothing in a run is drawn alike.
-        attack: names of `fkgsec.attacks.registry.ATTACKS`; empty: the task's default. They are looked up when they are run, so
-            that a record is read where one is not installed.
+        colluder: name of the colluding client, or of several that pool their knowledge; None takes the first client.
+        seed: seed of all random draws of attacks, independent of the run's seeds.
+        attack: names in `fkgsec.attacks.registry.ATTACKS`; empty: the task's default. Names are resolved only when attacks run,
+            so that records can be read where a plug-in is not installed.
     """
 
     task: ClassVar[str] = ""
@@ -182,8 +187,10 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
 
     def __post_init__(self) -> None:
         check_fields(self)
+        # A list of one name is the same option as that name, and must compare equal.
         if isinstance(self.colluder, tuple) and len(self.colluder) < 2:  # one is the same however it is said
             msgspec.structs.force_setattr(self, "colluder", self.colluder[0] if self.colluder else None)
+        # Validate here, so that specs, files and the command line fail alike and before any training.
         allowed = threat_models(self.task)
         for name in self.threat:
             if name not in allowed:
@@ -195,14 +202,18 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
             raise SpecError(f"shadows must be 0 or an even number from {MIN_SHADOWS} on; got {self.shadows}")
 
     def colluders(self, clients: Sequence[Any]) -> tuple[str, ...]:
-        """Names of the colluding clients of a federation, the one that acts first: of one that is active, it alone is."""
+        """Return the names of the colluding clients. Only the first one acts in an active attack.
+
+        Args:
+            clients: clients of the federation.
+        """
         if isinstance(self.colluder, tuple):
             return self.colluder
         return (self.colluder or clients[0].name,)
 
 
 class AttackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of one attack, written `--attack name:key=value,key=value`. An attack of another package extends it.
+    """Settings of one attack, written `--attack name:key=value,key=value`. A plug-in's attack extends it.
 
     class NormSettings(AttackSettings, frozen=True):
         norm: Annotated[float, Meta(ge=1)] = 2.0
@@ -210,15 +221,16 @@ class AttackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of attacks on knowledge graphs; `inference`, `metric` and `unlinked_heads` are of reconstruction alone.
+    """Options of attacks on knowledge graphs; each field's `description` is its help.
 
-    Attributes (beside those of `BaseAttackOptions`; each field has its line of help):
-        leak: leak ratios in (0, 1]; which share leaks follows from `seed`, as the sampled heads do.
-        inference: several of `fkgsec.attacks.reconstruction.leakage.INFERENCES`, or `mlp`; one name may stand for a list of one.
-        metric: "paper" (the definitions above), "published" (the notebooks' counts).
-        probes: where these are most of its entities, nobody follows any one.
-        probe_round: None: so late that the answer crosses in the last of its rounds.
-        attack_rounds: None: all. Few are replayed in seconds, and say less (docs/poisoning.md).
+    Attributes (beside those of `BaseAttackOptions`):
+        leak: leak ratios in (0, 1]; `seed` decides which entities leak.
+        inference: names in `fkgsec.attacks.reconstruction.leakage.INFERENCES`, or `mlp`; one name may stand for a list of one.
+            Used by reconstruction only, as are `metric` and `unlinked_heads`.
+        metric: "paper" counts as defined in fedr.txt, "published" as in the authors' notebooks.
+        probes: number of entities to move. Too large a share of a client's entities leaves no unmoved ones to compare with.
+        probe_round: None: as late as possible so that all answers are transmitted within the run.
+        attack_rounds: None: all rounds. A few take seconds but show less (docs/poisoning.md).
         shadow_knowledge: see `fkgsec.attacks.membership.candidates`.
     """
 
@@ -274,9 +286,11 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
     ] = "same-graph"
 
     def __post_init__(self) -> None:
+        # One name stands for a list of one.
         if isinstance(self.inference, str):
             msgspec.structs.force_setattr(self, "inference", (self.inference,))
         super().__post_init__()
+        # The published notebooks infer relations by cosine similarity only.
         if self.metric == "published" and set(self.inference) - {PAPER}:
             raise SpecError("inference must be cosine with metric published: the notebooks know no other")
         for leak in self.leak:
@@ -309,7 +323,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
 
 
 class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of attacks on graph classification; each field has its line of help."""
+    """Options of attacks on graph classification; each field's `description` is its help."""
 
     task: ClassVar[str] = GRAPH
 

@@ -1,4 +1,4 @@
-"""Outcome of an attack on each item, kept with a figure, so that two runs are compared on the same items.
+"""Outcome of an attack on each item, stored with a figure, so that two runs can be compared on the same items.
 
 >>> import numpy as np
 >>> names = np.arange(100)[:, None]
@@ -8,7 +8,7 @@
 '0.032'
 
 An item is an entity, a triple or a graph. Its outcome is its influence on the figure: to first order, the figures of two runs
-differ by the sum of the items' differences. That is McNemar's comparison of hits, and DeLong's of two AUCs.
+differ by the sum of the items' differences. This is McNemar's comparison of hits, and DeLong's of two AUCs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 MOST_ITEMS = 20_000
-"""Figures of more items keep no outcomes, which would make most of a record."""
+"""Figures of more items store no outcomes, which would take up most of a record."""
 _STEPS = 255
 
 
@@ -34,10 +34,11 @@ class Outcomes(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         items: digest of the items; equal for the same items of two runs on the same data.
-        low, step: the influence of an item is `low + step * code`. codes: a byte for each item.
-        ends: uint32 `[n, 1]` or `[n, 2]`, the entity of each item, or head and tail, as differences down the rows. Empty where an
-            earlier figure of the same run has the same items.
-        draws: the figure for each draw of leaked entities, the first one being its own; empty where nothing is drawn.
+        low, step: the influence of an item is `low + step * code`.
+        codes: one byte per item.
+        ends: int32 `[n, 1]` or `[n, 2]`, the entity of each item, or its head and tail, stored as differences down the rows.
+            Empty where an earlier figure of the same run has the same items.
+        draws: the figure for each draw of leaked entities, starting with this figure; empty where nothing is drawn.
     """
 
     items: str
@@ -52,9 +53,10 @@ class Variance(NamedTuple):
     """Variance of the difference of two figures.
 
     Attributes:
-        items: over items. draws: over draws of leaked entities.
-        per_difference: by how much `items` grows for each unit that the figures truly differ, since each gained or lost hit
-            varies; 0 of scores, which can all move a little.
+        items: variance over items.
+        draws: variance over draws of leaked entities.
+        per_difference: growth of `items` per unit of true difference, since each gained or lost hit adds variance; 0 for
+            scores, whose items can all change a little.
     """
 
     items: float
@@ -71,25 +73,35 @@ def of_mean(values: np.ndarray, ends: np.ndarray) -> Outcomes | None:
     """Return the outcomes of a mean.
 
     Args:
-        values: float or bool `[n]`. ends: int `[n, 1]` or `[n, 2]`, which are equal for the same items of another run.
+        values: float or bool `[n]`.
+        ends: entities of each item, int `[n, 1]` or `[n, 2]`; they match items across runs.
 
-    Returns: None for more than `MOST_ITEMS`.
+    Returns:
+        None for more than `MOST_ITEMS` items, else outcomes.
     """
     import numpy as np
 
     numbers = np.asarray(values, dtype=np.float64)
+    # Influence of item i on a mean: (x_i - mean) / n.
     return _pack((numbers - numbers.mean()) / max(1, len(numbers)), ends)
 
 
 def of_auc(members: np.ndarray, controls: np.ndarray, ends: np.ndarray) -> Outcomes | None:
-    """Return the outcomes of an AUC, the chance that a member's score `[m]` exceeds a control's `[c]`, ties half.
+    """Return the outcomes of an AUC: the probability that a member's score exceeds a control's, ties count half.
 
-    Args: ends: int `[m + c, 1]` or `[m + c, 2]`. Returns: as `of_mean`.
+    Args:
+        members: scores of members, float `[m]`.
+        controls: scores of controls, float `[c]`.
+        ends: entities of the members and then of the controls, int `[m + c, 1]` or `[m + c, 2]`.
+
+    Returns:
+        None for more than `MOST_ITEMS` items, else outcomes.
     """
     import numpy as np
 
     from fkgsec.attacks.membership.figures import placements
 
+    # DeLong: each item's influence is its placement among the other group, centered and divided by its group's size.
     placed = placements(members, controls)
     group = np.arange(len(members) + len(controls)) >= len(members)
     parts = placed.members, placed.controls
@@ -97,11 +109,17 @@ def of_auc(members: np.ndarray, controls: np.ndarray, ends: np.ndarray) -> Outco
 
 
 def of_spearman(scores: np.ndarray, values: np.ndarray, ends: np.ndarray) -> Outcomes | None:
-    """Return the outcomes of Spearman's correlation of scores `[n]` and values `[n]`.
+    """Return the outcomes of Spearman's rank correlation.
 
-    Args: ends: as for `of_mean`. Returns: as `of_mean`.
+    Args:
+        scores: float `[n]`.
+        values: true values, float `[n]`.
+        ends: entities of each item, int `[n, 1]` or `[n, 2]`.
 
-    Source: Croux and Dehon 2010 for the influence of an item; the mean rank of the items above it counts, too.
+    Returns:
+        None for more than `MOST_ITEMS` items, else outcomes.
+
+    Source: Croux and Dehon 2010 for the influence of an item, with the mean rank of the items above it added.
     """
     import numpy as np
     from scipy.stats import rankdata
@@ -110,11 +128,13 @@ def of_spearman(scores: np.ndarray, values: np.ndarray, ends: np.ndarray) -> Out
     first, second = ((rankdata(part) - 0.5) / n - 0.5 for part in (scores, values))
 
     def above(shares: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Sum of the others' shares over the items that lie above each item, ties half, over n."""
+        """Sum the others' shares over the items above each item, ties half, divided by n."""
         _, place, count = np.unique(shares, return_inverse=True, return_counts=True)
         sums = np.bincount(place, others, len(count))
         return (sums[::-1].cumsum()[::-1] - sums / 2)[place] / n
 
+    # Influence on the correlation of ranks: the item's product of centered ranks, and its effect on the ranks of all
+    # others.
     influence = first * second + above(first, second) + above(second, first)
     scale = float(first.std() * second.std())
     return _pack((influence - influence.mean()) / (n * scale) if scale else np.zeros(n), ends)
@@ -127,10 +147,12 @@ def _pack(influence: np.ndarray, ends: np.ndarray, group: np.ndarray | None = No
     if not 0 < n <= MOST_ITEMS:
         return None
     group = np.zeros(n, dtype=bool) if group is None else group
+    # Sort by entity, so that the same items have the same digest in every run, and differences compress well.
     order = np.lexsort((*ends.T[::-1], group))
     arranged = ends[order].astype(np.int64)
     digest = hashlib.sha256(arranged.tobytes() + np.packbits(group).tobytes() + str(ends.shape).encode())
     low, high = float(influence.min()), float(influence.max())
+    # Hits have two values, stored exactly as codes 0 and 1; scores are quantized.
     steps = 1 if len(np.unique(influence)) <= 2 else _STEPS
     step = (high - low) / steps
     codes = np.rint((influence[order] - low) / step) if step > 0 else np.zeros(n)
@@ -145,7 +167,14 @@ def _pack(influence: np.ndarray, ends: np.ndarray, group: np.ndarray | None = No
 
 
 def unpack(outcomes: Outcomes) -> np.ndarray:
-    """Return the influence of each item, float64 `[n]`, to a part in 255 of the largest. Raises `RunError` for damaged bytes."""
+    """Decode the influence of each item, float64 `[n]`, with an error of at most half a step in 255.
+
+    Args:
+        outcomes: outcomes from a record.
+
+    Raises:
+        RunError: the bytes are damaged.
+    """
     import numpy as np
 
     codes = np.frombuffer(_decompressed(outcomes.codes), dtype=np.uint8)
@@ -160,12 +189,13 @@ def _decompressed(content: bytes) -> bytes:
 
 
 def paired_variance(ours: Outcomes, theirs: Outcomes, ends: bytes) -> Variance:
-    """Return the variance of the difference of two figures of the same items. Items that share an entity vary together.
+    """Return the variance of the difference of two figures on the same items. Items that share an entity vary together.
 
-    Sums over an entity are those of the jackknife. The square of the largest one is added: that of the one item more that Agresti
-    and Min count in a table of hits, and what the entity with most items may add by chance.
+    Sums over an entity are those of the jackknife. The square of the largest sum is added. It stands for the one item that
+    Agresti and Min add to a table of hits, and for the chance effect of the entity with the most items.
 
     Args:
+        ours, theirs: outcomes of the two figures; `same_items` must hold.
         ends: `Outcomes.ends` of these items.
 
     Source: Agresti and Min 2005; Fafchamps and Gubert 2007; Aronow, Samii and Assenova 2015.
@@ -184,7 +214,10 @@ def paired_variance(ours: Outcomes, theirs: Outcomes, ends: bytes) -> Variance:
     count, double = int(columns.max()) + 1, first != last
     places, repeated = np.concatenate([first, last[double]]), np.concatenate([difference, difference[double]])
     share = np.bincount(places, minlength=count) / len(difference)
-    by_entity = np.bincount(places, repeated, count) / (1 - np.minimum(share, 0.5))  # as the jackknife by entity
+    # Leaving out an entity removes its share of the items, so the jackknife scales its sum by 1 / (1 - share).
+    by_entity = np.bincount(places, repeated, count) / (1 - np.minimum(share, 0.5))
+    # Two items on the same pair of entities share both sums: subtract what was counted twice (dyadic cluster-robust
+    # variance).
     ordered = np.sort(columns[:, double], axis=0)
     _, pair = np.unique(ordered[0] * count + ordered[-1], return_inverse=True)
     by_pair = np.bincount(pair, difference[double])
@@ -203,7 +236,7 @@ def _are_hits(outcomes: Outcomes) -> bool:
 
 
 def same_items(ours: Outcomes | None, theirs: Outcomes | None) -> bool:
-    """True if two figures have outcomes of the same items and of as many draws."""
+    """Test whether two figures have outcomes on the same items and equally many draws."""
     if ours is None or theirs is None:
         return False
     return (ours.items, len(ours.draws)) == (theirs.items, len(theirs.draws))

@@ -20,6 +20,6 @@ QUESTIONS = {
     UPLOADS: "What did a client send?",
     OTHER: "What else is inferred?",
 }
-"""The questions in the order of a verdict. An attack from a plug-in that names none answers `OTHER`."""
+"""Questions in the order of a verdict. A plug-in attack without a question answers `OTHER`."""
 LEAK_WORDS = {INTEGRITY: "SUCCEEDS"}
-"""Word that is printed for LEAKS where an attack alters training and nothing leaks."""
+"""Printed word for LEAKS, for attacks that alter training and leak nothing."""

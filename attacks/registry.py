@@ -1,16 +1,16 @@
 """Attacks by name: what each needs, what it claims from a view, and how claims are scored against the truth.
 
-    def run(view, laboratory, rng):          # sees a View, and what the laboratory trains for the adversary
+    def run(view, laboratory, rng):          # receives a View, and a laboratory that trains for the adversary
         return {victim.name: -victim.entities.norm(dim=1).numpy() for victim in view.victims}
 
-    def score(claims, truth):                # sees the claims and the truth
-        return [truth.figure("degree", victim, spearman(claims[victim], truth.degrees(victim))) for victim in claims]
+    def score(claims, truth):                # receives the claims and the truth
+        return [truth.figure("degree", victim, spearman(claims[victim], degrees(truth.client(victim)))) for victim in claims]
 
-    ATTACKS.register("degrees", Attack("degrees", "...", Needs(single_uploads=True), {"degree": "..."}, run, score))
+    ATTACKS.register("degrees", Attack("degrees", "...", Needs(single_uploads=("entities",)), {"degree": "..."}, run, score))
 
-or, from a package, an entry point of group `fkgsec.attacks`. A registered attack is run by `fkgsec attack --attack NAME`, and its
-figures stand in records, tables, reports and listings; each of its metrics is a measure that a policy can limit. The shipped
-attacks are run in the same way.
+A package registers its attack with an entry point of the group `fkgsec.attacks`. `fkgsec attack --attack NAME` runs every
+registered attack, shipped ones included. Records, tables, reports and listings contain its figures. Each of its metrics is a
+measure that a policy can limit.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ from fkgsec.frames import block
 from fkgsec.randomness import generator
 from fkgsec.registry import Registry
 
-LEAK_DRAWS = 5  # further draws of the leaked entities, see `fkgsec.attacks.kge.task.widen`
+# Number of further draws of leaked entities, see `fkgsec.attacks.kge.task.widen`.
+LEAK_DRAWS = 5
 Measure = Callable[..., Estimate]
-"""The estimate of one way, with its interval at the level of one among `compared=` so many."""
+"""Returns the estimate of an inference method; the argument `compared` is the number of alternatives for its interval."""
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,17 @@ class Needs:
     """The requirements of an attack.
 
     Attributes:
-        colluder: element-embedding pairs of a client. names: which entity each uploaded row is of.
-        single_uploads: tables of which each victim's own rows must have crossed, not their sum alone.
-        entities: entity rows of the victims by whatever way: uploaded, in a sum, or assumed known.
-        models: those that clients are left with. server: what the server sees.
+        colluder: element-embedding pairs of a client.
+        names: the entity of each uploaded row.
+        single_uploads: tables whose rows each victim must have uploaded individually, not only in a sum.
+        entities: entity rows of the victims from any source: uploaded, in a sum, or assumed known.
+        models: final models of the clients.
+        server: the server's messages.
         auxiliary: some of the victims' triples, or graphs of the victims' data sets that nobody trains on.
-        alone: a client's own knowledge and what it was sent, without any server.
-        candidates: graphs of which some are the victims', to be told; a graph view has them for attacks that need them alone.
-        first_round: what crossed in the first round of uploads, instead of the last one up to the best round.
+        alone: a client's own data and the broadcasts it received, without any server.
+        candidates: graphs of which some are the victims', for the attack to tell apart. Graph views contain them only for
+            attacks that need them.
+        first_round: messages of the first round of uploads, instead of the last round up to the best round.
     """
 
     colluder: bool = False
@@ -82,19 +86,35 @@ class Needs:
     first_round: bool = False
 
     def fit(self, model: ThreatModel) -> bool:
-        """True if a threat model meets the requirements."""
+        """Test whether a threat model meets the requirements."""
+        # Only what an attack needs must be there: more knowledge than that does no harm.
         alone = model.colluder and not model.server
         gives = (model.colluder, model.identifiers, model.models, model.server, model.auxiliary, alone)
         needed = (self.colluder, self.names, self.models, self.server, self.auxiliary, self.alone)
         return all(has >= needs for has, needs in zip(gives, needed, strict=True))
 
     def missing(self, victim: Victim) -> str | None:
-        """Return why a victim cannot be attacked, or None."""
+        """Explain why a victim cannot be attacked.
+
+        Args:
+            victim: victim of a view.
+
+        Returns:
+            The reason, or None if the view has all required parts of it.
+        """
         parts = (*self.single_uploads, *(name for name in ("auxiliary", "candidates") if getattr(self, name)))
         return next((reason for part in parts if (reason := victim.why_none(part))), None)
 
     def never(self, algorithm: str, model: ThreatModel) -> str | None:
-        """Return why no run of an algorithm gives it under a threat model; None if a run may."""
+        """Explain why no run of an algorithm meets the requirements under a threat model.
+
+        Args:
+            algorithm: name in `RECIPES`.
+            model: threat model.
+
+        Returns:
+            The reason, or None if a run may meet them.
+        """
         recipe = RECIPES[algorithm]
         if recipe.pooled:
             return "one party holds all triples"
@@ -116,7 +136,7 @@ class Needs:
         return None
 
     def words(self) -> str:
-        """The needs in the words of a table."""
+        """Describe the requirements for a table."""
         words = {
             "colluder": "a colluder", "names": "names", "models": "clients' models", "server": "a server",
             "auxiliary": "auxiliary data", "candidates": "candidates", "alone": "a client alone",
@@ -128,17 +148,19 @@ class Needs:
 
 @dataclass(frozen=True, eq=False)
 class Truth:
-    """The evaluator's knowledge, from which figures are made. It is made once claims are complete.
+    """The evaluator's knowledge, from which figures are computed. It is built after the claims are complete.
 
     Attributes:
         threat_model, round, leak: of the attacked view.
-        runs: the finished run, of the task's type, and those that the attack had trained, see `View.run`.
-        victims: names of those that could be attacked.
-        colluders: those that collude, where the threat model has any. The first one acts; further ones hand over what they know.
-        options: of the attack. rng: of whatever scoring draws.
-        scores: filled by scoring with the score of each item, if it gives any: tables with a column `item`, which are kept in
-            scores.parquet beside the record.
-        shuffled: by victim its graph in the order of the rows that the attack was given, where that is a random one.
+        runs: the attacked run, of the task's type, and the runs that the attack trained, see `View.run`.
+        victims: names of the attacked clients.
+        colluders: names of the colluding clients, if any. The first one acts; the others hand over their knowledge.
+        options: options of the attack.
+        rng: generator for random draws of scoring.
+        scores: tables of item scores with a column `item` that scoring may add; they are stored in scores.parquet beside the
+            record.
+        shuffled: each victim's graph with its rows in the random order that the attack received, by name; empty if not
+            shuffled.
     """
 
     attack: Attack
@@ -160,41 +182,53 @@ class Truth:
 
     @property
     def colluder(self) -> str:
-        """The colluder that acts."""
+        """Name of the colluder that acts."""
         return self.colluders[0]
 
     @property
     def result(self) -> Any:
-        """The attacked run."""
+        """Attacked run."""
         return self.runs[0]
 
     @property
     def graph(self) -> Any:
-        """The data of the federation."""
+        """Data of the federation."""
         return self.result.graph
 
     def client(self, victim: str) -> Any:
-        """A victim's graph, or graphs.
+        """Return a victim's graph, or graphs, with rows in the order that the attack received.
 
-        Rows of a knowledge graph that it uploaded in plaintext stand in the order of its local ids, which are not those of
-        `graph` where the attack's rows were shuffled.
+        Local IDs match the rows that a knowledge-graph client uploaded in plaintext. They differ from those in `graph` where
+        the attack's rows were shuffled.
+
+        Args:
+            victim: name of the client.
         """
-        return self.shuffled.get(victim) or self.own(victim)
+        return self.shuffled.get(victim) or self.unshuffled(victim)
 
-    def own(self, victim: str) -> Any:
-        """A victim's graph, or graphs, in the order of `graph`."""
+    def unshuffled(self, victim: str) -> Any:
+        """Return a victim's graph, or graphs, with the local IDs of `graph`."""
         return self.graph.clients[self.index(victim)]
 
     def index(self, victim: str) -> int:
-        """Index of a client."""
+        """Return the index of a client in the federation."""
         return next(index for index, client in enumerate(self.graph.clients) if client.name == victim)
 
     def rows_of(self, victim: str, table: Table) -> np.ndarray:
-        """Row that the attack was given of each of a victim's entities, or relations, in the order of `graph`, int64 `[n]`."""
+        """Map a victim's local IDs in `graph` to rows that the attack received.
+
+        Args:
+            victim: name of the client.
+            table: entities or relations.
+
+        Returns:
+            Row of each local ID, int64 `[n]`.
+        """
         before, after = (
             client.entity_ids if table == "entities" else client.relation_ids
-            for client in (self.own(victim), self.client(victim))
+            for client in (self.unshuffled(victim), self.client(victim))
         )
+        # Match global IDs: `before[i]` stands at row `order[j]` where `after[order[j]]` is the same ID.
         order = np.argsort(after)
         return order[np.searchsorted(after, before, sorter=order)]
 
@@ -207,7 +241,15 @@ class Truth:
         baseline: Estimate | None = None,
         **details: Any,
     ) -> Figure:
-        """A figure of this attack under the threat model; `details` are further fields of `Figure`, a `reason` for one."""
+        """Build a figure of this attack under the threat model.
+
+        Args:
+            metric: name among the attack's metrics.
+            victim: client name, or `ALL`.
+            estimate: value with its interval; larger is worse for the victim unless the metric is an error.
+            baseline: the same value without the training messages.
+            details: further fields of `Figure`, such as `reason`.
+        """
         model = self.threat_model
         return Figure(
             self.attack.name, metric, model.name, victim, estimate, baseline,
@@ -216,7 +258,13 @@ class Truth:
         )  # fmt: skip
 
     def not_attacked(self, victim: str, reason: object, metrics: Iterable[str] = ()) -> list[Figure]:
-        """Figures of a victim that cannot be attacked, by these metrics of the attack or by all."""
+        """Build figures of a victim that cannot be attacked.
+
+        Args:
+            victim: client name.
+            reason: why it cannot be attacked.
+            metrics: metrics without a result; empty: all metrics of the attack.
+        """
         return [self.figure(metric, victim, reason=str(reason)) for metric in metrics or self.attack.metrics]
 
     def figures(
@@ -229,17 +277,20 @@ class Truth:
         outcomes: Callable[[str], Outcomes | None] | None = None,
         **details: Any,
     ) -> list[Figure]:
-        """A figure of each way to infer (`Figure.variant`), and one of the strongest of the ways and guesses.
+        """Build one figure per inference method (`Figure.variant`), and one of the strongest among methods and baselines.
 
-        An adversary does not know which way is best; the evaluator does. So the interval of the strongest is at the level
-        1 - 0.05 / m for the m among which was chosen (Bonferroni).
+        An adversary does not know which method is best; the evaluator does. So the interval of the strongest has the level 1 -
+        0.05 / m, where m is the number of alternatives (Bonferroni).
 
         Args:
-            ways: at least one, such as `{"distance": partial(dyadic_auc, linked, others, ends)}`.
-            guesses: adversaries without what crossed, by name; the best one is the baseline.
-            outcomes: of a way, what it reaches on each item; kept of the best way.
+            metric: name among the attack's metrics.
+            victim: client name, or `ALL`.
+            ways: at least one method by name, such as `{"distance": partial(dyadic_auc, linked, others, ends)}`.
+            guesses: adversaries without the training messages, by name; the best one is the baseline.
+            outcomes: returns the outcome of a method on each item; called for the best method.
             details: further fields of `Figure`.
         """
+        # The baseline is the strongest guess, so that an attack must beat every adversary without the messages.
         worse = -1 if metric in self.attack.errors else 1
         baseline = max(guesses.values(), key=lambda guess: worse * guess.value)
         figures_of = [
@@ -247,8 +298,10 @@ class Truth:
             for way, measure in ways.items()
         ]
         best = max(figures_of, key=lambda figure: worse * figure.estimate.value)
-        compared = len(ways) + sum(name != "chance" for name in guesses)  # chance needs no choosing
+        # Chance is a constant, so its comparison needs no correction.
+        compared = len(ways) + sum(name != "chance" for name in guesses)
         estimate, by = ways[best.variant](compared=compared), best.variant
+        # An adversary that knows the best guess does at least as well; the interval must contain that value.
         if worse * baseline.value > worse * estimate.value:
             value, by = baseline.value, next(name for name, guess in guesses.items() if guess is baseline)
             estimate = msgspec.structs.replace(
@@ -267,9 +320,15 @@ class Truth:
         ]
 
     def membership(self, victim: str, members: np.ndarray, controls: np.ndarray) -> list[Figure]:
-        """The figure `auc` of a membership attack: scores of trained triples `[m]` and of others `[c]`, larger for trained ones.
+        """Build the figure `auc` of a membership attack.
 
-        Fewer than two of either give a reason instead.
+        Args:
+            victim: client name.
+            members: scores of trained triples, float `[m]`; larger means more likely trained.
+            controls: scores of triples that were not trained, float `[c]`.
+
+        Returns:
+            One figure; it states a reason if there are fewer than two members or controls.
         """
         if min(len(members), len(controls)) < 2:
             reason = f"{len(members)} trained triples and {len(controls)} others; it takes 2 of each"
@@ -282,13 +341,14 @@ class Truth:
 def score_each(
     figures: Callable[[Truth, str, Any], list[Figure]],
 ) -> Callable[[Mapping[str, Any], Truth], list[Figure]]:
-    """Make the `score` of an attack that claims something of each victim, or a `NotAttacked` (see `claim_each`).
+    """Build the `score` of an attack whose claims map each victim to a claim or a `NotAttacked` (see `claim_each`).
 
     Args:
-        figures: of the truth, a victim and what was claimed of it; it may raise `NotAttacked`, too.
+        figures: scores one victim from the truth, its name and its claim; it may raise `NotAttacked`.
     """
 
     def score(claims: Mapping[str, Any], truth: Truth) -> list[Figure]:
+        """Score every victim's claim."""
         listed: list[Figure] = []
         for victim, claim in claims.items():
             try:
@@ -307,29 +367,31 @@ class Attack:
     """An attack on a finished run.
 
     Attributes:
-        about: one line. metrics: what it measures, a line by name.
-        run: from a view of the victims that can be attacked, a laboratory and a generator of the attack's own, whatever it claims
-            of them, guesses without the messages included. It never sees the truth. It raises `NotAttacked` where it cannot.
-        score: figures of these claims, from the truth. It sees neither view nor laboratory. It may raise `NotAttacked`, too.
-        threats: names of threat models under which it is run by default; empty: the first that gives what it needs.
-        questions: by metric, the question that it answers, a name in `fkgsec.attacks.questions.QUESTIONS`.
-        items: by metric, what an estimate's sample is made of. errors: metrics of which less is worse for the victim.
-        choose: of the threat models asked for (or that fit the algorithm) those to run under, where the attack says itself why
-            it has nothing to attack; None: those that give what it needs.
-        redrawn: whether it is repeated on other leaked entities, so that intervals cover which entities leaked.
-        task: whose runs it attacks, a name in `fkgsec.attacks.registry.ATTACKED`.
-        leads: metrics that stand for it where there is room for few; empty: the first.
-        trains: whether it has the run trained once more, with itself in it or for messages that were not kept; what clients then
-            unlearn is no such run.
-        also: other things of which each is enough in the place of `needs`.
-        settings: the attack's own settings, which `run` then receives as the keyword `settings`.
+        about: one-line description.
+        metrics: one-line description of each metric, by name.
+        run: computes claims from a view of the attackable victims, a laboratory and a random generator. Claims include guesses
+            without the messages. It never sees the truth. It raises `NotAttacked` where the attack cannot run.
+        score: computes figures from the claims and the truth. It sees neither view nor laboratory. It may raise `NotAttacked`.
+        threats: names of default threat models; empty: the first one that meets the needs.
+        questions: question that each metric answers, a name in `fkgsec.attacks.questions.QUESTIONS`.
+        items: sample unit of each metric's estimate.
+        errors: metrics for which a smaller value is worse for the victim.
+        choose: selects threat models from those requested (or those that fit the algorithm), for attacks that state themselves
+            why nothing can be attacked; None: those that meet the needs.
+        redrawn: True to repeat the attack on other leaked entities, so that intervals cover the choice of leaked entities.
+        task: task whose runs it attacks, a name in `fkgsec.attacks.registry.ATTACKED`.
+        leads: metrics that represent the attack in a summary; empty: the first.
+        trains: True if the attack trains the run again, with itself in it or for messages that were not kept. Unlearning then
+            does not apply to that run.
+        also: alternative requirements, each sufficient instead of `needs`.
+        settings: type of the attack's settings, which `run` receives as the keyword argument `settings`.
     """
 
     name: str
     about: str
     needs: Needs
     metrics: Mapping[str, str]
-    run: Callable[..., Any]  # of view, laboratory (the task's) and generator, and its settings where it has any
+    run: Callable[..., Any]  # (view, laboratory, rng), and settings= for an attack with settings
     score: Callable[[Any, Truth], list[Figure]]
     threats: tuple[str, ...] = ()
     questions: Mapping[str, str] = field(default_factory=dict)
@@ -344,7 +406,14 @@ class Attack:
     settings: type[AttackSettings] | None = None
 
     def with_settings(self, text: str) -> Attack:
-        """Bind `run` to the settings in `key=value,key=value`. Raises `SpecError` for a setting that is not allowed."""
+        """Bind `run` to the attack's settings.
+
+        Args:
+            text: `key=value,key=value`; empty keeps the defaults.
+
+        Raises:
+            SpecError: a setting that does not exist or is not allowed.
+        """
         owner = f"attack: {self.name}"
         if self.settings is None:
             if text:
@@ -362,37 +431,44 @@ class Attack:
         return replace(self, run=functools.partial(self.run, settings=settings))
 
     def needs_under(self, model: ThreatModel) -> Needs:
-        """Requirements under a threat model: of several alternatives the one that it meets."""
+        """Return the requirements that a threat model meets, or the first ones if it meets none."""
         return next((needs for needs in (self.needs, *self.also) if needs.fit(model)), self.needs)
 
     @property
     def need_words(self) -> str:
-        """Requirements in the words of a table."""
+        """Description of the requirements for a table."""
         return "; or ".join(needs.words() for needs in (self.needs, *self.also))
 
     @property
     def leading(self) -> tuple[str, ...]:
-        """The metrics that stand for it."""
+        """Metrics that represent the attack in a summary."""
         return self.leads or (next(iter(self.metrics)),)
 
     @property
     def threat_models(self) -> tuple[str, ...]:
-        """Names of those that give what it needs."""
+        """Names of the threat models that meet the requirements."""
         return tuple(name for name, model in threat_models(self.task).items() if self.needs_under(model).fit(model))
 
     def fitting(self, wanted: Sequence[str], algorithm: str) -> tuple[str, ...]:
-        """The threat models to run it under, of those asked for; without any, its own."""
+        """Select the threat models under which to run the attack.
+
+        Args:
+            wanted: requested threat models; empty: the attack's default.
+            algorithm: name in `RECIPES`.
+        """
         if self.choose is not None:
             return tuple(self.choose(wanted or default_threats(algorithm)))
+        # Requested models that meet the needs; if none does, the requested ones (to state why), else the attack's
+        # default.
         able = self.threat_models
         return tuple(name for name in wanted if name in able) or tuple(wanted) or self.threats or able[:1]
 
 
 class AttackRegistry(Registry[Attack]):
-    """Attacks by name. `name:key=value,key=value` is the attack with its own settings."""
+    """Attacks by name. `name:key=value,key=value` binds the attack's settings."""
 
     def __getitem__(self, name: str) -> Attack:
-        """Raises `SpecError` for a name that no attack has, and for a setting that is not allowed."""
+        """Look up an attack. Raises `SpecError` for an unknown name or a setting that is not allowed."""
         plain, _, text = name.partition(":")
         return super().__getitem__(plain).with_settings(text)
 
@@ -431,7 +507,8 @@ ATTACKS = AttackRegistry(
         "backdoor": "fkgsec.attacks.graphs.backdoor:ATTACK",
     },
 )
-DEFAULT = (RECONSTRUCTION, UPDATE_RECOVERY)  # on knowledge graphs
+# Default attacks on knowledge graphs.
+DEFAULT = (RECONSTRUCTION, UPDATE_RECOVERY)
 Case = tuple[list[Figure], list[pd.DataFrame]]
 
 
@@ -440,12 +517,12 @@ class AttackedTask:
     """Attacks on the runs of a task.
 
     Attributes:
-        options: the struct of its attacks' options.
-        default: the attacks to run on an algorithm where none is named; may depend on the threat models that are.
-        default_threats: the threat models that fit an algorithm, for attacks that leave the choice to it.
+        options: struct of the options of its attacks.
+        default: returns the default attacks on an algorithm; may depend on the requested threat models.
+        default_threats: returns the threat models that fit an algorithm, for attacks without a choice of their own.
         build_view: see `build_view`.
-        cases: figures and scores of one attack on a result under these options: for each threat model of the attack, by as many
-            draws of what is drawn as are asked for; and how federations are trained for it.
+        cases: runs one attack on a result under these options, for each of the attack's threat models and draws of leaked
+            entities; the last argument trains federations for it. Returns figures and scores.
     """
 
     options: type[BaseAttackOptions]
@@ -463,28 +540,40 @@ ATTACKED: Registry[AttackedTask] = Registry(
 
 
 def attacked_task(algorithm: str) -> AttackedTask:
-    """The task of an algorithm, as it is attacked. Raises `SpecError` for one whose task has no attacks."""
+    """Return the attacks on the task of an algorithm.
+
+    Args:
+        algorithm: name in `RECIPES`.
+
+    Raises:
+        SpecError: the task has no attacks.
+    """
     return ATTACKED[RECIPES[algorithm].task]
 
 
 def default_threats(algorithm: str) -> tuple[str, ...]:
-    """The threat models of the papers and of practice that fit an algorithm."""
+    """Return the threat models from the papers and from practice that fit an algorithm.
+
+    Args:
+        algorithm: name in `RECIPES`.
+    """
     return attacked_task(algorithm).default_threats(algorithm)
 
 
 def build_view(
-    result: RunResult, threat_model: ThreatModel, *, colluder: Sequence[str] | str, seed: int, **asked: Any
+    result: RunResult, threat_model: ThreatModel, *, colluder: Sequence[str] | str, seed: int, **task_options: Any
 ) -> Any:
-    """The view of `threat_model` on a finished run, at its best round: of the run's task, which says what else can be asked.
+    """Build an adversary's view of a finished run, at its best round.
 
     Args:
-        result: the run; only its transcript, the colluder's own part and what the threat model assumes to be known are taken
-            from it.
-        colluder: name of the client that colludes, of knowledge graphs also of several; every other client is a victim. Where
-            models are held, all clients are.
-        seed: of the attack.
-        asked: of knowledge graphs `leak`, see `fkgsec.attacks.kge.view.kge_view`; of graph classification
-            `candidates`, see `fkgsec.attacks.graphs.view.graph_view`.
+        result: finished run. The view takes only its transcript, the colluder's data and what the threat model assumes to be
+            known.
+        threat_model: one that applies to the run's task.
+        colluder: name of the colluding client; on knowledge graphs also several. Every other client is a victim. Under threat
+            models with final models, all clients are victims.
+        seed: seed of the attack.
+        task_options: on knowledge graphs `leak`, see `fkgsec.attacks.kge.view.kge_view`; on graph classification `candidates`,
+            see `fkgsec.attacks.graphs.view.graph_view`.
 
     Raises:
         ThreatModelError: unknown colluder, a threat model of another task, or a run without a federation.
@@ -496,17 +585,22 @@ def build_view(
         raise ThreatModelError(
             f"threat model {threat_model.name!r} does not apply to {algorithm}; allowed: {', '.join(threat_models(task))}"
         )
-    return ATTACKED[task].build_view(result, threat_model, colluder=colluder, seed=seed, **asked)
+    return ATTACKED[task].build_view(result, threat_model, colluder=colluder, seed=seed, **task_options)
 
 
 class Attacked(NamedTuple):
-    """Results of attacks: figures, and the score of every item (an entity or a triple of a victim) of those that give any."""
+    """Results of attacks.
+
+    Attributes:
+        figures: one figure per attack, metric, threat model, leak ratio, victim and variant.
+        scores: score of every item, an entity or a triple of a victim, of the attacks that store scores.
+    """
 
     figures: list[Figure]
     scores: pd.DataFrame
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each figure, with its interval and baseline: columns `fkgsec.attacks.frames.COLUMNS`."""
+        """Convert the figures to a frame with the columns `fkgsec.attacks.frames.COLUMNS`."""
         return figures_to_frame(self.figures)
 
     def _repr_html_(self) -> str:
@@ -515,7 +609,14 @@ class Attacked(NamedTuple):
 
 
 def check_attacks(names: Iterable[str]) -> None:
-    """Raises `SpecError` for a name that no attack has, and for an attack that is named twice."""
+    """Check the names of attacks before a run.
+
+    Args:
+        names: attacks, with their settings if any.
+
+    Raises:
+        SpecError: an unknown name, or an attack that is named twice.
+    """
     count = Counter(ATTACKS[name].name for name in names)
     for name, times in count.items():
         if times > 1:
@@ -529,18 +630,20 @@ def run_attacks(
     leak_draws: int = LEAK_DRAWS,
     train: Callable[..., Any] = run_federation,
 ) -> Attacked:
-    """Run the attacks of the options on a finished run, each under every threat model and leak ratio that it is to be run under.
+    """Run attacks on a finished run, each under every threat model and leak ratio of the options.
 
-    An attack skips threat models that lack what it needs while others give it, and runs once where nobody colludes.
+    An attack skips threat models that lack its needs if another requested one meets them. Without a colluder it runs once, not
+    per leak ratio.
 
     Args:
-        options: of the run's task: `KgeAttackOptions` (also called `KgeAttackOptions`), `GraphAttackOptions`.
-        leak_draws: how often an attack that is `redrawn` is run again on other leaked entities.
-        train: how attacks train federations of their own, such as `run_federation` with an observer or a defense's transport.
+        result: finished run.
+        options: options of the run's task: `KgeAttackOptions` or `GraphAttackOptions`.
+        leak_draws: number of further draws of leaked entities for attacks that are `redrawn`.
+        train: trains the federations of attacks, such as `run_federation` with an observer or a defense's transport.
 
     Raises:
         SpecError: options or an attack of another task.
-        ThreatModelError: the run cannot be attacked, or an attack gives a metric that it does not declare.
+        ThreatModelError: the run cannot be attacked, or an attack returns a metric that it does not declare.
     """
     algorithm = result.options.algorithm
     task, name = attacked_task(algorithm), RECIPES[algorithm].task
@@ -549,6 +652,7 @@ def run_attacks(
     check_attackable(result.graph, algorithm, options.colluder)
     chosen = [ATTACKS[attack] for attack in options.attack or task.default(algorithm, options.threat)]
     for attack in chosen:
+        # Checked before any attack runs, so that a typo does not cost hours.
         if attack.task != name:
             fitting = ", ".join(attacks_of(name))
             raise SpecError(
@@ -564,17 +668,27 @@ def run_attacks(
 
 
 def attacks_of(task: str) -> dict[str, Attack]:
-    """The attacks on runs of a task, by name, in the registry's order."""
+    """Return the attacks on runs of a task, by name, in the registry's order.
+
+    Args:
+        task: "kge" or "graph".
+    """
     return {name: attack for name, attack in ATTACKS.items() if attack.task == task}
 
 
 def attack_view(
     attack: Attack, view: View, laboratory: Laboratory, clients: Callable[[], Mapping[str, Any]] = dict
 ) -> Case:
-    """Figures and scores of an attack on one view: of the victims that cannot be attacked with a reason.
+    """Run one attack on one view and score its claims.
 
     Args:
-        laboratory: for the adversary of the view. clients: `Truth.shuffled`, once the attack has run.
+        attack: attack to run.
+        view: view of the attacked run.
+        laboratory: laboratory of the view's adversary.
+        clients: returns `Truth.shuffled`; called after the attack has run.
+
+    Returns:
+        Figures and item scores. Victims that cannot be attacked have figures with a reason.
     """
     model, needs = view.threat_model, attack.needs_under(view.threat_model)
     lacking = None if attack.choose is not None or needs.fit(model) else f"it needs {attack.need_words}"
@@ -583,6 +697,7 @@ def attack_view(
     seed, names, claims = laboratory.seed, (attack.name, model.name), None
     if able:
         try:
+            # Separate random streams: how much an attack draws does not change how it is scored.
             claims = attack.run(view.only(able), laboratory, generator(seed, "attack", *names))
         except NotAttacked as reason:
             reasons |= dict.fromkeys((victim.name for victim in able), str(reason))
@@ -597,6 +712,7 @@ def attack_view(
             figures += attack.score(claims, truth)
         except NotAttacked as reason:
             figures += [figure for victim in able for figure in truth.not_attacked(victim.name, reason)]
+    # A metric without a declaration would have no description, no question and no policy limit.
     for figure in figures:
         if figure.metric not in attack.metrics:
             raise ThreatModelError(

@@ -1,8 +1,8 @@
 """Attacks that secure aggregation leaves open: subtract the colluder's part, count the holders, compare rounds.
 
-Threat model: a server that colludes with one client. It knows every opened sum, how many survivors hold each row, who they
-are, the colluder's own input for the leaked rows, and who holds what where alignment was in clear. It attributes each
-row of the residual to the victims that hold it, and takes the residual's mean for their embedding of it.
+Threat model: a server that colludes with one client. It knows every opened sum, how many survivors hold each row, and who they
+are. It also knows the colluder's input for the leaked rows, and the holders of every row if alignment was in plaintext. It
+attributes each row of the residual to the victims that hold it, and uses the residual's mean as their embedding of it.
 
 Source: ours. fedr.txt 4.2 claims that nothing leaks "once PSU and SecAgg are applied".
 """
@@ -21,13 +21,18 @@ from fkgsec.federation.messages import Opened
 
 UNKNOWN = -1
 SOURCES = ("nothing", "alignment", "alone", "all hold it", "rounds", "guess", "known parts")
-"""How a holding was found, by number: not; alignment in clear; one victim in the sum; as many holders as victims in the sum;
-other rounds with other survivors; claimed as one of the likeliest; the others' parts of the sum are known to the server."""
+"""How a holding was inferred, by index: not at all; plaintext alignment; only one victim in the sum; as many holders as victims
+in the sum; other rounds with other survivors; a guess among the likeliest rows; the others' inputs are known to the server."""
 
 
 class Part(NamedTuple):
-    """A colluder's knowledge of a table: the numbers of its leaked rows, int64 `[k]`, and what it put into the newest sum
-    for these, float64 `[k, W]`; None if it put nothing."""
+    """A colluder's knowledge of a summed table.
+
+    Attributes:
+        party: party name of the colluder.
+        leaked: indices of its leaked rows in the table, int64 `[k]`.
+        own_input: its input to the newest sum for these rows, float64 `[k, W]`; None if it did not take part.
+    """
 
     party: str
     leaked: np.ndarray
@@ -39,13 +44,15 @@ class SecureTable:
     """The adversary's view of a table that was summed securely.
 
     Attributes:
-        parties: all clients. victims: those that do not collude. parts: what colluders handed over.
-        names: object `[n]`, the name of each row, None where it does not know it.
-        opened: sums of the attacked round and of others with other survivors, newest first; the first one has rows.
-        all_leaked: whether the leaked rows are all that colluders hold.
-        holdings: for each party the rows it holds, where alignment was in plaintext.
-        known: by party, its part of the first of `opened` wherever it holds a row, float64 `[n, W]`: see
-            `KgeResult.known`. All of them have the same.
+        parties: all clients.
+        victims: clients that do not collude.
+        names: name of each row, object `[n]`, None where the adversary does not know it.
+        opened: sums of the attacked round and of others with other survivors, newest first. The first one has rows.
+        parts: knowledge of each colluder.
+        all_leaked: True if the leaked rows are all that colluders hold.
+        holdings: rows that each party holds, where alignment was in plaintext.
+        known_parts: inputs to the first of `opened` that the server knows, by party, float64 `[n, W]`, see `KgeResult.known`.
+            All these parties have the same rows.
     """
 
     parties: tuple[str, ...]
@@ -55,16 +62,19 @@ class SecureTable:
     parts: tuple[Part, ...]
     all_leaked: bool
     holdings: dict[str, np.ndarray]
-    known: dict[str, Tensor] = field(default_factory=dict)
+    known_parts: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Claims(NamedTuple):
-    """The rows that the adversary says a victim holds.
+    """The rows that the adversary attributes to a victim.
 
     Attributes:
-        rows: int64 `[k]`, ascending. embeddings: float32 `[k, W]`, what it takes for the victim's embeddings of them.
-        names: object `[k]`. certainty: float `[k]`, 1 where it is not a guess. sources: int `[k]`, see `SOURCES`.
-        alone: bool `[k]`, rows whose residual is this victim's part and nothing else.
+        rows: indices in the table, int64 `[k]`, ascending.
+        embeddings: inferred embeddings of the victim, float32 `[k, W]`.
+        names: names where known, object `[k]`.
+        certainty: probability of each attribution, float `[k]`; 1 where it follows from the counts.
+        sources: how each holding was inferred, int `[k]`, see `SOURCES`.
+        alone: rows whose residual is this victim's input and nothing else, bool `[k]`.
     """
 
     rows: np.ndarray
@@ -79,26 +89,36 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
     """Attribute the rows of the newest sum to the victims.
 
     Args:
-        rng: draws holders where counts leave it open.
+        table: the adversary's view of the sums.
+        rng: draws holders where counts leave them open.
+
+    Returns:
+        Claims by victim party; empty if no sum was opened. Victims that took part in no sum are missing.
     """
     if not table.opened:
         return {}
     total, holders = table.opened[0].sums()
+    # Step 1: subtract the inputs that the adversary knows from the newest sum.
     residual, count = torch.from_numpy(total.copy()), holders.copy()
     in_sum = table.opened[0].survivors
     for party, leaked, inputs in table.parts:
-        if inputs is not None and party in in_sum and party not in table.known:
+        if inputs is not None and party in in_sum and party not in table.known_parts:
             residual[leaked] -= inputs
-            count[leaked] -= inputs.any(dim=1).numpy()  # a row of zeros was not sent
+            # A row of zeros was not sent, and does not count as a holder.
+            count[leaked] -= inputs.any(dim=1).numpy()
     exposed = _subtract_known(table, residual, count)
     for older in table.opened[1:]:
-        if older.total:  # a row that the newest sum does not have, as it last was in one; the colluder's part stays
+        # Fill in rows that the newest sum lacks from an older one; the colluder's input stays in these.
+        if older.total:
             total, holders = older.sums()
             missing = (count == 0) & (holders > 0)
             residual[missing] = torch.from_numpy(total[missing])
             count[missing] = holders[missing]
+    # Step 2: what remains is the sum of the victims' rows; its mean stands for each of them.
     mean = (residual / torch.from_numpy(np.maximum(count, 1))[:, None]).float()
-    mean[torch.from_numpy(count <= 0)] = torch.nan  # in no sum, so without an embedding
+    # A row in no sum has no embedding.
+    mean[torch.from_numpy(count <= 0)] = torch.nan
+    # Step 3: decide which victims hold each row.
     holdings, sources, certainty = attribute_holders(table, rng)
     if exposed is not None:
         victim, holds = exposed
@@ -122,15 +142,16 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
 
 
 def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> tuple[str, np.ndarray] | None:
-    """Subtract the parts that the server knows from the newest sum, in place.
+    """Subtract the inputs that the server knows from the newest sum, in place.
 
-    Returns: the one client in the sum whose part is not known, and which rows `[n]` it holds; None where there are several.
+    If alignment was in plaintext and every holder sent a row, the server knows how many of these inputs it contains. Otherwise
+    it can tell only if a single other client is in the sum: a row that is not a multiple of the known input is held by that
+    client.
 
-    Where alignment was in clear and every holder sent a row, it knows how many of these parts are in it. Else it can tell if
-    there is but one client more: a row that is not all known parts is held by that client.
+    Returns: the only client in the sum whose input is unknown, and which rows `[n]` it holds; None if there are several.
     """
-    known_parties = [party for party in table.opened[0].survivors if party in table.known]
-    others = [party for party in table.opened[0].survivors if party not in table.known]
+    known_parties = [party for party in table.opened[0].survivors if party in table.known_parts]
+    others = [party for party in table.opened[0].survivors if party not in table.known_parts]
     if table.all_leaked:
         others = [
             party
@@ -139,8 +160,10 @@ def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> 
         ]
     if not known_parties or not others:
         return None
-    part, num_known = table.known[known_parties[0]], np.zeros_like(count)
+    part, num_known = table.known_parts[known_parties[0]], np.zeros_like(count)
     if len(others) == 1:
+        # A sum of `count` equal known inputs differs from `count * part` by rounding only; otherwise one holder is not
+        # known.
         off = (residual - part * torch.from_numpy(count)[:, None]).abs().amax(dim=1).numpy()
         num_known = count - (off > 2 * table.opened[0].error)
     if table.holdings:
@@ -148,7 +171,8 @@ def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> 
             sum(np.isin(np.arange(len(count)), table.holdings[party]).astype(np.int64) for party in parties)
             for parties in (known_parties, others)
         )
-        whole = held_by_known + held_by_others == count  # every holder sent the row
+        # True if every holder sent the row.
+        whole = held_by_known + held_by_others == count
         num_known = np.where(whole, held_by_known, num_known)
     residual -= part * torch.from_numpy(num_known)[:, None]
     count -= num_known
@@ -156,19 +180,25 @@ def _subtract_known(table: SecureTable, residual: Tensor, count: np.ndarray) -> 
 
 
 def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Attribute rows to parties: int8 `[parties, n]` of 0, 1 (`UNKNOWN` for a party in no sum), its source and its certainty.
+    """Attribute rows to parties from the counts of all sums.
 
-    Each sum says: of its survivors, so many hold the row. What follows from these equations is certain. Where they leave
-    holders open, the certainty is the share of those left who hold it, and for each party its likeliest rows are claimed, as many
-    as a draw among those left gives it.
+    Each sum is an equation per row: so many of its survivors hold the row. Consequences of these equations are certain. Where
+    they leave holders open, the certainty is the share of open parties that hold the row. Each party is then assigned its
+    likeliest rows, as many as a random draw among the open parties gives it.
+
+    Args:
+        table: the adversary's view of the sums.
+        rng: draws holders where counts leave them open.
+
+    Returns:
+        Holdings, int8 `[parties, n]` of 0 and 1 (`UNKNOWN` for a party in no sum), their sources and their certainty.
     """
     members = np.array([[party in opened.survivors for party in table.parties] for opened in table.opened])
     counted, equations = {opened.round for opened in table.opened if not opened.total}, []
     for opened in table.opened:
         holders = opened.sums()[1]
-        if (
-            opened.round in counted and opened.total
-        ):  # of rows that were suppressed, only the count before says something
+        # Of suppressed rows, only the count before the sum is informative: a zero in the sum says nothing.
+        if opened.round in counted and opened.total:
             holders = np.where(holders == 0, UNKNOWN, holders)
         equations.append(holders)
     counts = np.stack(equations)
@@ -184,14 +214,17 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
         holds[table.parties.index(party), rows] = 1
     sources[holds != UNKNOWN] = SOURCES.index("alignment")
 
+    # Consequences of the newest sum alone come first, so that `sources` tells which need several rounds.
     follow_counts(holds, members[:1], counts[:1])
     alone = members[0].sum() - sum(part.party in table.opened[0].survivors for part in table.parts) == 1
     sources[(holds != UNKNOWN) & (sources == 0)] = SOURCES.index("alone" if alone else "all hold it")
 
+    # Holdings are differences of counts in rounds with different survivors.
     solve_counts(holds, members, counts)
     follow_counts(holds, members, counts)
     sources[(holds != UNKNOWN) & (sources == 0)] = SOURCES.index("rounds")
 
+    # The remaining holdings are guesses.
     certainty = np.where(holds != UNKNOWN, 1.0, 0.0)
     settled = holds.copy()
     for present, count in zip(members, counts, strict=True):
@@ -209,7 +242,13 @@ def attribute_holders(table: SecureTable, rng: np.random.Generator) -> tuple[np.
 
 
 def follow_counts(holds: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
-    """Fill in what counts force, until nothing changes: nobody left to be counted, or everybody left needed. In place."""
+    """Fill in forced holdings, in place, until nothing changes: all open parties hold a row, or none does.
+
+    Args:
+        holds: int8 `[parties, n]` of 0, 1 and `UNKNOWN`.
+        members: parties in each sum, bool `[sums, parties]`.
+        counts: holders per row of each sum, int `[sums, n]`; `UNKNOWN` where the sum says nothing.
+    """
     while True:
         before = int((holds == UNKNOWN).sum())
         for present, count in zip(members, counts, strict=True):
@@ -224,11 +263,19 @@ def follow_counts(holds: np.ndarray, members: np.ndarray, counts: np.ndarray) ->
 
 
 def solve_counts(holds: np.ndarray, members: np.ndarray, counts: np.ndarray) -> None:
-    """Fill in parties whose holdings are a combination of the counts, such as the difference of two sums. In place."""
+    """Fill in, in place, parties whose holdings are a linear combination of counts, such as the difference of two sums.
+
+    Args:
+        holds: int8 `[parties, n]` of 0, 1 and `UNKNOWN`.
+        members: parties in each sum, bool `[sums, parties]`.
+        counts: holders per row of each sum, int `[sums, n]`; `UNKNOWN` where the sum says nothing.
+    """
     patterns, pattern_of = np.unique(counts != UNKNOWN, axis=1, return_inverse=True)
     for number, valid in enumerate(patterns.T):
         rows = np.nonzero(pattern_of.ravel() == number)[0]
         matrix = members[valid].astype(np.float64)
+        # members @ holdings = counts. Row p of pinv(members) @ members is the unit vector of p exactly if party p is
+        # determined.
         combination = np.linalg.pinv(matrix)  # [parties, rounds]
         determined = np.abs(combination @ matrix - np.eye(matrix.shape[1])).max(axis=1) < 1e-9
         for party in np.nonzero(determined)[0]:
@@ -245,11 +292,12 @@ def _draw(
     count: np.ndarray,
     rng: np.random.Generator,
 ) -> None:
-    """Draw as many holders as are left of a sum, among the parties in it that are open. In place."""
+    """Draw the remaining holders of a sum among its open parties, in place."""
     part, sure = holds[present], certainty[present]
     unknown = (part == UNKNOWN) & (count != UNKNOWN)
     before = settled[present]
     share = (count - (before == 1).sum(axis=0)) / np.maximum((before == UNKNOWN).sum(axis=0), 1)
+    # A random permutation of the open parties per row; the first `left` of them become holders.
     left = np.maximum(count - (part == 1).sum(axis=0), 0)
     order = np.where(unknown, rng.random(part.shape), np.inf).argsort(axis=0).argsort(axis=0)
     sure[unknown] = np.broadcast_to(share, part.shape)[unknown]
@@ -258,7 +306,14 @@ def _draw(
 
 
 def count_sources(claims: Sequence[np.ndarray]) -> dict[str, int]:
-    """Count the claims' sources of each kind that occurs."""
+    """Count claims by source.
+
+    Args:
+        claims: `Claims.sources` of any number of victims.
+
+    Returns:
+        Number of claims by name in `SOURCES`, without zeros.
+    """
     numbers = np.concatenate([*claims, np.empty(0, dtype=np.int64)]).astype(np.int64)
     counts = np.bincount(numbers, minlength=len(SOURCES))
     return {name: int(count) for name, count in zip(SOURCES, counts, strict=True) if count}

@@ -1,10 +1,11 @@
-"""The view that an adversary has of a finished run under a threat model, whatever the run trained.
+"""Knowledge of an adversary about a finished run under a threat model, for all tasks.
 
     view = build_view(result, THREAT_MODELS["collusion"], colluder="hospital-1", leak=0.5, seed=0)    # a `KgeView`
     view = build_view(result, THREAT_MODELS["server"], colluder="MUTAG", seed=0)                      # a `GraphView`
 
-An attack receives a `View` (messages that the adversary's parties saw and what its accomplice handed over) and a `Laboratory`
-that trains for it. Each task extends it (`fkgsec.attacks.kge.view`, `fkgsec.attacks.graphs.view`).
+An attack receives a `View` and a `Laboratory`. The view holds the messages that the adversary's parties saw and the data that
+the colluder handed over. The laboratory trains for the adversary. Each task extends both (`fkgsec.attacks.kge.view`,
+`fkgsec.attacks.graphs.view`).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ T = TypeVar("T")
 
 
 class NotAttacked(FkgsecError):
-    """A victim, or all of them, cannot be attacked; the message is the reason that figures give."""
+    """A victim, or all of them, cannot be attacked; the message is the reason that figures state."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,14 @@ class Victim:
     name: str
 
     def why_none(self, part: str) -> str | None:
-        """Return why there is no single upload of a table, or nothing else of that name; None where there is."""
+        """Explain why the view lacks a part of the victim's data.
+
+        Args:
+            part: attribute of the victim, such as a table.
+
+        Returns:
+            The reason, or None if the view has the part.
+        """
         return None if getattr(self, part, None) is not None else f"no {part} of it crossed"
 
 
@@ -40,7 +48,15 @@ V = TypeVar("V", bound=Victim)
 
 
 def claim_each(victims: Iterable[V], claim: Callable[[V], T]) -> dict[str, T | NotAttacked]:
-    """Run `claim` on each victim. Returns its claims by victim, or the `NotAttacked` that it raised."""
+    """Run an attack on each victim.
+
+    Args:
+        victims: clients that do not collude.
+        claim: attack on one victim; it may raise `NotAttacked`.
+
+    Returns:
+        The claim, or the `NotAttacked` that was raised, by victim name.
+    """
     claims: dict[str, T | NotAttacked] = {}
     for victim in victims:
         try:
@@ -52,16 +68,16 @@ def claim_each(victims: Iterable[V], claim: Callable[[V], T]) -> dict[str, T | N
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class View:
-    """Base of every task's view; a task extends it.
+    """Base of every task's view.
 
-    No seed of the run is in it: an attack draws from its own (`BaseAttackOptions.seed`), and nothing here says what clients,
-    trainers or protocols drew.
+    The view contains no seed of the run. An attack draws from its own seed (`BaseAttackOptions.seed`), so that it cannot replay
+    the draws of clients, trainers or protocols.
 
     Attributes:
-        round: the attacked one.
-        leak: the share of the colluder's knowledge that it handed over, where that is a share.
-        run: the number of the run in `fkgsec.attacks.registry.Truth.runs`; 0: the attacked one.
-        at: of a run of the laboratory, what the same adversary had in another round whose messages were asked for.
+        round: attacked round.
+        leak: share of the colluder's knowledge that leaks to the server, in (0, 1]; None where no share applies.
+        run: index of the run in `fkgsec.attacks.registry.Truth.runs`; 0 is the attacked run.
+        at: in a run of the laboratory, returns the same adversary's view of another round that was requested with `rounds`.
     """
 
     threat_model: ThreatModel
@@ -72,20 +88,29 @@ class View:
     at: Callable[[int], Any] | None = None
 
     def only(self, victims: tuple[Any, ...]) -> Self:
-        """The same view with these victims."""
+        """Return the same view restricted to these victims."""
         return replace(self, victims=victims)
 
 
 def check_attackable(graph: Any, algorithm: str, colluder: Sequence[str] | str | None) -> None:
-    """Raise `ThreatModelError` before hours of training if the run cannot be attacked.
+    """Reject a run that cannot be attacked, before hours of training.
 
-    One party holds everything, there is no victim, or a colluder (None: the first client) is no client of `graph`.
+    Args:
+        graph: data of the federation.
+        algorithm: name in `RECIPES`.
+        colluder: one client name, several, or None for the first client.
+
+    Raises:
+        ThreatModelError: one party holds all data, no victim is left, a client has the reserved name `ALL`, or a colluder is
+            not a client of `graph`.
     """
     names, colluders = [client.name for client in graph.clients], named(colluder)
+    # Checked before training: each of these would only surface after the run.
     if RECIPES[algorithm].pooled:
         raise ThreatModelError(f"{algorithm} has no federation to attack: one party holds all triples")
     if len(names) < 2:
         raise ThreatModelError(f"{graph.name} has one client: there is no victim to attack")
+    # Records mark the figure of all victims together with this name.
     if ALL in names:
         raise ThreatModelError(f"a client is called {ALL!r}, which stands for all victims together; rename its folder")
     for name in colluders:
@@ -96,7 +121,7 @@ def check_attackable(graph: Any, algorithm: str, colluder: Sequence[str] | str |
 
 
 def named(colluder: Sequence[str] | str | None) -> tuple[str, ...]:
-    """The clients that an option names, one or several.
+    """Return the client names in a `colluder` option, which holds one name, several, or None.
 
     >>> named("a"), named(("a", "b")), named(None)
     (('a',), ('a', 'b'), ())

@@ -1,12 +1,12 @@
 """Federated knowledge-graph embedding: graphs, scoring functions, training, messages and transcript.
 
-    graph = partition(graph_from(frame), "relations", clients=3, seed=0)     # of a pandas DataFrame, or of a file by read_path
+    graph = partition(graph_from(frame), "relations", clients=3, seed=0)     # from a DataFrame; read_path reads files
     result = run_federation(graph, KgeOptions(algorithm="fede", dim=64, rounds=20))
-    result.to_frame()                                                        # pandas: a row for each round
+    result.to_frame()                                                        # pandas: one row per round
 
-Scripts import the names below; they cover both tasks (knowledge graphs and graph classification), attacks, defenses, unlearning,
-runs and extensions. The packages behind them are `fkgsec.attacks`, `fkgsec.defenses`, `fkgsec.protocols` and
-`fkgsec.experiments`, whose folders lie beside this one.
+Scripts import the names below. They cover both tasks (knowledge graphs and graph classification), attacks, defenses, unlearning,
+runs and extensions. The folders of `fkgsec.attacks`, `fkgsec.defenses`, `fkgsec.protocols` and `fkgsec.experiments` lie next to
+this one in the repository.
 """
 
 import importlib
@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from fkgsec.version import __version__ as __version__
 
-# Before torch loads libgomp. Threads that wait for each other by spinning 300,000 times, its default, make training tens of
-# times slower beside any other busy process; 1,000 times cost a free machine a twentieth of a small run
-# (`GOMP_SPINCOUNT=300000 fkgsec train --algorithm fedlu --dim 32 --rounds 10 --num-negatives 32`, alone and beside another).
+# Must be set before torch loads libgomp. By default its threads wait by spinning 300,000 times, which makes training
+# tens of times slower next to any other busy process. 1,000 times cost 5 % of a small run on an idle machine
+# (`GOMP_SPINCOUNT=300000 fkgsec train --algorithm fedlu --dim 32 --rounds 10 --num-negatives 32`, alone and next to another).
 if "OMP_WAIT_POLICY" not in os.environ:
     os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
@@ -170,7 +170,7 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name of the public surface when it is first asked for: torch takes seconds, and `fkgsec --help` needs none of it."""
+    """Import a public name at its first use: torch takes seconds to import, and `fkgsec --help` does not need it."""
     if name not in _WHERE:
         raise AttributeError(f"module 'fkgsec' has no attribute {name!r}")
     return getattr(importlib.import_module(_WHERE[name]), name)

@@ -1,4 +1,4 @@
-"""Adam as torch has it, to the bit, without `torch._dynamo`, whose import costs the first optimizer of a process over a second.
+"""Adam with the same bits as torch's, without `torch._dynamo`, whose import delays a process's first optimizer by a second.
 
 adam = Adam([rows], lr=0.001)
 rows.grad = gradient
@@ -15,14 +15,20 @@ import torch
 from torch import Tensor
 from torch.optim.adam import adam as take_step
 
-LARGE_BYTES = 4 * 2**20  # of a moment, from which numpy asks the system for large pages
+LARGE_BYTES = 4 * 2**20  # size of a moment from which numpy requests large pages
 
 
 class Adam:
-    """The fused Adam of `torch.optim`, with the methods of an optimizer that training and checkpoints use.
+    """The fused Adam of `torch.optim`, with the methods that training and checkpoints use.
 
-    A parameter without a gradient stays as it is, and so do its moments and its step count.
-    Source: Kingma & Ba 2015, Algorithm 1; `weight_decay` is added to the gradient.
+    A parameter without a gradient keeps its value, its moments and its step count.
+
+    Args:
+        parameters: leaf tensors.
+        lr: learning rate.
+        weight_decay: factor of the parameter that is added to its gradient.
+
+    Source: Kingma & Ba 2015, Algorithm 1.
     """
 
     def __init__(self, parameters: Iterable[Tensor], lr: float, weight_decay: float = 0.0) -> None:
@@ -32,13 +38,14 @@ class Adam:
 
     @torch.no_grad()
     def step(self) -> None:
-        """Move every parameter that has a gradient."""
+        """Update every parameter that has a gradient."""
         moved = [place for place, parameter in enumerate(self._parameters) if parameter.grad is not None]
         if not moved:
             return
         for place in moved:
             if place not in self._state:
                 self._state[place] = _fresh(self._parameters[place])
+        # Moments are created at a parameter's first gradient, so unused tables take no memory.
         states = [self._state[place] for place in moved]
         take_step(
             [self._parameters[place] for place in moved],
@@ -58,16 +65,20 @@ class Adam:
         )
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Remove the gradients."""
         for parameter in self._parameters:
             parameter.grad = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Moments and step counts under `state`, by the place of a parameter, of those that have moved."""
+        """Return moments and step counts under `state`, by index of the parameters that have moved."""
         return {"state": self._state}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Put back what `state_dict` gave."""
+        """Load the state that `state_dict` returned.
+
+        Args:
+            saved: with the key `state`.
+        """
         self._state = {
             int(place): {name: tensor.clone().to(self._parameters[int(place)].device) for name, tensor in state.items()}
             for place, state in saved["state"].items()
@@ -76,9 +87,8 @@ class Adam:
 
 def _fresh(parameter: Tensor) -> dict[str, Tensor]:
     if parameter.device.type == "cpu" and parameter.dtype == torch.float32 and parameter.nbytes >= LARGE_BYTES:
-        moment = torch.from_numpy(
-            np.zeros(parameter.shape, dtype=np.float32)
-        )  # in large pages, for which torch does not ask
+        # numpy allocates in large pages, torch does not.
+        moment = torch.from_numpy(np.zeros(parameter.shape, dtype=np.float32))
     else:
         moment = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     return {

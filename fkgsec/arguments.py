@@ -1,4 +1,4 @@
-"""Values of options, checked by the types of their fields: the same words for Python, files and the command line.
+"""Validation of options by the types of their fields, with the same messages for Python, files and the command line.
 
     class Options(msgspec.Struct, metaclass=Named, frozen=True):
         rounds: int = 300
@@ -9,8 +9,8 @@
     Options(rounds=2.5)        # SpecError: rounds must be a whole number; got 2.5
     Options(roundz=3)          # SpecError: roundz is no option of Options; did you mean rounds?
 
-Numbers of numpy become Python's, lists and one-dimensional arrays become tuples. Text is no number: "64" is refused where 64 is
-meant. What a range allows is checked by the options themselves.
+Numbers of numpy become Python's; lists and one-dimensional arrays become tuples. Text is no number: "64" is rejected for an
+integer. The options themselves check ranges.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _NOTHING = (NoneType, msgspec.UnsetType)
 
 
 class Named(_StructType):
-    """The type of structs whose fields are options: a name that is none of them is an error of ours, with the nearest."""
+    """Metaclass of structs whose fields are options: an unknown name raises our error, which suggests the nearest one."""
 
     def __call__(cls, *positional: Any, **options: Any) -> Any:
-        """Make a struct. Raises `SpecError` for a name that it does not have, and for values without one."""
+        """Construct a struct. Raises `SpecError` for unknown names and for positional arguments."""
         names: tuple[str, ...] = cls.__struct_fields__
         if positional:
             raise SpecError(
@@ -57,10 +57,13 @@ class Named(_StructType):
 
 
 def check_fields(options: msgspec.Struct) -> None:
-    """Check every field of a struct that is being made, and put Python's own numbers and tuples in the place of others.
+    """Check every field of a struct during construction, and convert values to Python's own numbers and tuples.
+
+    Args:
+        options: the struct; its fields are replaced.
 
     Raises:
-        SpecError: a value of another kind than the field's; names the field, what is allowed and the value.
+        SpecError: a value has another type than its field; the message has the field, what is allowed and the value.
     """
     for name, kind in _kinds(type(options)):
         value = getattr(options, name)
@@ -70,24 +73,32 @@ def check_fields(options: msgspec.Struct) -> None:
 
 
 def check_values(kind: type[msgspec.Struct], values: dict[str, Any]) -> None:
-    """Check values as `check_fields` does before a struct is made, such as those in a file; unknown names are ignored."""
+    """Check values like `check_fields`, before a struct is constructed; unknown names are ignored.
+
+    Args:
+        kind: the struct.
+        values: by field, such as from a file.
+    """
     for name, field in _kinds(kind):
         if name in values:
             checked(name, field, values[name])
 
 
 def settings_from(owner: str, kind: type[SettingsT], written: Mapping[str, str]) -> SettingsT:
-    """Make a part's settings of the text that a user wrote for each.
+    """Construct settings from the text that a user wrote for each.
 
     Args:
-        owner: what errors call the part, such as "defense: dp".
+        owner: name for messages, such as "defense: dp".
+        kind: the struct.
+        written: text by setting.
 
     Raises:
-        SpecError: an unknown setting, or a value that is not allowed.
+        SpecError: a setting is unknown, or a value is not allowed.
     """
     try:
         return msgspec.convert(written, kind, strict=False)
     except msgspec.ValidationError as error:
+        # msgspec reports the field as a path behind its message.
         field = str(error).partition(" - at `$.")
         key = field[2].rstrip("`")
         choices = get_args(get_type_hints(kind).get(key))
@@ -98,7 +109,16 @@ def settings_from(owner: str, kind: type[SettingsT], written: Mapping[str, str])
 
 
 def checked(name: str, kind: Any, value: Any) -> Any:
-    """A value as a type has it: int, float, bool, str, a `Literal`, a tuple of these, or a union; any other type takes all.
+    """Convert a value to a type: int, float, bool, str, a `Literal`, a tuple of these, or a union; any other type
+    accepts all values.
+
+    Args:
+        name: for messages.
+        kind: the type.
+        value: to convert.
+
+    Raises:
+        SpecError: the value has another type.
 
     >>> import numpy as np
     >>> checked("dim", int, np.int64(64)), checked("leak", tuple[float, ...], [0.5, 1])
@@ -106,16 +126,14 @@ def checked(name: str, kind: Any, value: Any) -> Any:
     >>> checked("dim", int, "64")
     Traceback (most recent call last):
     fkgsec.errors.SpecError: dim must be a whole number; got '64'
-
-    Raises:
-        SpecError: a value of another kind.
     """
     kinds = _alternatives(kind)
     if type(value) in kinds and (type(value) in _NOTHING or type(value) in _WORDS):
         return value
-    numpy = sys.modules.get("numpy")  # where it is not loaded, no value is of its types
+    numpy = sys.modules.get("numpy")  # if it is not loaded, no value has its types
     if numpy and (isinstance(value, numpy.generic) or (isinstance(value, numpy.ndarray) and value.ndim == 1)):
         value = value.tolist()
+    # Of a union such as `int | tuple[int, ...]`, the value's shape selects the member that errors name.
     listed = isinstance(value, list | tuple)
     filled = [alternative for alternative in kinds if alternative not in _NOTHING]
     return _as(
@@ -145,7 +163,7 @@ def _as(name: str, kind: Any, value: Any) -> Any:
 
 
 def _plain(kind: type, value: Any) -> Any:
-    """The value as Python's own of a kind, the same object where it is one; None where it is of another kind."""
+    """Return the value as Python's own type, the same object if possible; None if it has another type."""
     if kind in (bool, str):
         return (value if type(value) is kind else kind(value)) if isinstance(value, kind) else None
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
@@ -164,7 +182,7 @@ def _of(kind: Any) -> str:
 
 @functools.cache
 def _alternatives(kind: Any) -> tuple[Any, ...]:
-    """The types of a union, without what they are annotated with; the type alone where it is no union."""
+    """Return the types of a union without their annotations; the type itself if it is no union."""
     if get_origin(kind) is Annotated:
         return _alternatives(get_args(kind)[0])
     if get_origin(kind) in (Literal, tuple) or not get_args(kind):
@@ -174,7 +192,7 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 @functools.cache
 def _kinds(struct: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
-    """Name and type of each field that holds something plain."""
+    """Return name and type of each field with a plain type."""
     fields = [(field.name, field.type) for field in msgspec.structs.fields(struct)]
     return tuple((name, kind) for name, kind in fields if any(_is_plain(inner) for inner in _alternatives(kind)))
 

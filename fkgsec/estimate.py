@@ -1,4 +1,4 @@
-"""Figures with their uncertainty: no metric leaves fkgsec as a bare number."""
+"""Estimates with their uncertainty: no metric leaves fkgsec as a bare number."""
 
 from __future__ import annotations
 
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
     import numpy as np
 
 _Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
-FEW = 20  # items, see `mean_of_shares`
+FEW = 20  # sample size below which `mean_of_shares` widens bootstrap intervals
 
 
 class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
     """A value with a 95 % interval.
 
     Attributes:
-        value, low, high: the figure and its interval; never NaN (`ValueError`).
-        n: how many items it rests on.
-        method: how the interval was made: "wilson", "bootstrap", "normal" (of parties apart, who tell sums of squares), "exact"
-            (no sampling: low = value = high), followed by "6 leaks" where it also covers which entities leaked (`over_draws`).
+        value, low, high: the value and its interval; never NaN (`ValueError`).
+        n: sample size.
+        method: method of the interval: "wilson", "bootstrap", "normal" (for parties on separate machines, which report sums of
+            squares), "exact" (no sampling: low = value = high); followed by, for example, "6 leaks" if the interval also covers
+            the draw of leaked entities (`over_draws`).
         num_seeds: trainings that it is the mean of.
         seeds_half: half width of Student's interval of that mean, which is part of the interval; 0 for a single training.
     """
@@ -45,7 +46,11 @@ class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def critical_value(compared: int = 1) -> float:
-    """The two-sided point of the normal distribution at which `compared` 95 % intervals hold all at once (Bonferroni).
+    """Return the two-sided point of the normal distribution at which `compared` 95 % intervals hold simultaneously
+    (Bonferroni).
+
+    Args:
+        compared: number of intervals, at least 1.
 
     >>> f"{critical_value():.4f} {critical_value(5):.4f}"
     '1.9600 2.5758'
@@ -67,10 +72,15 @@ def student_value(num_seeds: int, compared: int = 1) -> float:
 
 
 def at_level(estimate: Estimate, compared: int = 1, least: float = -1.0, most: float = 1.0) -> Estimate:
-    """The same figure with the interval that holds where it was chosen among `compared` ones (Bonferroni).
+    """Widen the interval of an estimate that was selected among `compared` ones (Bonferroni).
 
-    A share's is Wilson's at that level. A bootstrap's is as much wider as the normal distribution's would be, from `least` to
-    `most`; one without sampling error stays. The part that stems from few trainings is wider by Student's points.
+    A Wilson interval is recomputed at the level. A bootstrap interval is widened like a normal one. An exact value
+    stays. The part that stems from few trainings is widened by Student's points.
+
+    Args:
+        estimate: to widen.
+        compared: number of estimates.
+        least, most: bounds of the interval.
 
     >>> at_level(proportion(50, 100), 5) == proportion(50, 100, compared=5)
     True
@@ -100,12 +110,15 @@ def at_level(estimate: Estimate, compared: int = 1, least: float = -1.0, most: f
 
 
 def proportion(successes: float, n: int, *, compared: int = 1, attainable: float = 1.0) -> Estimate:
-    """Wilson score interval of a share. An empty sample gives value 0 with interval [0, 1].
+    """Compute the Wilson score interval of a share. An empty sample has value 0 and interval [0, 1].
 
     Args:
-        compared: among how many figures this one was chosen; the level is then 1 - 0.05 / compared.
-        attainable: the share of the items that can be successes at all. The others are known to fail, so the interval is Wilson's
-            of the attainable items, scaled: it never exceeds `attainable`.
+        successes: number of successes, 0 to `n`.
+        n: sample size.
+        compared: number of estimates among which this one was selected; the level is then 1 - 0.05 / compared.
+        attainable: share of the items that can be successes at all. The others are known to fail, so the interval is
+            Wilson's of
+            the attainable items, scaled; it never exceeds `attainable`.
 
     Source: Wilson 1927.
 
@@ -125,6 +138,8 @@ def proportion(successes: float, n: int, *, compared: int = 1, attainable: float
     if not able:
         return Estimate(0.0, 0.0, 0.0, n, method)
     share, rate = successes / n, successes / able
+    # Wilson 1927: center (p + z^2 / 2n) / (1 + z^2 / n), half width z / (1 + z^2 / n) sqrt(p (1 - p) / n + z^2 /
+    # 4n^2).
     centre = (rate + z**2 / (2 * able)) / (1 + z**2 / able)
     half = z / (1 + z**2 / able) * math.sqrt(rate * (1 - rate) / able + z**2 / (4 * able**2))
     low, high = max(0.0, centre - half) * able / n, min(1.0, centre + half) * able / n
@@ -132,13 +147,20 @@ def proportion(successes: float, n: int, *, compared: int = 1, attainable: float
 
 
 def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resamples: int = 1000) -> Estimate:
-    """Mean with a percentile bootstrap interval over the items; an empty sample gives 0 with interval [0, 1]."""
+    """Compute the mean with a percentile bootstrap interval; an empty sample has value 0 and interval [0, 1].
+
+    Args:
+        values: float `[n]`.
+        rng: source of randomness.
+        resamples: number of bootstrap samples.
+    """
     import numpy as np
 
     items = np.asarray(values, dtype=np.float64)
     n = len(items)
     if n == 0:
         return Estimate(0.0, 0.0, 1.0, 0, "bootstrap")
+    # Blocks of resamples bound the memory of drawn indices to 32 MB.
     per_block = max(1, 4_000_000 // n)
     means = [
         items[rng.integers(0, n, size=(min(per_block, resamples - done), n))].mean(axis=1)
@@ -149,10 +171,16 @@ def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resampl
 
 
 def mean_of_shares(values: Sequence[float] | np.ndarray, rng: np.random.Generator, compared: int = 1) -> Estimate:
-    """Mean of values in 0..1, such as reciprocal ranks, with its bootstrap interval, see `mean` and `at_level`.
+    """Compute the mean of values in 0..1, such as reciprocal ranks, with its bootstrap interval.
 
-    Of fewer than `FEW` items, of which a bootstrap knows too few values, it is no narrower than Wilson's of a share with this
-    mean, since nothing in 0..1 varies more.
+    For fewer than `FEW` items, a bootstrap sees too few values. The interval is then at least as wide as Wilson's of a
+    share with this
+    mean, since no variable in 0..1 varies more.
+
+    Args:
+        values: float `[n]`, in 0..1.
+        rng: source of randomness.
+        compared: number of estimates, see `at_level`.
 
     >>> import numpy as np
     >>> str(mean_of_shares([1.0], np.random.default_rng(0)))
@@ -172,15 +200,20 @@ def mean_of_shares(values: Sequence[float] | np.ndarray, rng: np.random.Generato
 
 
 def over_draws(figure: Estimate, others: Sequence[float], drawn: str, attainable: float = 1.0) -> Estimate:
-    """The interval of a figure that rests on a random draw beside its sample: both errors, added as independent ones.
+    """Widen the interval of an estimate that depends on a random draw besides its sample: both errors are added as
+    independent.
+
+    The draw's part is 1.96 standard deviations over all draws, and the interval is for their mean. The reported draw is
+    among them and
+    widens the interval if it is far from the others, so a few draws suffice: for normal draws, coverage is 93 % with
+    four, 94 % with
+    five, 95 % with six or more. A share stays a share.
 
     Args:
-        figure: with the interval of its sample. others: the same figure for further draws; without any it stays as it is.
-        drawn: what was drawn, in the plural, for the name of the method. attainable: the upper bound of a share.
-
-    The draw's part is 1.96 standard deviations over all draws, and the interval is for their mean. The draw that is shown is
-    among them and widens the interval where it lies apart, so that few suffice: of normal draws 93 % are covered with four,
-    94 % with five, 95 % with six or more. A share stays a share.
+        figure: estimate with the interval of its sample.
+        others: values for further draws; without any, the estimate is returned unchanged.
+        drawn: name of the draws in the plural, for the method.
+        attainable: upper bound of a share.
 
     >>> str(over_draws(proportion(50, 100), [0.48, 0.52], "leaks"))
     '0.5000 [0.3961, 0.6039]'
@@ -198,5 +231,10 @@ def over_draws(figure: Estimate, others: Sequence[float], drawn: str, attainable
 
 
 def exact(value: float, n: int) -> Estimate:
-    """A figure without sampling error, such as an expectation computed in closed form."""
+    """Return an estimate without sampling error, such as an expectation in closed form.
+
+    Args:
+        value: the value.
+        n: sample size.
+    """
     return Estimate(float(value), float(value), float(value), n, "exact")

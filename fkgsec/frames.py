@@ -1,10 +1,10 @@
-"""Results for pandas and for notebooks: columns of figures with their intervals, and tables in HTML whose texts are escaped.
+"""Results for pandas and notebooks: columns of estimates with their intervals, and escaped HTML tables.
 
     frame = tidy([{"metric": "mrr", **interval(figure)}], ["metric", *INTERVAL])
     html = block("FedE", ["3 clients"], heads=("metric", "figure"), rows=[("mrr", figure)])
 
-A frame has a row for each figure; what was not measured is missing (NaN), never 0. Names of clients, entities and runs come from
-outside: in HTML they are escaped, and so are control characters and what turns the direction of text.
+A frame has one row per figure; figures that were not measured are missing (NaN), never 0. Names of clients, entities and runs are
+untrusted: HTML escapes them, including control characters and those that reverse the direction of text.
 """
 
 from __future__ import annotations
@@ -20,17 +20,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 INTERVAL = ("value", "low", "high", "n", "method")
-"""Columns of a figure: the value, its 95 % interval, how many items it rests on, and how the interval was made."""
+"""Columns of a figure: value, 95 % interval, sample size, and method of the interval."""
 
 _NUMBERS = {"value", "low", "high", "baseline", "baseline_low", "baseline_high", "attainable", "advantage", "leak"}
 _COUNTS = {"n", "round", "num_attacked"}
-_NO_MATH = "tex2jax_ignore mathjax_ignore"  # a name such as $\href{javascript:...}$ is no formula to notebooks then
+_NO_MATH = "tex2jax_ignore mathjax_ignore"  # keeps notebooks from rendering $\href{javascript:...}$ as a formula
 _MOST_ROWS = 40
 _MOST_IN_CELL, _MOST_IN_LINE = 120, 1000  # characters
 
 
 def interval(figure: Estimate | None) -> dict[str, Any]:
-    """The columns of `INTERVAL`; all None without a figure, or where it rests on nothing.
+    """Return the columns of `INTERVAL`; all None without a figure, or for an empty sample.
+
+    Args:
+        figure: an estimate, or None.
 
     >>> from fkgsec.estimate import proportion
     >>> interval(proportion(1, 4))["n"], interval(proportion(0, 0))["value"]
@@ -42,8 +45,14 @@ def interval(figure: Estimate | None) -> dict[str, Any]:
 
 
 def tidy(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFrame:
-    """A frame with these columns, also where it has no row: figures are float64, counts Int64, flags bool, the others objects."""
-    import pandas as pd  # which a machine that only trains need not have
+    """Build a frame with fixed columns, also without rows: figures are float64, counts Int64, flags bool, all others
+    objects.
+
+    Args:
+        rows: values by column.
+        columns: names, in order.
+    """
+    import pandas as pd  # optional on machines that only train
 
     frame = pd.DataFrame(list(rows), columns=list(columns), dtype=object)
     for name in columns:
@@ -59,7 +68,13 @@ def tidy(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFr
 def block(
     title: str, lines: Iterable[str] = (), *, heads: Sequence[str] = (), rows: Sequence[Sequence[Any]] = ()
 ) -> str:
-    """A title, lines and a table as HTML; without styles of its own, so that it reads in light and dark.
+    """Render a title, lines and a table as HTML, without styles, so that it is readable in light and dark themes.
+
+    Args:
+        title: shown in bold.
+        lines: below the title.
+        heads: of the table's columns.
+        rows: of the table; at most 40 are shown.
 
     >>> block("<b>")
     '<div class="tex2jax_ignore mathjax_ignore"><strong>&lt;b&gt;</strong></div>'

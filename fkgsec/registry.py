@@ -1,10 +1,10 @@
-"""Parts by name, the shipped ones and those that other packages add.
+"""Registries of parts by name: built-in ones and those that other packages add.
 
     AGGREGATIONS.register("trimmed-mean", TrimmedMean)     # from a script
     [project.entry-points."fkgsec.aggregations"]           # or from a package, in its pyproject.toml
     trimmed-mean = "mypackage:TrimmedMean"
 
-Names are known at once; what a name stands for is imported when it is first used.
+Names are available at once; a part is imported at its first use.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Part = TypeVar("Part")
 
 
 class _Later(Generic[Part]):
-    """A part that is imported when it is first used."""
+    """Part that is imported at its first use."""
 
     def __init__(self, load: Callable[[], Part]) -> None:
         self.load = load
@@ -30,11 +30,12 @@ class Registry(Mapping[str, Part]):
     """Parts of one kind by name.
 
     Args:
-        kind: what errors call a part, such as "aggregation". group: of the entry points.
-        shipped: where the shipped parts are, as "module:attribute" by name.
-        families: by prefix the function, as "module:name", that makes the part of a name that begins with it and a colon. It
-            returns the same part whenever it is asked, None for the name of another registry's part, and raises `SpecError` for
-            a name that means nothing. Such parts are not listed.
+        kind: name of a part in messages, such as "aggregation".
+        group: of the entry points.
+        shipped: "module:attribute" of built-in parts, by name.
+        families: "module:name" of functions that construct parts, by prefix. A function gets a name of the form PREFIX:... and
+            returns the same part at each call, None for a name of another registry, or raises `SpecError` for an invalid name.
+            Such parts are not listed.
     """
 
     def __init__(
@@ -53,7 +54,15 @@ class Registry(Mapping[str, Part]):
         self._loaded, self._changes = False, 0
 
     def register(self, name: str, part: Part) -> Part:
-        """Add a part. Raises `SpecError` for a name that another one has."""
+        """Add a part and return it.
+
+        Args:
+            name: of the part.
+            part: the part.
+
+        Raises:
+            SpecError: another part has the name.
+        """
         self._add(name, part)
         return part
 
@@ -65,7 +74,7 @@ class Registry(Mapping[str, Part]):
 
     @property
     def version(self) -> int:
-        """Another number after every change of what is listed, for whoever keeps what follows from it."""
+        """Number that changes with the listed parts, for caches."""
         self._all()
         return self._changes
 
@@ -80,12 +89,18 @@ class Registry(Mapping[str, Part]):
         return pkgutil.resolve_name(self._families[prefix])(str(name)) if is_known else None
 
     def remove(self, name: str) -> None:
-        """Take a part out again, so that a notebook can register it anew."""
+        """Remove a part, so that a notebook can register it again.
+
+        Args:
+            name: of the part.
+        """
         self._all().pop(name, None)
         self._changes += 1
 
     def __getitem__(self, name: str) -> Part:
-        """Raises `SpecError` for a name that no part has, and for a part of another package that cannot be imported."""
+        """Return a part. Raises `SpecError` for an unknown name, and for a part of another package that cannot be
+        imported.
+        """
         if (family_part := self._of_family(name)) is not None:
             return family_part
         if name not in self._all():

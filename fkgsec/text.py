@@ -1,11 +1,11 @@
-"""Text from outside (names in data, values in files) as messages and terminals may show it: no control characters, not at length.
+"""Untrusted text (names in data, values in files) for messages and terminals: without control characters, and shortened.
 
     >>> printable("hospital\\x1b[2J")
     'hospital\\\\x1b[2J'
     >>> shown("x" * 100_000, most=12)
     "'xxxxxxxx..."
 
-Names stay as they are in graphs, records and files. What escapes a terminal's commands does so where text is shown.
+Graphs, records and files keep the original names. Text is escaped only for display.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ _ESCAPES_IN_LINES = {code: escape for code, escape in _ESCAPES.items() if chr(co
 
 
 def printable(text: str, most: int | None = None, *, lines: bool = False) -> str:
-    """A text whose control characters are escaped as Python writes them.
+    """Escape control characters as Python writes them.
 
     Args:
-        most: characters of it that are shown; None: all.
+        text: to show.
+        most: maximum number of characters; None: all.
         lines: whether line ends and tabs stay.
     """
     if most is not None and len(text) > most:
@@ -30,8 +31,13 @@ def printable(text: str, most: int | None = None, *, lines: bool = False) -> str
 
 
 def shown(value: object, most: int = 80) -> str:
-    """A value as a message quotes it: its `repr`, cut where it is long."""
-    if isinstance(value, int) and value.bit_length() > _MOST_BITS:  # Python refuses to write thousands of digits
+    """Format a value for a message: its `repr`, shortened.
+
+    Args:
+        value: to show.
+        most: maximum number of characters.
+    """
+    if isinstance(value, int) and value.bit_length() > _MOST_BITS:  # Python raises for thousands of digits
         return f"a number of {value.bit_length():,} bits"
     text = repr(value[:most] if isinstance(value, str | bytes) else value)
     cut = len(text) > most or (isinstance(value, str | bytes) and len(value) > most)

@@ -1,4 +1,4 @@
-"""Number of threads that torch computes with where bits must not depend on it.
+"""Restriction of torch to one thread, for results whose bits must not depend on the number of threads.
 
 with one_thread():
     loss.backward()
@@ -14,7 +14,9 @@ import torch
 
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Within it torch uses one thread: small products gain nothing by more, and how sums are added up depends on their number."""
+    """Restrict torch to one thread: the order of its sums depends on the number of threads, and small products gain
+    nothing by more.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,22 +1,22 @@
-"""Membership inference by a client that moves rows and watches which rows follow (a displacement probe).
+"""Membership inference by a client that moves rows and observes which rows follow (a displacement probe).
 
-Threat model: "client", one that uploads what it likes and sees no upload of anybody. In one round, or several (`probe_rounds`),
-it uploads the rows that it received, with those of `probes` entities moved by `probe_size` up or down in every number, at
-random; in its next round just what it received. A client that trains on a triple of a moved entity is dragged after it: the
-other end moves in the same direction. Signs, since the gradient of an L1 distance is made of signs. Otherwise it follows the
-protocol, but for what a defense asks of clients. The run is trained once more with the probe in it, with the same seed and
-options.
+Threat model: "client", active, without access to any other upload. Required knowledge: its own rows and triples, and
+broadcasts. In one round, or several (`probe_rounds`), it uploads the rows that it received, with those of `probes` entities
+moved by `probe_size` in a random direction in every number. In its next round it uploads the rows that it received unchanged. A
+client that trains on a triple of a moved entity follows: the other end moves in the same direction. Moves are signs, since the
+gradient of an L1 distance consists of signs. Otherwise the adversary follows the protocol, except for a defense's steps on
+clients. The run is trained once more with the probe, with the same seed and options.
 
-`displacement`: the cosine of the other end's change to that which the triple's relation makes of the move, averaged over the ends
-that were moved. `passive`: the score of the triple on the broadcast before the probe. `with passive`: both, in deviations. It is
-asked what `client-passive` is asked, of the triples of which it moved an end. Baseline: `names`.
+Inference methods: `displacement`, the cosine of the other end's change to the move as the triple's relation transforms it,
+averaged over the moved ends. `passive`, the score of the triple on the broadcast before the probe. `with passive`, both,
+standardized. The questions are those of `client-passive`, for triples of which it moved an end. Baseline: `names`.
 
-`cost`: MRR that clients lose in the best round. `visibility`: the norm of the attacker's change in the round of the probe over
-the median of the others', as a server sees single uploads; 1 is a client like all.
+`cost`: MRR that clients lose in the best round. `visibility`: norm of the attacker's change in the round of the probe over the
+median of the others', as a server sees single uploads; 1 is an inconspicuous client.
 
 Source: ours, after the active client of Hu et al. 2023 (DP-FLames), whose magnitude, rounds and statistic are not published.
 
-Legend: `p` moved entities, `n` of the client, `W` width, `q` triples asked about.
+Legend: `p` moved entities, `n` entities of the client, `W` width, `q` triples to classify.
 """
 
 from __future__ import annotations
@@ -58,16 +58,20 @@ OF_THE_PROBE = {
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The probe that the client plans, by its own knowledge.
+    """The probe that the client plans from its own knowledge.
 
     Attributes:
-        own: its knowledge; its rows are those of `own.entity_names`. names: how it guesses without any row.
-        moved: int64 `[p]`, which of its entities. moves: float32 `[p, W]`, by what.
-        round: when; None: as late as it can and still be answered. rounds: in how many of its rounds it makes these moves.
+        model: scoring function.
+        knowledge: the client's knowledge; its rows are those of `knowledge.entity_names`.
+        names: scorer without any row, the baseline.
+        moved: indices of the entities to move, int64 `[p]`.
+        moves: float32 `[p, W]`.
+        round: first round of the probe; None: as late as possible with an answer.
+        rounds: number of rounds with these moves.
     """
 
     model: KgeModel
-    own: ColluderKnowledge
+    knowledge: ColluderKnowledge
     names: Scorer
     moved: np.ndarray
     moves: Tensor
@@ -76,14 +80,17 @@ class Plan:
 
 
 class Prober(Adversary):
-    """The client in the run: it moves rows in some rounds, sends back what it received in its next, and remembers what that was.
+    """A client that moves rows in some rounds, then uploads what it received, and records the rows that it receives.
 
     Args:
-        party: its name. first_round: of the probe, or its first round after that.
-        moved: int64 `[p]`, rows of its entities. moves: float32 `[p, W]`. rounds: in how many of its rounds it makes them.
+        party: party name of the client.
+        first_round: round of the probe, or the client's first round after it.
+        moved: indices of the rows to move, int64 `[p]`.
+        moves: float32 `[p, W]`.
+        rounds: number of its rounds with these moves.
 
     Attributes:
-        received: its rows as each round of the probe began and as its next two did, `[n, W]` each.
+        received: its rows at the start of each round of the probe and of its next two rounds, `[n, W]` each.
     """
 
     guarded = False
@@ -94,11 +101,12 @@ class Prober(Adversary):
         self.received: list[Tensor] = []
 
     def identity(self) -> str:
+        """Describe the adversary for the identity of its run."""
         digest = hashlib.sha256(self.moved.numpy().tobytes() + self.moves.numpy().tobytes()).hexdigest()
         return f"{super().identity()}: {digest} {self.rounds}"
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
-        """Upload the received entity rows, with those of the probed entities moved in the probe's rounds."""
+        """Upload the received entity rows, with the probed ones moved in the probe's rounds."""
         if table != "entities" or round < self.begins or self.is_answered:
             return trained
         self.received.append(received.clone())
@@ -111,28 +119,44 @@ class Prober(Adversary):
 
     @property
     def is_answered(self) -> bool:
-        """True once it has received what others' training made of its last moves."""
+        """True once it has received the effect of the others' training on its last moves."""
         return len(self.received) > self.rounds + 1
 
     def rounds_needed(self) -> Collection[int]:
+        """Keep the messages of the probe's round, for `visibility`."""
         return (self.begins,)
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the state for a checkpoint."""
         return {f"received.{place}": rows for place, rows in enumerate(self.received)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the state from a checkpoint."""
         self.received = [tensors[f"received.{place}"] for place in range(len(tensors))]
 
 
 def probe(view: KgeView, laboratory: Laboratory[KgeView], rng: np.random.Generator) -> Answers:
-    """Move rows in the run, and read what comes back."""
+    """Move rows in the run, and read the answers.
+
+    Args:
+        view: the client's knowledge.
+        laboratory: trains the run with the probe.
+        rng: draws the entities and the signs of the moves.
+    """
     return ask(draw_plan(view, laboratory.options, rng), laboratory)
 
 
 def draw_plan(view: KgeView, options: KgeAttackOptions, rng: np.random.Generator) -> Plan:
-    """Choose the rows that the client moves, and the moves."""
+    """Choose the rows that the client moves, and the moves.
+
+    Args:
+        view: the client's knowledge.
+        options: number and size of the moves, and the rounds.
+        rng: draws entities and signs.
+    """
     accomplice = view.accomplice.of_the_first
     moved = np.sort(rng.permutation(len(accomplice.entity_names))[: options.probes])
+    # Random signs: each number of a row moves up or down by `probe_size`.
     signs = 2 * rng.integers(0, 2, (len(moved), accomplice.entities.shape[1])) - 1
     moves = torch.from_numpy((options.probe_size * signs).astype(np.float32))
     names = names_scorer(view.accomplice)
@@ -140,10 +164,20 @@ def draw_plan(view: KgeView, options: KgeAttackOptions, rng: np.random.Generator
 
 
 def ask(plan: Plan, laboratory: Laboratory[KgeView]) -> Answers:
-    """Train the run with the probe in it. Raises `NotAttacked` if there is no probe."""
+    """Train the run with the probe.
+
+    Args:
+        plan: the probe.
+        laboratory: trains the run.
+
+    Raises:
+        NotAttacked: entities are not shared, the run cannot be repeated, or it ends before the answer.
+    """
     check_broadcast(laboratory)
     laboratory.check_repeatable()
-    who, needed = plan.own.name, plan.rounds + 2
+    who, needed = plan.knowledge.name, plan.rounds + 2
+    # The probe takes `plan.rounds` rounds, one round for others to train on the moved rows, and one to receive the
+    # result.
     rounds = [number for number in laboratory.uploads[who] if plan.round is None or number >= plan.round]
     if len(rounds) < needed:
         since = "" if plan.round is None else f" from round {plan.round} on"
@@ -153,6 +187,7 @@ def ask(plan: Plan, laboratory: Laboratory[KgeView]) -> Answers:
     attacked = laboratory.train(prober)
     if not prober.is_answered:
         raise NotAttacked(f"the run with the probe in round {number} stopped before its answer")
+    # Difference of two broadcasts: what the others' training did after the moves.
     changes = prober.received[-1] - prober.received[-2]
     return Answers(plan, prober.received[0], changes, attacked.run, number)
 
@@ -161,9 +196,11 @@ class Answers(NamedTuple):
     """The client's knowledge after the probe.
 
     Attributes:
-        before: its rows before the probe, `[n, W]`. changes: what others' training did to them in the round after the last moves,
-            `[n, W]`.
-        run: the run with the probe, see `View.run`. round: of the probe.
+        plan: the probe.
+        before: its rows before the probe, `[n, W]`.
+        changes: effect of the others' training in the round after the last moves, `[n, W]`.
+        run: index of the run with the probe, see `View.run`.
+        round: first round of the probe.
     """
 
     plan: Plan
@@ -173,8 +210,15 @@ class Answers(NamedTuple):
     round: int = 0
 
     def displacement(self, triples: np.ndarray) -> np.ndarray:
-        """Score triples with a moved end, rows int64 `[q, 3]`, by how straight the other end followed, `[q]`."""
-        model, knowledge = self.plan.model, self.plan.own
+        """Score triples with a moved end by how closely the other end followed.
+
+        Args:
+            triples: rows of entities, relations and entities, int64 `[q, 3]`.
+
+        Returns:
+            Mean cosine over the moved ends, float64 `[q]`.
+        """
+        model, knowledge = self.plan.model, self.plan.knowledge
         moves = torch.zeros_like(self.before)
         moves[torch.from_numpy(self.plan.moved)] = self.plan.moves
         was_moved = moves.abs().sum(dim=1) > 0
@@ -183,6 +227,8 @@ class Answers(NamedTuple):
         sides: tuple[tuple[Tensor, Tensor, Side], ...] = ((heads, tails, "tail"), (tails, heads, "head"))
         for near, far, side in sides:
             start = self.before[near]
+            # If the relation maps near to far, the far end should move by the change of the query: q(h + d, r) - q(h,
+            # r).
             expected = model.query(start + moves[near], relations, side) - model.query(start, relations, side)
             followed = torch.cosine_similarity(expected, self.changes[far], dim=1)
             total += torch.where(was_moved[near], followed, 0.0)
@@ -190,14 +236,15 @@ class Answers(NamedTuple):
         return (total / count.clamp_min(1)).double().numpy()
 
     def passive(self, triples: np.ndarray) -> np.ndarray:
-        """Scores on the broadcast before the probe, `[q]`."""
-        return row_scores(self.plan.model, self.before, self.plan.own.relations, triples)
+        """Score triples on the broadcast before the probe, float64 `[q]`."""
+        return row_scores(self.plan.model, self.before, self.plan.knowledge.relations, triples)
 
     def ways(self) -> dict[str, Scorer]:
-        """Scorers of triples of names, by way."""
-        row_of, kind = numbers(self.plan.own.entity_names), numbers(self.plan.own.relation_names)
+        """Return scorers of triples of names by inference method."""
+        row_of, kind = numbers(self.plan.knowledge.entity_names), numbers(self.plan.knowledge.relation_names)
 
         def both(triples: np.ndarray) -> np.ndarray:
+            """Add displacement and passive score, each standardized."""
             rows = places(triples, row_of, kind)
             return in_deviations(self.displacement(rows)) + in_deviations(self.passive(rows))
 
@@ -211,12 +258,19 @@ class Answers(NamedTuple):
 def asked_of(
     truth: Truth, plan: Plan, victim: str, is_askable: Callable[[np.ndarray], np.ndarray], triples: np.ndarray
 ) -> np.ndarray:
-    """Select a victim's local triples `[q, 3]` that the client can be asked about and moved an end of, bool `[q]`.
+    """Select a victim's local triples that the client can classify and of which it moved an end.
 
     Args:
-        is_askable: see `askable`.
+        truth: evaluator's knowledge.
+        plan: the probe.
+        victim: name of the client.
+        is_askable: test from `askable`.
+        triples: int `[q, 3]`, in the victim's local IDs.
+
+    Returns:
+        bool `[q]`.
     """
-    client, knowledge = truth.own(victim), plan.own
+    client, knowledge = truth.unshuffled(victim), plan.knowledge
     names, kinds = (np.array(part, dtype=object) for part in (truth.graph.entities, truth.graph.relations))
     moved, has, has_kind = (
         np.array([name in among for name in own_names])
@@ -231,7 +285,8 @@ def asked_of(
 
 
 def score(answers: Answers, truth: Truth) -> list[Figure]:
-    """Figures of every victim, and what the probe cost and showed."""
+    """Compute the figures of every victim, and the cost and visibility of the probe."""
+    # Without a common relation there is no triple to classify.
     unknown = {victim: reason for victim in truth.victims if (reason := no_relation(truth, victim))}
     if len(unknown) == len(truth.victims):
         return [figure for victim, reason in unknown.items() for figure in truth.not_attacked(victim, reason)]
@@ -251,8 +306,9 @@ def score(answers: Answers, truth: Truth) -> list[Figure]:
 
 
 def _cost(truth: Truth, attacked: KgeResult, victim: str, number: int) -> Figure:
-    """Reciprocal ranks of a victim's test triples, without the probe less with it."""
+    """Compare the reciprocal ranks of a victim's test triples without the probe and with it."""
     index, best = truth.index(victim), attacked.best_round
+    # Paired by test triple, so that only changes count.
     without, with_probe = ((1 / run.test_ranks[index]).mean(axis=1) for run in (truth.result, attacked))
     if not len(without):
         return truth.figure("cost", victim, reason="it has no test triples")
@@ -268,7 +324,8 @@ def _cost(truth: Truth, attacked: KgeResult, victim: str, number: int) -> Figure
 
 
 def _visibility(truth: Truth, attacked: KgeResult, number: int) -> Figure:
-    """Compare the uploads that crossed in the round of the probe."""
+    """Compare the norms of the uploads in the round of the probe."""
+    # Only individually uploaded rows show a single client's change.
     uploads = {
         message.sender: message
         for message in attacked.transcript.messages(number)

@@ -1,13 +1,14 @@
 """Membership inference by a client, from the broadcasts that it receives.
 
-Threat model: "client", one that follows the protocol and sees no upload of anybody. It asks about triples of another client whose
-entities and relation it holds, too, and whose pair none of its own triples links.
+Threat model: "client", honest but curious, without access to any other upload. Required knowledge: its own rows and triples,
+and broadcasts. It classifies triples of another client whose entities and relation it also holds, and whose pair none of its
+own triples links.
 
-`score`: of the triple on the broadcast rows, by its own relation rows. `beyond own`: that, and by how much the broadcast raised
-it above the score on the client's own rows after training, in which no triple of others was trained.
+Inference methods: `score`, the score of the triple on the broadcast rows, with its own relation rows. `beyond own`, that, plus
+its increase over the score on the client's own rows after training, on which no triple of others was trained.
 
-Which client trained on a triple it cannot tell where there are several: figures are of one victim at a time. Baseline: `names`,
-how often the head's and the tail's names stand in the relation in its own triples.
+The client cannot tell which of several clients trained on a triple: each figure is of one victim. Baseline: `names`, how often
+the names of head and tail occur with the relation in its own triples.
 
 Source: ours, after the passive client of Hu et al. 2023 (DP-FLames). Figures: `fkgsec.attacks.uploads.questions`.
 """
@@ -30,19 +31,32 @@ from fkgsec.attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questi
 from fkgsec.kge.models import KgeModel
 
 Scorers = tuple[Mapping[str, Scorer], Scorer]
-"""How the client scores triples of names: by way, and without the broadcasts."""
+"""Scorers of triples of names: by inference method, and without the broadcasts."""
 
 
 def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Scorers:
-    """The same for every victim: broadcasts do not tell clients apart."""
+    """Build scorers from the broadcasts. They are the same for every victim, since broadcasts do not distinguish clients.
+
+    Args:
+        view: the client's knowledge.
+        laboratory: only its public settings are read.
+        rng: not used; the attack draws nothing.
+
+    Raises:
+        NotAttacked: entities are not broadcast.
+    """
     check_broadcast(laboratory)
     accomplice, model = view.accomplice, view.model
+    # A broadcast keeps the client's row order, so names map to rows directly.
     row_of, kind = numbers(accomplice.entity_names), numbers(accomplice.relation_names)
 
     def scores(rows: Tensor, triples: np.ndarray) -> np.ndarray:
+        """Score triples of names on some entity rows."""
         return row_scores(model, rows, accomplice.relations, places(triples, row_of, kind))
 
     def beyond_own(triples: np.ndarray) -> np.ndarray:
+        """Return b + (b - a), with b the score on broadcast rows and a that on the client's rows before the broadcast."""
+        # score + (score - own score): the broadcast adds what others trained.
         return 2 * scores(accomplice.shared_entities, triples) - scores(accomplice.entities, triples)
 
     ways: dict[str, Scorer] = {
@@ -53,13 +67,23 @@ def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> S
 
 
 def row_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray) -> np.ndarray:
-    """Scores float64 `[q]` of triples given as rows int64 `[q, 3]` of entities, relations and entities."""
+    """Score triples of rows.
+
+    Args:
+        model: scoring function.
+        entities: float `[n, W]`.
+        relations: float `[m, V]`.
+        triples: rows of entities, relations and entities, int64 `[q, 3]`.
+
+    Returns:
+        float64 `[q]`.
+    """
     heads, kinds, tails = torch.from_numpy(triples).unbind(1)
     return model.score(entities[heads], relations[kinds], entities[tails]).double().numpy()
 
 
 def score(claims: Scorers, truth: Truth) -> list[Figure]:
-    """Figures of every victim."""
+    """Compute the figures of every victim."""
     figures, (ways, names) = [], claims
     for victim in truth.victims:
         if reason := no_relation(truth, victim):

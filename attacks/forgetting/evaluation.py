@@ -1,16 +1,17 @@
-"""Was it forgotten? What tells the forgotten triples apart in raw, re-trained and unlearned models, in every client's models.
+"""Audit of forgetting: how well forgotten triples can be detected in attacked, retrained and unlearned models of every client.
 
-A figure of an unlearned model says little alone. Every one stands beside that of the model re-trained without the triples, which
-is what perfect forgetting looks like, and, where it is given, beside that of the raw one, which is what was to be forgotten.
+A figure of an unlearned model says little alone. Each one is compared with that of the model retrained without the triples,
+which is perfect forgetting, and, if available, with that of the run before the request ("raw"), which is what was to be
+forgotten.
 
-One audit for each client. A client that asked is asked about its own triples. One that asked for nothing is asked about
-those of the others that it could express (it holds both entities and the relation), since a forgotten triple may survive in a
-neighbour's model, which learnt from shared rows. Triples that some client goes on training on are left out of the membership
-attack: nobody asked that client. A client that asked is not asked about the others' triples.
+There is one audit per client. A requesting client is audited on its own triples. Other clients are audited on the requesting
+clients' triples that they can express (they hold both entities and the relation), since a forgotten triple may survive in a
+neighbor's model that learned from shared rows. Triples that some client still trains on are left out of the membership attack,
+since that client made no request. A requesting client is not audited on the others' triples.
 
-Threat models. Membership, distance, relearning: who holds a client's model, knows how it was trained and has similar data
-(`fkgsec.attacks.membership.statistics`); shadow models give the attacks by difficulty and by likelihood their yardstick. Update
-difference: see `fkgsec.attacks.forgetting.update_difference`. Reconstruction: the threat models of
+Threat models and required knowledge. Membership, distance, relearning: an adversary that holds a client's model, knows how it
+was trained and has similar data (`fkgsec.attacks.membership.statistics`). Shadow models calibrate the attacks by difficulty and
+by likelihood. Update difference: see `fkgsec.attacks.forgetting.update_difference`. Reconstruction: the threat models of
 `fkgsec.attacks.reconstruction.evaluation`.
 
 Legend: `n` forgotten triples, `m` of them with a control, `c` controls.
@@ -64,12 +65,15 @@ from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget
 
 Role = Literal["raw", "retrained", "unlearned"]
-ROLES: tuple[Role, ...] = get_args(Role)  # keys of every `figures`, in this order
+# Keys of every `figures`, in this order.
+ROLES: tuple[Role, ...] = get_args(Role)
 Results = Mapping[str, KgeResult]
 COLUMNS = ("measure", "client", "asked", "model", "variant", "role", *INTERVAL, "baseline", "reason")
-OTHERS = "(others)"  # all clients that did not ask, together
+# All clients without a request, together.
+OTHERS = "(others)"
 UNLEARNING = "unlearning"
-HOLDER = "model"  # the threat model: who holds a client's model, knows how it was trained and has similar data
+# Threat model: an adversary that holds a client's model, knows how it was trained and has similar data.
+HOLDER = "model"
 METRICS = {
     "auc": "max(AUC, 1 - AUC) of forgotten and never-seen triples",
     "ks": "distance of scores, unlearned to re-trained",
@@ -81,9 +85,10 @@ METRICS = {
 
 
 class Quality(msgspec.Struct, frozen=True):
-    """Filtered link prediction: "mrr" and "hits@1" of each role. `triples` says of which: "forget" or "test".
+    """Filtered link prediction: "mrr" and "hits@1" of each role, on the "forget" or "test" triples.
 
-    Candidates and filter are the raw run's for all roles: its client's train, valid and test triples, forgotten ones included.
+    Candidates and filter are those of the raw run for all roles: its client's train, valid and test triples, including
+    forgotten ones.
     """
 
     client: str
@@ -97,10 +102,10 @@ class Membership(msgspec.Struct, frozen=True):
     """A membership attack on a model, for each role.
 
     Attributes:
-        client: a client, or `OTHERS`.
-        decisive: False for one of several clients that did not ask: they are few triples each, so that what is claimed of them is
-            claimed of all together, in the row of `OTHERS`, where a triple counts once.
-        excess: AUC of the unlearned model minus that of the re-trained one; None without figures.
+        client: name of a client, or `OTHERS`.
+        decisive: False for one of several clients without a request. They have few triples each, so verdicts use all of them
+            together, in the row of `OTHERS`, where each triple counts once.
+        excess: AUC of the unlearned model minus that of the retrained one; None without figures.
         reason: why there are no figures.
     """
 
@@ -115,7 +120,7 @@ class Membership(msgspec.Struct, frozen=True):
 
 
 class Distance(msgspec.Struct, frozen=True):
-    """Kolmogorov-Smirnov distance of a role's scores of the forgotten triples to the re-trained model's."""
+    """Kolmogorov-Smirnov distance of a role's scores of the forgotten triples to those of the retrained model."""
 
     client: str
     asked: bool
@@ -124,7 +129,7 @@ class Distance(msgspec.Struct, frozen=True):
 
 
 class Rebuilt(msgspec.Struct, frozen=True):
-    """Share of a victim's forgotten triples that the reconstruction attack rebuilds, linked pairs given (TRR's way)."""
+    """Share of a victim's forgotten triples that the reconstruction attack rebuilds when the linked pairs are given (TRR)."""
 
     client: str
     threat_model: str
@@ -132,7 +137,7 @@ class Rebuilt(msgspec.Struct, frozen=True):
 
 
 class Forgetting(msgspec.Struct, frozen=True):
-    """All figures. `counts` gives (forgotten, of these matched, controls) of each client; `notes` what was not measured."""
+    """All figures. `counts`: forgotten triples, those with a control, and controls, by client; `notes`: what was not measured."""
 
     counts: dict[str, tuple[int, int, int]]
     quality: list[Quality]
@@ -144,11 +149,12 @@ class Forgetting(msgspec.Struct, frozen=True):
     notes: list[str]
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each figure of each role, beside the re-trained model's, which is its baseline.
+        """Convert the figures to a frame with one row per figure and role; the retrained model's figure is the baseline.
 
-        Returns: columns `measure` ("forget.mrr", "test.mrr", "membership.auc", "distance.ks", "update.auc", "rebuilt.trr", ...),
-            `client`, `asked`, `model`, `variant` (attack or threat model), `role`, the interval, `baseline`, `reason`. Curves of
-            relearning have no intervals and are not in it.
+        Returns: columns `measure` ("forget.mrr", "test.mrr", "membership.auc", "distance.ks", "update.auc", "rebuilt.trr",
+        ...),
+            `client`, `asked`, `model`, `variant` (attack or threat model), `role`, the interval, `baseline`, `reason`.
+            Relearning curves have no intervals and are left out.
         """
         return tidy(list(self._rows()), COLUMNS)
 
@@ -177,18 +183,19 @@ class Forgetting(msgspec.Struct, frozen=True):
             yield from _role_rows(about, row.figures)
 
     def attack_figures(self) -> list[Figure]:
-        """The figures of every other attack's kind, which a policy limits by the names of `METRICS`, such as `unlearning.auc`.
+        """Convert the figures to those of attacks, which a policy limits by the names of `METRICS`, such as `unlearning.auc`.
 
-        A figure for each client, model and, of `auc`, membership attack; `variant` names the last two. `auc` is of clients that
-        asked and of all others together, the other metrics of clients that asked. The baseline is the same figure of the
-        re-trained model; `ks`, the distance to that model, has none.
+        There is one figure per client, model and, for `auc`, membership attack; `variant` names the last two. `auc` covers
+        requesting clients and all others together, the other metrics requesting clients only. The baseline is the same figure
+        of the retrained model; `ks`, the distance to that model, has none.
 
-        Forgetting is no entry of `fkgsec.attacks.registry.ATTACKS`: a registered attack sees a `View` of one run, and this audit
-        holds the models of clients in two or three runs, of which many never crossed.
+        Forgetting is not in `fkgsec.attacks.registry.ATTACKS`: a registered attack receives a `View` of one run. This audit
+        holds clients' models of two or three runs, of which many were never transmitted.
         """
         figures = []
 
         def add(metric: str, row: Any, variant: str, by_role: Mapping[str, Estimate]) -> None:
+            """Add the figure of one metric."""
             audited, reference = by_role["unlearned"], by_role.get("retrained")
             figures.append(
                 Figure(UNLEARNING, metric, HOLDER, row.client, audited, reference, attainable=1.0, variant=variant)
@@ -212,7 +219,7 @@ class Forgetting(msgspec.Struct, frozen=True):
 
 
 def _role_rows(about: Mapping[str, Any], figures: Mapping[str, Estimate]) -> Iterator[dict[str, Any]]:
-    """A row for each role; the re-trained model's figure is the baseline of the others."""
+    """Yield a row for each role; the retrained model's figure is the baseline of the others."""
     reference = figures.get("retrained")
     for role, figure in figures.items():
         base = None if reference is None or role == "retrained" else reference.value
@@ -229,11 +236,16 @@ def measure_forgetting(
     seed: int = 0,
     relearn_steps: int = 20,
 ) -> Forgetting:
-    """Measure all figures for the given roles; "retrained" and "unlearned" must be there, "raw" may.
+    """Measure all figures for the available roles; "retrained" and "unlearned" are required, "raw" is optional.
 
     Args:
-        graph: the raw run's. audits: of `audited_triples`. shadows: none, or an even number from 4 on.
-        relearn_steps: steps of training on the forgotten triples; 0 leaves it out.
+        results: finished runs by role.
+        graph: data of the raw run.
+        forget: forgotten triples by client, in local IDs.
+        audits: from `audited_triples`.
+        shadows: none, or an even number of at least 4.
+        seed: seed of all draws.
+        relearn_steps: training steps on the forgotten triples; 0 leaves relearning out.
     """
     rebuilt, notes = _rebuilt(results, graph, forget, seed)
     if "raw" not in results:
@@ -250,7 +262,9 @@ def measure_forgetting(
             if audit.reason:
                 membership.append(Membership(audit.name, audit.asked, name, "loss", {}, None, audit.reason))
             else:
+                # All roles are attacked with the same shadows, controls and temperature.
                 statistics = attack_statistics(models, audit, name, shadows, options.sampling_temperature)
+                # A single client without a request needs no pooling.
                 decisive = audit.asked or num_aside == 1
                 membership += _measured(
                     audit.name,
@@ -265,6 +279,7 @@ def measure_forgetting(
                 if not decisive:
                     aside.setdefault(name, []).append((audit, statistics))
             if len(audit.forget):
+                # Retrained scores of the same triples are the reference for the distance.
                 reference = models["retrained"].scores(audit.forget)
                 apart = {
                     role: score_distance(
@@ -276,7 +291,8 @@ def measure_forgetting(
                 distances.append(Distance(audit.name, audit.asked, name, apart))
             if relearn_steps and audit.asked:
                 relearning.append(measure_relearning(models, audit, name, client, options, relearn_steps, seed))
-    for name, parts in aside.items():  # the clients that did not ask, together
+    # All clients without a request together: each has too few triples for a verdict.
+    for name, parts in aside.items():
         statistics, forgotten, weights = pooled_statistics(graph, parts)
         counts = int(forgotten.sum()), int((~forgotten).sum())
         if min(counts) < 2:
@@ -327,7 +343,7 @@ def _measured(
     decisive: bool,
     weights: np.ndarray,
 ) -> list[Membership]:
-    """A row for each attack."""
+    """Measure each membership attack on one model."""
     rows = []
     for attack, by_role in statistics.items():
         figures: dict[str, MembershipResult] = {
@@ -341,6 +357,7 @@ def _measured(
             )
             for role, statistic in by_role.items()
         }
+        # Paired on the same triples: what retraining already explains cancels.
         excess = compare_auc(by_role["unlearned"], by_role["retrained"], forgotten, weights)
         rows.append(Membership(client, is_requesting, name, attack, figures, excess, decisive=decisive))
     return rows
@@ -350,8 +367,12 @@ def _measured(
 
 
 def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int) -> tuple[list[Rebuilt], list[str]]:
-    """TRR on the forgotten triples alone, by the papers' inference, with a colluder that did not ask where there is one."""
+    """Measure TRR on the forgotten triples alone, by the paper's inference.
+
+    The colluder is a client without a request if there is one.
+    """
     names = [client.name for client in graph.clients]
+    # A colluder's own triples cannot be reconstructed from its view.
     colluder = next((name for name in names if name not in forget), names[0])
     victims = [name for name in names if name in forget and name != colluder]
     notes = [f"reconstruction of {colluder}'s triples was not measured: it plays the colluder"] * (colluder in forget)
@@ -383,11 +404,12 @@ def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int)
 
 
 def _with_forgotten(trained: FederatedGraph, graph: FederatedGraph, forget: Forget) -> FederatedGraph:
-    """The truth to hold a run against: its own triples and the forgotten ones, but those whose rows no longer cross."""
+    """Build the truth to compare a run with: its own triples and the forgotten ones whose rows are still transmitted."""
     clients = []
     for client in trained.clients:
         requested = np.asarray(forget.get(client.name, np.empty((0, 3), dtype=np.int64)))
         requested = requested[~contains(client.train, requested)]
+        # After unlearning a row may have no triple left, and is then not uploaded.
         crossing = (requested[:, [0, 2]] < client.num_trained_entities).all(axis=1)
         crossing &= requested[:, 1] < client.num_trained_relations
         clients.append(replace_train(client, np.concatenate([client.train, requested[crossing]])))

@@ -1,30 +1,32 @@
-"""Evidence of forgetting: every model of an audited run beside the auditor's own re-trainings, and what the audit can tell.
+"""Evidence of forgetting: every model of an audited run compared with the auditor's own retrained runs, and the audit's power.
 
     >>> limits = {"tolerance": 0.1, "alarm": 0.005}
     >>> power = measure_power(references, shadows, graph, audits, **limits, seed=0)              # doctest: +SKIP
     >>> evidence = weigh_evidence(audited, references, shadows, plants, graph, audits, power)    # doctest: +SKIP
     >>> evidence.models[0].share            # of the forget set, still remembered        # doctest: +SKIP
 
-*References* are re-trained without the forget set, *shadows* with half of it (so that each triple has runs that saw it), *plants*
-with a known share of it left in: what the audit says of these is its own test. A party that unlearned knows none of them.
+*References* are retrained without the forget set. *Shadows* are retrained with half of it, so that each triple has runs that
+saw it. *Plants* are retrained with a known share of it: the audit's result on these tests the audit itself. The party that
+unlearned knows none of these runs.
 
-For each model of a client that asked, and of all other clients together with each triple counted once:
+For each model of a requesting client, and of all other clients together with each triple counted once:
 
-* the forgotten triples' *score* against the controls', *likelihood*, *reciprocal rank* and their *relation's rank* between their
-  ends, each paired with re-training;
-* their *spread*: how far scores lie from re-training's either way, against the controls'. Scores that were pushed to the level of
-  never-seen triples have the right mean and the wrong values;
-* their *upper tail*, whether some scores lie further above the mean difference than re-trainings' do, and their *order*, whether
-  it lies further from re-training's. Memory of some that is paid for by pushing all others down has the right mean
-  (`fkgsec.attacks.forgetting.hidden`, which bounds it, too, and says from where it is seen);
-* *relearned*: the reciprocal rank after a few steps of training on them. What was only hidden is back at once;
-* *distance*: log of Kolmogorov and Smirnov's over that of re-trainings to each other;
-* of the other clients, all tests are one-sided: they did not ask, so that only what they learned of the forgotten triples beyond
-  re-training counts, not that they know less or differ in another way;
-* the *share* of the forget set that is remembered, from whichever reading the auditor's own runs show to be the sharpest.
+* the forgotten triples' *score* compared with the controls', *likelihood*, *reciprocal rank* and the *rank of their relation*
+  between their ends, each paired with retrained runs;
+* their *spread*: how far scores deviate from retrained ones in either direction, compared with the controls'. Scores that were
+  pushed to the level of never-seen triples have the right mean and the wrong values;
+* their *upper tail*: whether some scores exceed the mean difference by more than in retrained runs; and their *order*: whether
+  it deviates more from the retrained order. If some triples are remembered and all others were lowered, the mean is right
+  (`fkgsec.attacks.forgetting.hidden`, which also bounds such memory, and measures from which share on it is detected);
+* *relearned*: the reciprocal rank after a few steps of training on them. Memory that was only hidden returns at once;
+* *distance*: log of the Kolmogorov-Smirnov distance over that between retrained runs;
+* the *share* of the forget set that is remembered, from the reading that is the most precise one on the auditor's own runs.
+
+For other clients, all tests are one-sided. They made no request, so only knowledge of the forgotten triples beyond retraining
+counts, not less knowledge or a different model.
 
 Threat model: the auditor holds the audited run's tables, knows how it was trained and has the data. It does not trust the party
-that unlearned, but that its data and options are those that the run's folder names.
+that unlearned, except that its data and options are those in the run's folder.
 
 Legend: `n` audited triples of a client, `K` runs.
 """
@@ -69,15 +71,17 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.estimate import Estimate
 from fkgsec.randomness import generator
 
-SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)  # planted, to measure what the audit can tell
-PLANTED_DRAWS = 10  # mixtures of each share from each reference
+# Planted shares, to measure the audit's sensitivity.
+SHARES = (0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 1.0)
+# Mixtures of each share from each reference.
+PLANTED_DRAWS = 10
 
 
 class PairedTest(msgspec.Struct, frozen=True):
-    """A test: the audited run minus re-training; above 0 it remembers.
+    """A test: the audited run minus retrained ones; above 0 it remembers.
 
-    `p_value`: two-sided; one-sided of upper tail and order, and of all tests of `OTHERS`, who are asked only whether they learned
-    something new.
+    `p_value`: two-sided; one-sided for upper tail and order, and for all tests of `OTHERS`, which only ask whether something
+    new was learned.
     """
 
     name: str
@@ -86,7 +90,7 @@ class PairedTest(msgspec.Struct, frozen=True):
 
 
 class PlantedShare(msgspec.Struct, frozen=True):
-    """The audit's estimate of a run that was trained with `share` of the forget set left in; the least p-value of its tests."""
+    """The audit's estimate of a run that was trained with `share` of the forget set, and the smallest p-value of its tests."""
 
     share: float
     estimate: Estimate | None
@@ -94,18 +98,18 @@ class PlantedShare(msgspec.Struct, frozen=True):
 
 
 class ModelEvidence(msgspec.Struct, frozen=True):
-    """Evidence of a model of a client that asked, or of `OTHERS`.
+    """Evidence on a model of a requesting client, or of `OTHERS`.
 
     Attributes:
-        share: of the forget set that is remembered; None where it cannot be measured: the auditor's own runs show no memory to
-            measure it by, or the interval ends above 1.
-        reading: what the share is read from.
-        at_random: what the audit can tell of a share that is kept at random; None if nothing was measured.
-        planted: runs that were trained with a share left in.
-        reason: why there is nothing.
-        hidden: bound on the share that is remembered in full if all other triples were lowered to pay for it; None where the
-            auditor's runs do not separate trained-on triples from others, and where the interval ends above 1.
-        hiding: what the audit can tell of a share that is kept and hidden from all means and distributions.
+        share: share of the forget set that is remembered; None if it cannot be measured: the auditor's own runs show no memory
+            for comparison, or the interval ends above 1.
+        reading: reading from which the share is computed.
+        at_random: sensitivity to a share that is remembered at random; None if nothing was measured.
+        planted: runs that were trained with a known share.
+        reason: why there is no evidence.
+        hidden: bound on the share that is fully remembered if all other triples were lowered to compensate. None if the
+            auditor's runs do not separate trained triples from others, or the interval ends above 1.
+        hiding: sensitivity to a share that is remembered and hidden from all means and distributions.
     """
 
     client: str
@@ -122,7 +126,7 @@ class ModelEvidence(msgspec.Struct, frozen=True):
 
 
 class UtilityChange(msgspec.Struct, frozen=True):
-    """Test MRR of a client's model, audited minus re-trained, in the units of MRR; `retrained` is the references' mean."""
+    """Test MRR of a client's model, audited minus retrained; `retrained` is the references' mean."""
 
     client: str
     model: str
@@ -132,28 +136,34 @@ class UtilityChange(msgspec.Struct, frozen=True):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """All of it. `num_references`, `num_shadows`: the auditor's runs that it rests on."""
+    """All of it.
+
+    Attributes:
+        num_references, num_shadows: the auditor's runs that it rests on.
+        level: error of the intervals of shares, in (0, 1); .05 in earlier records, whatever it was.
+    """
 
     models: list[ModelEvidence]
     test: list[UtilityChange]
     num_references: int
     num_shadows: int
+    level: float = ERROR
 
     @property
     def num_tests(self) -> int:
-        """Tests that a verdict has to correct for; those of test MRR are an alarm apart."""
+        """Number of tests for which a verdict corrects; those of test MRR are a separate alarm."""
         return sum(len(model.tests) for model in self.models)
 
 
 class Power(NamedTuple):
-    """The audit's sensitivity for a model of a client that asked: see `ModelEvidence`."""
+    """The audit's sensitivity for a model of a requesting client, see `ModelEvidence`."""
 
     at_random: Sensitivity | None = None
     hiding: Sensitivity | None = None
 
 
 class _Case(NamedTuple):
-    """A model to be judged: which triples are forgotten ones, the auditor's runs, and the runs under audit."""
+    """A model to judge: which triples are forgotten, the auditor's runs, and the audited runs."""
 
     client: str
     asked: bool
@@ -164,13 +174,13 @@ class _Case(NamedTuple):
     references: list[Reading]
 
     def against(self, reading: str, values: np.ndarray, runs: Runs, *, against_controls: bool | None = None) -> Paired:
-        """A run's values of a reading `[n]` against those of runs that never saw the triples."""
+        """Compare a run's values of a reading `[n]` with those of runs that never saw the triples."""
         controls = READINGS[reading] if against_controls is None else against_controls
         return paired_difference(values, runs, self.forgotten, against_controls=controls)
 
 
 class Ruler(NamedTuple):
-    """Measure of a share: a reading, whether controls are subtracted from it, and the gain of a memory in it."""
+    """Measure of a share: a reading, whether controls are subtracted, and the gain of a memory in it."""
 
     reading: str
     against_controls: bool
@@ -178,11 +188,18 @@ class Ruler(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The reading, as a certificate names it."""
+        """Name of the reading in a certificate."""
         return f"{self.reading}, against controls" if self.against_controls else self.reading
 
     def share(self, case: _Case, values: Mapping[str, np.ndarray], runs: Runs, level: float) -> Estimate:
-        """Measure the share that a run remembers by its readings, beside runs that never saw the triples."""
+        """Estimate the share that a run remembers.
+
+        Args:
+            case: model to judge.
+            values: the run's readings, float `[n]` each.
+            runs: runs that never saw the triples.
+            level: error of the interval, in (0, 1).
+        """
         paired = case.against(self.reading, values[self.reading], runs, against_controls=self.against_controls)
         return remembered_share(paired, self.memory, level)
 
@@ -198,11 +215,14 @@ def measure_power(
     seed: int,
     level: float = ERROR,
 ) -> dict[tuple[str, str], Power]:
-    """Measure the audit's sensitivity, by client that asked and model, whatever run is audited.
+    """Measure the audit's sensitivity, by requesting client and model, for any audited run.
 
     Args:
-        references, shadows: as for `weigh_evidence`. tolerance, alarm: the share that a verdict tolerates and the p-value below
-            which it certifies nothing. seed: of the planted mixtures. level: of the intervals of shares.
+        references, shadows, graph, audits: as in `weigh_evidence`.
+        tolerance: largest share that a verdict tolerates, in (0, 1).
+        alarm: p-value below which a verdict certifies nothing.
+        seed: seed of the planted mixtures.
+        level: error of the intervals of shares.
     """
     power = {}
     for case in _cases(references[0], references, shadows, (), graph, audits):
@@ -220,13 +240,17 @@ def measure_power(
 
 
 class Spread(NamedTuple):
-    """Variances and memory of a model of a client that asked, on the auditor's own runs. They decide if an audit can be passed.
+    """Variances and memory of a model of a requesting client, on the auditor's own runs.
+
+    They decide whether an audit can be passed.
 
     Attributes:
-        noise, memory: of the sharpest reading; None where no memory shows. exceedances: see `measure_exceedances`.
-        num_forgotten, num_controls: triples that it was measured on. num_members, num_effective_controls: of these, forgotten
-            ones with a match, and the effective number of their controls.
-        reason: why there is nothing.
+        client, model: names.
+        noise, memory: of the most precise reading; None if no memory is visible.
+        exceedances: see `measure_exceedances`.
+        num_forgotten, num_controls: number of measured triples.
+        num_members, num_effective_controls: number of forgotten triples with a match, and effective number of their controls.
+        reason: why nothing was measured.
     """
 
     client: str
@@ -244,7 +268,11 @@ class Spread(NamedTuple):
 def measure_spread(
     references: Sequence[AuditRun], shadows: Sequence[AuditRun], graph: FederatedGraph, audits: Sequence[Audited]
 ) -> list[Spread]:
-    """Measure variances and memory of each model of a client that asked. Args: as for `measure_power`."""
+    """Measure variances and memory of each model of a requesting client.
+
+    Args:
+        references, shadows, graph, audits: as in `weigh_evidence`.
+    """
     spreads = []
     for case in _cases(references[0], references, shadows, (), graph, audits):
         if not case.asked:
@@ -262,6 +290,7 @@ def measure_spread(
             len(audit.members),
             audit.num_effective_controls,
         )
+        # Only scores are used to bound hidden memory.
         exceedances = measure_exceedances(case.runs["score"], case.forgotten)
         spreads.append(Spread(case.client, case.model, noise, ruler and ruler.memory, exceedances, *counts))
     return spreads
@@ -321,11 +350,11 @@ def weigh_evidence(
             values = np.stack([run.readings[place, model].test for run in references])
             change = _unseen_difference(reading.test, values)
             changes.append(UtilityChange(names[place], model, change.estimate(), float(values.mean()), change.p_value))
-    return Evidence(models, changes, len(references), len(shadows))
+    return Evidence(models, changes, len(references), len(shadows), level)
 
 
 def _unseen_difference(audited: np.ndarray, values: np.ndarray) -> Paired:
-    """Mean difference of values `[n]` to those of runs `[K, n]` that never saw any of the triples."""
+    """Return the mean difference of values `[n]` to those of runs `[K, n]` that never saw any of the triples."""
     runs, whole = Runs(values, np.zeros(values.shape, dtype=bool)), np.ones(len(audited), dtype=bool)
     return paired_difference(audited, runs, whole, against_controls=False)
 
@@ -347,6 +376,7 @@ def _cases(
                 yield ModelEvidence(audit.name, True, name, [], reason=audit.reason)
                 continue
             key = audit.place, name
+            # References saw no audited triple, shadows half of them.
             trained_on = np.stack([run.trained_on[audit.place] for run in auditor_runs])
             runs = {
                 what: Runs(np.stack([run.readings[key].audited[what] for run in auditor_runs]), trained_on)
@@ -362,7 +392,8 @@ def _cases(
                 [run.readings[key] for run in references],
             )
     unheard = [audit for audit in audits if not audit.asked]
-    if unheard and not aside:  # as in every federation divided by relations
+    # As in every federation that is divided by relations.
+    if unheard and not aside:
         reason = "; ".join(f"{audit.name}: {audit.reason}" for audit in unheard)
         for name in names[unheard[0].place]:
             yield ModelEvidence(OTHERS, False, name, [], reason=reason)
@@ -383,8 +414,11 @@ def _together(
     candidates: Sequence[AuditRun],
     graph: FederatedGraph,
 ) -> _Case:
-    """The clients that did not ask as one: each triple by the mean over the clients that can express it, in units of how much
-    a client's re-trainings scatter."""
+    """Pool the clients without a request.
+
+    Each triple has the mean over the clients that can express it, in units of the standard deviation of a client's retrained
+    runs.
+    """
     first, which = distinct_triples(
         np.concatenate([graph.clients[audit.place].to_global(audit.triples) for audit in aside])
     )
@@ -398,6 +432,7 @@ def _together(
         for audit in aside:
             readings = np.stack([run.readings[audit.place, name].audited[what] for run in auditor_runs])
             unseen = np.where(np.stack([run.trained_on[audit.place] for run in auditor_runs]), np.nan, readings)
+            # Standard deviation of retrained values, so that clients with different models can be averaged.
             scale = math.sqrt(float(np.nanmean(np.nanvar(unseen, axis=0, ddof=1)))) or 1.0
             values.append(readings / scale)
             theirs.append(np.stack([run.readings[audit.place, name].audited[what] for run in candidates]) / scale)
@@ -424,6 +459,7 @@ def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
         PairedTest(name, paired.estimate(), paired.upper_p_value)
         for name, paired in (("upper tail", hiding.tail), ("order", hiding.order))
     ]
+    # Memory that was only suppressed returns within a few training steps.
     if audited.relearned is not None:
         values = np.stack([reference.relearned for reference in case.references if reference.relearned is not None])
         paired = _unseen_difference(audited.relearned, values)
@@ -437,13 +473,15 @@ def _tests(case: _Case, audited: Reading, hiding: Hiding) -> list[PairedTest]:
 
 
 def _sharpest(case: _Case, num_references: int) -> Ruler | None:
-    """The ruler that measures a share with the least error, judged by the auditor's references alone; None without a memory."""
+    """Choose the measure of a share with the smallest error on the auditor's references; None without a memory."""
+    # Relative error of the share: error of the difference over the gain of a memory.
     best: tuple[float, Ruler | None] = (math.inf, None)
     for name in READINGS:
         runs, memory = case.runs[name], memory_of(case.runs[name], case.forgotten)
         if memory is None:
             continue
         for controls in (False, True):
+            # Leave each reference out in turn, and measure it against the others.
             errors = [
                 case.against(name, runs.values[k], runs.without(k), against_controls=controls).error
                 for k in range(num_references)
@@ -459,14 +497,17 @@ def _sharpest(case: _Case, num_references: int) -> Ruler | None:
 def _sensitivity(
     case: _Case, ruler: Ruler, num_references: int, tolerance: float, seed: int, level: float
 ) -> Sensitivity:
-    """Measure the sensitivity to a share that is kept at random, on mixtures of the audit's own runs."""
+    """Measure the sensitivity to a share that is remembered at random, on mixtures of the auditor's own runs."""
     runs = case.runs[ruler.reading]
 
     def finding(k: int, values: np.ndarray) -> Finding:
+        """Audit one of the auditor's own runs."""
         share = ruler.share(case, {ruler.reading: values}, runs.without(k), level)
         return Finding(share.low > 0, share.high)
 
     def plants(share: float) -> list[Finding]:
+        """Audit runs with a planted share."""
+        # A random stream per share: the result does not depend on which shares were planted before.
         rng = generator(seed, "planted", case.client, case.model, f"{share}")
         return [
             finding(k, planted(runs, k, case.forgotten, share, rng))

@@ -1,4 +1,4 @@
-"""Memory of some forgotten triples that the others were lowered for.
+"""Detect memory of some forgotten triples that is hidden by lowering the others.
 
     >>> rng = np.random.default_rng(0)
     >>> forgotten = np.arange(800) < 600
@@ -10,13 +10,13 @@
     >>> bool(0.15 < hidden_share(audited, runs, forgotten).value < 0.25)
     True
 
-Whoever keeps a part of the forget set and lowers the rest until all means are a re-trained model's (MRR, AUC, even the
-distribution of scores) is not seen by any test of means. What is left to see: some triples far above what re-training gives
-them, others far below, and an order among them that is not re-training's. Here are the tests of that, from which share on they
-notice it, and a bound on the share that is remembered *whatever* was done to the other triples: no more can be remembered in
-full than lie where trained-on triples do and others rarely.
+A party may keep part of the forget set and lower the rest until all means (MRR, AUC, even the distribution of scores) equal
+those of a retrained model. No test of means detects this. Three signs remain: some triples lie far above their retrained
+values, others far below, and their order differs from the retrained one. This module tests for these signs and measures from
+which share on they are detected. It also bounds the share that is remembered *whatever* was done to the other triples: no more
+triples can be fully remembered than lie where trained triples do and others rarely do.
 
-Legend: `n` audited triples (forgotten ones and controls), `K` runs of the auditor's, as in `fkgsec.attacks.forgetting.paired`.
+Legend: `n` audited triples (forgotten ones and controls), `K` runs of the auditor, as in `fkgsec.attacks.forgetting.paired`.
 """
 
 from __future__ import annotations
@@ -40,18 +40,29 @@ from fkgsec.attacks.forgetting.paired import (
 )
 from fkgsec.estimate import Estimate
 
-LEVELS = (0.01, 0.02, 0.05, 0.1, 0.2)  # of never-seen triples that lie above a threshold
-HIDDEN_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # planted and hidden, to measure what the audit can tell
-HIDDEN_DRAWS = 5  # of each share in each re-training
+# Shares of never-seen triples above a threshold.
+LEVELS = (0.01, 0.02, 0.05, 0.1, 0.2)
+# Planted and hidden shares, to measure the audit's sensitivity.
+HIDDEN_SHARES = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+# Draws of each share in each retrained run.
+HIDDEN_DRAWS = 5
 
 
 def residuals(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
     """Subtract from each value the mean of the (other) runs that never saw the triple.
 
-    Scaled to one variance: a mean of few runs scatters more than one of many.
+    Residuals are scaled to one variance, since a mean of few runs varies more than one of many.
+
+    Args:
+        audited: float `[n]`.
+        runs: the auditor's runs.
+
+    Returns:
+        Residuals of the audited values, and of each run.
     """
     total, count = runs.outside()
     rest = np.maximum(count - ~runs.trained_on, 1)
+    # Leave-one-out mean over the runs that never saw the triple.
     others = (total - np.where(runs.trained_on, 0, runs.values)) / rest
     return (audited - total / count) * np.sqrt(count / (count + 1)), Runs(
         (runs.values - others) * np.sqrt(rest / (rest + 1)), runs.trained_on
@@ -59,30 +70,37 @@ def residuals(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
 
 
 def deviations(audited: np.ndarray, runs: Runs) -> tuple[np.ndarray, Runs]:
-    """Distance of each value to the mean of the (other) runs that never saw the triple.
+    """Return the distance of each value to the mean of the (other) runs that never saw the triple.
 
-    A model whose forgotten triples were pushed to the level of others has the right mean and the wrong values: re-training still
+    A model whose forgotten triples were pushed to the level of others has the right mean and the wrong values: retraining still
     predicts some of them well and others badly.
+
+    Args:
+        audited: float `[n]`.
+        runs: the auditor's runs.
     """
     residual, others = residuals(audited, runs)
     return np.abs(residual), Runs(np.abs(others.values), runs.trained_on)
 
 
 def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
-    """Excess of the highest differences to re-training over their own mean, beyond that of re-trainings.
+    """Return the excess of the highest differences to retrained runs over their own mean, beyond that of retrained runs.
 
-    Each triple's difference to the mean of the (other) runs that never saw it, less the mean of these over the forgotten
-    triples, in units of the runs' scatter; of it, what exceeds 1; the mean over the forgotten triples, held against the same of
-    each run. Read it one-sided.
+    Take each triple's difference to the mean of the (other) runs that never saw it, minus the mean of these over the forgotten
+    triples, in units of the runs' standard deviation. Of it, take what exceeds 1, and average over the forgotten triples.
+    Compare with the same of each run. Read the result one-sided.
 
-    Args: as for `paired_difference`.
+    Args:
+        audited, runs, forgotten: as in `paired_difference`.
     """
     audited_residual, others = residuals(audited, runs)
     scatter = math.sqrt(float(np.mean(others.values**2, where=~runs.trained_on)))
-    if scatter == 0:  # runs that agree in all: any difference is one
+    # Runs agree in all values, so any difference counts.
+    if scatter == 0:
         scatter = 1.0
 
     def beyond(residual: np.ndarray, seen: np.ndarray) -> np.ndarray:
+        """Return the excess over one standard deviation."""
         usable = forgotten & ~seen
         middle = float(residual[usable].mean()) if usable.any() else 0.0
         return np.maximum((residual - middle) / scatter - 1, 0)
@@ -93,17 +111,18 @@ def upper_tail(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired
 
 
 def disorder(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
-    """Distance of the order of the forgotten triples to re-training's, beyond that of re-trainings to each other.
+    """Return the distance of the order of the forgotten triples to the retrained order, beyond that between retrained runs.
 
-    Each triple's rank among the forgotten ones, in (0, 1], less the mean of its ranks in the (other) runs that never saw it;
-    squared; the mean over the forgotten triples, held against the same of each run. Ranks leave out what shifts or stretches all
-    scores of a training, so that this scatters less than `deviations`. Read it one-sided.
+    Take each triple's rank among the forgotten ones, in (0, 1], minus the mean of its ranks in the (other) runs that never saw
+    it. Square it, and average over the forgotten triples. Compare with the same of each run. Ranks ignore what shifts or scales
+    all scores of a training run, so this varies less than `deviations`. Read the result one-sided.
 
-    Args: as for `paired_difference`.
+    Args:
+        audited, runs, forgotten: as in `paired_difference`.
     """
 
     def ranks(values: np.ndarray, seen: np.ndarray) -> np.ndarray:
-        """Ranks of the forgotten triples that were not seen, among these; 0 elsewhere."""
+        """Rank the unseen forgotten triples among each other; 0 elsewhere."""
         ranked, usable = np.zeros(len(values)), forgotten & ~seen
         ranked[usable] = rankdata(values[usable]) / max(1, usable.sum())
         return ranked
@@ -114,19 +133,26 @@ def disorder(audited: np.ndarray, runs: Runs, forgotten: np.ndarray) -> Paired:
 
 
 def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: float = ERROR) -> Estimate | None:
-    """The largest share of the forget set that can be remembered as if it had been trained on, whatever became of the rest.
+    """Bound the share of the forget set that can be fully remembered, whatever was done to the rest.
 
-    The share of forgotten triples above a threshold over that of trained-on ones, as if nothing but memory came to lie there; so
-    a re-trained model has not 0 but what its own scatter looks like. The threshold is the one of `LEVELS` at which the bound for
-    the auditor's own re-trainings is least, on average.
+    The bound is the share of forgotten triples above a threshold over that of trained triples, as if only memory could lie
+    there. A retrained model therefore does not have 0, but the value of its own scatter. The threshold among `LEVELS` is the
+    one with the smallest mean bound on the auditor's own retrained runs.
+
+    Args:
+        audited: float `[n]`.
+        runs: the auditor's runs.
+        forgotten: bool `[n]`.
+        level: error of the interval, in (0, 1).
 
     Returns:
-        Its interval, at 1 - `level`, covers which remembered triples happen to lie above the threshold and how trainings differ
-        in it. None where fewer than two runs saw some of the forgotten triples, or these lie no higher than others.
+        The interval covers which remembered triples happen to lie above the threshold, and differences between training runs.
+        None if fewer than two runs saw some of the forgotten triples, or if these lie no higher than others.
     """
     best: tuple[float, Estimate | None] = (math.inf, None)
     residual, others = residuals(audited, runs)
     for threshold, never_seen, rates in _separating(others, forgotten):
+        # Choose the threshold on the auditor's own runs, so that the audited run cannot influence it.
         expected = np.mean([_bound(above, rates, level).high for above in never_seen])
         bound = _bound(residual[forgotten] > threshold, rates, level)
         best = min(best, (float(expected), bound), key=lambda candidate: candidate[0])
@@ -134,10 +160,10 @@ def hidden_share(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: 
 
 
 def _separating(others: Runs, forgotten: np.ndarray) -> Iterator[tuple[float, np.ndarray, np.ndarray]]:
-    """Yield the thresholds of `LEVELS` that separate trained-on triples, on `residuals` of runs.
+    """Yield the thresholds of `LEVELS` that separate trained triples, on `residuals` of runs.
 
-    With each comes which forgotten triples lie above it in the runs that saw none, bool `[I, m]`, and the share of the triples
-    that lie above it in each run that saw some `[K]`. Empty where fewer than two runs saw some, or every run did.
+    With each threshold come two things: which forgotten triples lie above it in the runs that saw none, bool `[I, m]`, and the
+    share of trained triples above it in each run that saw some, `[K]`. Empty if fewer than two runs saw some, or every run did.
     """
     seen = others.trained_on & forgotten
     informed, ignorant = seen.any(axis=1), ~seen.any(axis=1)
@@ -152,7 +178,7 @@ def _separating(others: Runs, forgotten: np.ndarray) -> Iterator[tuple[float, np
 
 
 def _bound(above: np.ndarray, rates: np.ndarray, level: float) -> Estimate:
-    """The share whose memory would put so many of the triples `[n]` above a threshold, if trainings put `rates` `[K]` there."""
+    """Return the share whose memory explains the triples above a threshold, if training puts the shares `rates` `[K]` there."""
     rate, number = float(rates.mean()), len(above)
     share = float(above.mean()) / rate
     half = half_width(share, number, rate, float(rates.std(ddof=1)), len(rates), level)
@@ -160,19 +186,24 @@ def _bound(above: np.ndarray, rates: np.ndarray, level: float) -> Estimate:
 
 
 def half_width(share: float, number: float, rate: float, deviation: float, num_runs: int, level: float) -> float:
-    """Compute half the interval of `hidden_share`.
+    """Compute half the width of the interval of `hidden_share`.
 
     Args:
-        share: of the forget set. number: forgotten triples. rate, deviation: share of trained-on triples above the threshold, and
-            its deviation over `num_runs` runs. level: error of the interval.
+        share: share of the forget set.
+        number: number of forgotten triples.
+        rate: mean share of trained triples above the threshold.
+        deviation: its standard deviation over runs.
+        num_runs: number of runs.
+        level: error of the interval, in (0, 1).
     """
+    # Two sources of error: sampling of triples above the threshold, and differences of its rate between runs.
     binomial = math.sqrt(max(share, 1 / number) * (1 - rate) / rate / number)
     between = share * deviation * math.sqrt(1 + 1 / num_runs) / rate
     return math.hypot(float(ndtri(1 - level / 2)) * binomial, float(stdtrit(num_runs - 1, 1 - level / 2)) * between)
 
 
 class Exceedance(NamedTuple):
-    """Shares of triples above a threshold: of never-seen ones, of trained-on ones, and the deviation of these over runs."""
+    """Shares of never-seen and of trained triples above a threshold, and the standard deviation of the latter over runs."""
 
     never_seen: float
     trained_on: float
@@ -180,9 +211,14 @@ class Exceedance(NamedTuple):
 
 
 def measure_exceedances(runs: Runs, forgotten: np.ndarray) -> list[Exceedance]:
-    """Measure what `hidden_share` of a re-training consists of, at each of `LEVELS` that separates trained-on triples.
+    """Measure the components of `hidden_share` for a retrained run, at each of `LEVELS` that separates trained triples.
 
-    Args: as for `hidden_share`. Returns: empty where it cannot be measured.
+    Args:
+        runs: the auditor's runs.
+        forgotten: bool `[n]`.
+
+    Returns:
+        Empty if it cannot be measured.
     """
     _, others = residuals(runs.values[0], runs)
     return [
@@ -192,19 +228,30 @@ def measure_exceedances(runs: Runs, forgotten: np.ndarray) -> list[Exceedance]:
 
 
 def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: np.random.Generator) -> np.ndarray:
-    """Values `[n]` of a run that remembers a random share of the forget set and hides it from every mean.
+    """Build values of a run that remembers a random share of the forget set and hides it from every mean.
 
-    Those of `run`, which saw no triple, dealt out anew among the forgotten ones: the highest to those that are kept, in the order
-    of runs that were trained on them, the others in their own order to the rest. Their distribution stays.
+    The values of `run`, which saw no triple, are redistributed among the forgotten triples. The highest go to the remembered
+    ones, in the order of runs that were trained on them. The others keep their order among the rest. The distribution stays the
+    same.
+
+    Args:
+        runs: the auditor's runs.
+        run: index of a run that saw no forgotten triple.
+        forgotten: bool `[n]`.
+        share: share to remember, in [0, 1].
+        rng: draws the remembered triples.
+
+    Returns:
+        float64 `[n]`.
     """
     values = runs.values[run].copy()
     rows = np.nonzero(forgotten)[0]
     candidates = np.nonzero(forgotten & runs.trained_on.any(axis=0))[0]
     unmoved = rng.permutation(candidates)[: round(share * len(rows))]
     rest = np.setdiff1d(rows, unmoved)
-    drawn = (runs.trained_on[:, unmoved] * rng.random((len(runs.values), len(unmoved)))).argmax(
-        axis=0
-    )  # any that saw it
+    # A random run among those that saw the triple.
+    drawn = (runs.trained_on[:, unmoved] * rng.random((len(runs.values), len(unmoved)))).argmax(axis=0)
+    # Redistribute the same values: no mean or distribution changes.
     ordered = np.sort(values[rows])
     moved_values = values[rest]
     values[unmoved[np.argsort(runs.values[drawn, unmoved])]] = ordered[len(rest) :]
@@ -213,8 +260,14 @@ def rearranged(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: n
 
 
 class Hiding(NamedTuple):
-    """Signs that some triples are remembered and others lowered: `upper_tail`, `disorder` and, against the controls,
-    the mean of `deviations`; and `hidden_share`."""
+    """Signs that some triples are remembered and others lowered.
+
+    Attributes:
+        spread: mean of `deviations`, minus that of the controls.
+        tail: see `upper_tail`.
+        order: see `disorder`.
+        share: see `hidden_share`.
+    """
 
     spread: Paired
     tail: Paired
@@ -222,14 +275,25 @@ class Hiding(NamedTuple):
     share: Estimate | None
 
     def finding(self, alarm: float, honest_share: float = math.inf) -> Finding:
-        """The audit's finding. A run is told apart by a p-value below `alarm`, or by an interval above `honest_share`."""
+        """Summarize the audit of one run.
+
+        Args:
+            alarm: p-value below which the run is told apart.
+            honest_share: the run is told apart if its interval of the share lies above this.
+        """
+        # Any of the three signs suffices; the verdict corrects `alarm` for the number of tests.
         told_apart = min(self.spread.p_value, self.tail.upper_p_value, self.order.upper_p_value) < alarm
         bound = math.inf if told_apart or self.share is None else self.share.high
         return Finding(told_apart or (self.share is not None and self.share.low > honest_share), bound)
 
 
 def measure_hiding(audited: np.ndarray, runs: Runs, forgotten: np.ndarray, level: float = ERROR) -> Hiding:
-    """Measure all of it. Args: as for `paired_difference`; `level`: of the interval of `hidden_share`."""
+    """Measure all signs of hidden memory.
+
+    Args:
+        audited, runs, forgotten: as in `paired_difference`.
+        level: error of the interval of `hidden_share`.
+    """
     deviation, others = deviations(audited, runs)
     return Hiding(
         paired_difference(deviation, others, forgotten, against_controls=True),
@@ -248,17 +312,22 @@ def hiding_sensitivity(
     rng: np.random.Generator,
     level: float = ERROR,
 ) -> Sensitivity:
-    """Measure the sensitivity to memory that is hidden from means, on `rearranged` re-trainings.
+    """Measure the sensitivity to memory that is hidden from means, on `rearranged` retrained runs.
 
     Args:
-        tolerance: largest share that a verdict tolerates, in (0, 1). alarm: p-value below which a verdict certifies nothing.
-        rng: draws which triples are kept. level: of the interval of `hidden_share`.
+        runs: the auditor's runs.
+        forgotten: bool `[n]`.
+        tolerance: largest share that a verdict tolerates, in (0, 1).
+        alarm: p-value below which a verdict certifies nothing.
+        rng: draws the remembered triples.
+        level: error of the interval of `hidden_share`.
     """
     unseeing = [run for run, seen in enumerate(runs.trained_on) if not (seen & forgotten).any()]
     honest = [measure_hiding(runs.values[run], runs.without(run), forgotten, level) for run in unseeing]
     honest_share = max((hiding.share.value for hiding in honest if hiding.share is not None), default=math.inf)
 
     def plants(share: float) -> list[Finding]:
+        """Audit runs with a hidden share."""
         return [
             measure_hiding(rearranged(runs, run, forgotten, share, rng), runs.without(run), forgotten, level).finding(
                 alarm, honest_share

@@ -1,12 +1,12 @@
-"""Readings of a run for an audit of forgetting: score, likelihood and ranks of each audited triple, and its rank relearned.
+"""Readings of a run for an audit of forgetting: score, likelihood and ranks of each audited triple, and ranks after relearning.
 
-A triple is ranked among other tails and heads, and its relation among other relations: a model whose entity ranks and scores are
-those of re-training may still have every forgotten relation first.
+A triple is ranked among other tails and heads, and its relation among other relations. A model whose entity ranks and scores
+equal those of retraining may still rank every forgotten relation first.
 
     >>> run = read_run(result, graph, audits, seed=0, relearn_steps=20)                       # doctest: +SKIP
     >>> run.readings[0, "local"].audited["score"]    # of the first client's audited triples  # doctest: +SKIP
 
-`fkgsec.attacks.forgetting.evidence` holds the readings of the audited run beside those of the auditor's own.
+`fkgsec.attacks.forgetting.evidence` compares the readings of the audited run with those of the auditor's own runs.
 
 Legend: `n` audited triples of a client.
 """
@@ -38,7 +38,7 @@ class Reading(NamedTuple):
 
     Attributes:
         audited: each of `READINGS` of its audited triples, float64 `[n]`.
-        relearned: reciprocal rank of its forget set after relearning, `[k]`; None where that was left out.
+        relearned: reciprocal rank of its forget set after relearning, `[k]`; None if relearning was left out.
         test: reciprocal rank of its test triples, `[t]`.
     """
 
@@ -48,7 +48,7 @@ class Reading(NamedTuple):
 
 
 class AuditRun(NamedTuple):
-    """Readings of a run by (client's place, model), and by place which audited triples it was trained on, bool `[n]`."""
+    """Readings of a run by (client index, model), and the audited triples that it was trained on by client index, bool `[n]`."""
 
     readings: dict[tuple[int, str], Reading]
     trained_on: dict[int, np.ndarray]
@@ -63,11 +63,15 @@ def read_run(
     relearn_steps: int,
     trained_on: Mapping[int, np.ndarray] | None = None,
 ) -> AuditRun:
-    """Everything that evidence needs of a run.
+    """Read everything that the evidence needs from a run.
 
     Args:
-        graph: the raw run's, which filters all ranks alike. seed: draws the batches of relearning, the same for every run.
-        relearn_steps: 0 leaves relearning out. trained_on: None: the run saw none of the audited triples.
+        result: finished run.
+        graph: data of the raw run, which filters all ranks alike.
+        audits: audited triples of all clients.
+        seed: draws the batches of relearning, the same for every run.
+        relearn_steps: training steps on the forget set; 0 leaves relearning out.
+        trained_on: audited triples that the run was trained on, by client index; None: none of them.
     """
     readings = {}
     for audit in audits:
@@ -76,6 +80,7 @@ def read_run(
         for name, model in client_models(result, audit.place).items():
             relearned = None
             if relearn_steps and audit.asked:
+                # The same batches for every run, so that curves differ by the model only.
                 rng = generator(seed, "relearn", audit.place, name)
                 *_, last = relearning_models(model, audit.forget, options, relearn_steps, rng)
                 relearned = reciprocal_ranks(last, audit.forget, filters)
@@ -96,12 +101,14 @@ def read_run(
 
 
 def relation_ranks(client_model: ClientModel, triples: np.ndarray, true_triples: np.ndarray) -> np.ndarray:
-    """Reciprocal rank of each triple's relation among all relations between its head and tail, float64 `[n]`.
-
-    Args:
-        triples: int64 `[n, 3]`. true_triples: `[k, 3]`, whose relations between the same two are no competitors.
+    """Return the reciprocal rank of each triple's relation among all relations between its head and tail, float64 `[n]`.
 
     Ties get the realistic rank, as in `fkgsec.kge.ranking`.
+
+    Args:
+        client_model: model to read.
+        triples: int64 `[n, 3]`.
+        true_triples: triples whose relations between the same two entities are no competitors, `[k, 3]`.
     """
     entities, relations = client_model.rows
     head, relation, tail = torch.tensor(triples).to(entities.device).unbind(1)
@@ -114,6 +121,7 @@ def relation_ranks(client_model: ClientModel, triples: np.ndarray, true_triples:
     true = scores.gather(1, relation[:, None])
     scores[position, member] = -torch.inf
     above, level = kernels.count_competitors(scores, true[:, 0])
+    # A triple among the true ones was excluded with them, and is missing in its own tie.
     is_listed = torch.zeros(len(triples), dtype=torch.bool, device=entities.device)
     is_listed[position[member == relation[position]]] = True
     level = level - (~is_listed).long()

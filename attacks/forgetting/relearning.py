@@ -1,6 +1,6 @@
-"""Relearning: how fast a model learns the forgotten triples again, beside models that never saw them.
+"""Relearning: how fast a model learns the forgotten triples again, compared with models that never saw them.
 
-A memory that was pushed down and not taken out is back after a few steps.
+A memory that was suppressed but not removed returns after a few steps.
 
 Legend: `n` forgotten triples, `B` batch, `K` negatives, `W` width.
 """
@@ -23,13 +23,14 @@ from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.ranking import filtered_ranks
 from fkgsec.randomness import generator
 
-RELEARN_LEVEL = 0.9  # of what the raw model has
+# Share of the raw model's MRR to reach again.
+RELEARN_LEVEL = 0.9
 
 
 class Relearning(msgspec.Struct, frozen=True):
-    """MRR on the forgotten triples after 0, 1, ... steps of training on them; and how fast the raw level is reached again.
+    """MRR on the forgotten triples after 0, 1, ... training steps on them, and how fast the raw model's level is reached again.
 
-    `level` is `RELEARN_LEVEL` of the raw model's MRR before any step; without a raw model there is neither level nor time.
+    `level` is `RELEARN_LEVEL` times the raw model's MRR before any step; without a raw model there is neither level nor time.
     """
 
     client: str
@@ -48,7 +49,17 @@ def measure_relearning(
     steps: int,
     seed: int,
 ) -> Relearning:
-    """A curve for each role, from the same batches and negatives."""
+    """Measure a curve for each role, with the same batches and negatives.
+
+    Args:
+        models: models by role.
+        audit: audited triples of the client.
+        name: name of the model, "local" or "global".
+        client: data of the client in the raw run.
+        options: learning rate, batch size and number of negatives.
+        steps: number of training steps.
+        seed: seed of batches and negatives.
+    """
     filters = known_triples(client, options)
     curves = {
         role: relearn_curve(model, audit.forget, filters, options, steps, generator(seed, "relearn", audit.place, name))
@@ -69,34 +80,53 @@ def relearn_curve(
     steps: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """MRR on the forgotten triples after 0..steps steps of Adam on them, float64 `[steps + 1]`; see `relearning_models`."""
+    """Return the MRR on the forgotten triples after 0 ... steps training steps on them, float64 `[steps + 1]`.
+
+    Args:
+        model: model to start from.
+        forget: int64 `[n, 3]`.
+        filters: filters of the ranking, by side.
+        options: learning rate, batch size and number of negatives.
+        steps: number of training steps.
+        rng: draws batches and negatives.
+    """
     models = relearning_models(model, forget, options, steps, rng)
     return np.array([float(reciprocal_ranks(each, forget, filters).mean()) for each in models])
 
 
 def reciprocal_ranks(model: ClientModel, triples: np.ndarray, filters: Sequence[KnownTriples]) -> np.ndarray:
-    """Filtered, the mean over both sides, float64 `[n]`."""
+    """Return the filtered reciprocal rank of each triple, mean over both sides, float64 `[n]`.
+
+    Args:
+        model: model to evaluate.
+        triples: int64 `[n, 3]`.
+        filters: filters of the ranking, by side.
+    """
     return (1 / filtered_ranks(model.model, *model.rows, triples, filters)).mean(axis=1)
 
 
 def relearning_models(
     start: ClientModel, forget: np.ndarray, options: KgeOptions, steps: int, rng: np.random.Generator
 ) -> Iterator[ClientModel]:
-    """The model before any step and after each of `steps` steps of Adam on the forgotten triples; its rows change between them.
+    """Yield the model before any step and after each Adam step on the forgotten triples; its rows change in place.
 
     Args:
-        start: its own rows are left as they are. forget: int64 `[n, 3]`.
+        start: model to start from; its rows are copied.
+        forget: int64 `[n, 3]`.
         options: learning rate, batch size and number of negatives.
-        rng: draws batches and negatives; give every model one with the same numbers.
+        steps: number of training steps.
+        rng: draws batches and negatives; give every model a generator with the same state.
 
-    Source: fedr.txt B.2, the loss; negatives are drawn from all rows and weigh the same.
+    Source: fedr.txt B.2, the loss; negatives are drawn from all rows and have equal weights.
     """
     model = start.model
     entities, relations = (rows.detach().clone().requires_grad_() for rows in start.rows)
     adam = torch.optim.Adam([entities, relations], lr=options.learning_rate)
-    now = ClientModel(model, ClientTables(entities.detach(), relations.detach()))  # shares memory with what is trained
+    # The yielded model shares memory with the trained rows.
+    now = ClientModel(model, ClientTables(entities.detach(), relations.detach()))
     yield now
     for step in range(steps):
+        # Corrupt tails and heads alternately, as in training.
         side = ("tail", "head")[step % 2]
         anchor, candidate = (0, 2) if side == "tail" else (2, 0)
         batch = forget[rng.permutation(len(forget))[: options.batch_size]]

@@ -3,7 +3,7 @@
     >>> degree_matched(np.array([3, 3]), np.array([0]), np.ones(2, dtype=bool), np.random.default_rng(0))
     (array([0]), array([1]))
 
-Threat model: an honest-but-curious server that compares the rows that a client sent before and after its request.
+Threat model: an honest-but-curious server. Required knowledge: the rows that a client sent before and after its request.
 
 Legend: `n` entities of forgotten triples, `N` entities.
 """
@@ -25,11 +25,15 @@ from fkgsec.errors import ThreatModelError
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
-MAX_DOUBLINGS = 1.0  # of a degree, between an entity and the one it is held against
+# Largest difference of degrees between an entity and its control, in doublings.
+MAX_DOUBLINGS = 1.0
 
 
 class UpdateDifference(msgspec.Struct, frozen=True):
-    """A server's success at telling the entities of forgotten triples from others of like degree by how far their rows moved."""
+    """A server's success at identifying the entities of forgotten triples by how far their rows moved.
+
+    The controls are entities of similar degree.
+    """
 
     client: str
     figures: dict[str, MembershipResult]
@@ -39,7 +43,14 @@ class UpdateDifference(msgspec.Struct, frozen=True):
 def update_difference(
     results: Mapping[str, KgeResult], graph: FederatedGraph, audit: Audited, seed: int
 ) -> UpdateDifference:
-    """Measure how well the server tells the entities of a client's forgotten triples, for the roles that follow the request."""
+    """Measure how well the server identifies the entities of a client's forgotten triples, for the roles after the request.
+
+    Args:
+        results: finished runs by role; "raw" is required.
+        graph: data of the raw run.
+        audit: audited triples of the client.
+        seed: seed of matching and resampling.
+    """
     figures: dict[str, MembershipResult] = {}
     reasons: dict[str, str] = {}
     for role in ("retrained", "unlearned"):
@@ -47,11 +58,13 @@ def update_difference(
             reasons[role] = "no raw run was given to compare with"
             continue
         try:
+            # A forgotten triple's rows lose its gradient, and move more than others of similar degree.
             moved = moved_rows(results["raw"], results[role], audit.name)
         except NotAttacked as reason:
             reasons[role] = str(reason)
             continue
         train = results[role].graph.clients[audit.place].train
+        # Degrees after the request: a retrained model sees only these.
         degree = np.bincount(train[:, [0, 2]].ravel(), minlength=graph.clients[audit.place].num_entities)
         ends = np.unique(audit.forget[:, [0, 2]])
         members, controls = degree_matched(degree, ends, np.isfinite(moved), generator(seed, "movers", audit.place))
@@ -69,15 +82,21 @@ def update_difference(
 
 
 def moved_rows(before: KgeResult, after: KgeResult, client: str) -> np.ndarray:
-    """Distance that each of a client's entity rows moved between its last uploads of two runs, L2, float64 `[N]`.
+    """Return the L2 distance that each of a client's entity rows moved between its last uploads of two runs, float64 `[N]`.
 
-    Where uploads were summed: the rows of the sum that are this client's part alone once the server has subtracted the parts that
-    it knows; if it knows the others' parts, moved from what it had sent.
+    Under summed uploads: rows of the sum that are this client's input alone once the server has subtracted the inputs that it
+    knows. If it knows the others' inputs, the distance is from the rows that it had sent.
 
-    Threat model: the honest-but-curious server (`fkgsec.attacks.view`, "server"). NaN where a row did not cross both times.
+    Threat model: the honest-but-curious server (`fkgsec.attacks.view`, "server"). NaN where a row was not transmitted both
+    times.
+
+    Args:
+        before: run before the request.
+        after: run after it.
+        client: name of the client.
 
     Raises:
-        NotAttacked: single uploads did not cross.
+        NotAttacked: no single upload was transmitted.
     """
     first = _seen_alone(before, client, started_from=after)
     second = _seen_alone(after, client, started_from=None)
@@ -85,10 +104,10 @@ def moved_rows(before: KgeResult, after: KgeResult, client: str) -> np.ndarray:
 
 
 def _seen_alone(result: KgeResult, client: str, started_from: KgeResult | None) -> np.ndarray:
-    """A client's entity rows as the server saw them alone, float64 `[N, W]`, NaN where it did not.
+    """Return a client's entity rows as the server saw them individually, float64 `[N, W]`, NaN elsewhere.
 
     Args:
-        started_from: a run that this one came before; where the server knows what it sent in that, this is what it takes.
+        started_from: run that this one preceded; if the server knows the rows that it sent in that run, these are returned.
     """
     graph, *others = sorted(result.graph.clients, key=lambda data: data.name != client)
     rows = np.full((graph.num_entities, result.options.kge_model().entity_width), np.nan)
@@ -124,14 +143,18 @@ def _seen_alone(result: KgeResult, client: str, started_from: KgeResult | None) 
 def degree_matched(
     degree: np.ndarray, chosen: np.ndarray, usable: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """For each chosen entity another one of nearly its degree, none used twice; int64 `[k]` each, at most a doubling apart.
+    """Match each chosen entity with another one of similar degree, none used twice; int64 `[k]` each.
 
     Args:
-        degree: int64 `[N]`. chosen: int64 `[n]`. usable: bool `[N]`, which entities may be taken at all, chosen or not.
+        degree: int64 `[N]`.
+        chosen: entities to match, int64 `[n]`.
+        usable: entities that may be used at all, chosen or not, bool `[N]`.
+        rng: draws the order and breaks ties.
     """
     level = np.log2(1.0 + degree)
     free = np.setdiff1d(np.nonzero(usable)[0], chosen)
-    free = rng.permutation(free)  # ties go to any of them
+    # Shuffle to break ties at random.
+    free = rng.permutation(free)
     members, controls = [], []
     for entity in rng.permutation(chosen[usable[chosen]]):
         if not len(free):

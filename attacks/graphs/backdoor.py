@@ -1,18 +1,18 @@
-"""A backdoor by a subgraph trigger: malicious clients train on graphs with a trigger and the class that it is to call for.
+"""A backdoor by a subgraph trigger: malicious clients train on graphs with a trigger, labeled with the target class.
 
-Threat model: "client", a client that draws a trigger and poisons its own training, and as many others as `malicious` says that do
-the same; they follow the protocol otherwise. An active attack changes the run: so it is trained once more with the same seed and
-options, the malicious clients' training graphs being poisoned (from a script, under a defense, by `run_attacks(..., train=...)`
-with its transport). What is measured is what each client is left with.
+Threat model: "client", active. Required knowledge: its own graphs. A client draws a trigger and poisons its training graphs,
+and so do as many others as `malicious` says; otherwise they follow the protocol. The attack changes the run, so the run is
+trained once more with the same seed and options and with poisoned training graphs. (Under a defense, use `run_attacks(...,
+train=...)` with its transport from a script.) The attack is measured on each client's final model.
 
-Clients of the malicious clients' data set are measured, since classes of another mean something else; honest ones make up the
-figure of all, malicious ones stand beside it. Success is the share of test graphs of other classes that are classified as the
-target once they have the trigger; its baseline is that share for the models of the clean run.
+Only clients of the malicious clients' data set are measured, since classes of another one mean something else. The figure of
+all covers honest clients; malicious ones are listed beside it. Success is the share of test graphs of other classes that are
+classified as the target once they contain the trigger. Its baseline is the same share for the models of the clean run.
 
 Source: Xu et al. 2022, "More is Better (Mostly): On the Backdoor Attacks in Federated Graph Neural Networks", and its code
-(bkd_fedgnn): an Erdos-Renyi trigger of a share of the mean number of nodes in place of the edges among random nodes.
-Differs: all malicious clients have one trigger (their centralised attack; there each may have its own part of it), of the first
-one's mean size (there of the whole data set, trimmed); which graphs are poisoned is random (there the first ones).
+(bkd_fedgnn): an Erdos-Renyi trigger, whose size is a share of the mean number of nodes, replaces the edges among random nodes.
+Differs: all malicious clients have one trigger (their centralized attack; there each may have its own part of it), of the first
+client's mean size (there of the whole data set, trimmed); poisoned graphs are random (there the first ones).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator
 
 NAME = "backdoor"
-MALICIOUS = "malicious"  # the variant of figures of malicious clients themselves
+# Variant of figures of the malicious clients themselves.
+MALICIOUS = "malicious"
 METRICS = {
     "success": "share of triggered test graphs of other classes that are classified as the target",
     "clean-drop": "accuracy on graphs without a trigger, lost against the clean run",
@@ -51,7 +52,14 @@ class Trigger(NamedTuple):
 
     @classmethod
     def drawn(cls, num_nodes: int, density: float, rng: np.random.Generator) -> Trigger:
-        """Erdos and Renyi's: each edge with the same probability."""
+        """Draw an Erdos-Renyi graph.
+
+        Args:
+            num_nodes: number of nodes.
+            density: probability of each edge.
+            rng: draws the edges.
+        """
+        # Erdos-Renyi graph: each pair of nodes is an edge independently.
         upper = np.triu(rng.random((num_nodes, num_nodes)) < density, k=1)
         return cls(upper | upper.T)
 
@@ -59,18 +67,25 @@ class Trigger(NamedTuple):
         return len(self.adjacency)
 
     def hidden_in(self, graphs: GraphSet, rng: np.random.Generator) -> GraphSet:
-        """The graphs with the trigger: among as many random nodes of each its edges, and no others.
+        """Hide the trigger in each graph: random nodes get the trigger's edges among each other, and no others.
+
+        Args:
+            graphs: graphs with at least as many nodes as the trigger.
+            rng: draws the nodes.
 
         Raises:
-            ValueError: a graph with fewer nodes.
+            ValueError: a graph has fewer nodes.
         """
         if len(graphs.sizes) and graphs.sizes.min() < len(self):
             raise ValueError(f"trigger: it has {len(self)} nodes; a graph has {graphs.sizes.min()}")
-        role = np.full(graphs.num_nodes, -1)  # in the trigger
+        # Position of each node in the trigger, -1 outside.
+        role = np.full(graphs.num_nodes, -1)
         for first, size in zip(graphs.node_ptr[:-1], graphs.sizes, strict=True):
             role[first + rng.permutation(size)[: len(self)]] = np.arange(len(self))
         edges = graphs.edges()
-        remaining = edges[(role[edges] < 0).any(axis=1)]  # within a graph, so that two chosen ends are of one trigger
+        # Xu et al.: all edges among the chosen nodes are replaced by the trigger's.
+        # Edges never cross graphs, so two chosen ends belong to one trigger.
+        remaining = edges[(role[edges] < 0).any(axis=1)]
         chosen = np.flatnonzero(role >= 0).reshape(len(graphs), len(self))
         places = np.take_along_axis(chosen, np.argsort(role[chosen], axis=1), axis=1)
         added = places[:, np.argwhere(self.adjacency)].reshape(-1, 2)
@@ -78,7 +93,7 @@ class Trigger(NamedTuple):
 
 
 def _with_edges(graphs: GraphSet, edges: np.ndarray, classes: np.ndarray) -> GraphSet:
-    """The set with other edges and classes."""
+    """Replace the edges and classes of a set."""
     return replace(
         GraphSet.from_edges(
             graphs.name, graphs.sizes, edges, classes, graphs.labels, graphs.attributes,
@@ -93,8 +108,10 @@ class Plan:
     """The malicious clients' agreement.
 
     Attributes:
-        trigger: what they hide in graphs. clients: their names.
-        target: the class that triggered graphs are to have. share: of training graphs that each poisons.
+        trigger: graph that they hide.
+        clients: their names.
+        target: class that triggered graphs should get.
+        share: share of training graphs that each poisons.
     """
 
     trigger: Trigger
@@ -104,11 +121,17 @@ class Plan:
 
 
 def poisoned(client: ClientGraphs, plan: Plan, rng: np.random.Generator) -> ClientGraphs:
-    """A client with a share of its training graphs triggered and called the target.
+    """Poison a share of a client's training graphs with the trigger and the target class.
 
-    These are random ones of other classes with more nodes than the trigger; all such where there are fewer than the share.
+    Poisoned graphs are random ones of other classes with more nodes than the trigger; all of these if there are too few.
+
+    Args:
+        client: a malicious client's graphs.
+        plan: agreement of the malicious clients.
+        rng: draws graphs and nodes.
     """
     graphs, trigger = client.graphs, plan.trigger
+    # A graph of the target class cannot be poisoned, and a smaller graph cannot hide the trigger.
     usable = client.train[(graphs.classes[client.train] != plan.target) & (graphs.sizes[client.train] > len(trigger))]
     chosen = rng.permutation(usable)[: int(plan.share * len(client.train))]
     if not len(chosen):
@@ -122,14 +145,23 @@ def poisoned(client: ClientGraphs, plan: Plan, rng: np.random.Generator) -> Clie
 
 
 class Planted(NamedTuple):
-    """The malicious clients' plan, and the run with it, see `View.run`."""
+    """The malicious clients' plan, and the index of the run with it, see `View.run`."""
 
     plan: Plan
     run: int
 
 
 def plant(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> Planted:
-    """Draw a trigger from the adversary's own graphs, and poison its clients' training graphs."""
+    """Draw a trigger from the adversary's graphs, and train the run with poisoned training graphs.
+
+    Args:
+        view: the adversary's knowledge.
+        laboratory: trains the run.
+        rng: draws the trigger.
+
+    Raises:
+        NotAttacked: the run cannot be repeated, the target class does not exist, or the trigger is too small.
+    """
     assert view.colluder is not None
     options, graphs = laboratory.options, view.colluder.graphs
     num_nodes = int(options.trigger_size * graphs.subset(view.colluder.train).sizes.mean())
@@ -143,6 +175,7 @@ def plant(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> 
     plan = Plan(trigger, (view.colluder.name, *others), options.target_class, options.poisoned)
 
     def poison(client: ClientGraphs) -> ClientGraphs:
+        """Poison one client's training graphs."""
         return poisoned(client, plan, generator(laboratory.seed, "poisoned graphs", client.name))
 
     return Planted(plan, laboratory.train(data=dict.fromkeys(plan.clients, poison)).run)
@@ -151,7 +184,7 @@ def plant(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> 
 def score(claims: Planted, truth: Truth) -> list[Figure]:
     """Measure each client, and all honest clients of the same data set together."""
     plan, clean, attacked = claims.plan, truth.result, truth.runs[claims.run]
-    vocabulary = truth.own(plan.clients[0]).vocabulary
+    vocabulary = truth.unshuffled(plan.clients[0]).vocabulary
     figures: list[Figure] = []
     honest = []
     for place, client in enumerate(truth.graph.clients):
@@ -170,8 +203,11 @@ def score(claims: Planted, truth: Truth) -> list[Figure]:
 def _measure(
     clean: GnnResult, attacked: GnnResult, place: int, target: int, trigger: Trigger, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Measure a client: whether each triggered graph is called the target by the poisoned model and by the clean one, bool
-    `[n]` both; and float64 `[m]`, of each test graph 1 where the clean model alone is right, -1 where the other alone is."""
+    """Measure one client.
+
+    Returns: whether the poisoned and the clean model classify each triggered graph as the target, bool `[n]` both; and for each
+    test graph 1 if only the clean model is correct, -1 if only the poisoned one is, float64 `[m]`.
+    """
     client = clean.graph.clients[place]
     triggerable = client.test[
         (client.graphs.classes[client.test] != target) & (client.graphs.sizes[client.test] > len(trigger))
@@ -180,16 +216,18 @@ def _measure(
     if len(triggerable):
         triggered = trigger.hidden_in(client.graphs.subset(triggerable), rng)
         success = []
-        for result in (attacked, clean):  # what the client classifies with at the best round
+        # The model that the client classifies with at the best round.
+        for result in (attacked, clean):
             trained = result.trained[place] if result.options.evaluates_before_broadcast else {}
             model = GraphModel(PublicSettings.of(result.options), {**result.models[place], **trained})
             success.append(model.probabilities(triggered).argmax(axis=1) == target)
+    # Paired by test graph, so that only graphs whose answer changed count.
     lost = clean.test[place].correct.astype(np.float64) - attacked.test[place].correct
     return success[0], success[1], lost
 
 
 def _figures(truth: Truth, victim: str, measured: Sequence[Iterable[np.ndarray]], variant: str = "") -> list[Figure]:
-    """Figures of several clients, whose graphs count alike, from what `_measure` returns."""
+    """Compute the figures of several clients, whose graphs count equally, from the results of `_measure`."""
     success, before, drop = (np.concatenate(part) for part in zip(*measured, strict=True))
     rng = generator(truth.seed, "clean drop", victim)
     about = {"variant": variant, "num_attacked": len(measured), "attainable": 1.0}

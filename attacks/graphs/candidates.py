@@ -1,14 +1,13 @@
-"""Graphs that a membership attack is asked about: some that a client trained on, and as many like them that nobody did.
+"""Candidate graphs of a membership attack: some that a client trained on, and equally many similar ones that nobody trained on.
 
-    asked = draw_candidates(federation, place=0, seed=0)
-    asked.graphs                                     # GraphSet in a random order: what the adversary gets
-    asked.member                                     # bool [n]: what it is to tell, and never gets
+    candidates = draw_candidates(federation, place=0, seed=0)
+    candidates.graphs                                # GraphSet in a random order: the adversary's input
+    candidates.member                                # bool [n]: the truth, which it never gets
 
-Controls are the client's test graphs. For each, a training graph of its class with nearly as many nodes is a candidate, too, so
-that neither class nor size says who is a member. Graphs with a twin anywhere in their data set are left out on both sides: one
-that is isomorphic to a training graph was trained on in effect, and what has twins is a common graph, which a model knows better.
-Validation graphs are no controls: they chose the round that is kept, and an adversary may have them
-(`fkgsec.attacks.graphs.view`).
+Controls are the client's test graphs. Each is matched with a training graph of its class and with nearly as many nodes, so that
+neither class nor size reveals members. Graphs with a twin anywhere in their data set are left out of both groups: a graph that
+is isomorphic to a training graph was in effect trained on, and graphs with twins are common ones, which a model knows better.
+Validation graphs are no controls: they chose the best round, and an adversary may have them (`fkgsec.attacks.graphs.view`).
 
 Source: ours, after the controls of `fkgsec.attacks.membership.controls`.
 """
@@ -24,17 +23,18 @@ from fkgsec.graphs.sets import FederatedGraphs, GraphSet
 from fkgsec.graphs.twins import twin_groups
 from fkgsec.randomness import generator
 
-LARGEST_RATIO = 1.25  # of the numbers of nodes of a control and its member
+# Largest ratio of the numbers of nodes of a control and its member.
+LARGEST_RATIO = 1.25
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Graphs to tell apart.
+    """Graphs to classify.
 
     Attributes:
         graphs: in a random order.
-        ids: int64 `[n]`, their numbers in the client's set.
-        member: bool `[n]`, which of them the client trained on.
+        ids: indices in the client's set, int64 `[n]`.
+        member: which of them the client trained on, bool `[n]`.
     """
 
     graphs: GraphSet
@@ -42,21 +42,29 @@ class Candidates:
     member: np.ndarray
 
 
-@functools.lru_cache(maxsize=32)  # the adversary is asked, and the evaluator joins the truth, for each threat model
+# The adversary and the evaluator draw the same candidates for each threat model.
+@functools.lru_cache(maxsize=32)
 def draw_candidates(federation: FederatedGraphs, place: int, seed: int) -> Candidates | None:
-    """The candidates of the client at a place; None where fewer than two controls have a member like them.
+    """Draw the candidates of a client.
 
     Args:
-        seed: of the attack.
+        federation: data of the federation.
+        place: index of the client.
+        seed: seed of the attack.
+
+    Returns:
+        Candidates, or None if fewer than two controls have a similar member.
     """
     client = federation.clients[place]
     rng = generator(seed, "candidates", client.name)
     unique = _without_twins(federation, client.vocabulary)[place]
+    # Test graphs as controls, and training graphs to match; graphs with twins are excluded.
     controls, free = client.test[unique[client.test]], rng.permutation(client.train[unique[client.train]])
     sizes, classes = client.graphs.sizes, client.graphs.classes
     pairs = []
     for control in rng.permutation(controls):
         ratio = np.maximum(sizes[free], sizes[control]) / np.minimum(sizes[free], sizes[control])
+        # Same class, and the nearest number of nodes; each training graph is used once.
         ratio[classes[free] != classes[control]] = np.inf
         if len(free) and ratio.min() <= LARGEST_RATIO:
             pairs.append((free[ratio.argmin()], control))
@@ -70,7 +78,7 @@ def draw_candidates(federation: FederatedGraphs, place: int, seed: int) -> Candi
 
 @functools.lru_cache(maxsize=16)
 def _without_twins(federation: FederatedGraphs, vocabulary: str) -> dict[int, np.ndarray]:
-    """Graphs of each client of a data set that have no twin with any of them, bool `[G]` by client index."""
+    """Find the graphs of each client of a data set that have no twin in it, bool `[G]` by client index."""
     graphs_of = {
         place: client.graphs for place, client in enumerate(federation.clients) if client.vocabulary == vocabulary
     }

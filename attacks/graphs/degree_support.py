@@ -1,15 +1,16 @@
-"""Degrees of a client's graphs, read from the columns of a shared input layer.
+"""Infer the degrees in a client's graphs from the columns of a shared input layer.
 
-FedStar shares a layer that reads one-hot degrees: a column for each. A degree that no training graph of a client has gives its
-column no gradient, so that the column moves by weight decay alone. The server knows where the column began, how many steps the
-client made and, in its first round, the state of its optimizer: it makes these steps itself and compares. Where whole networks
-are shared (`share=all`), the same holds of the columns of node labels, or of degrees where a data set has no labels.
+FedStar shares a layer with one column per one-hot degree. A degree that no training graph of a client has gives its column no
+gradient, so that the column changes by weight decay alone. The server knows the initial column, the client's number of steps
+and, in its first round, the state of its optimizer. It replays these steps and compares. Where whole networks are shared
+(`share=all`), the same holds for the columns of node labels, or of degrees where a data set has no labels.
 
-Threat model: the server alone ("server"), in the first round; it needs a single upload in plaintext. Noise on uploads moves all
-columns, and all are claimed to be there.
+Threat model: "server", honest but curious. Required knowledge: a single upload of the first round in plaintext. Noise on
+uploads changes all columns, so that all are claimed to be used.
 
-Figure `columns`: share of columns rightly told to be used or not. Baseline: the better of claiming all and claiming none, which
-already knows how many are used; with graphs of the data set, those that occur in them. Intervals are over columns. Source: ours.
+Figure `columns`: share of columns that are classified correctly as used or not. Baseline: the better of claiming all and
+claiming none, which already assumes the number of used ones; with graphs of the data set, the columns that these use. Intervals
+are over columns. Source: ours.
 """
 
 from __future__ import annotations
@@ -35,25 +36,32 @@ from fkgsec.graphs.features import node_features
 from fkgsec.graphs.sets import GraphSet
 
 STRUCTURE_INPUT, WHOLE_INPUT = f"{STRUCTURE}embedding.weight", "pre.weight"
-TOLERANCE = 8 * 2.0**-23  # of a number, or of a step of Adam: float32's rounding, as on another machine, no gradient
+# Float32 rounding of a value, or of an Adam step, on another machine; a larger difference is a gradient.
+TOLERANCE = 8 * 2.0**-23
 GUESS_COUNT, GUESS_GRAPHS = "all or none", "auxiliary graphs"
 
 
-class Told(NamedTuple):
-    """Columns that the adversary says a victim's training graphs use, bool `[k]`, and those that graphs it knows use, if any."""
+class ColumnClaim(NamedTuple):
+    """Columns that the adversary claims a victim's training graphs use, bool `[k]`.
+
+    Attributes:
+        columns: inferred from the upload.
+        by_graphs: columns that auxiliary graphs use, a guess without the upload; None without such graphs.
+    """
 
     columns: np.ndarray
     by_graphs: np.ndarray | None
 
 
-def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Told | NotAttacked]:
-    """Tell by victim which columns its training graphs use."""
+def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, ColumnClaim | NotAttacked]:
+    """Infer for each victim which columns its training graphs use."""
 
-    def tell(victim: GraphVictim) -> Told:
+    def claim_columns(victim: GraphVictim) -> ColumnClaim:
+        """Attack one victim."""
         used, auxiliary = _used(view, victim), victim.auxiliary
-        return Told(used, None if auxiliary is None else used_columns(auxiliary, view.settings))
+        return ColumnClaim(used, None if auxiliary is None else used_columns(auxiliary, view.settings))
 
-    return claim_each(view.victims, tell)
+    return claim_each(view.victims, claim_columns)
 
 
 def _used(view: GraphView, victim: GraphVictim) -> np.ndarray:
@@ -62,23 +70,25 @@ def _used(view: GraphView, victim: GraphVictim) -> np.ndarray:
     rule = (settings.recipe.rule or GraphRule)(settings.options(seed=0))
     if name not in view.layout.shapes or not _columns(settings):
         raise NotAttacked("no layer that reads degrees or labels crosses")
+    # Only plain local training can be replayed exactly.
     if type(rule).train is not GraphRule.train or type(rule).correct is not GraphRule.correct:
         raise NotAttacked(f"how {settings.algorithm} trains is not replayed")
     if victim.num_graphs is None or victim.broadcast is None or victim.upload is None:
         raise NotAttacked("how many steps it made is not known")
     before, after = victim.broadcast[name], victim.upload[name]
+    # Replay the client's steps without a gradient; any other change means that some node used the column.
     alone = decayed(before, num_steps(settings, victim.num_graphs), settings)
     allowed = TOLERANCE * (before.abs() + (settings.learning_rate if settings.optimizer == "adam" else 0.0))
     return ((after - alone).abs() > allowed).any(dim=0).numpy()[_columns(settings)]
 
 
 def input_layer(settings: PublicSettings) -> str:
-    """The shared layer whose columns are inputs."""
+    """Return the name of the shared layer whose columns are inputs."""
     return STRUCTURE_INPUT if settings.algorithm == "fedstar" else WHOLE_INPUT
 
 
 def _columns(settings: PublicSettings) -> slice | None:
-    """Those that stand for degrees or labels; None where there are none."""
+    """Return the columns of degrees or labels; None if there are none."""
     if settings.algorithm != "fedstar":
         return slice(None)
     walks, degrees = settings.settings.num_walks, settings.settings.num_degrees
@@ -86,13 +96,25 @@ def _columns(settings: PublicSettings) -> slice | None:
 
 
 def num_steps(settings: PublicSettings, num_graphs: int) -> int:
-    """Steps of a client's optimiser in a round of FedAvg's training."""
+    """Return a client's number of optimizer steps per round of FedAvg training.
+
+    Args:
+        settings: public settings of the run.
+        num_graphs: number of its training graphs.
+    """
+    # Round up: the last batch may be smaller.
     batches = -(-num_graphs // settings.batch_size)
     return settings.local_epochs * min(batches, settings.local_steps or batches)
 
 
 def decayed(before: Tensor, steps: int, settings: PublicSettings) -> Tensor:
-    """Train parameters with a new optimiser that get no gradient but from weight decay."""
+    """Train parameters with a new optimizer without any gradient except weight decay.
+
+    Args:
+        before: parameters before training.
+        steps: number of steps.
+        settings: public settings of the run.
+    """
     parameter = before.clone().contiguous().requires_grad_()
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
     optimizer = kind([parameter], lr=settings.learning_rate, weight_decay=settings.weight_decay, fused=True)
@@ -102,8 +124,8 @@ def decayed(before: Tensor, steps: int, settings: PublicSettings) -> Tensor:
     return parameter.detach()
 
 
-def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure]:
-    """The share of columns that are told rightly, of each victim and of all together."""
+def score(claims: Mapping[str, ColumnClaim | NotAttacked], truth: Truth) -> list[Figure]:
+    """Compute the share of correctly classified columns, of each victim and of all together."""
     figures, settings = [], PublicSettings.of(truth.result.options)
     totals = []
     for name, claimed in claims.items():
@@ -114,7 +136,8 @@ def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure
         used = used_columns(client.graphs.subset(client.train), settings)
         num_used, num = int(used.sum()), len(used)
         right = int((claimed.columns == used).sum())
-        guesses = {GUESS_COUNT: proportion(max(num_used, num - num_used), num)}  # of adversaries that saw no upload
+        # Adversaries without the upload.
+        guesses = {GUESS_COUNT: proportion(max(num_used, num - num_used), num)}
         if claimed.by_graphs is not None:
             guesses[GUESS_GRAPHS] = proportion(int((claimed.by_graphs == used).sum()), num)
         best = max(guesses.values(), key=lambda guess: guess.value)
@@ -137,7 +160,12 @@ def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure
 
 
 def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
-    """Columns that some node of the graphs has a number in, bool `[k]`: the truth."""
+    """Return the columns in which some node of the graphs has a nonzero value, bool `[k]`: the truth.
+
+    Args:
+        graphs: training graphs of a client.
+        settings: public settings of the run.
+    """
     rule = (settings.recipe.rule or GraphRule)(settings.options(seed=0))
     features = node_features(rule.prepare(graphs))
     if settings.algorithm == "fedstar":

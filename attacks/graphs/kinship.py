@@ -1,13 +1,14 @@
-"""Clients that hold data of one kind, inferred from how alike their updates are.
+"""Infer which clients hold data of one kind from the similarity of their updates.
 
-Variants: "updates", the cosine of two clients' updates (upload less broadcast), by which GCFL cuts clusters, and which any server
-that sees single uploads can take; "clusters", whether two clients were sent the same parameters before the attacked round, which
-under GCFL says that they are in one cluster, to whoever compares two broadcasts.
+Variants: "updates", the cosine of two clients' updates (upload minus broadcast), by which GCFL splits clusters and which any
+server with single uploads can compute. "clusters", whether two clients received the same parameters before the attacked round.
+Under GCFL, equal broadcasts mean one cluster.
 
-Threat model: the server alone. Truth: whether two clients' graphs are of one data set.
+Threat model: "server", honest but curious. Required knowledge: single uploads and broadcasts. Truth: whether two clients'
+graphs belong to one data set.
 
-Figure `same_data`: AUC over pairs of clients; chance is .5. Its interval takes pairs for independent, which those that share a
-client are not: with few clients it is too short.
+Figure `same_data`: AUC over pairs of clients; chance is .5. Its interval assumes independent pairs, although pairs share
+clients: with few clients it is too short.
 
 Source: ours, after GCFL (Xie et al. 2021), whose server does this by design.
 """
@@ -35,22 +36,25 @@ Pairs = Mapping[tuple[str, str], float]
 
 
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[tuple[str, str], float]]:
-    """Measure how alike each two clients look, by variant."""
+    """Measure the similarity of each pair of clients, by variant."""
+    # Only clients with an upload and a known broadcast have an update.
     seen = [victim for victim in view.victims if victim.broadcast is not None and victim.upload is not None]
     updates = {victim.name: change(victim.broadcast or {}, victim.upload or {}) for victim in seen}
     sent = {victim.name: view.layout.pack(victim.broadcast or {}) for victim in seen}
     pairs = list(itertools.combinations(updates, 2))
     return {
         "updates": {(first, other): float(updates[first] @ updates[other]) for first, other in pairs},
+        # GCFL broadcasts one model per cluster.
         "clusters": {(first, other): float(torch.equal(sent[first], sent[other])) for first, other in pairs},
     }
 
 
 def score(claims: Mapping[str, Pairs], truth: Truth) -> list[Figure]:
-    """The AUC of each variant over all pairs."""
+    """Compute the AUC of each variant over all pairs."""
     data_set = {client.name: client.vocabulary for client in truth.graph.clients}
     figures = []
     for variant, pairs in claims.items():
+        # The truth: clients of one data set.
         same = np.array([data_set[first] == data_set[other] for first, other in pairs], dtype=bool)
         counts = {"same": int(same.sum()), "other": int((~same).sum())}
         if min(counts.values()) < 2:

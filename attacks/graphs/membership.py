@@ -1,21 +1,23 @@
-"""Membership inference of graphs, from the models that a client is left with or from its uploads.
+"""Membership inference of graphs, from a client's final models or from its uploads.
 
-A candidate (`fkgsec.attacks.graphs.candidates`) that a model knows well is taken for one that the client trained on.
+A candidate (`fkgsec.attacks.graphs.candidates`) that a model fits well is classified as trained on. Threat models and required
+knowledge:
 
-- "models", "models+graphs": the models that clients are left with, "global" and "local". By their loss; with graphs also less the
-  loss of a federation that trained on none of the candidates ("calibrated"); with shadow federations
-  (`train_shadows`) by "lira", from 32 on also by "lira offline" (with fewer, that is "calibrated").
-- "server", "server+graphs", "collusion": the upload of a victim, or what a sum of uploads opened to. By its loss, and less the
-  loss of the broadcast that it was trained from; by how well its gradient there goes along the update ("alignment"), and along
-  CEFGL's h where that crosses ("correction"), which is a mean gradient of the client's graphs (cefgl.txt Remark 2).
-- "client": what the last broadcast left the colluder with. By its loss.
+- "models", "models+graphs": clients' final models, "global" and "local". By their loss ("loss"). With auxiliary graphs also
+  minus the loss of a federation that trained on none of the candidates ("calibrated"). With shadow federations
+  (`train_shadows`) by "lira", and from 32 on also by "lira offline" (with fewer, it equals "calibrated").
+- "server", "server+graphs", "collusion": a victim's upload, or the opened sum of uploads. By its loss, and minus the loss of
+  the broadcast that the victim trained from ("calibrated"). By the cosine of a candidate's gradient to the update
+  ("alignment"), and to CEFGL's h where it is uploaded ("correction"): h is a mean gradient of the client's graphs (cefgl.txt
+  Remark 2).
+- "client": the colluder's model after the last broadcast. By its loss.
 
-Uploads are seldom a whole network: a client's first and last layers are its own. A colluder of the same data set puts its own in
-their place; who has graphs of the data set trains some on these, with the uploaded layers as they are; the server alone can tell
-nothing unless all layers cross.
+Uploads are seldom a whole network: a client's first and last layers are private. A colluder of the same data set substitutes
+its own. An adversary with graphs of the data set trains new ones on these, with the uploaded layers fixed. The server alone can
+infer nothing unless all layers are uploaded.
 
 Source: Yeom et al. 2018 (loss), Watson et al. 2022 (calibrated), Carlini et al. 2022 (lira); for graph networks Wu et al. 2021
-(TrustworthyGNN/MIA-GNN), who hold one model.
+(TrustworthyGNN/MIA-GNN), who attack a single model.
 """
 
 from __future__ import annotations
@@ -43,13 +45,23 @@ from fkgsec.estimate import exact
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs
 from fkgsec.randomness import generator
 
-OWN_VARIANCE = 32  # shadows, from which on each candidate has a variance of its own
+# Number of shadows from which on each candidate has its own variance.
+OWN_VARIANCE = 32
 NO_LAYERS = "its first and last layers do not cross, and there are no graphs of its data set to train others on"
 Scores = Mapping[str, np.ndarray]
 
 
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Scores | NotAttacked]:
-    """Score each victim's candidates by each way, float64 `[n]`, larger for supposed members."""
+    """Score each victim's candidates by each inference method.
+
+    Args:
+        view: the adversary's knowledge.
+        laboratory: trains shadow federations.
+        rng: draws halves of candidates, and seeds.
+
+    Returns:
+        float64 `[n]` by victim and method, larger for likelier members.
+    """
     victims = [victim for victim in view.victims if victim.candidates is not None]
     if view.threat_model.models:
         return _of_models(view, laboratory, rng, victims)
@@ -59,9 +71,10 @@ def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> 
 def _of_models(
     view: GraphView, laboratory: Laboratory, rng: np.random.Generator, victims: list[GraphVictim]
 ) -> dict[str, Scores | NotAttacked]:
-    """Score by the models that clients are left with."""
+    """Score by clients' final models."""
     num_shadows = laboratory.options.shadows if view.threat_model.auxiliary else 0
     shadows = train_shadows(view, laboratory, num_shadows, rng) if num_shadows else None
+    # Without shadows, one federation without any candidate calibrates the losses.
     reference = train_reference(view, laboratory, rng) if view.threat_model.auxiliary and not shadows else {}
     variance: Variance = "per_triple" if num_shadows >= OWN_VARIANCE else "pooled"
     scores_of: dict[str, Scores | NotAttacked] = {}
@@ -75,7 +88,8 @@ def _of_models(
                 answers = model.logits(candidates), shadows.logits[victim.name][name], shadows.inside[victim.name]
                 scores[f"{name}, calibrated"] = calibrated(*answers)
                 scores[f"{name}, lira"] = likelihood_ratio(*answers, variance=variance)
-                if variance == "per_triple":  # with one variance for all, the order is that of "calibrated"
+                # With one variance for all, "lira offline" would have the order of "calibrated".
+                if variance == "per_triple":
                     scores[f"{name}, lira offline"] = likelihood_ratio(*answers, mode="offline", variance=variance)
             elif victim.name in reference:
                 scores[f"{name}, calibrated"] = reference[victim.name][name].losses(candidates) - losses
@@ -84,19 +98,21 @@ def _of_models(
 
 
 def _of_shared(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> Scores:
-    """Score by the shared parameters that the adversary saw, made whole with layers of its own."""
+    """Score by the shared parameters that the adversary received, completed with layers of its own."""
     shared: Tensors | None
     before: Tensors | None = None
     candidates = victim.candidates
     assert candidates is not None
     if not view.threat_model.server:
         assert view.colluder is not None
+        # A lone client has only the broadcast.
         name, shared = "broadcast", view.colluder.received
     elif victim.summed and view.summed is not None:
         name, shared, before = "sum", view.summed.mean, victim.broadcast
     elif reason := victim.why_none(PARAMETERS):
         raise NotAttacked(reason)
     else:
+        # A single upload, and the broadcast that the client trained from.
         name, shared, before = "upload", victim.upload, victim.broadcast
     assert shared is not None
     layers = _layers(view, victim, shared, rng)
@@ -105,6 +121,7 @@ def _of_shared(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -
     if before is not None:
         model = GraphModel(view.settings, {**layers, **before})
         scores[f"{name}, calibrated"] = model.losses(candidates) - losses
+        # A trained graph's gradient points along (broadcast - upload), the step that it caused.
         scores[f"{name}, alignment"] = model.alignment(
             candidates, {parameter: before[parameter] - shared[parameter] for parameter in shared}
         )
@@ -114,7 +131,7 @@ def _of_shared(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -
 
 
 def _layers(view: GraphView, victim: GraphVictim, shared: Tensors, rng: np.random.Generator) -> Tensors:
-    """Layers that make shared parameters a whole network for graphs of the victim's data set."""
+    """Return layers that complete shared parameters to a whole network for graphs of the victim's data set."""
     assert victim.candidates is not None
     lacking = [name for name in parameter_names(view.settings, victim.candidates) if name not in shared]
     if not lacking:
@@ -132,7 +149,7 @@ class Shadows:
 
     Attributes:
         logits: by victim and model ("global", "local"), float64 `[S, n]`, see `GraphModel.logits`.
-        inside: by victim, bool `[S, n]`.
+        inside: by victim, which shadows trained on which candidates, bool `[S, n]`.
     """
 
     logits: Mapping[str, Mapping[str, np.ndarray]]
@@ -140,12 +157,18 @@ class Shadows:
 
 
 def train_shadows(view: GraphView, laboratory: Laboratory, count: int, rng: np.random.Generator) -> Shadows:
-    """Train so many federations, an even number, on halves of the candidates of all victims that have auxiliary graphs.
+    """Train shadow federations on halves of the candidates of all victims that have auxiliary graphs.
 
-    Each has the attacked federation's clients, algorithm and rounds, seeds of its own, and other graphs: a client trains on the
+    Each has the attacked federation's clients, algorithm and rounds, but other seeds and other graphs. A client trains on the
     auxiliary graphs of its data set and on half of its candidates, of which the adversary does not know which are members.
     Shadows 2 k and 2 k + 1 take complementary halves, so that each candidate is in as often as out. A shadow's client has fewer
-    graphs than the attacked one, so that it is fitted more closely.
+    graphs than the attacked one, so it fits them more closely.
+
+    Args:
+        view: the adversary's knowledge.
+        laboratory: trains the federations.
+        count: number of federations, even.
+        rng: draws halves and seeds.
 
     Source: Carlini et al. 2022 (halves); the rest is ours.
     """
@@ -153,6 +176,7 @@ def train_shadows(view: GraphView, laboratory: Laboratory, count: int, rng: np.r
     inside: dict[str, list[np.ndarray]] = {name: [] for name in sizes}
     for _ in range(count // 2):
         for name, size in sizes.items():
+            # Complementary halves for a pair of shadows.
             half = rng.permutation(size) < size // 2
             inside[name] += [half, ~half]
     logits: dict[str, dict[str, list[np.ndarray]]] = {name: {} for name in sizes}
@@ -171,7 +195,16 @@ def train_shadows(view: GraphView, laboratory: Laboratory, count: int, rng: np.r
 def train_reference(
     view: GraphView, laboratory: Laboratory, rng: np.random.Generator
 ) -> dict[str, dict[str, GraphModel]]:
-    """Train a federation on no candidate, and return its models by victim."""
+    """Train a federation on no candidate.
+
+    Args:
+        view: the adversary's knowledge.
+        laboratory: trains the federation.
+        rng: draws its seed.
+
+    Returns:
+        Its models by victim and name.
+    """
     none = {victim.name: np.zeros(len(victim.candidates or ()), dtype=bool) for victim in _trainable(view)}
     return _train(view, laboratory, none, rng)
 
@@ -195,7 +228,8 @@ def _train(
     if not clients:
         return {}
     changes: dict[str, Any] = {"rounds": view.round, "eval_every": view.round, "patience": 0}
-    if len(clients) == 1:  # nobody to average with
+    # One client has nobody to average with.
+    if len(clients) == 1:
         changes |= {"algorithm": "local-gc", "settings": None}
     options = view.settings.options(int(rng.integers(2**31)), **changes)
     result = laboratory.train_own(FederatedGraphs("shadows", tuple(clients)), options)
@@ -203,9 +237,17 @@ def _train(
 
 
 def score(claims: Mapping[str, Scores | NotAttacked], truth: Truth) -> list[Figure]:
-    """AUC, members found at few false alarms, and advantage, of each victim by each way of telling, and of all together.
+    """Compute AUC, TPR at low false-positive rates, and advantage, by each inference method.
 
-    Of all together a candidate goes by its share of ranks among those of its client, since losses of models differ.
+    For all victims together, each candidate has its normalized rank among those of its client, since losses differ between
+    models.
+
+    Args:
+        claims: scores by victim and method.
+        truth: evaluator's knowledge.
+
+    Returns:
+        Figures of each victim and of all together.
     """
     figures: list[Figure] = []
     parts: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
@@ -217,10 +259,12 @@ def score(claims: Mapping[str, Scores | NotAttacked], truth: Truth) -> list[Figu
             figures += truth.not_attacked(client.name, scores)
             continue
         candidates = draw_candidates(truth.graph, place, truth.seed)
-        assert candidates is not None  # its victim had candidates
+        # The view of this victim had candidates.
+        assert candidates is not None
         for variant, of_variant in scores.items():
             figures += _figures(truth, client.name, variant, of_variant, candidates.member)
-            below = (of_variant[:, None] > of_variant).mean(axis=1)  # shares of the scores below each, ties half
+            # Share of scores below each one, ties half.
+            below = (of_variant[:, None] > of_variant).mean(axis=1)
             ranks = below + (of_variant[:, None] == of_variant).mean(axis=1) / 2
             parts.setdefault(variant, []).append((ranks, candidates.member))
     for variant, of_all in parts.items():
@@ -232,6 +276,7 @@ def score(claims: Mapping[str, Scores | NotAttacked], truth: Truth) -> list[Figu
 def _figures(
     truth: Truth, victim: str, variant: str, scores: np.ndarray, member: np.ndarray, num_attacked: int = 1
 ) -> list[Figure]:
+    """Compute all metrics of one method."""
     rng = generator(truth.seed, "advantage", victim, variant)
     measured = measure_membership(scores, member, attack=variant, control="held_out", rng=rng)
     about = {

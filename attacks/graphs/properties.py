@@ -1,16 +1,17 @@
 """Class shares and mean size of a client's training graphs, inferred from its update of the shared parameters.
 
-The adversary plays clients of its own: each draws graphs from the auxiliary ones, with class shares and sizes of its own, and
-trains from the victim's first broadcast as a client does, with a new optimizer and new layers where they are not shared. From
-what that did to the shared parameters it learns, by ridge regression, to read these properties off the victim's upload. The first
-round is attacked, since in later ones the states of optimizers and of layers that do not cross are unknown.
+The adversary simulates clients. Each one draws graphs from the auxiliary ones, with random class shares and sizes. It trains
+from the victim's first broadcast like a client, with a new optimizer and new layers where they are not shared. A ridge
+regression then learns to predict these properties from the change of the shared parameters, and is applied to the victim's
+upload. The first round is attacked, since in later rounds the states of optimizers and of private layers are unknown.
 
-Threat model: "server+graphs", or "collusion" with a client of the same data set. Of uploads in a sum there is none of one client.
+Threat model: "server+graphs", or "collusion" with a client of the same data set. Required knowledge: the victim's single upload
+in the first round, its broadcast and its number of graphs. Uploads in a sum do not show a single client's change.
 
-Figures are errors, of which less is worse for the victim: `class_share`, half the summed absolute differences of the shares of
-all classes; `mean_size`, relative. Intervals resample the victim's graphs. Baseline: the lesser error of an adversary that
-takes the auxiliary graphs' own shares or size, and of one that takes the mean of what it drew. Where the auxiliary graphs are
-the victim's own validation graphs, which a stratified split gives the same class shares, nothing is left to infer.
+Figures are errors, so that smaller is worse for the victim: `class_share`, half the summed absolute differences of the shares
+of all classes; `mean_size`, relative. Intervals resample the victim's graphs. Baseline: the smaller error of two adversaries,
+one that assumes the auxiliary graphs' shares or size, and one that takes the mean of its draws. If the auxiliary graphs are the
+victim's own validation graphs, a stratified split gives them the same class shares, and nothing is left to infer.
 
 Source: after Melis et al. 2019 and Zhang et al. 2022 (who read graph embeddings); the rest is ours.
 """
@@ -25,7 +26,7 @@ import numpy as np
 import torch
 
 from fkgsec.attacks.figure import Figure
-from fkgsec.attacks.graphs.models import own_client
+from fkgsec.attacks.graphs.models import adversary_client
 from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
 from fkgsec.attacks.options import GRAPH
@@ -35,9 +36,12 @@ from fkgsec.attacks.view import ALL, NotAttacked, claim_each
 from fkgsec.estimate import Estimate, exact
 from fkgsec.graphs.sets import GraphSet
 
-NUM_CLIENTS = 64  # that the adversary plays for each victim
-STRENGTHS = 10.0 ** np.arange(-2, 5)  # of the ridge, beside a kernel with a mean diagonal of 1
-LARGEST_TILT = 1.5  # a graph is drawn in proportion to its size to a power up to this, or its inverse
+# Simulated clients per victim.
+NUM_CLIENTS = 64
+# Ridge penalties for a kernel with a mean diagonal of 1.
+STRENGTHS = 10.0 ** np.arange(-2, 5)
+# A graph is drawn in proportion to its size to a power between minus and plus this.
+LARGEST_TILT = 1.5
 GUESS_GRAPHS, GUESS_DRAWN = "auxiliary graphs", "mean of the draws"
 RESAMPLES = 500
 
@@ -50,7 +54,13 @@ class Properties(NamedTuple):
 
     @classmethod
     def of(cls, classes: np.ndarray, sizes: np.ndarray, num_classes: int) -> Properties:
-        """Those of graphs of these classes and sizes, int64 `[n]` each."""
+        """Compute the properties of graphs.
+
+        Args:
+            classes: int64 `[n]`.
+            sizes: numbers of nodes, int64 `[n]`.
+            num_classes: number of classes.
+        """
         return cls(np.bincount(classes, minlength=num_classes) / len(classes), float(sizes.mean()))
 
     def vector(self) -> np.ndarray:
@@ -59,13 +69,13 @@ class Properties(NamedTuple):
 
     @classmethod
     def read(cls, vector: np.ndarray) -> Properties:
-        """Undo `vector`; shares are cut to 0..1, and sum to 1."""
+        """Undo `vector`; shares are clipped to 0..1 and normalized to sum 1."""
         shares = np.clip(vector[:-1], 0, 1)
         total = shares.sum()
         return cls(shares / total if total > 0 else np.full(len(shares), 1 / len(shares)), float(np.exp(vector[-1])))
 
     def error(self, true: Properties) -> dict[str, float]:
-        """Error against the true ones, by metric."""
+        """Return the error against the true properties, by metric."""
         return {
             "class_share": float(np.abs(self.class_shares - true.class_shares).sum() / 2),
             "mean_size": abs(self.mean_size - true.mean_size) / true.mean_size,
@@ -73,9 +83,9 @@ class Properties(NamedTuple):
 
 
 class Inferred(NamedTuple):
-    """The adversary's inference about a victim, and what it would have said without the upload, by guess."""
+    """The adversary's inference about a victim, and its guesses without the upload, by name."""
 
-    found: Properties
+    properties: Properties
     guesses: Mapping[str, Properties]
 
 
@@ -90,6 +100,7 @@ def _infer(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> In
         raise NotAttacked("no graphs of its data set are known")
     if broadcast is None or upload is None or victim.num_graphs is None:
         raise NotAttacked("what it trained from, or on how many graphs, is not known")
+    # Optimizers and private layers are fresh only in the first round.
     if view.round != 1:
         raise NotAttacked(f"it had trained for {view.round - 1} rounds before, in states that are not known")
     features, targets = [], []
@@ -105,10 +116,19 @@ def _infer(view: GraphView, victim: GraphVictim, rng: np.random.Generator) -> In
 
 
 def draws(graphs: GraphSet, count: int, rng: np.random.Generator) -> Iterator[GraphSet]:
-    """Sets of so many graphs, drawn with replacement: class shares are uniform over all, large or small graphs more likely."""
+    """Draw sets of graphs with replacement, without end.
+
+    Class shares are uniform over all; large or small graphs are more likely.
+
+    Args:
+        graphs: auxiliary graphs.
+        count: number of graphs per set.
+        rng: draws shares, sizes and graphs.
+    """
     present = np.unique(graphs.classes)
     while True:
         shares = rng.dirichlet(np.ones(len(present)))
+        # A power of the size tilts the draw to large or to small graphs.
         weights = graphs.sizes.astype(np.float64) ** rng.uniform(-LARGEST_TILT, LARGEST_TILT)
         for class_number, share in zip(present, shares, strict=True):
             of_class = graphs.classes == class_number
@@ -117,27 +137,48 @@ def draws(graphs: GraphSet, count: int, rng: np.random.Generator) -> Iterator[Gr
 
 
 def play(settings: PublicSettings, graphs: GraphSet, broadcast: Tensors, *, seed: int) -> np.ndarray:
-    """Play a client's first round on these graphs, and return its `change` of the shared parameters."""
-    trainer = own_client(settings, graphs, seed=seed)
+    """Simulate a client's first round, and return its `change` of the shared parameters.
+
+    Args:
+        settings: public settings of the run.
+        graphs: its training graphs.
+        broadcast: shared parameters that it starts from.
+        seed: seed of its training.
+    """
+    trainer = adversary_client(settings, graphs, seed=seed)
     trainer.take(broadcast)
     trainer.train(1, lambda: None)
     return change(broadcast, trainer.outgoing or trainer.shared)
 
 
 def change(before: Tensors, after: Tensors) -> np.ndarray:
-    """All numbers of after less before in one order, scaled to a vector of length 1, float64 `[p]`."""
+    """Return the difference of all parameters in one order, scaled to length 1, float64 `[p]`.
+
+    Args:
+        before: parameters by name.
+        after: the same parameters after training.
+    """
     parts = [(after[name].detach() - before[name]).flatten() for name in sorted(before)]
     vector = torch.cat(parts).double().numpy()
     return vector / max(float(np.linalg.norm(vector)), 1e-30)
 
 
 def ridge(features: np.ndarray, targets: np.ndarray, observed: np.ndarray) -> np.ndarray:
-    """Targets `[k]` of an observation `[p]`, by kernel ridge regression on features `[m, p]` and targets `[m, k]`.
+    """Predict the targets of an observation by kernel ridge regression.
 
-    Both are centred; each target has the strength with the least squared leave-one-out error.
+    Features and targets are centered. Each target uses the strength with the smallest squared leave-one-out error.
+
+    Args:
+        features: float `[m, p]`.
+        targets: float `[m, k]`.
+        observed: float `[p]`.
+
+    Returns:
+        float `[k]`, clipped to the range of the targets.
     """
     centre, mean = features.mean(axis=0), targets.mean(axis=0)
     centred, centred_observed = features - centre, observed - centre
+    # More parameters than simulated clients: solve in the space of clients.
     kernel, asked_kernel = centred @ centred.T, centred @ centred_observed
     scale = max(float(np.trace(kernel)) / len(kernel), 1e-30)
     kernel, asked_kernel = kernel / scale, asked_kernel / scale
@@ -145,6 +186,8 @@ def ridge(features: np.ndarray, targets: np.ndarray, observed: np.ndarray) -> np
     for strength in STRENGTHS:
         inverse = np.linalg.inv(kernel + strength * np.eye(len(kernel)))
         weights = inverse @ (targets - mean)
+        # Leave-one-out error of kernel ridge regression in closed form: (K + s I)^-1 y divided by the diagonal of (K +
+        # s I)^-1.
         errors = (weights / np.diag(inverse)[:, None]) ** 2
         better = errors.mean(axis=0) < least
         least[better] = errors.mean(axis=0)[better]
@@ -154,7 +197,7 @@ def ridge(features: np.ndarray, targets: np.ndarray, observed: np.ndarray) -> np
 
 
 def score(claims: Mapping[str, Inferred | NotAttacked], truth: Truth) -> list[Figure]:
-    """The errors of each victim, and their mean."""
+    """Compute the errors of each victim, and their mean."""
     figures: list[Figure] = []
     parts: dict[str, list[tuple[float, np.ndarray, float]]] = {metric: [] for metric in METRICS}
     for name, inferred in claims.items():
@@ -165,9 +208,11 @@ def score(claims: Mapping[str, Inferred | NotAttacked], truth: Truth) -> list[Fi
         classes, sizes = client.graphs.classes[client.train], client.graphs.sizes[client.train]
         num_classes, num = client.graphs.num_classes, len(classes)
         picked = truth.rng.integers(0, num, size=(RESAMPLES, num))
-        resampled = [inferred.found.error(Properties.of(classes[rows], sizes[rows], num_classes)) for rows in picked]
+        resampled = [
+            inferred.properties.error(Properties.of(classes[rows], sizes[rows], num_classes)) for rows in picked
+        ]
         true = Properties.of(classes, sizes, num_classes)
-        for metric, error in inferred.found.error(true).items():
+        for metric, error in inferred.properties.error(true).items():
             guesses = {guess: exact(guessed.error(true)[metric], num) for guess, guessed in inferred.guesses.items()}
             least = min(guesses.values(), key=lambda guess: guess.value)
             errors = np.array([errors_of[metric] for errors_of in resampled])

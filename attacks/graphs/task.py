@@ -1,4 +1,4 @@
-"""Attacks on runs of graph classification: an attack under each of its threat models."""
+"""Attacks on runs of graph classification: one attack under each of its threat models."""
 
 from __future__ import annotations
 
@@ -16,13 +16,18 @@ KINSHIP = "client-kinship"
 
 
 def default_attacks(algorithm: str, threat: Sequence[str] = ()) -> tuple[str, ...]:
-    """Membership, and what an algorithm gives away beside it."""
+    """Return membership inference, and the attack on what the algorithm reveals besides.
+
+    Args:
+        algorithm: name in `RECIPES`.
+        threat: requested threat models; they do not change the defaults.
+    """
     specific = {"fedstar": ("degree-support",), "gcfl": (KINSHIP,), "gcfl+": (KINSHIP,), "gcfl+dws": (KINSHIP,)}
     return ("graph-membership", *specific.get(algorithm, ()))
 
 
 def default_threats(algorithm: str) -> tuple[str, ...]:
-    """The threat models that fit an algorithm: where nothing crosses, the models alone."""
+    """Return the threat models that fit an algorithm: only the final models if nothing is shared."""
     return ("server", MODELS) if RECIPES[algorithm].shared else (MODELS,)
 
 
@@ -33,10 +38,22 @@ def cases(
     leak_draws: int,
     train: Callable[..., GnnResult],
 ) -> list[Case]:
-    """Figures and scores of one attack for each threat model. Nothing leaks by shares, so that nothing is drawn again."""
+    """Run one attack under each of its threat models. No share leaks, so nothing is drawn again.
+
+    Args:
+        attack: attack to run.
+        result: attacked run.
+        options: options of all attacks.
+        leak_draws: not used.
+        train: trains federations for the attack.
+
+    Returns:
+        Figures and item scores by threat model.
+    """
     who, seed, needs = options.colluders(result.graph.clients), options.seed, attack.needs
     results = []
     for name in attack.fitting(options.threat, result.options.algorithm):
+        # The laboratory builds views of its own runs in the same way.
         view_of = partial(
             graph_view, threat_model=THREAT_MODELS[name], colluder=who[0], seed=seed, candidates=needs.candidates,
             first=needs.first_round,

@@ -1,14 +1,14 @@
-"""The view that an adversary has of a finished run of graph classification under a threat model.
+"""Knowledge of an adversary about a finished run of graph classification under a threat model.
 
     view = graph_view(result, THREAT_MODELS["server"], colluder="MUTAG", seed=0)
-    view.layout.pack(view.victims[0].upload) - view.layout.pack(view.victims[0].broadcast)     # what training did, [R, width]
+    view.layout.pack(view.victims[0].upload) - view.layout.pack(view.victims[0].broadcast)     # effect of training, [R, width]
 
-Shared parameters that crossed, by name: each victim's last upload up to the kept round, and the broadcast that it trained from;
-of uploads that were summed, their mean alone. What everybody knows: the architecture, the training, how many graphs each client
-trains on (it says so when it aligns; under secure sums their sum alone). What a colluder hands over. Where the threat model has
-auxiliary graphs, these are the validation graphs of all clients of the victim's data set: nobody trains on them, and where
-several clients hold one data set, they say nothing of one client alone. A victim's training graphs are in no view but as
-candidates of an attack that is to tell them (`fkgsec.attacks.graphs.candidates`), unmarked.
+A view holds transmitted shared parameters by name: each victim's last upload up to the best round, and the broadcast that it
+trained from. Of uploads that were summed it holds only their mean. It also holds public knowledge: the architecture, the
+training settings, and each client's number of training graphs (from its alignment message; under secure sums only their total).
+A colluder adds its own data. If the threat model has auxiliary graphs, these are the validation graphs of all clients of the
+victim's data set. Nobody trains on them; where several clients share one data set, they say nothing about a single client. A
+victim's training graphs are in no view, except unmarked among the candidates of an attack (`fkgsec.attacks.graphs.candidates`).
 """
 
 from __future__ import annotations
@@ -49,16 +49,17 @@ class GraphVictim(Victim):
     """The adversary's view of a client.
 
     Attributes:
-        data_set: where its labels and classes come from. num_graphs: that it trains on; None where uploads were summed.
-        broadcast: the shared parameters that it trained from in the attacked round; None where none is known.
-        upload: those that it sent after it; None where it sent none in that round, or in a sum.
-        correction: what CEFGL's clients send besides with `upload=both`, by the names of the shared parameters.
-        summed: whether its upload crossed in a sum.
-        models: those that it is left with, where the threat model gives them: "global", after the kept round's broadcast;
-            "local", before it.
-        auxiliary: graphs of its data set that it does not train on: those that nobody does, where the threat model gives them; a
-            colluder's own.
-        candidates: graphs of its data set, of which it trained on some; where the attack needs them.
+        data_set: data set of its labels and classes.
+        num_graphs: number of training graphs; None if uploads were summed.
+        broadcast: shared parameters that it trained from in the attacked round; None if unknown.
+        upload: shared parameters that it sent afterwards; None if it sent none in that round, or only in a sum.
+        correction: what CEFGL's clients also send with `upload=both`, by the names of the shared parameters.
+        summed: True if its upload was transmitted in a sum.
+        models: final models, where the threat model includes them: "global", after the best round's broadcast; "local", before
+            it.
+        auxiliary: graphs of its data set that it does not train on: those that nobody trains on, if the threat model has them,
+            or a colluder's own.
+        candidates: graphs of its data set, on some of which it trained, if the attack needs them.
     """
 
     data_set: str = ""
@@ -72,6 +73,7 @@ class GraphVictim(Victim):
     candidates: GraphSet | None = None
 
     def why_none(self, part: str) -> str | None:
+        """Explain why the view lacks a part of the victim's data, None if it has it."""
         if part != PARAMETERS:
             return None if getattr(self, part) is not None else LACKING[part]
         if self.summed:
@@ -86,8 +88,12 @@ class GraphColluder:
     """A colluder's graphs and model.
 
     Attributes:
-        data_set: where its labels and classes come from. train: numbers of the graphs that it trains on.
-        model: as the last broadcast left it. received: the shared parameters of that broadcast.
+        name: name of the client.
+        data_set: data set of its labels and classes.
+        graphs: all its graphs.
+        train: indices of the graphs that it trains on.
+        model: its model after the last broadcast.
+        received: shared parameters of that broadcast.
     """
 
     name: str
@@ -103,8 +109,10 @@ class GraphSum:
     """A sum of uploads that a server opened.
 
     Attributes:
-        mean: of the uploads, weighted by training graphs, by name. parties: whose uploads are in it.
-        weight: their training graphs together. error: largest error of an element of the sum.
+        mean: mean of the uploads, weighted by training graphs, by parameter name.
+        parties: parties in the sum.
+        weight: total number of their training graphs.
+        error: largest error of an element of the sum.
     """
 
     mean: Tensors
@@ -115,12 +123,14 @@ class GraphSum:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GraphView(View):
-    """Everything an attack may use.
+    """The adversary's whole knowledge that an attack may use.
 
-    Attributes:
-        layout: of the shared parameters in rows. settings: what is known to all.
-        victims: every client but the colluder; where models are held, every client.
-        summed: of the attacked round, where uploads were summed.
+    Attributes (beside those of `View`):
+        layout: maps the shared parameters to rows.
+        settings: public settings of the run.
+        victims: every client but the colluder; under threat models with final models, every client.
+        colluder: the colluder's knowledge, if any.
+        summed: sum of the attacked round, if uploads were summed.
     """
 
     victims: tuple[GraphVictim, ...]
@@ -139,13 +149,17 @@ def graph_view(
     candidates: bool = False,
     first: bool = False,
 ) -> GraphView:
-    """The view of `threat_model` on a finished run, at its kept round: of uploads, the last ones up to it.
+    """Build an adversary's view of a finished run, at its best round or at the last uploads before it.
 
     Args:
-        result: the run. colluder: the client that colludes, where one does.
-        seed: of the attack. candidates: whether victims come with graphs to tell.
-        first: attack the first round of uploads instead, in which the clients' optimisers are new.
+        result: finished run.
+        threat_model: one of graph classification.
+        colluder: name of the colluding client, if the threat model has one.
+        seed: seed of the attack.
+        candidates: True to include candidate graphs of each victim.
+        first: True to attack the first round of uploads instead, in which the clients' optimizers are new.
     """
+    # The view is built from the transcript; a client's data enter only as the colluder's or as auxiliary graphs.
     settings, clients = PublicSettings.of(result.options), result.graph.clients
     layout = Layout.of(result.trained[0], result.options.width)
     traffic = _Traffic(result, layout, first=first)
@@ -162,6 +176,7 @@ def graph_view(
         if traitor is not None and client.name == traitor.name:
             continue
         candidate_graphs = draw_candidates(result.graph, place, seed) if candidates else None
+        # A colluder of the same data set brings its own graphs as auxiliary ones.
         auxiliary = traitor.graphs if traitor is not None and client.vocabulary == traitor.data_set else None
         if threat_model.auxiliary:
             auxiliary = _auxiliary(result, client.vocabulary, seed)
@@ -195,6 +210,7 @@ class _Traffic:
             message.sender: message for message in transcript.messages(0) if isinstance(message, Alignment)
         }
         self._server_names = result.row_names.get(PARAMETERS, layout.names)
+        # The last round with uploads up to the best round, whose state was evaluated.
         last = max(transcript.latest_uploads(result.best_round), default=result.best_round)
         crossed = (entry.round for entry in transcript.entries if entry.direction == "up" and entry.round > 0)
         self.round = min(crossed, default=last) if first else last
@@ -208,7 +224,8 @@ class _Traffic:
                     names = self._names(message.receiver, sent=True)
                     rows = unpacked(message, names)
                     self._broadcasts.pop(message.receiver, None)
-                    if len(rows) == len(names):  # else they are rows of its peers, of which it makes its own
+                    # Otherwise the rows are those of its peers, from which the client computes its own.
+                    if len(rows) == len(names):
                         self._broadcasts[message.receiver] = _named(layout, names, rows)
                 elif message.receiver == SERVER and number == self.round:
                     self._uploads[message.sender] = unpacked(message, self._names(message.sender))
@@ -216,13 +233,14 @@ class _Traffic:
         notes = [opened for opened in transcript.opened(self.round) if opened.table == PARAMETERS and opened.total]
         self.summed: GraphSum | None = None
         if notes:
+            # Uploads are weighted by training graphs; the counts are the total weight.
             total, holders = notes[-1].sums()
             mean = torch.from_numpy(total / np.maximum(holders, 1)[:, None]).float()
             mean = _named(layout, self._server_names, mean)
             self.summed = GraphSum(mean, tuple(notes[-1].survivors), int(holders.max()), notes[-1].error)
 
     def of(self, name: str) -> dict[str, Any]:
-        """The fields of a victim that a server sees."""
+        """Return the fields of a victim that a server sees."""
         party = client_party(name)
         names, rows, aligned = self._names(party), self._uploads.get(party), self._alignments.get(party)
         corrected = rows is not None and f"{CORRECTION}{self._layout.names[0]}" in names
@@ -237,15 +255,25 @@ class _Traffic:
     def _names(self, party: str, *, sent: bool = False) -> list[str]:
         """Names of the rows that a party uploads, or is sent; its own among peers' without its name."""
         aligned = self._alignments.get(party)
-        if aligned is None:  # with a private union of names all are sent the server's rows
+        # With a private set union all clients receive the server's rows.
+        if aligned is None:
             return self._server_names
+        # Peers' rows have the prefix "name:" of their client.
         prefix = f"{party.removeprefix(client_party(''))}:"
         names = [name.removeprefix(prefix) for name in aligned.names]
         return names[: len(names) - aligned.num_upwards] if sent else names
 
 
 def unpacked(message: Rows | QuantisedRows, names: Sequence[str]) -> Tensor:
-    """The rows of a message, float32 `[n, width]`; names: of the rows, which say which of them are factors of one matrix."""
+    """Decode the rows of a message.
+
+    Args:
+        message: upload or broadcast of parameters.
+        names: names of the rows, which tell which of them are factors of one matrix.
+
+    Returns:
+        float32 `[n, width]`.
+    """
     if isinstance(message, Rows):
         return message.unpack()
     rows = Quantised(*message.unpack()).values()
@@ -253,21 +281,30 @@ def unpacked(message: Rows | QuantisedRows, names: Sequence[str]) -> Tensor:
 
 
 def _named(layout: Layout, names: Sequence[str], rows: Tensor, prefix: str = "") -> Tensors:
-    """Tensors by name, of rows in another order; those whose names begin so."""
+    """Convert rows in another order to tensors by name; only rows whose names have the prefix."""
     place = {name: number for number, name in enumerate(names)}
     ordered = rows[[place[f"{prefix}{name}"] for name in layout.names]]
     return {name: tensor.clone() for name, tensor in layout.unpack(ordered).items()}
 
 
 def models_of(result: GnnResult, place: int, settings: PublicSettings) -> dict[str, GraphModel]:
-    """Those that a client is left with."""
+    """Return a client's final models by name.
+
+    Args:
+        result: finished run.
+        place: index of the client.
+        settings: public settings of the run.
+
+    Returns:
+        "global" and "local"; only "local" if nothing is shared.
+    """
     whole = result.models[place]
     models = {"global": GraphModel(settings, whole), "local": GraphModel(settings, {**whole, **result.trained[place]})}
     return models if result.row_names.get(PARAMETERS) else {"local": models["local"]}
 
 
 def _auxiliary(result: GnnResult, vocabulary: str, seed: int) -> GraphSet | None:
-    """The validation graphs of all clients of a data set, in a random order; None where there are none."""
+    """Return the validation graphs of all clients of a data set, in a random order; None if there are none."""
     parts = [
         client.graphs.subset(client.valid)
         for client in result.graph.clients
@@ -280,7 +317,11 @@ def _auxiliary(result: GnnResult, vocabulary: str, seed: int) -> GraphSet | None
 
 
 def joined_sets(parts: Sequence[GraphSet]) -> GraphSet:
-    """The graphs of sets of one vocabulary, one after the other."""
+    """Concatenate sets of graphs with one vocabulary.
+
+    Args:
+        parts: at least one set.
+    """
     first = np.cumsum([0, *(part.num_nodes for part in parts)])
     return GraphSet.from_edges(
         parts[0].name,

@@ -1,8 +1,8 @@
-"""A laboratory of knowledge-graph embedding, which also draws what an attack is asked about and trains shadow federations.
+"""A laboratory of knowledge-graph embedding, which also draws candidate triples and trains shadow federations.
 
 candidates = laboratory.candidates(view)
 shadow = laboratory.shadow(0, "same-graph")
-shadow.member["hospital-2"]                     # bool, which of candidates["hospital-2"] this one trained on
+shadow.member["hospital-2"]                     # bool, which of candidates["hospital-2"] this federation trained on
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ class Shadow(NamedTuple):
     """A shadow federation as its adversary knows it.
 
     Attributes:
-        view: what the adversary of the attacked run sees of it.
-        member: by victim, bool `[k]`, which of its candidates were trained on. data: what else was, as names, object `[t, 3]`.
+        view: the same adversary's view of the shadow federation.
+        member: by victim, bool `[k]`, which of its candidates were trained on.
+        data: by victim, all other triples that were trained on, as names, object `[t, 3]`.
     """
 
     view: KgeView
@@ -45,24 +46,46 @@ class KgeLaboratory(Laboratory[KgeView]):
     """Repeats a run of knowledge-graph embedding for the adversary of one view, see `Laboratory`."""
 
     def check_sums(self, view: KgeView) -> None:
-        """Raise `NotAttacked` if there is no sum to take apart, or the run cannot be trained once more for its sums."""
+        """Check that there is a sum to take apart, and that the run can be trained again for its sums.
+
+        Raises:
+            NotAttacked: otherwise.
+        """
         if not view.secure:
             raise NotAttacked("uploads cross one by one, or none does: there is no sum to take apart")
         self.check_repeatable()
 
     def train_first(self, view: KgeView, adversary: Adversary | None, last: int) -> KgeView:
-        """Train the first rounds of sums with the adversary in them. Raises `NotAttacked`, also where a client refuses."""
+        """Train the first rounds of a run with sums and an adversary.
+
+        Args:
+            view: view of the attacked run.
+            adversary: active adversary, or None for an honest run.
+            last: last round to train.
+
+        Raises:
+            NotAttacked: the run has no sums, cannot be repeated, or ended because a client refused.
+        """
         self.check_sums(view)
         try:
             return self.train(adversary, last=last)
         except NotAttacked:
             raise
+        # A client that refuses a request ends the run: the attack failed, which is a result, not an error.
         except FkgsecError as error:
             raise NotAttacked(f"the run ended with the attack in it: {error}") from error
 
     def candidates(self, view: KgeView) -> dict[str, np.ndarray]:
-        """Draw triples of names to tell apart, object `[c, 3]` by victim, some trained on; of a victim that has enough."""
+        """Draw candidate triples for membership inference: some were trained on, the others are matched controls.
+
+        Args:
+            view: view of the attacked run.
+
+        Returns:
+            Names, object `[c, 3]`, for each victim with enough triples.
+        """
         graph, model = self._runs[0].graph, view.threat_model
+        # The evaluator draws the same candidates from the same seed (`membership.inference.score`).
         self._audits = [audit for audit in draw_candidates(graph, self.seed) if audit.reason is None]
         alone = model.colluder and not model.server
         self._asked = {
@@ -75,17 +98,22 @@ class KgeLaboratory(Laboratory[KgeView]):
         }
 
     def dictionary(self) -> Sequence[str]:
-        """Names that the adversary guesses to be held by others, of which some are."""
+        """Draw the entity names that the adversary guesses; some of them belong to other clients."""
         return draw_dictionary(self._runs[0].graph, self.colluders, self.options.guesses, self.seed).names
 
     def shadow(self, number: int, knowledge: ShadowKnowledge) -> Shadow:
         """Train a federation on half of the candidates, see `fkgsec.attacks.membership.candidates`.
+
+        Args:
+            number: index of the shadow federation; an even one and its successor split the candidates between them.
+            knowledge: data of the shadow federation besides the candidates.
 
         Raises:
             NotAttacked: the run cannot be repeated, or the federation broke down.
         """
         self.check_repeatable()
         graph = self._runs[0].graph
+        # Same algorithm and settings as the attacked run, on data that the adversary chooses.
         federation, chosen = shadow_federation(graph, self._audits, number, seed=self.seed, knowledge=knowledge)
         try:
             result = self.train_own(federation, shadow_options(self._runs[0].options, number, seed=self.seed))

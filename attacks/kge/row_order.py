@@ -1,12 +1,12 @@
-"""Views whose rows stand in a random order, with truth that goes by the same order, so that the index of a row says nothing.
+"""Shuffle the rows of views, with truth in the same order, so that the index of a row reveals nothing.
 
     order = RowOrder(graph, seed=0)
     view = order.shuffled(view)
-    view.victims[0].entities[3]              # the row of local id 3 of order.clients()["victim a"], whichever entity that is now
+    view.victims[0].entities[3]              # row of local ID 3 of order.clients()["victim a"], whichever entity that is
 
-All views of one order have a client's rows in the same order, so that they can be compared over rounds. Clients number their rows
-along the vocabulary (`ClientGraph.from_global`), and messages keep that order: an index alone would name entities that a threat
-model hides.
+All views of one order have a client's rows in the same order, so that they can be compared over rounds. Clients number their
+rows along the vocabulary (`ClientGraph.from_global`), and messages keep that order. The index alone would therefore name
+entities that a threat model hides.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fkgsec.randomness import generator
 class RowOrder:
     """A random order of each client's rows.
 
-    Rows of a secure sum stay where the server has them, and rows that no training triple names behind the others.
+    Rows of a secure sum keep the server's order. Rows that no training triple names stay behind the others.
     """
 
     def __init__(self, graph: FederatedGraph, seed: int) -> None:
@@ -36,7 +36,11 @@ class RowOrder:
         self._orders: dict[tuple[str, Table], np.ndarray] = {}
 
     def shuffled(self, view: KgeView) -> KgeView:
-        """The view with each victim's rows in this order."""
+        """Return the view with each victim's rows in this order.
+
+        Args:
+            view: view of any run of the same clients.
+        """
         victims = []
         for victim in view.victims:
             client = next(client for client in self._graph.clients if client.name == victim.name)
@@ -50,7 +54,7 @@ class RowOrder:
         return replace(view, victims=tuple(victims))
 
     def clients(self) -> dict[str, ClientGraph]:
-        """Clients by name that a view had rows of, with local ids that follow the order."""
+        """Return the clients whose rows were shuffled, by name, with local IDs that follow the order."""
         seen = {name for name, _ in self._orders}
         return {
             client.name: _renumbered(client, *(self._orders.get((client.name, table)) for table in TABLES))
@@ -59,15 +63,17 @@ class RowOrder:
         }
 
     def _order(self, victim: str, table: Table, rows: Tensor, num_trained: int) -> np.ndarray:
-        """Row at each index, int64 `[n]`."""
+        """Return the original row at each new index, int64 `[n]`."""
+        # One order per client and table for all views, so that rows can be compared over rounds.
         if (victim, table) not in self._orders:
+            # Only trained rows are uploaded, so they must stay in front.
             count, rng = min(num_trained, len(rows)), generator(self._seed, "row order", victim, table)
             self._orders[victim, table] = np.concatenate([rng.permutation(count), np.arange(count, len(rows))])
         return self._orders[victim, table]
 
 
 def _rearranged(victim: VictimView, orders: Mapping[Table, np.ndarray]) -> VictimView:
-    """The victim with the rows of these tables in these orders; the rows of others stay."""
+    """Reorder the rows of these tables; other tables stay unchanged."""
     changes: dict[str, Any] = {
         table: rows[torch.from_numpy(order)]
         for table, order in orders.items()
@@ -87,14 +93,16 @@ def _rearranged(victim: VictimView, orders: Mapping[Table, np.ndarray]) -> Victi
 
 
 def _renumbered(client: ClientGraph, entities: np.ndarray | None, relations: np.ndarray | None) -> ClientGraph:
-    """The client with the local ids that its rows now have."""
+    """Renumber a client's local IDs to match its shuffled rows."""
     ids, places = [], []
     for ids_of, order in ((client.entity_ids, entities), (client.relation_ids, relations)):
         whole = np.arange(len(ids_of))
         if order is not None:
-            count = min(len(order), len(ids_of))  # after unlearning more rows may have crossed than are left
+            # After unlearning, more rows may have been transmitted than the client still has.
+            count = min(len(order), len(ids_of))
             whole[:count] = order[:count]
         ids.append(ids_of[whole])
+        # The inverse permutation: new local ID of each old one.
         places.append(np.argsort(whole))
     splits = {
         split: np.stack([places[1 if column == 1 else 0][triples[:, column]] for column in range(3)], axis=1)

@@ -1,9 +1,9 @@
-"""Attacks on runs of knowledge-graph embedding: an attack under each threat model and leak ratio.
+"""Attacks on runs of knowledge-graph embedding: one attack under each threat model and leak ratio.
 
-Which entities leak is chance. The evaluator holds the finished run, so it repeats a `redrawn` attack with other leaked entities
-of the same number (`LEAK_DRAWS`). How much a figure differs between draws joins the interval of its items (`widen`), which then
-covers the mean over draws of the same training. It does not cover other trainings: several seeds do. At a leak of 1 nothing is
-drawn. Source: ours.
+Which entities leak is random. The evaluator holds the finished run, so it repeats a `redrawn` attack with other leaked entities
+of the same number (`LEAK_DRAWS`). The variance between draws widens the interval over items (`widen`). The interval then covers
+the mean over draws for this training run. It does not cover other training runs: use several seeds for that. At a leak ratio of
+1 nothing is drawn. Source: ours.
 """
 
 from __future__ import annotations
@@ -27,18 +27,24 @@ from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
-ALONE = ("edges", "degrees")  # what a server learns that nobody helps
+# Attacks of a server without a colluder.
+ALONE = ("edges", "degrees")
 
 
 def default_attacks(algorithm: str, threat: Sequence[str] = ()) -> tuple[str, ...]:
-    """Reconstruction and update recovery; for a server without a colluder also what such a server learns."""
+    """Return reconstruction and update recovery; for a server without a colluder also the attacks that need no help.
+
+    Args:
+        algorithm: name in `RECIPES`; every algorithm has the same defaults.
+        threat: requested threat models; empty: no choice was made.
+    """
     models = [THREAT_MODELS[name] for name in threat]
     alone = any(model.server for model in models) and not any(model.colluder for model in models)
     return (*DEFAULT, *ALONE) if alone else DEFAULT
 
 
 def default_threats(algorithm: str) -> tuple[str, ...]:
-    """The threat models of the papers and of practice that fit an algorithm."""
+    """Return the threat models from the papers and from practice that fit an algorithm."""
     shared = RECIPES[algorithm].shared
     if "entities" in shared:
         return ("collusion", "identifiers")
@@ -52,23 +58,38 @@ def cases(
     leak_draws: int,
     train: Callable[..., KgeResult],
 ) -> list[Case]:
-    """Figures and scores of one attack: for each threat model those of each leak ratio."""
+    """Run one attack under each of its threat models and leak ratios.
+
+    Args:
+        attack: attack to run.
+        result: attacked run.
+        options: options of all attacks.
+        leak_draws: number of further draws of leaked entities for a `redrawn` attack.
+        train: trains federations for the attack.
+
+    Returns:
+        Figures and item scores, by threat model and then by leak ratio.
+    """
     threats = attack.fitting(options.threat, result.options.algorithm)
-    if train is not run_federation or not result.options.defense:  # else attacks say that they cannot train it
+    # A defended run without its transport cannot be trained again; attacks state this themselves.
+    if train is not run_federation or not result.options.defense:
         train = Remembered(train)
-    who = options.colluders(result.graph.clients)
+    colluders = options.colluders(result.graph.clients)
 
     def draw(names: Sequence[str], leak: float, options: KgeAttackOptions) -> dict[str, Case]:
-        """Cases by threat model of the draw of leaked entities that follows from the options' seed."""
+        """Run the attack under each threat model, on the leaked entities that the options' seed draws."""
         memory: dict[Any, Any] = {}
         return {
-            name: attack_under(attack, result, THREAT_MODELS[name], options, who, leak, train, memory) for name in names
+            name: attack_under(attack, result, THREAT_MODELS[name], options, colluders, leak, train, memory)
+            for name in names
         }
 
+    # Threat models without a leak run once, with the first leak ratio.
     leaking = [name for name in threats if THREAT_MODELS[name].leaks]
     case_of: dict[tuple[str, float], Case] = {}
     for leak in options.leak:
         first = draw(threats if leak == options.leak[0] else leaking, leak, options)
+        # Redraw only what random leaks can change: at a ratio of 1 the leaked entities are always the same.
         chance = [
             name for name, (figures, _) in first.items()
             if leak < 1 and name in leaking and any(not figure.reason for figure in figures)
@@ -84,27 +105,36 @@ def cases(
 
 
 def other_seeds(seed: int, count: int) -> list[int]:
-    """Seeds of further draws that depend on the attack's own seed and are no other's."""
+    """Derive seeds of further draws from the attack's seed.
+
+    Args:
+        seed: seed of the attack.
+        count: number of further draws.
+    """
     return [int(generator(seed, "other leaked entities", number).integers(2**62)) for number in range(count)]
 
 
 def widen(figures: Sequence[Figure], others: Sequence[Sequence[Figure]]) -> list[Figure]:
-    """Return the figures with intervals, and upper bounds, that cover the draw of leaked entities.
+    """Extend intervals and upper bounds of figures to cover the draw of leaked entities.
 
     The upper bound of a figure differs between draws. An interval that covers them ends at the largest one.
 
     Args:
-        others: for each further draw the figures of the same attack. A draw in which a victim could not be attacked says
-            nothing of it and is left out.
+        figures: figures of the first draw.
+        others: figures of the same attack for each further draw. A draw in which a victim could not be attacked is left out for
+            that victim.
     """
     drawn = [{(figure.question, figure.victim): figure for figure in again if not figure.reason} for again in others]
 
     def widened(figure: Figure) -> Figure:
+        """Extend one figure by the draws that have it."""
         key = figure.question, figure.victim
+        # Draws in which this victim could be attacked.
         same = [again[key] for again in drawn if key in again]
         bounds = [each.attainable for each in (figure, *same) if each.attainable is not None]
         bound = None if figure.attainable is None or figure.less_is_worse else max(bounds)
         values = [each.estimate.value for each in same]
+        # Total variance: over items within the first draw, plus between draws.
         estimate = over_draws(figure.estimate, values, "leaks", 1.0 if bound is None else bound)
         outcomes = figure.outcomes
         if outcomes is not None and len(same) == len(drawn) > 0:
@@ -117,20 +147,21 @@ def widen(figures: Sequence[Figure], others: Sequence[Sequence[Figure]]) -> list
 
 
 class Remembered:
-    """Trains each federation once: the threat models of an attack that trains its own share them."""
+    """Trains each federation once, so that the threat models of an attack with shadow federations share them."""
 
     def __init__(self, train: Callable[..., KgeResult]) -> None:
         self._train = train
-        self._made: dict[str, KgeResult] = {}
+        self._results: dict[str, KgeResult] = {}
 
     def __call__(self, graph: FederatedGraph, options: KgeOptions, **how: Any) -> KgeResult:
-        """Train a run, or return an equal one. Runs with anything else in them, such as an adversary, are trained each time."""
+        """Train a run, or return an equal one. Runs with further arguments, such as an adversary, are trained each time."""
+        # An adversary, or rounds to keep, makes the run different from any other.
         if how:
             return self._train(graph, options, **how)
         identity = run_identity(graph, options)
-        if identity not in self._made:
-            self._made[identity] = self._train(graph, options)
-        return self._made[identity]
+        if identity not in self._results:
+            self._results[identity] = self._train(graph, options)
+        return self._results[identity]
 
 
 def attack_under(
@@ -138,23 +169,35 @@ def attack_under(
     result: KgeResult,
     model: ThreatModel,
     options: KgeAttackOptions,
-    who: Sequence[str],
+    colluders: Sequence[str],
     leak: float,
     train: Callable[..., KgeResult] = run_federation,
     memory: dict[Any, Any] | None = None,
 ) -> Case:
-    """Figures and scores of an attack on a run under one threat model.
+    """Run an attack under one threat model.
 
     Args:
-        who: those that collude, the one that acts first. memory: see `Laboratory`.
+        attack: attack to run.
+        result: attacked run.
+        model: threat model.
+        options: options of all attacks.
+        colluders: names of the colluding clients; the first one acts.
+        leak: leak ratio in (0, 1].
+        train: trains federations for the attack.
+        memory: cache shared by threat models, see `Laboratory`.
+
+    Returns:
+        Figures and item scores.
     """
     order = RowOrder(result.graph, options.seed)
 
     def view_of(run: KgeResult) -> KgeView:
-        view = kge_view(run, model, colluder=who, leak=leak, seed=options.seed, auxiliary=options.auxiliary)
+        """Build the view of a run under the same threat model, with shuffled rows."""
+        # Shuffle the rows: their order in messages would name the entities that a threat model hides.
+        view = kge_view(run, model, colluder=colluders, leak=leak, seed=options.seed, auxiliary=options.auxiliary)
         return order.shuffled(view)
 
-    laboratory = KgeLaboratory(result, train, options, who, view_of, memory)
+    laboratory = KgeLaboratory(result, train, options, colluders, view_of, memory)
     return attack_view(attack, view_of(result), laboratory, order.clients)
 
 

@@ -1,11 +1,11 @@
-"""The view that an adversary has of a finished run of knowledge-graph embedding under a threat model.
+"""Knowledge of an adversary about a finished run of knowledge-graph embedding under a threat model.
 
     view = kge_view(result, THREAT_MODELS["collusion"], colluder="hospital-1", leak=0.5, seed=0)
     view.colluder.entity_names, view.victims[0].entities
 
-Messages that the adversary's parties saw and what its accomplice handed over; never a victim's graph, names or tables that did
-not cross. The evaluator (`fkgsec.attacks.reconstruction.evaluation`) joins the truth afterwards. A view is sliced to its
-threat model: where the adversary may use some rows of a table, it holds these alone.
+A view holds the messages that the adversary's parties saw and the data that the colluder handed over. It never holds a victim's
+graph, names or tables that were not transmitted. The evaluator (`fkgsec.attacks.reconstruction.evaluation`) joins the truth
+afterwards. Where the adversary may use only some rows of a table, the view holds only these rows.
 """
 
 from __future__ import annotations
@@ -39,9 +39,11 @@ from fkgsec.kge.models import KgeModel
 from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
-AUXILIARY = 0.1  # share of a victim's triples
+# Default share of a victim's triples that a server with auxiliary data knows.
+AUXILIARY = 0.1
 TABLES = ENTITIES + RELATIONS
-Upload = Rows | QuantisedRows  # which hold all rows of a client
+# Messages with all rows of a client.
+Upload = Rows | QuantisedRows
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,14 +51,14 @@ class ColluderKnowledge:
     """A colluder's knowledge: element-embedding pairs of its own model, and the triples among them.
 
     Attributes:
-        entity_names `[n]`, entities `[n, W]`: the leaked entities as it holds them in the attacked round before the broadcast,
-            that is after its own training if it took part in the round.
-        shared_entities `[n, W]`: the same entities as the server's last broadcast gave them (what published notebooks use).
+        entity_names `[n]`, entities `[n, W]`: leaked entities with the colluder's rows in the attacked round before the
+        broadcast, hence after its own training if it took part in the round.
+        shared_entities `[n, W]`: the same entities as in the server's last broadcast, which published notebooks use.
         relation_names `[m]`, relations `[m, V]`: relations of its triples that touch a leaked entity.
-        triples: int64 `[k, 3]` its training triples that touch a leaked entity, in its local entity ids ->
-            positions in `entity_names` (-1 for an end that was not leaked) and in `relation_names`.
-        first: of several whose knowledge is pooled, what the first one alone knows.
-        name: of the client.
+        triples: int64 `[k, 3]`, its training triples that touch a leaked entity, as indices into `entity_names` (-1 for an end
+            that did not leak) and `relation_names`.
+        first: knowledge of the first colluder alone, if several pool theirs.
+        name: name of the client.
     """
 
     entity_names: np.ndarray
@@ -70,23 +72,23 @@ class ColluderKnowledge:
 
     @property
     def named_triples(self) -> np.ndarray:
-        """Its triples with two leaked ends, as names, object `[t, 3]`."""
+        """Triples with two leaked ends, as names, object `[t, 3]`."""
         heads, kinds, tails = self.triples[(self.triples[:, [0, 2]] >= 0).all(axis=1)].T
         return np.stack([self.entity_names[heads], self.relation_names[kinds], self.entity_names[tails]], axis=1)
 
     @property
     def of_the_first(self) -> ColluderKnowledge:
-        """Knowledge of the client that acts in a run."""
+        """Knowledge of the colluder that acts in a run."""
         return self.first or self
 
     @property
     def majority_relation(self) -> str:
-        """The most frequent relation of its known triples; what an adversary without embeddings would guess."""
+        """Most frequent relation of its triples; the guess of an adversary without embeddings."""
         return str(self.relation_names[np.bincount(self.triples[:, 1], minlength=len(self.relation_names)).argmax()])
 
     @property
     def pair_density(self) -> float:
-        """Share of ordered pairs of leaked entities that its triples link: how dense the adversary expects a graph to be."""
+        """Share of ordered pairs of leaked entities that its triples link; the adversary's estimate of a graph's density."""
         inside = self.triples[(self.triples[:, [0, 2]] >= 0).all(axis=1)]
         return len(np.unique(inside[:, [0, 2]], axis=0)) / max(1, len(self.entity_names) ** 2)
 
@@ -95,28 +97,29 @@ class ColluderKnowledge:
 class VictimView(Victim):
     """The adversary's view of a victim: its last upload up to the attacked round, in the order of the message.
 
-    That order follows the vocabulary (`ClientGraph.from_global`), as that of the colluder's pairs does, and gives names away:
-    on UMLS by relations, at leak 1, the place of a row alone names 60 % and 19 % of the two victims' entities (chance 1 %),
-    on Nations all. It is how local ids are numbered here, not what embeddings leak. No attack here uses it; one from outside
-    is given the rows in a random order (`fkgsec.attacks.kge.row_order`).
+    A message keeps the order of the vocabulary (`ClientGraph.from_global`), as the colluder's pairs do, so that the position of
+    a row gives its name away. On UMLS by relations at leak 1, the position alone names 60 % and 19 % of the two victims'
+    entities (chance 1 %), and on Nations all. This is an artifact of how local IDs are numbered here, not a leak of embeddings.
+    Attacks therefore receive the rows in a random order (`fkgsec.attacks.kge.row_order`).
 
     Attributes:
-        entities `[n, W]`, relations `[m, V]`: uploaded rows, None when none crossed. NaN where this row never did (FedS sends
-            some rows of many rounds; the server has put them together, each as it was last seen).
+        entities `[n, W]`, relations `[m, V]`: uploaded rows, None if none were transmitted. NaN in rows that never were: FedS
+        sends some rows per round, and the server keeps each row as last received.
         entity_names `[n]`: names of the rows, None unless the threat model uses identifiers.
-        origin: how `entities` got there.
-        claims: by table, where rows were summed securely: the rows that the adversary attributes to the victim.
-            `entities` or `relations` are then its embeddings of these, in their order, and names come with them.
-        models: those that it is left with, where the threat model gives them (`fkgsec.attacks.membership.audits.client_models`).
-        received: by table, of rows that crossed alone and whole: what the server had last sent the victim of them before,
-            `[n, W]`, `[m, V]`. A table is missing where that broadcast was not kept, or had other rows.
-        sent: of an algorithm whose clients send some rows of many rounds, which rows it sent in each such round up to the
-            attacked one, bool `[rounds, n]`; None where no upload says so.
-        auxiliary: names of some of its training triples, object `[a, 3]`, where the threat model gives any.
-        aligned: by table, of rows that crossed alone: a number for each row, the same for rows of one entity at all victims, and
-            no hint which entity that is.
-        uploaded: the tables that it uploaded in the attacked round. assembled: whether single uploads hold some rows only.
-        vocabulary: by table the names of the rows of `models`, which whoever holds them has.
+        origin: source of `entities`.
+        claims: for tables that were summed securely, the rows that the adversary attributes to the victim. `entities` or
+            `relations` are then its embeddings of these rows, in their order, with names.
+        models: final models, where the threat model includes them (`fkgsec.attacks.membership.audits.client_models`).
+        received: for tables that were uploaded individually and in full, the rows of the server's last broadcast before the
+            upload, `[n, W]`, `[m, V]`. A table is missing if that broadcast was not kept or had other rows.
+        sent: for sparse uploads, rows that the victim sent in each sparse round up to the attacked one, bool `[rounds, n]`;
+            else None.
+        auxiliary: names of some of its training triples, object `[a, 3]`, where the threat model includes any.
+        aligned: for tables that were uploaded individually, a number per row. Equal numbers at two victims mean the same
+            entity; the number gives no hint which entity that is.
+        uploaded: tables that the victim uploaded in the attacked round.
+        assembled: True if single uploads hold some rows only.
+        vocabulary: names of the rows of `models` by table, which everyone who holds the models knows.
     """
 
     entities: Tensor | None
@@ -134,38 +137,44 @@ class VictimView(Victim):
     vocabulary: Mapping[Table, np.ndarray] = field(default_factory=dict)
 
     def rows(self, table: Table) -> Tensor | None:
-        """Its rows of a table."""
+        """Return the victim's rows of a table."""
         return self.entities if table == "entities" else self.relations
 
     def crossed(self) -> tuple[Tensor, np.ndarray]:
-        """Its entity rows, float32 `[n, W]`, and which of them ever crossed, bool `[n]`. Raises `NotAttacked` if none did."""
+        """Return the entity rows, float32 `[n, W]`, and which of them were ever transmitted, bool `[n]`.
+
+        Raises:
+            NotAttacked: none were.
+        """
         if self.entities is None:
             raise NotAttacked("no entity embedding of it crossed")
         return self.entities.float(), ~self.entities.isnan().any(dim=1).numpy()
 
     def named_entities(self) -> tuple[Tensor, np.ndarray, np.ndarray]:
-        """The `s` entity rows that crossed, float32 `[s, W]`, their names `[s]`, and which of all rows they are, bool `[n]`.
+        """Return the transmitted entity rows, float32 `[s, W]`, their names `[s]`, and which of all rows they are, bool `[n]`.
 
         Raises:
-            NotAttacked: none did, or the adversary does not know names.
+            NotAttacked: no row was transmitted, or the adversary does not know the names.
         """
         rows, seen = self.crossed()
         if self.entity_names is None:
-            raise NotAttacked("no entity embedding of it crossed")
+            raise NotAttacked("the names of its entities are not known")
         return rows[torch.from_numpy(seen)], self.entity_names[seen], seen
 
     def why_none(self, part: str) -> str | None:
+        """Explain why the view lacks a part of the victim's data, None if it has it."""
         return f"its {part} crossed in a sum only" if part in self.claims else super().why_none(part)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class KgeView(View):
-    """Everything an attack may use.
+    """The adversary's whole knowledge that an attack may use.
 
     Attributes (beside those of `View`):
+        model: scoring function with its dimensions, which is public.
         secure: tables that were summed securely; victims have no rows of these.
-        alignments: by party the names of the rows that it is sent, in the order of messages, where the server uses these names.
-        union: the names that every party received by a private union of names; None where there was none.
+        alignments: names of the rows that each party receives, in the order of messages, where the server may use names.
+        union: entity names that every party received from a private set union; None if there was none.
     """
 
     victims: tuple[VictimView, ...]
@@ -178,17 +187,21 @@ class KgeView(View):
 
     @property
     def accomplice(self) -> ColluderKnowledge:
-        """The colluder's knowledge, for an attack that needs one."""
+        """Knowledge of the colluder, for an attack that requires one."""
         assert self.colluder is not None
         return self.colluder
 
     def sums_of(self, table: Table) -> list[Opened]:
-        """The sums of a table that the server opened, in the order of the rounds."""
+        """Return the opened sums of a table, in the order of rounds."""
         opened = self.secure[table].opened if table in self.secure else ()
         return sorted((entry for entry in opened if entry.total), key=lambda entry: entry.round)
 
     def sum_of(self, table: Table, round: int) -> tuple[np.ndarray, np.ndarray] | None:
-        """The opened sum of a round, float64 `[N, W]`, and how many clients hold each row, `[N]`; None if none was opened."""
+        """Return the opened sum of a round.
+
+        Returns:
+            The sum, float64 `[N, W]`, and the number of holders per row, int64 `[N]`; None if no sum was opened.
+        """
         return next((opened.sums() for opened in self.sums_of(table) if opened.round == round), None)
 
 
@@ -201,78 +214,123 @@ def kge_view(
     seed: int,
     auxiliary: float = AUXILIARY,
 ) -> KgeView:
-    """The view of `threat_model` on a finished run, at its best round.
+    """Build an adversary's view of a finished run, at its best round.
 
     Args:
-        result: the run; only its transcript, the colluder's own part and, for `victim_entities`, the rows that
-            the threat model assumes to be known are taken from it.
-        colluder: name of the client that colludes, or of several, whose knowledge is pooled; every other client is a victim.
-            Where models are held, all clients are.
-        leak: leak ratio in (0, 1], the share of each colluder's entity-embedding pairs; the smaller leaks are
-            subsets of the larger ones for the same seed. A client that is alone has all of its own.
-        seed: of the attack: which share leaks, and who holds a row where that is left open.
-        auxiliary: share of each victim's distinct training triples that a server with auxiliary data has.
+        result: finished run. The view takes only its transcript, the colluder's data and, under `victim_entities`, the rows that
+            the threat model assumes to be known.
+        threat_model: one of knowledge graphs.
+        colluder: name of the colluding client, or of several that pool their knowledge. Every other client is a victim. Under
+            threat models with final models, all clients are victims.
+        leak: leak ratio in (0, 1], share of each colluder's entity-embedding pairs. With the same seed, smaller leaks are subsets
+            of larger ones. A client that acts alone has all of its pairs.
+        seed: seed of the attack; decides which share leaks, and the holder of a row where counts leave it open.
+        auxiliary: share of each victim's distinct training triples that a server with auxiliary data has, in (0, 1).
 
     Raises:
-        ThreatModelError: a leak out of range.
+        ThreatModelError: `leak` is out of range.
     """
-    graph, transcript, best = result.graph, result.transcript, result.best_round
-    clients, colluding, shared = graph.clients, named(colluder), RECIPES[result.options.algorithm].shared
+    # fedr.txt 3.1: leak ratios of 30 %, 50 % and 100 %.
     if not 0 < leak <= 1:
         raise ThreatModelError(f"leak must lie in (0, 1]; got {leak}")
-    make_view = partial(KgeView, threat_model=threat_model, model=result.options.kge_model(), round=best)
-    victims = tuple((index, client) for index, client in enumerate(clients) if client.name not in colluding)
+    make_view = partial(
+        KgeView, threat_model=threat_model, model=result.options.kge_model(), round=result.best_round, leak=leak
+    )
+    colluding = named(colluder)
     if threat_model.models:
-        entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
-        clients_models = tuple(
-            VictimView(
-                client.name, None, None, None, "not uploaded", models=client_models(result, index),
-                vocabulary={"entities": entities[client.entity_ids], "relations": relations[client.relation_ids]},
-            )
-            for index, client in enumerate(clients)
-        )  # fmt: skip
-        return make_view(leak=leak, victims=clients_models)
+        return make_view(victims=_victims_with_models(result))
     if not threat_model.server:
-        unseen = tuple(VictimView(client.name, None, None, None, "not seen") for _, client in victims)
-        parties = {client_party(name) for name in colluding}
-        lists = [entry for entry in transcript.entries if (entry.kind, entry.table) == ("psu-union-list", "entities")]
-        union = frozenset(result.row_names["entities"]) if any(entry.receiver in parties for entry in lists) else None
         return make_view(
-            leak=1.0, colluder=_pooled_knowledge(result, colluding, 1.0, seed), victims=unseen, union=union
+            leak=1.0,
+            colluder=_pooled_knowledge(result, colluding, 1.0, seed),
+            victims=tuple(
+                VictimView(client.name, None, None, None, "not seen")
+                for client in result.graph.clients
+                if client.name not in colluding
+            ),
+            union=_union(result, colluding),
         )
-    uploads = {
-        (message.sender, message.table): message
-        for number in sorted(transcript.latest_uploads(best))
-        for message in transcript.messages(number)
-        if isinstance(message, Upload) and message.receiver == SERVER
-    }
-    unreadable = {
-        (message.sender, message.table): message.label
-        for number in sorted(transcript.latest_uploads(best))
-        for message in transcript.messages(number)
-        if isinstance(message, SparseRows | LowRankRows) and message.receiver == SERVER
-    }
     alignments = {
         message.sender: message
-        for message in transcript.messages(0)
+        for message in result.transcript.messages(0)
         if isinstance(message, Alignment) and message.table == "entities"
     }
     secure = {
         table: _secure_table(result, threat_model, table, colluding, leak, seed)
-        for table in shared
+        for table in RECIPES[result.options.algorithm].shared
         if result.inputs.get(table)
+    }
+    return make_view(
+        colluder=_pooled_knowledge(result, colluding, leak, seed) if threat_model.colluder else None,
+        victims=_victims_of_server(result, threat_model, colluding, secure, alignments, seed, auxiliary),
+        secure=secure,
+        alignments={party: tuple(alignment.names) for party, alignment in alignments.items()}
+        if threat_model.identifiers
+        else {},
+    )
+
+
+def _victims_with_models(result: KgeResult) -> tuple[VictimView, ...]:
+    """Give the adversary every client's final models, and the names of their rows, but no message."""
+    graph = result.graph
+    entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
+    return tuple(
+        VictimView(
+            client.name, None, None, None, "not uploaded", models=client_models(result, index),
+            vocabulary={"entities": entities[client.entity_ids], "relations": relations[client.relation_ids]},
+        )
+        for index, client in enumerate(graph.clients)
+    )  # fmt: skip
+
+
+def _union(result: KgeResult, colluding: Sequence[str]) -> frozenset[str] | None:
+    """Return the entity names that a private set union revealed to a colluder, None if there was none."""
+    parties = {client_party(name) for name in colluding}
+    lists = [
+        entry for entry in result.transcript.entries if (entry.kind, entry.table) == ("psu-union-list", "entities")
+    ]
+    return frozenset(result.row_names["entities"]) if any(entry.receiver in parties for entry in lists) else None
+
+
+def _victims_of_server(
+    result: KgeResult,
+    threat_model: ThreatModel,
+    colluding: Sequence[str],
+    secure: Mapping[Table, SecureTable],
+    alignments: Mapping[str, Alignment],
+    seed: int,
+    auxiliary: float,
+) -> tuple[VictimView, ...]:
+    """Give the server what each victim uploaded, or what the opened sums say of it."""
+    graph, transcript, best = result.graph, result.transcript, result.best_round
+    received = [
+        message
+        for number in sorted(transcript.latest_uploads(best))
+        for message in transcript.messages(number)
+        if message.receiver == SERVER
+    ]
+    uploads = {(message.sender, message.table): message for message in received if isinstance(message, Upload)}
+    unreadable = {
+        (message.sender, message.table): message.label
+        for message in received
+        if isinstance(message, SparseRows | LowRankRows)
     }
     claims = {
         table: claim_rows(secure_table, generator(seed, "holders", table)) for table, secure_table in secure.items()
     }
-    # A server that averages rows knows which rows of its clients belong together.
-    numbers = {table: generator(seed, "row numbers", table).permutation(len(getattr(graph, table))) for table in shared}
+    # A server that averages rows knows which rows of its clients belong together. Random numbers stand for the entities, so
+    # that the numbers themselves do not name them.
+    numbers = {
+        table: generator(seed, "row numbers", table).permutation(len(getattr(graph, table)))
+        for table in RECIPES[result.options.algorithm].shared
+    }
     sent = _sent(result)
     now = {
         (entry.sender, entry.table) for entry in transcript.entries if entry.direction == "up" and entry.round == best
     }
 
     def victim_view(index: int, client: ClientGraph) -> VictimView:
+        """Build the server's view of one victim."""
         party = client_party(client.name)
         own_claims = {table: by_party[party] for table, by_party in claims.items() if party in by_party}
         rows = {
@@ -282,6 +340,7 @@ def kge_view(
             for table in TABLES
         }
         origin = "summed" if "entities" in own_claims else "not uploaded" if rows["entities"] is None else "uploaded"
+        # fedr.txt 4.2: the server has obtained the victims' entity embeddings although FedR does not share them.
         if rows["entities"] is None and threat_model.victim_entities:
             rows["entities"] = result.trained[index].entities[: client.num_trained_entities].clone()
             origin = "assumed known"
@@ -309,14 +368,8 @@ def kge_view(
             assembled=any(result.observed.values()),
         )
 
-    return make_view(
-        leak=leak,
-        colluder=_pooled_knowledge(result, colluding, leak, seed) if threat_model.colluder else None,
-        victims=tuple(victim_view(index, client) for index, client in victims),
-        secure=secure,
-        alignments={party: tuple(alignment.names) for party, alignment in alignments.items()}
-        if threat_model.identifiers
-        else {},
+    return tuple(
+        victim_view(index, client) for index, client in enumerate(graph.clients) if client.name not in colluding
     )
 
 
@@ -327,7 +380,7 @@ def _uploaded(
     party: str,
     table: Table,
 ) -> Tensor | None:
-    """A client's rows as the server last saw each, NaN where it never did; None when none crossed."""
+    """Return a client's rows as the server last received each, NaN where it never did; None if none were transmitted."""
     observed = result.observed.get(table, {}).get(party)
     if observed is not None:
         return observed.rows.masked_fill(~observed.seen[:, None], torch.nan) if observed.seen.any() else None
@@ -341,11 +394,12 @@ def _uploaded(
 
 
 def _sent(result: KgeResult) -> dict[str, np.ndarray]:
-    """Entity rows that each party sent in each round of sparse uploads that was kept, up to the best one."""
+    """Find the entity rows that each party sent in each kept round of sparse uploads, up to the best round."""
     transcript, rows_of = result.transcript, dict[str, list[np.ndarray]]()
     sparse = {entry.round for entry in transcript.entries if entry.kind == "sparse-rows" and entry.direction == "up"}
     for number in sorted(round_number for round_number in sparse if round_number <= result.best_round):
         for message in transcript.messages(number):
+            # A sparse message states which rows it contains, in plaintext.
             if isinstance(message, SparseRows) and message.receiver == SERVER and message.table == "entities":
                 row = np.zeros(message.num_rows, dtype=bool)
                 row[message.unpack()[0].numpy()] = True
@@ -354,9 +408,18 @@ def _sent(result: KgeResult) -> dict[str, np.ndarray]:
 
 
 def sent_before(result: KgeResult, upload: Upload) -> Tensor | None:
-    """Rows of an upload as the server last sent them, in their order; None if they were not recorded or differ."""
+    """Return the rows of an upload as the server last sent them to the client.
+
+    Args:
+        result: finished run.
+        upload: upload of all rows of one table.
+
+    Returns:
+        Rows in the order of the upload, `[n, W]`; None if that broadcast was not recorded or had other rows.
+    """
     entries = result.transcript.entries
     sent = (entry.round for entry in entries if entry.receiver == upload.sender and entry.table == upload.table)
+    # The broadcast that the client trained from: the last one before its upload.
     number = max((round for round in sent if round < upload.round), default=-1)
     messages = [*result.transcript.messages(0), *result.transcript.messages(number)]
     exchanged = [
@@ -381,20 +444,22 @@ def sent_before(result: KgeResult, upload: Upload) -> Tensor | None:
 def _secure_table(
     result: KgeResult, threat_model: ThreatModel, table: Table, colluding: Sequence[str], leak: float, seed: int
 ) -> SecureTable:
-    """Take what `threat_model` gives of a table that was summed securely.
+    """Collect what a threat model knows of a table that was summed securely.
 
-    Positions are known to whoever holds a row, so a colluder gives the names of the leaked rows away with its input; of
-    relations it gives those of its triples that touch a leaked entity, as in clear.
+    Every holder of a row knows its position in the sum, so a colluder also gives away the names of its leaked rows. Of
+    relations it gives away those of its triples that touch a leaked entity, as with plaintext uploads.
     """
     transcript = result.transcript
     rounds = sorted(number for number in transcript.notes if number <= result.best_round)
     opened = [
         note for number in reversed(rounds) for note in reversed(transcript.opened(number)) if note.table == table
     ]
+    # The newest sum with rows comes first; the others only count holders.
     with_rows = next((place for place, note in enumerate(opened) if note.total), None)
     opened = [] if with_rows is None else [opened[with_rows], *opened[:with_rows], *opened[with_rows + 1 :]]
     parties = tuple(client_party(client.name) for client in result.graph.clients)
     all_names = np.array(result.row_names[table], dtype=object)
+    # Without identifiers the server knows positions of a sum, and names only of the colluder's leaked rows.
     names = all_names.copy() if threat_model.identifiers else np.full(len(all_names), None, dtype=object)
     row_of = {name: row for row, name in enumerate(all_names)}
     parts = []
@@ -408,6 +473,7 @@ def _secure_table(
             ids, vocabulary = graph.relation_ids[np.unique(graph.train[touching, 1])], result.graph.relations
         leaked = np.sort(np.array([row_of[vocabulary[number]] for number in ids], dtype=np.int64))
         names[leaked] = all_names[leaked]
+        # The colluder's input is known for the attacked round only.
         if opened and opened[0].round == result.best_round:
             whole = result.inputs[table].get(parties[place])
             own_input = None if whole is None else whole[torch.from_numpy(leaked)]
@@ -430,9 +496,10 @@ def _secure_table(
 
 
 def _auxiliary(result: KgeResult, index: int, share: float, seed: int) -> np.ndarray:
-    """Names of a random share of a client's distinct training triples, at least one, object `[a, 3]`."""
+    """Draw names of a random share of a client's distinct training triples, at least one, object `[a, 3]`."""
     client = result.graph.clients[index]
     train = np.unique(client.train, axis=0)
+    # Sort by global IDs, so that the draw does not depend on local numbering.
     train = train[np.lexsort(client.to_global(train).T[::-1])]
     count = max(1, int(share * len(train) + 1e-9))
     return named_triples(
@@ -441,23 +508,28 @@ def _auxiliary(result: KgeResult, index: int, share: float, seed: int) -> np.nda
 
 
 def _leaked_entities(graph: ClientGraph, place: int, leak: float, seed: int) -> np.ndarray:
-    """The local ids of the colluder's leaked entities, ascending."""
+    """Draw the local IDs of the colluder's leaked entities, ascending."""
     count = graph.num_trained_entities
+    # One permutation per client: a smaller leak is a prefix, so a subset, of a larger one.
     order = generator(seed, "leaked entities", place).permutation(count)
-    return np.sort(order[: max(1, int(leak * count + 1e-9))])  # 0.29 * 100 is 28.999...
+    # The small term fixes products such as 0.29 * 100 = 28.999...
+    return np.sort(order[: max(1, int(leak * count + 1e-9))])
 
 
 def _pooled_knowledge(result: KgeResult, names: Sequence[str], leak: float, seed: int) -> ColluderKnowledge:
-    """Pool what the clients of these names hand over."""
+    """Pool the knowledge of the clients with these names."""
     places = {client.name: place for place, client in enumerate(result.graph.clients)}
     return pool([_colluder_knowledge(result, places[name], leak, seed) for name in names])
 
 
 def pool(parts: Sequence[ColluderKnowledge]) -> ColluderKnowledge:
-    """Pool the knowledge of several colluders: their triples; each entity's row as the mean of theirs, each relation's as the one
-    with most triples of it has it, since relations that stay at home have no common mean.
+    """Pool the knowledge of several colluders.
 
-    The first ones of entities and relations are those of the first colluder, in its order.
+    An entity's row is the mean of the colluders' rows. A relation's row is that of the colluder with the most triples of it,
+    since relations that are not shared have no common mean.
+
+    Args:
+        parts: knowledge of each colluder. The entities and relations of the first one come first, in its order.
     """
     if len(parts) == 1:
         return parts[0]
@@ -476,10 +548,12 @@ def pool(parts: Sequence[ColluderKnowledge]) -> ColluderKnowledge:
         shared[own_rows] += part.shared_entities
         num_holders[own_rows] += 1
         counts = np.bincount(part.triples[:, 1], minlength=len(own_kinds))
+        # A relation's row comes from the colluder that trained most on it.
         more = counts > most[own_kinds]
         acting[torch.from_numpy(own_kinds[more])] = part.relations[torch.from_numpy(more)]
         most[own_kinds[more]] = counts[more]
-        at = np.append(own_rows.numpy(), -1)  # an end that was not leaked stays so
+        # Index -1, an end that did not leak, stays -1.
+        at = np.append(own_rows.numpy(), -1)
         triples.append(
             np.stack([at[part.triples[:, 0]], own_kinds[part.triples[:, 1]], at[part.triples[:, 2]]], axis=1)
         )
@@ -496,6 +570,7 @@ def _colluder_knowledge(result: KgeResult, place: int, leak: float, seed: int) -
     position[leaked] = np.arange(len(leaked))
     ends = position[graph.train[:, [0, 2]]]
     touching = (ends >= 0).any(axis=1)
+    # The colluder knows the relations of triples that touch a leaked entity (fedr.txt 3.1).
     relations, relation_position = np.unique(graph.train[touching, 1], return_inverse=True)
     trained, shared = result.trained[place], result.tables[place]
     entity_names, relation_names = (

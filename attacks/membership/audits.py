@@ -1,9 +1,9 @@
-"""Membership audits: which triples a client's models are asked about, what the models say of them, and shadow federations.
+"""Membership audits: the triples to test in a client's models, the models' scores of them, and shadow federations.
 
-Audited triples are members (trained on, or trained on and then forgotten) and controls: triples of the same relation and of like
-degree that no client ever trained on (`fkgsec.attacks.membership.controls`). Attacks are those of
-`fkgsec.attacks.membership.statistics`; their adversary holds a client's model, knows how it was trained and has similar data,
-of which it trains shadow federations.
+Audited triples are members (trained on, or trained on and then forgotten) and controls: triples of the same relation and of
+similar degree that no client ever trained on (`fkgsec.attacks.membership.controls`). The attacks are those of
+`fkgsec.attacks.membership.statistics`. Their adversary has a client's model, knows how it was trained, and has similar data, on
+which it trains shadow federations.
 
 Legend: `n` forgotten triples, `m` of them with a control, `c` controls.
 """
@@ -55,35 +55,45 @@ class ClientModel(NamedTuple):
         return self.tables.entities, self.tables.relations
 
     def scores(self, triples: np.ndarray) -> np.ndarray:
-        """float64 `[n]`, see `fkgsec.attacks.membership.statistics.triple_scores`."""
+        """Score triples in the rows' IDs, float64 `[n]`, see `fkgsec.attacks.membership.statistics.triple_scores`."""
         return triple_scores(self.model, *self.rows, triples)
 
 
 def client_models(result: KgeResult, place: int) -> dict[str, ClientModel]:
-    """The models that a client is left with: "global", its rows of the federation's; "local", the one it keeps to itself or,
-    where the recipe has none, its rows as they were before the last broadcast."""
+    """Return a client's final models.
+
+    Args:
+        result: finished run.
+        place: index of the client.
+
+    Returns:
+        "global": its rows of the federation's model. "local": its private model, or its rows before the last broadcast if the
+        recipe has no private model. Without shared tables there is only one of the two.
+    """
     recipe = RECIPES[result.options.algorithm]
     shared = ClientModel(*result.predictor("tables", place))
     if not recipe.shared:
         return {"local" if not recipe.pooled else "global": shared}
+    # What the client keeps to itself: its private model, or its rows before the last broadcast.
     kind = "private" if result.private else "trained"
     return {"local": ClientModel(*result.predictor(kind, place)), "global": shared}
 
 
 @dataclass(frozen=True, eq=False)
 class Audited:
-    """The triples that one client's models are asked about, in its local ids.
+    """The triples that are tested in one client's models, in its local IDs.
 
     Attributes:
-        place: of the client in the graph. asked: whether it asked for forgetting.
-        forget: int64 `[n, 3]`, all of them.
-        members, controls: int64 `[m, 3]`, `[c, 3]`: forgotten triples that nobody trains on any more and that have a matched
-            control, and these controls (`fkgsec.attacks.membership.controls`, "held_out").
+        place: index of the client in the graph.
+        asked: True if the client requested forgetting.
+        forget: all forgotten triples, int64 `[n, 3]`.
+        members, controls: forgotten triples that nobody trains on any more and that have a matched control, int64 `[m, 3]`, and
+            these controls, int64 `[c, 3]` (`fkgsec.attacks.membership.controls`, "held_out").
         reason: why there is no membership attack.
-        unmatched: int64 `[u, 3]`, forgotten triples that nobody trains on any more and that have no control; where asked for.
-        weights: float64 `[c]`, how many forgotten triples each control stands for; None: one each.
-        others: int64 `[o, 3]`, never-seen triples that match no forgotten one; where asked for. What holds each triple against
-            itself takes these as controls, too: they show what a training shifts in all triples.
+        unmatched: forgotten triples that nobody trains on any more and that have no control, int64 `[u, 3]`, if requested.
+        weights: number of forgotten triples that each control represents, float64 `[c]`; None: one each.
+        others: never-seen triples that match no forgotten one, int64 `[o, 3]`, if requested. Tests that compare each triple
+            with itself use these as controls, too: they show how a training run shifts all triples.
     """
 
     place: int
@@ -99,17 +109,17 @@ class Audited:
 
     @property
     def triples(self) -> np.ndarray:
-        """Members, controls, forgotten triples without a control, other never-seen ones, int64 `[m + c + u + o, 3]`."""
+        """Members, controls, forgotten triples without a control, and other never-seen triples, int64 `[m + c + u + o, 3]`."""
         return np.concatenate([self.members, self.controls, self.unmatched, self.others])
 
     @property
     def compared(self) -> int:
-        """Number of members and controls, which come first in `triples`: m + c."""
+        """Number of members and controls, m + c, which come first in `triples`."""
         return len(self.members) + len(self.controls)
 
     @property
     def forgotten(self) -> np.ndarray:
-        """Members and controls that are forgotten ones, bool `[m + c]`."""
+        """Which of members and controls are forgotten triples, bool `[m + c]`."""
         return np.arange(self.compared) < len(self.members)
 
     @property
@@ -125,7 +135,7 @@ class Audited:
 
     @property
     def all_forgotten(self) -> np.ndarray:
-        """Those of `triples` that are forgotten ones, bool `[m + c + u + o]`."""
+        """Which of `triples` are forgotten triples, bool `[m + c + u + o]`."""
         rest = np.arange(len(self.unmatched) + len(self.others)) < len(self.unmatched)
         return np.concatenate([self.forgotten, rest])
 
@@ -139,22 +149,27 @@ def audited_triples(
     pools: Mapping[str, np.ndarray] | None = None,
     unmatched: bool = False,
 ) -> list[Audited]:
-    """Choose the triples that each client is asked about.
+    """Choose the triples to test in each client's models.
 
     Args:
-        graph: as the raw run was trained. retained: the same without the forgotten triples. forget: by client, local ids.
+        graph: data that the attacked run trained on.
+        retained: the same data without the forgotten triples.
+        forget: forgotten triples by client, in local IDs.
         seed: draws the controls.
-        pools: by client, local ids: what controls are drawn from; None: each client's test triples.
-        unmatched: whether all triples are audited, too: forgotten ones without a control, and never-seen ones that match none.
-            Then a control may stand for several forgotten triples, by its weight.
+        pools: triples from which controls are drawn, by client, in local IDs; None: each client's test triples.
+        unmatched: True to audit all triples: forgotten ones without a control and never-seen ones without a match, too. A
+            control may then represent several forgotten triples, by its weight.
+
+    Returns:
+        One audit per client, in the order of `graph`. Clients without a request have the requesting clients' triples that they
+        can express and do not train on.
     """
     requesting: dict[str, Audited] = {}
     for place, client in enumerate(graph.clients):
         if client.name not in forget:
             continue
         triples = np.asarray(forget[client.name], dtype=np.int64)
-        retained_elsewhere = [other.to_global(other.train) for other in retained.clients if other.name != client.name]
-        elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *retained_elsewhere]))
+        elsewhere = trained_elsewhere(retained, client)
         members = controls = np.empty((0, 3), dtype=np.int64)
         reason, weights = None, None
         try:
@@ -166,14 +181,17 @@ def audited_triples(
                 pool=None if pools is None else pools.get(client.name, triples[:0]),
                 replacement=unmatched,
             )
+            # A triple that another client still trains on cannot be forgotten, and is no member.
             gone = ~contains(elsewhere, triples[matched.rows])
             members, controls = triples[matched.rows][gone], matched.triples[gone]
             if unmatched:
                 controls, counts = np.unique(controls, axis=0, return_counts=True)
                 weights = counts.astype(np.float64)
-        except DataError as error:  # no control is like these triples; the other figures need none
+        # No control matches these triples; figures that need no controls are still measured.
+        except DataError as error:
             reason = str(error)
         rest = triples[~contains(members, triples) & ~contains(elsewhere, triples)] if unmatched else triples[:0]
+        # Controls for tests per triple: never trained on by anybody, and not matched.
         never_seen = triples[:0]
         if unmatched:
             never_seen = np.unique(client.test if pools is None else pools.get(client.name, triples[:0]), axis=0)
@@ -211,7 +229,7 @@ def audited_triples(
 
 
 def _weights_of(graph: FederatedGraph, controls: np.ndarray, requested: Iterable[Audited]) -> np.ndarray:
-    """Add up the weights that controls `[c, 3]`, in global ids, have in the audits of the clients that asked."""
+    """Add up the weights of controls `[c, 3]`, in global IDs, over the audits of the requesting clients."""
     weights: dict[tuple[int, ...], float] = {}
     for audit in requested:
         triples = graph.clients[audit.place].to_global(audit.controls)
@@ -221,6 +239,7 @@ def _weights_of(graph: FederatedGraph, controls: np.ndarray, requested: Iterable
 
 
 def _enough(audit: Audited) -> Audited:
+    """Add a reason if there are fewer than two members or controls."""
     if audit.reason is None and min(len(audit.members), len(audit.controls)) < 2:
         got = f"{len(audit.members)} forgotten triples with {len(audit.controls)} controls; it takes 2 of each"
         return replace(audit, reason=got)
@@ -228,7 +247,16 @@ def _enough(audit: Audited) -> Audited:
 
 
 def to_local(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> np.ndarray:
-    """Those of the triples `[n, 3]` in global ids that the client can express, in its local ids, int64 `[k, 3]`."""
+    """Convert triples to a client's local IDs, and drop those that it cannot express.
+
+    Args:
+        graph: data of the federation.
+        client: one of its clients.
+        triples: int `[n, 3]`, in global IDs.
+
+    Returns:
+        int64 `[k, 3]`, in the same order.
+    """
     entity, relation = np.full(len(graph.entities), -1), np.full(len(graph.relations), -1)
     entity[client.entity_ids] = np.arange(client.num_entities)
     relation[client.relation_ids] = np.arange(client.num_relations)
@@ -236,21 +264,54 @@ def to_local(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) ->
     return local[(local >= 0).all(axis=1)]
 
 
+def trained_elsewhere(graph: FederatedGraph, client: ClientGraph) -> np.ndarray:
+    """Return the triples that other clients train on and the client can express, in its local IDs, int64 `[k, 3]`.
+
+    Args:
+        graph: data of the federation.
+        client: one of its clients.
+    """
+    others = [other.to_global(other.train) for other in graph.clients if other.name != client.name]
+    return to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *others]))
+
+
 def named_triples(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> np.ndarray:
-    """Local triples `[q, 3]` of a client as names, object `[q, 3]`."""
+    """Convert a client's local triples to names.
+
+    Args:
+        graph: data of the federation.
+        client: one of its clients.
+        triples: int `[q, 3]`, in local IDs.
+
+    Returns:
+        object `[q, 3]`.
+    """
     entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))
     in_global = client.to_global(triples)
     return np.stack([entities[in_global[:, 0]], relations[in_global[:, 1]], entities[in_global[:, 2]]], axis=1)
 
 
 def contains(triples: np.ndarray, candidates: np.ndarray) -> np.ndarray:
-    """Find the rows of `candidates` `[k, 3]` that stand in `triples` `[n, 3]`, bool `[k]`."""
+    """Test which triples occur among others.
+
+    Args:
+        triples: int `[n, 3]`.
+        candidates: int `[k, 3]`.
+
+    Returns:
+        bool `[k]`, True for candidates in `triples`.
+    """
     codes = np.unique(np.concatenate([triples, candidates]), axis=0, return_inverse=True)[1].reshape(-1)
     return np.isin(codes[len(triples) :], codes[: len(triples)])
 
 
 def known_triples(client: ClientGraph, options: KgeOptions) -> list[KnownTriples]:
-    """Filter of a client's figures: its train, valid and test triples."""
+    """Build the filters for a client's ranking metrics from its train, valid and test triples.
+
+    Args:
+        client: client to evaluate.
+        options: options of the run, which name the sides to rank.
+    """
     return [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
 
 
@@ -261,9 +322,9 @@ class Shadow(NamedTuple):
     """A shadow federation.
 
     Attributes:
-        member: by client's place, bool `[m + c]`: which of its audited triples somebody trained on.
-        trained: scores of these triples by (place, model), float64 `[m + c]`.
-        unlearned: the same after the shadow forgot what it was trained on; empty where that was not asked.
+        member: by client index, bool `[m + c]`: which of its audited triples some client trained on.
+        trained: scores of these triples by (client index, model), float64 `[m + c]`.
+        unlearned: the same after the shadow has forgotten its half; empty without unlearning.
     """
 
     member: dict[int, np.ndarray]
@@ -281,31 +342,39 @@ def train_shadow(
     unlearn: Callable[[KgeResult, Forget], KgeResult] | None = None,
     train: Callable[[FederatedGraph, KgeOptions], KgeResult] = run_federation,
 ) -> Shadow:
-    """Train a federation on the retained triples and half of the audited ones; then let it forget that half.
+    """Train a federation on the retained triples and half of the audited ones, then let it forget that half.
 
-    Shadows 2 k and 2 k + 1 take complementary halves, so that an even number of them has every triple in as often as out. Half of
-    the controls is trained on too: what a model gives a trained control is what it would have given this triple.
+    Shadows 2 k and 2 k + 1 take complementary halves, so that an even number of them has every triple in as often as out. Half
+    of the controls is trained on, too: the score of a trained control shows what a trained member would get.
 
     Args:
-        number: which shadow. seed: the shadows differ from the attacked run and from each other in it.
-        unlearn: how the attacked model forgot; None leaves `Shadow.unlearned` empty.
-        train: how federations are trained where there is a defense.
+        graph: data that the attacked run trained on.
+        retained: the same data without the forgotten triples.
+        audits: audited triples of all clients.
+        options: options of the attacked run.
+        number: index of the shadow federation.
+        seed: seed from which each shadow federation derives a different training seed.
+        unlearn: unlearning method of the attacked model; None leaves `Shadow.unlearned` empty.
+        train: trains a federation, for runs with a defense.
 
-    Source: Carlini et al. 2022 (halves), Hayes et al. 2024 (U-LiRA: "in" means trained on and then unlearnt).
+    Source: Carlini et al. 2022 (halves), Hayes et al. 2024 (U-LiRA: "in" means trained on and then unlearned).
     """
     clients, chosen = list(retained.clients), {}
     for audit in audits:
         if not audit.asked:
             continue
+        # Both shadows of a pair share one order and take its even or odd half.
         halved = audit.triples[: len(audit.triples) - len(audit.others)]
         order = generator(seed, "shadow", number // 2, audit.name).permutation(len(halved))
         chosen[audit.name] = halved[(order % 2 == 0) == (number % 2 == 0)]
         client = retained.clients[audit.place]
         clients[audit.place] = replace_train(client, np.concatenate([client.train, chosen[audit.name]]))
     shadow_graph = replace(retained, clients=tuple(clients))
+    # Shadows differ from the attacked run in seed and data, as another training run would.
     own_seed = int(generator(seed, "shadow seed", number).integers(2**31))
     result = train(shadow_graph, msgspec.structs.replace(options, seed=own_seed))
     requested = [graph.clients[audit.place].to_global(chosen[audit.name]) for audit in audits if audit.asked]
+    # A client without a request can express triples that a requesting client trained on; they count as members there.
     inside = np.concatenate(requested)
     member = {audit.place: contains(inside, graph.clients[audit.place].to_global(audit.triples)) for audit in audits}
     after = unlearn(result, {name: part for name, part in chosen.items() if len(part)}) if unlearn else None
@@ -323,7 +392,7 @@ def train_shadow(
 
 
 def replace_train(client: ClientGraph, train: np.ndarray) -> ClientGraph:
-    """The same client with another train split."""
+    """Return the client with another train split, int64 `[n, 3]` in its local IDs."""
     return ClientGraph(client.name, client.entity_ids, client.relation_ids, train, client.valid, client.test)
 
 
@@ -336,8 +405,20 @@ Statistics = dict[Attack, dict[str, np.ndarray]]
 def attack_statistics(
     models: Mapping[str, ClientModel], audit: Audited, name: str, shadows: Sequence[Shadow], temperature: float
 ) -> Statistics:
-    """Score each member and control by each attack, float64 `[m + c]`, larger where it looks trained on."""
+    """Score each member and control by each attack, float64 `[m + c]`, larger where it looks trained on.
+
+    Args:
+        models: models to attack by role, such as unlearned and retrained.
+        audit: audited triples of one client.
+        name: name of the model in the shadow federations, "local" or "global".
+        shadows: shadow federations; empty: only attacks without shadows.
+        temperature: alpha of the self-adversarial weights in the loss.
+
+    Returns:
+        Scores by attack and role.
+    """
     triples, key = audit.triples[: audit.compared], (audit.place, name)
+    # "loss" needs no shadow federation.
     statistics: Statistics = {
         "loss": {
             role: loss_threshold(
@@ -368,12 +449,18 @@ def attack_statistics(
 def pooled_statistics(
     graph: FederatedGraph, parts: Sequence[tuple[Audited, Statistics]]
 ) -> tuple[Statistics, np.ndarray, np.ndarray]:
-    """Return several clients as one, which triples are members, and the weights of all.
+    """Pool the scores of several clients.
 
-    Each triple goes by its share of ranks within a client, since scores differ between models, and by the mean of these over the
-    clients that can express it. So it counts once however many clients speak of it: what they say is not independent.
+    Scores differ between models, so each triple has its normalized rank within a client. A triple of several clients counts
+    once, with the mean over these clients, since their models are dependent: two clients that both express 40 of 60 triples
+    give 60 observations, not 100.
 
-    Two clients that can both express 40 of 60 triples give 60 observations, not 100.
+    Args:
+        graph: data of the federation.
+        parts: audit and scores of each client.
+
+    Returns:
+        Pooled scores, which triples are forgotten, and the weights.
     """
     triples = [graph.clients[audit.place].to_global(audit.triples[: audit.compared]) for audit, _ in parts]
     first, which = distinct_triples(np.concatenate(triples))
@@ -397,13 +484,29 @@ def pooled_statistics(
 
 
 def distinct_triples(triples: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The first row of each distinct triple of `[k, 3]`, int64 `[d]`, ascending; and for each row the place of its triple among
-    these, int64 `[k]`."""
+    """Find the distinct triples.
+
+    Args:
+        triples: int `[k, 3]`.
+
+    Returns:
+        First row of each distinct triple, int64 `[d]`, ascending, and for each row the index of its triple among these, int64
+        `[k]`.
+    """
     _, first, which = np.unique(triples, axis=0, return_index=True, return_inverse=True)
+    # Keep the order of first occurrence, so that members precede controls.
     order = np.argsort(first)
     return first[order], np.argsort(order)[which.reshape(-1)]
 
 
 def mean_by(which: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Mean of the values `[k]` of each group, float64 `[d]`."""
+    """Average values by group.
+
+    Args:
+        which: group of each value, int `[k]`.
+        values: float `[k]`.
+
+    Returns:
+        float64 `[d]`.
+    """
     return np.bincount(which, weights=values) / np.bincount(which)

@@ -1,11 +1,11 @@
-"""Figures of a membership attack from what each way says of candidates, and the table of these for ROC curves and risks.
+"""Figures of a membership attack from its scores of candidates, and the table of these scores for ROC curves and risks.
 
     group = Group("hospital-1", triples, member, {"global, score": values}, {"names": guesses})
     figures = group_figures(truth, group)
     truth.scores.append(item_table(truth, group, figures))
 
-All victims together: each triple goes by its share of ranks within a client, since scores differ between models, and by the mean
-of these over the clients that were asked about it, so that it counts once.
+For all victims together, each triple has its normalized rank within a client, since scores differ between models. A triple of
+several clients counts once, with the mean over these clients.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, critical_value, exact
 from fkgsec.randomness import generator
 
-ITEM = "membership"  # of a row of the scores
+# Kind of item in the table of scores.
+ITEM = "membership"
 SHARED, GLOBAL = "_shared", "global"
 TPR = {max_fpr: f"tpr@{max_fpr:g}" for max_fpr in MAX_FPR}
 METRICS = {
@@ -41,16 +42,19 @@ OF_SHARED = {f"{name}{SHARED}": f"{METRICS[name]}, in the federation's model alo
 
 
 Parts = tuple[np.ndarray, np.ndarray]
-"""Scores of members `[m]`, and of controls `[c]`."""
+"""Scores of members, float `[m]`, and of controls, float `[c]`."""
 
 
 class Group(NamedTuple):
     """Candidates of one victim, or of all.
 
     Attributes:
-        triples: int64 `[n, 3]`, global ids. member: bool `[n]`.
-        ways, guesses: by name, float64 `[n]`, larger for those that are taken for members. remark: on the controls.
-        num_attacked: victims in it.
+        victim: client name, or `ALL`.
+        triples: int64 `[n, 3]`, in global IDs.
+        member: which were trained on, bool `[n]`.
+        ways, guesses: scores by inference method and by baseline, float64 `[n]`, larger for likelier members.
+        remark: note on the controls.
+        num_attacked: number of victims in it.
     """
 
     victim: str
@@ -62,7 +66,7 @@ class Group(NamedTuple):
     num_attacked: int = 1
 
     def parts(self, values: np.ndarray) -> Parts:
-        """Values `[n]` of members, then those of controls."""
+        """Split values `[n]` into those of members and those of controls."""
         return values[self.member], values[~self.member]
 
     @property
@@ -72,10 +76,16 @@ class Group(NamedTuple):
 
 
 def together(groups: Sequence[Group]) -> Group:
-    """Several victims as one, by the ways that all of them were asked in."""
+    """Pool several victims, by the inference methods that all of them have.
+
+    Args:
+        groups: candidates of each victim.
+    """
+    # A triple of several clients is one observation.
     first, which = distinct_triples(np.concatenate([group.triples for group in groups]))
 
     def pooled(name: str) -> dict[str, np.ndarray]:
+        """Average the normalized ranks of each triple over clients."""
         parts = [getattr(group, name) for group in groups]
         return {
             way: mean_by(which, np.concatenate([rankdata(part[way]) / len(part[way]) for part in parts]))
@@ -91,9 +101,17 @@ def together(groups: Sequence[Group]) -> Group:
 
 
 def group_figures(truth: Truth, group: Group) -> list[Figure]:
-    """Measure all metrics by each way and by the strongest; where models are held, of the federation's model alone, too."""
+    """Measure all metrics by each inference method and by the strongest.
+
+    Under threat models with final models, also measure the federation's model alone.
+
+    Args:
+        truth: evaluator's knowledge.
+        group: candidates of one victim, or of all.
+    """
     figures = [figure for metric in METRICS for figure in _figures(truth, group, metric, metric)]
     if truth.threat_model.models:
+        # The federation's model is what is released; clients keep their private ones.
         shared = {way: values for way, values in group.ways.items() if way.startswith(f"{GLOBAL}, ")}
         for metric in OF_SHARED:
             figures += _figures(truth, group._replace(ways=shared), metric, metric.removesuffix(SHARED))
@@ -101,7 +119,7 @@ def group_figures(truth: Truth, group: Group) -> list[Figure]:
 
 
 def _figures(truth: Truth, group: Group, metric: str, name: str) -> list[Figure]:
-    """Figures of a metric that is measured as `name` is."""
+    """Compute the figures of a metric that is measured like the metric `name`."""
     n, c = len(group.member), int((~group.member).sum())
     details: dict[str, Any] = {
         "attainable": 1.0, "counts": {"members": n - c, "controls": c}, "num_attacked": group.num_attacked,
@@ -132,17 +150,24 @@ def score_figures(
     n: int,
     **details: Any,
 ) -> list[Figure]:
-    """AUC by each way and by the strongest, or TPR where at most `max_fpr` of the controls are taken for members.
+    """Measure AUC, or TPR at a false-positive rate, by each inference method and by the strongest.
 
     Args:
-        ways, guesses: scores by name. ends: int64 `[m + c, 2]`, heads and tails.
-        n: items that baselines rest on.
+        truth: evaluator's knowledge.
+        metric: name of the metric.
+        victim: client name, or `ALL`.
+        ways, guesses: scores of members and of controls, by inference method and by baseline.
+        ends: heads and tails of members, then of controls, int64 `[m + c, 2]`.
+        max_fpr: largest false-positive rate; None: AUC.
+        n: number of items behind the baselines.
+        details: further fields of `Figure`.
     """
     if max_fpr is None:
         measures: dict[str, Measure] = {way: partial(dyadic_auc, *parts, ends) for way, parts in ways.items()}
         values = {"chance": 0.5} | {key: float(placements(*parts).members.mean()) for key, parts in guesses.items()}
     else:
         measures = {way: partial(dyadic_tpr, *parts, ends, max_fpr) for way, parts in ways.items()}
+        # Guessing at random finds the share max_fpr of the members.
         shares = {key: tpr_at_fpr(*parts, max_fpr, "remembered").tpr for key, parts in guesses.items()}
         values = {"chance": max_fpr} | {key: share.value for key, share in shares.items() if share is not None}
     baselines = {key: exact(value, n) for key, value in values.items()}
@@ -160,16 +185,24 @@ def _advantage(seed: int, group: Group, way: str, compared: int = 1) -> Estimate
 
 
 def item_table(truth: Truth, group: Group, figures: Sequence[Figure]) -> pd.DataFrame:
-    """A row for each candidate of a group: its names, whether it was trained on, and what its risk is.
+    """Tabulate each candidate of a group: its names, whether it was trained on, and its risk.
 
-    Returns: columns `item`, `victim`, `head`, `relation`, `tail`, `trained`; `by`, the strongest way by AUC; `statistic`, what it
-    says; `false_alarms`, the share of controls that it takes for a member before, or with, this triple: the smallest
-    false-alarm rate at which the triple is found.
+    Args:
+        truth: evaluator's knowledge.
+        group: candidates of one victim, or of all.
+        figures: figures of the group.
+
+    Returns:
+        Columns `item`, `victim`, `head`, `relation`, `tail`, `trained`; `by`, the strongest method by AUC; `statistic`, its
+        score;
+        `false_alarms`, the share of controls with at least this score: the smallest false-positive rate at which the triple is
+            found.
     """
     aucs = [figure for figure in figures if figure.metric == "auc" and figure.variant in group.ways]
     by = max(aucs, key=lambda figure: figure.estimate.value).variant
     values = group.ways[by]
     controls = np.sort(values[~group.member])
+    # False-positive rate of the threshold at each triple's own score.
     alarms = 1 - np.searchsorted(controls, values, side="left") / len(controls)
     graph = truth.graph
     entities, relations = (np.array(names, dtype=object) for names in (graph.entities, graph.relations))

@@ -1,23 +1,23 @@
-"""The membership attack: which training triples can be told from never-seen ones, and by whom?
+"""The membership attack: which training triples can be separated from never-seen ones, and by whom.
 
-Threat models: "models" (whoever holds the models that clients are left with), "client" (one that receives broadcasts),
-"server+triples" and "identifiers" (a server that receives uploads, or their sums); see `hold`. Its ways, all of which are
-figures, the strongest with an interval that counts the choice:
+Threat models and required knowledge, see `scoring_models`: "models" (the final models of clients), "client" (the broadcasts
+that a client receives), "server+triples" and "identifiers" (uploads to a server, or their sums). Inference methods; each gives
+a figure, and the interval of the strongest accounts for the choice:
 
-- `score`, `loss`, `rank` take nothing but the rows.
-- `calibrated`, `lira`, `lira-linear`, `rmia` take shadow federations, too (`shadows`, an even number from 4 on), trained by the
-  same loop and under the same defense on what `shadow_knowledge` names (`fkgsec.attacks.membership.candidates`), of which the
-  adversary keeps what it would have seen. The name of the knowledge stands behind the way.
+- `score`, `loss`, `rank` use only the rows.
+- `calibrated`, `lira`, `lira-linear`, `rmia` also use shadow federations (`shadows`, an even number of at least 4). The same
+  loop trains them under the same defense, on data by `shadow_knowledge` (`fkgsec.attacks.membership.candidates`). The adversary
+  uses only what it would have seen of them. The name of the method ends in the name of the knowledge.
 
-Members are random training triples of each client, at most half of them, beside triples of the same relation and of like degrees
-that nobody ever trained on (`fkgsec.attacks.membership.candidates`): only triples that the adversary has rows of; a client is
-asked of those whose pair none of its own links, a server of those that it was not told. Baselines, of which the best is shown:
-chance, and `names` and `degrees` in the triples that the adversary has without any message: a colluder's, those that a server
-was told, or, with shadow federations, what these train on beside the candidates. A remark says where the victim's other
-triples, which the adversary lacks, tell members from controls.
+Members are random training triples of each client, at most half of them. Controls are triples of the same relation and of
+similar degrees that nobody ever trained on (`fkgsec.attacks.membership.candidates`). Only triples with rows that the adversary
+has are used. A client classifies triples whose pair none of its own triples links; a server those that it does not already
+know. The baseline is the best of chance, and of `names` and `degrees` in the triples that the adversary has without any
+message: a colluder's, a server's auxiliary triples, or those that shadow federations train on beside the candidates. A remark
+states where the victim's other triples, which the adversary lacks, separate members from controls.
 
-`auc_shared`, `tpr@..._shared`: under "models" of the federation's model alone, which is what is released; a client's own one was
-trained on its data after the last message that a defense is for.
+`auc_shared`, `tpr@..._shared`: under "models", of the federation's model alone, which is what is released. A client's private
+model was trained on its data after the last message that a defense protects.
 
 Source: Yeom et al. 2018 (loss), Carlini et al. 2022 (lira), Watson et al. 2022 (calibrated), Zarifzadeh et al. 2024 (rmia); see
 `fkgsec.attacks.membership.statistics`.
@@ -62,23 +62,25 @@ from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.kge.models import KgeModel
 
 TOO_FEW = "too few training triples with matched never-seen ones"
-UNFAIR = 4  # standard errors of an AUC of .5
+# Deviation of an AUC from .5, in standard errors, from which on controls are called unfair.
+UNFAIR = 4
 
 Signals: TypeAlias = Mapping[str, np.ndarray]
-"""What rows say of triples, float64 `[n]` each: "score", "log_probability", "log_rank" and, where asked for, "loss"; see
+"""Statistics of triples, float64 `[n]` each: "score", "log_probability", "log_rank" and, if requested, "loss"; see
 `fkgsec.attacks.membership.statistics`."""
 
 
 @dataclass(frozen=True)
 class _Acting(KgeModel):
-    """A model whose relation rows are the vectors in which relations act."""
+    """A model whose relation rows are already the vectors by which relations act."""
 
     def relation_vectors(self, relations: Tensor) -> Tensor:
+        """Return the rows unchanged."""
         return relations
 
 
-class Held(NamedTuple):
-    """Rows with their names, entities `[., W]` and relations `[., V]`."""
+class NamedRows(NamedTuple):
+    """A scoring function and rows with their names, entities `[., W]` and relations `[., V]`."""
 
     model: KgeModel
     entities: Tensor
@@ -87,7 +89,12 @@ class Held(NamedTuple):
     relation_names: np.ndarray
 
     def signals(self, triples: np.ndarray, temperature: float | None = None) -> Signals:
-        """Score triples of names, object `[n, 3]`, NaN where a row is missing. temperature: of the loss; None leaves it out."""
+        """Score triples of names, NaN where a row is missing.
+
+        Args:
+            triples: object `[n, 3]`.
+            temperature: alpha of the self-adversarial weights in the loss; None leaves the loss out.
+        """
         numbers = [
             {name: row for row, name in enumerate(names) if name is not None}
             for names in (self.entity_names, self.relation_names)
@@ -108,36 +115,42 @@ class Held(NamedTuple):
         return whole
 
 
-def hold(view: KgeView, victim: VictimView) -> dict[str, Held]:
-    """Scoring functions with rows, by name, that the adversary can ask about a victim's triples.
+def scoring_models(view: KgeView, victim: VictimView) -> dict[str, NamedRows]:
+    """Return the scoring functions with rows that the adversary can apply to a victim's triples, by name.
 
-    - "models": the models that a client is left with: its own ("local") and the federation's ("global").
+    - "models": the client's final models, its private one ("local") and the federation's ("global").
     - "client": the entity rows of the last broadcast and the client's own relation rows ("broadcast").
     - "identifiers", "server+triples": a victim's uploaded entity rows by their names ("upload"), or those that the adversary
-      attributes to it of a sum ("sum"). Relations act as the colluder's do, or as vectors fitted to the triples that the server
-      has of the victim.
+      attributes to it in a sum ("sum"). Relation vectors are the colluder's, or are fitted to the server's auxiliary triples of
+      the victim.
+
+    Args:
+        view: the adversary's knowledge.
+        victim: one of its victims.
 
     Raises:
-        NotAttacked: it has none.
+        NotAttacked: there is none.
     """
     if view.threat_model.models:
         names = victim.vocabulary["entities"], victim.vocabulary["relations"]
         return {
-            name: Held(model, tables.entities, tables.relations, *names)
+            name: NamedRows(model, tables.entities, tables.relations, *names)
             for name, (model, tables) in victim.models.items()
         }
     colluder = view.colluder
     if not view.threat_model.server:
+        # A lone client has the last broadcast's entity rows and its own relation rows.
         colluder = view.accomplice
         return {
-            "broadcast": Held(
+            "broadcast": NamedRows(
                 view.model, colluder.shared_entities, colluder.relations, colluder.entity_names, colluder.relation_names
             )
         }
     rows, names, _ = victim.named_entities()
+    # A server reads the victim's rows by name, individually or as attributed in a sum.
     name = "sum" if "entities" in victim.claims else "upload"
     if colluder is not None:
-        return {name: Held(view.model, rows, colluder.relations, names, colluder.relation_names)}
+        return {name: NamedRows(view.model, rows, colluder.relations, names, colluder.relation_names)}
     row_of = {entity: row for row, entity in enumerate(names) if entity is not None}
     auxiliary = [] if victim.auxiliary is None else victim.auxiliary
     readable = [triple for triple in auxiliary if triple[0] in row_of and triple[2] in row_of]
@@ -147,25 +160,36 @@ def hold(view: KgeView, victim: VictimView) -> dict[str, Held]:
     kinds = np.array([relations.index(triple[1]) for triple in readable])
     heads, tails = (rows[torch.tensor([row_of[triple[end]] for triple in readable])] for end in (0, 2))
     vectors = fit_relations(view.model, heads, tails, kinds, len(relations))
+    # The fitted vectors act directly; a model's own rows may have another parametrization.
     acting = _Acting(**{part.name: getattr(view.model, part.name) for part in fields(view.model)})
-    return {name: Held(acting, rows, vectors, names, np.array(relations, dtype=object))}
+    return {name: NamedRows(acting, rows, vectors, names, np.array(relations, dtype=object))}
 
 
-class Told(NamedTuple):
+class Scored(NamedTuple):
     """An adversary's scores of a victim's candidates.
 
     Attributes:
-        known: bool `[k]`, which candidates it can say anything of.
-        ways, guesses: by name, float64 of these, larger for those that are taken for members. Guesses take no message.
+        is_scored: which candidates the adversary can score, bool `[k]`.
+        ways, guesses: scores of these by inference method and by baseline, float64, larger for likelier members. Baselines use
+            no message.
     """
 
-    known: np.ndarray
+    is_scored: np.ndarray
     ways: Mapping[str, np.ndarray]
     guesses: Mapping[str, np.ndarray]
 
 
-def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Told | NotAttacked]:
-    """Score each victim's candidates."""
+def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Scored | NotAttacked]:
+    """Score each victim's candidates.
+
+    Args:
+        view: the adversary's knowledge.
+        laboratory: draws candidates and trains shadow federations.
+        rng: not used; the laboratory draws everything.
+
+    Returns:
+        Scores by victim name, or why the victim cannot be attacked.
+    """
     options, candidates = laboratory.options, laboratory.candidates(view)
     if not (view.threat_model.models or view.threat_model.server):
         check_broadcast(laboratory)
@@ -173,55 +197,62 @@ def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
         laboratory.check_repeatable()
 
     def signals_in(seen: KgeView, victim: VictimView, temperature: float | None = None) -> dict[str, Signals]:
-        models = hold(seen, victim)
+        """Score a victim's candidates with each model in a view."""
+        models = scoring_models(seen, victim)
         if victim.name not in candidates:
             raise NotAttacked(TOO_FEW)
         return {name: model.signals(candidates[victim.name], temperature) for name, model in models.items()}
 
     shadows, data = [], {}
     for number in range(options.shadows if candidates else 0):
+        # Each shadow gives what the same adversary would see of a federation whose members it knows.
         shadow = laboratory.shadow(number, options.shadow_knowledge)
         data = data or shadow.data
         shadows.append((shadow.member, claim_each(shadow.view.victims, partial(signals_in, shadow.view))))
     temperature = laboratory.settings.options(seed=0).sampling_temperature
 
-    def tell(victim: VictimView) -> Told:
+    def score_candidates(victim: VictimView) -> Scored:
+        """Score one victim's candidates by each inference method and baseline."""
         own_signals = signals_in(view, victim, temperature)
         triples = candidates[victim.name]
         auxiliary = set() if victim.auxiliary is None else {tuple(triple) for triple in victim.auxiliary}
-        unknown_triples = np.array([tuple(triple) not in auxiliary for triple in triples], dtype=bool)
+        is_scored = np.array([tuple(triple) not in auxiliary for triple in triples], dtype=bool)
         others: list[dict[str, Signals]] = []
         for _, by_victim in shadows:
             signals = by_victim[victim.name]
             others.append({} if isinstance(signals, NotAttacked) else signals)
         for name in own_signals:
             for signals in (own_signals, *others):
-                unknown_triples &= np.isfinite(signals[name]["score"]) if name in signals else False
-        if unknown_triples.sum() < 4:  # two members and two controls
+                # Every model, the victim's and the shadows', must score a triple; otherwise methods would be compared
+                # on different triples.
+                is_scored &= np.isfinite(signals[name]["score"]) if name in signals else False
+        # At least two members and two controls.
+        if is_scored.sum() < 4:
             raise NotAttacked(f"{TOO_FEW} that the adversary can be asked about")
-        inside = np.array([member[victim.name][unknown_triples] for member, _ in shadows], dtype=bool)
+        inside = np.array([member[victim.name][is_scored] for member, _ in shadows], dtype=bool)
         ways: dict[str, np.ndarray] = {}
         for name in own_signals:
             here, *there = (
-                {kind: values[unknown_triples] for kind, values in signals[name].items()}
+                {kind: values[is_scored] for kind, values in signals[name].items()}
                 for signals in (own_signals, *others)
             )
             for way, values in _ways(here, there, inside, options.shadow_knowledge).items():
                 ways[f"{name}, {way}"] = values
+        # The adversary's triples without any message: shadow data, the colluder's triples, or auxiliary ones.
         knowledge = data.get(victim.name, view.colluder.named_triples if view.colluder else victim.auxiliary)
         guesses = {}
         if knowledge is not None:
-            guesses["names"] = names_scorer(knowledge)(triples[unknown_triples])
-            guesses["degrees"] = degrees_scorer(knowledge)(triples[unknown_triples])
-        return Told(unknown_triples, ways, guesses)
+            guesses["names"] = names_scorer(knowledge)(triples[is_scored])
+            guesses["degrees"] = degrees_scorer(knowledge)(triples[is_scored])
+        return Scored(is_scored, ways, guesses)
 
-    return claim_each(view.victims, tell)
+    return claim_each(view.victims, score_candidates)
 
 
 def _ways(
     own_signals: Signals, shadows: Sequence[Signals], inside: np.ndarray, knowledge: ShadowKnowledge
 ) -> dict[str, np.ndarray]:
-    """Scores of each triple by way, float64 `[n]`; `inside`: bool `[S, n]`."""
+    """Score each triple by each inference method, float64 `[n]`; `inside`: which shadows trained on it, bool `[S, n]`."""
     ways = {
         "score": own_signals["score"],
         "loss": loss_threshold(own_signals["loss"]),
@@ -239,8 +270,13 @@ def _ways(
     }
 
 
-def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure]:
-    """Figures of every victim and of all together; of some that cannot be asked about the reason."""
+def score(claims: Mapping[str, Scored | NotAttacked], truth: Truth) -> list[Figure]:
+    """Compute the figures of every victim and of all together; where nothing could be attacked, the reason.
+
+    Args:
+        claims: scores by victim name.
+        truth: evaluator's knowledge.
+    """
     audits = {audit.name: audit for audit in draw_candidates(truth.graph, truth.seed) if audit.reason is None}
     figures: list[Figure] = []
     groups: list[Group] = []
@@ -258,23 +294,25 @@ def score(claims: Mapping[str, Told | NotAttacked], truth: Truth) -> list[Figure
     return figures
 
 
-def _group(truth: Truth, audit: Audited, answers: Told) -> Group:
-    """Join a victim's scores with the truth, members first. Raises `NotAttacked` for fewer than two of either kind."""
+def _group(truth: Truth, audit: Audited, scored: Scored) -> Group:
+    """Join a victim's scores with the truth, members first. Raises `NotAttacked` for fewer than two members or controls."""
     model = truth.threat_model
     alone = model.colluder and not model.server
-    candidates = asked_candidates(truth.graph, audit, truth.colluders, truth.seed, alone=alone)[answers.known]
+    candidates = asked_candidates(truth.graph, audit, truth.colluders, truth.seed, alone=alone)[scored.is_scored]
     order = np.argsort(candidates)
     member = candidates[order] < len(audit.members)
     m, c = int(member.sum()), int((~member).sum())
     if min(m, c) < 2:
         raise NotAttacked(f"{TOO_FEW} that the adversary can be asked about")
-    client = truth.own(audit.name)
+    client = truth.unshuffled(audit.name)
     triples = audit.triples[candidates[order]]
-    ways, guesses = ({name: values[order] for name, values in part.items()} for part in (answers.ways, answers.guesses))
-    unfair = []  # what tells members from controls although no adversary has it
+    ways, guesses = ({name: values[order] for name, values in part.items()} for part in (scored.ways, scored.guesses))
+    # Knowledge that separates members from controls although no adversary has it.
+    unfair = []
     for name, scorer in data_scorers(client, audit).items():
         values = scorer(triples)
         auc = float(placements(values[member], values[~member]).members.mean())
+        # Mann-Whitney standard error of an AUC under the null.
         if abs(auc - 0.5) > UNFAIR * np.sqrt((m + c + 1) / (12 * m * c)):
             unfair.append(f"{name} {auc:.3f}")
     remark = f"controls are not fair: AUC by the victim's other triples: {', '.join(unfair)}" if unfair else ""

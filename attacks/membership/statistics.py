@@ -1,13 +1,13 @@
-"""Membership inference: what an adversary computes of a model to tell the triples that it was trained on.
+"""Membership inference: statistics of a model that separate the triples it was trained on from others.
 
-Each attack gives every audited triple a number, larger where it looks more like a trained one;
+Each attack returns a number per audited triple, larger where it looks more like a trained one;
 `fkgsec.attacks.membership.figures` joins these with the truth.
 
-Threat model: the adversary has a model (its tables, or what answers a triple with a score) and candidate triples.
-What goes by losses, scores and ranks needs nothing else. `calibrated`, `likelihood_ratio`, `linear_likelihood_ratio` and
-`relative_probability` also need shadow models, so data like the client's and the way it was trained. Against an unlearned
-model, a shadow model that is "in" was trained on the triple *and then unlearned it*, one that is "out" never saw it (U-LiRA,
-Hayes et al. 2024); shadow models that merely trained on it look for a memory that unlearning may have turned into another trace.
+Threat model: the adversary has a model (its tables, or an interface that scores triples) and candidate triples. Attacks by
+loss, score and rank need nothing else. `calibrated`, `likelihood_ratio`, `linear_likelihood_ratio` and `relative_probability`
+also need shadow models, hence data like the client's and the training procedure. Against an unlearned model, a shadow model
+that is "in" was trained on the triple *and then unlearned it*, and one that is "out" never saw it (U-LiRA, Hayes et al. 2024).
+Shadow models that only trained on it look for a memory that unlearning may have turned into another trace.
 
 Legend: `n` audited triples, `S` shadow models, `N` entities.
 """
@@ -33,10 +33,13 @@ Variance = Literal["pooled", "per_triple"]
 
 
 def triple_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray) -> np.ndarray:
-    """The model's score of each triple, float64 `[n]`; larger is more plausible.
+    """Return the model's score of each triple, float64 `[n]`; larger is more plausible.
 
     Args:
-        entities `[N, W]`, relations `[M, V]`: embedding rows. triples: int64 `[n, 3]`, in the ids of these rows.
+        model: scoring function.
+        entities: embedding rows `[N, W]`.
+        relations: embedding rows `[M, V]`.
+        triples: int64 `[n, 3]`, in the IDs of these rows.
     """
     head, relation, tail = torch.tensor(triples).to(entities.device).unbind(1)
     return model.score(entities[head], relations[relation], entities[tail]).double().cpu().numpy()
@@ -51,18 +54,21 @@ def triple_losses(
     temperature: float = 1.0,
     block_bytes: int = SCORE_BLOCK_BYTES,
 ) -> np.ndarray:
-    """The training loss of each triple against every other entity on both sides, float64 `[n]`:
-    `negative_sampling_loss`, mean over the sides.
+    """Return the training loss of each triple against every other entity, mean over both sides, float64 `[n]`.
 
-    Args: as `triple_scores`; temperature: alpha of the self-adversarial weights; block_bytes: bound on scores held at once.
+    Args:
+        model, entities, relations, triples: as in `triple_scores`.
+        temperature: alpha of the self-adversarial weights.
+        block_bytes: bound on the memory of scores.
 
-    Source: fedr.txt B.2. Differs: all entities are negatives, so that nothing is drawn, and true ones stay among them, since
-    the adversary does not know which are.
+    Source: fedr.txt B.2. Differs: all entities are negatives, so that nothing is drawn. True triples stay among them, since the
+    adversary does not know which are true.
     """
     losses = np.zeros(len(triples))
     for block, scores, true in _scores_of_ends(model, entities, relations, triples, block_bytes):
         with_true = torch.cat([scores.gather(1, true), scores], dim=1)
-        counts = torch.ones_like(with_true, dtype=torch.bool).scatter_(1, 1 + true, False)  # once, as the positive
+        # The true entity counts once, as the positive.
+        counts = torch.ones_like(with_true, dtype=torch.bool).scatter_(1, 1 + true, False)
         loss = negative_sampling_loss(with_true, counts, temperature=temperature)
         losses[block] += loss.cpu().numpy() / 2
     return losses
@@ -71,8 +77,11 @@ def triple_losses(
 def _scores_of_ends(
     model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray, block_bytes: int
 ) -> Iterator[tuple[slice, Tensor, Tensor]]:
-    """For each side and block of `b` triples: which these are, the scores of all entities there, float64 `[b, N]`, and the right
-    one's number, int64 `[b, 1]`."""
+    """Iterate over both sides and blocks of `b` triples.
+
+    Yields: indices of the block, the scores of all entities, float64 `[b, N]`, and the true entity, int64 `[b, 1]`.
+    """
+    # Scores of all entities for a block of triples, bounded in memory.
     step = max(1, block_bytes // (8 * len(entities)))
     for side in sides_of("both"):
         anchor, candidate = (0, 2) if side == "tail" else (2, 0)
@@ -85,16 +94,20 @@ def _scores_of_ends(
 def triple_answers(
     model: KgeModel, entities: Tensor, relations: Tensor, triples: np.ndarray, *, block_bytes: int = SCORE_BLOCK_BYTES
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Probability and rank of the right end, unfiltered: the adversary does not know which others are true.
+    """Return log-probability and log-rank of the true end, unfiltered, since the adversary does not know which others are true.
 
-    Returns: the logarithms of its softmax probability over all entities and of its rank among them, ties at their mean; float64
-    `[n]` each, means over the two ends.
+    Args:
+        model, entities, relations, triples: as in `triple_scores`.
+        block_bytes: bound on the memory of scores.
 
-    Args: as `triple_losses`.
+    Returns:
+        Logarithms of the softmax probability over all entities, and of the rank among them, ties at their mean; float64 `[n]`
+        each, mean over the two ends.
     """
     answers = np.zeros((2, len(triples)))
     for block, scores, true in _scores_of_ends(model, entities, relations, triples, block_bytes):
         true_scores = scores.gather(1, true)
+        # Mean rank of ties.
         ranks = (scores > true_scores).sum(dim=1) + ((scores == true_scores).sum(dim=1) + 1) / 2
         for row, values in enumerate((true_scores[:, 0] - scores.logsumexp(dim=1), ranks.double().log())):
             answers[row, block] += values.cpu().numpy() / 2
@@ -102,16 +115,22 @@ def triple_answers(
 
 
 def rank_threshold(log_ranks: np.ndarray) -> np.ndarray:
-    """A triple is a trained one if its ends rank high: minus the mean logarithm of their ranks, float64 `[n]`.
+    """Classify a triple as trained if its ends rank high: minus the mean log-rank, float64 `[n]`.
 
-    Source: ours, after the correctness attack of arXiv 2104.08273, which asks whether the right end comes first. Differs: every
+    Args:
+        log_ranks: from `triple_answers`, float `[n]`.
+
+    Source: ours, after the correctness attack of arXiv 2104.08273, which tests whether the true end ranks first. Differs: every
     rank counts.
     """
     return -finite("log_ranks", log_ranks, 1)
 
 
 def loss_threshold(losses: np.ndarray) -> np.ndarray:
-    """A triple is a trained one if its loss is low: minus the loss, float64 `[n]`. Give minus scores to attack by score.
+    """Classify a triple as trained if its loss is low: minus the loss, float64 `[n]`.
+
+    Args:
+        losses: from `triple_losses`, float `[n]`; pass minus the scores to attack by score.
 
     Source: Yeom et al. 2018, the threshold adversary.
     """
@@ -119,13 +138,14 @@ def loss_threshold(losses: np.ndarray) -> np.ndarray:
 
 
 def calibrated(scores: np.ndarray, shadow_scores: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """The score minus what models that never saw the triple give it on average, float64 `[n]`.
+    """Return the score minus the mean score in models that never saw the triple, float64 `[n]`.
 
-    Some triples score high in any model, since others imply them; what is above that is due to training on the triple itself.
+    Some triples score high in any model, since others imply them; the excess is due to training on the triple itself.
 
     Args:
-        scores: `[n]` of the attacked model. shadow_scores: `[S, n]`, the same triples under the shadow models.
-        member: bool `[S, n]`, which shadow model is "in" for which triple; each triple needs one that is "out".
+        scores: scores in the attacked model, `[n]`.
+        shadow_scores: scores of the same triples in the shadow models, `[S, n]`.
+        member: which shadow model is "in" for which triple, bool `[S, n]`; each triple needs one that is "out".
 
     Source: Watson et al. 2022, difficulty calibration.
     """
@@ -141,45 +161,50 @@ def likelihood_ratio(
     mode: Shadows = "online",
     variance: Variance = "pooled",
 ) -> np.ndarray:
-    """LiRA: how much likelier the score is if the triple was trained on than if it was not, float64 `[n]`.
+    """Return the log-likelihood ratio of the score if the triple was trained on and if it was not (LiRA), float64 `[n]`.
 
     Args:
-        scores, shadow_scores, member: as for `calibrated`. Scores are logits of the triple's probability sigma(s), which is the
-            scale that LiRA asks for.
-        mode: "online" compares a Gaussian of the triple's "in" scores with one of its "out" scores; "offline" needs no
-            "in" models and asks how far the score lies above the "out" ones (so triples that were pushed down come last, and
-            with the pooled variance the order is that of `calibrated`).
-        variance: "pooled", one for all triples, for fewer than some 64 shadow models; "per_triple" needs two on each side.
+        scores, shadow_scores, member: as in `calibrated`. Scores are logits of the triple's probability sigma(s), the scale
+            that LiRA requires.
+        mode: "online" compares a Gaussian of the triple's "in" scores with one of its "out" scores. "offline" needs no "in"
+            models: it measures how far the score lies above the "out" scores. Triples that were pushed down come last, and with
+            the pooled variance the order is that of `calibrated`.
+        variance: "pooled" over all triples, for fewer than about 64 shadow models; "per_triple" needs two models on each side.
 
-    Source: Carlini et al. 2022, Algorithm 1 and its offline variant. Differs: offline gives the standardised score, whose normal
-    probability is the paper's figure: the same order without rounding to 1. The pooled variance is within triples; the
-    published code takes that of all scores, which counts their difficulty as noise.
+    Source: Carlini et al. 2022, Algorithm 1 and its offline variant. Differs: offline returns the standardized score, whose
+    normal probability is the paper's figure: the same order without rounding to 1. The pooled variance is within triples; the
+    published code uses that of all scores, which counts differences between triples as noise.
 
     Raises:
-        SpecError: an unknown mode or variance. ValueError: too few shadow models for a triple, or they all give one score.
+        SpecError: an unknown mode or variance.
+        ValueError: too few shadow models for a triple, or they all give one score.
     """
     for name, value, allowed in (("mode", mode, get_args(Shadows)), ("variance", variance, get_args(Variance))):
         if value not in allowed:
             raise SpecError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
     scores, shadow_scores, member = _shadows(scores, shadow_scores, member)
     mean_out, deviation_out = _gaussians(shadow_scores, ~member, "out", variance)
+    # Standardized distance to the model without the triple.
     from_out = (scores - mean_out) / deviation_out
     if mode == "offline":
         return from_out
     mean_in, deviation_in = _gaussians(shadow_scores, member, "in", variance)
     from_in = (scores - mean_in) / deviation_in
+    # log N(s; in) - log N(s; out).
     return (from_out**2 - from_in**2) / 2 + np.log(deviation_out / deviation_in)
 
 
 def linear_likelihood_ratio(scores: np.ndarray, shadow_scores: np.ndarray, member: np.ndarray) -> np.ndarray:
-    """LiRA in linear form: one variance for both sides, and one gain g from training on a triple for all triples, float64 `[n]`.
+    """Return LiRA in linear form, float64 `[n]`: one variance for both sides, and one gain g from training for all triples.
 
-    With c the mean of a triple's mean "in" and mean "out" score, it compares a Gaussian around c + g / 2 with one around
-    c - g / 2: g (s - c) / variance. g is the mean difference of the two, the variance that within triples and sides.
+    With c the mean of a triple's mean "in" and mean "out" score, it compares a Gaussian around c + g / 2 with one around c - g
+    / 2: g (s - c) / variance. g is the mean difference of the two; the variance is that within triples and sides.
 
-    Args: as for `likelihood_ratio`; each triple needs a shadow model that is "in" and one that is "out".
+    Args:
+        scores, shadow_scores, member: as in `likelihood_ratio`; each triple needs a shadow model that is "in" and one that is
+            "out".
 
-    Source: ours, from Carlini et al. 2022. With few shadow models a gain and two variances of each triple are mostly noise.
+    Source: ours, from Carlini et al. 2022. With few shadow models, a gain and two variances per triple are mostly noise.
 
     Raises:
         ValueError: too few shadow models for a triple, or they all give one score.
@@ -189,29 +214,34 @@ def linear_likelihood_ratio(scores: np.ndarray, shadow_scores: np.ndarray, membe
     variance = float(((shadow_scores - np.where(member, mean_in, mean_out)) ** 2).sum())
     if not variance > 0:
         raise ValueError("shadow_scores: no spread among the shadow models on either side; train more of them")
+    # Each triple has two fitted means, which cost two degrees of freedom.
     variance /= max(1, shadow_scores.size - 2 * shadow_scores.shape[1])
+    # g (s - c) / variance.
     return (mean_in - mean_out).mean() * (scores - (mean_in + mean_out) / 2) / variance
 
 
 def relative_probability(
     log_probabilities: np.ndarray, shadow_log_probabilities: np.ndarray, member: np.ndarray
 ) -> np.ndarray:
-    """RMIA: how many triples of the population are not raised by the model as far as this one, float64 `[n]` in 0..1.
+    """Return the share of other triples that the model raises less than this one (RMIA), float64 `[n]` in 0..1.
 
-    A triple is raised by p(x | model) / p(x), where p(x) is the mean of its mean probability in the models that are "in" and that
-    in those that are "out".
+    A triple is raised by p(x | model) / p(x). Here p(x) is the mean of two means: of its probability in the models that are
+    "in", and in those that are "out".
 
     Args:
-        log_probabilities: `[n]` under the attacked model, of `triple_answers`. shadow_log_probabilities: `[S, n]`.
-        member: bool `[S, n]`, as for `likelihood_ratio`.
+        log_probabilities: under the attacked model, from `triple_answers`, `[n]`.
+        shadow_log_probabilities: under the shadow models, `[S, n]`.
+        member: as in `likelihood_ratio`, bool `[S, n]`.
 
-    Source: Zarifzadeh, Liu, Shokri 2024, online form, gamma = 1. Differs: the population are the audited triples themselves, ties
-    half, of which the adversary does not know which were trained on; so the order is that of the ratio.
+    Source: Zarifzadeh, Liu, Shokri 2024, online form, gamma = 1. Differs: the population is the audited triples, ties half, of
+    which the adversary does not know which were trained on; so the order is that of the ratio.
     """
     scores, shadow_scores, member = _shadows(log_probabilities, shadow_log_probabilities, member)
+    # Subtract the largest exponent: probabilities over all entities underflow.
     largest = shadow_scores.max(axis=0)
     shares = np.exp(shadow_scores - largest)
     usual = (_mean(shares, member, "in") + _mean(shares, ~member, "out")) / 2
+    # log p(x | model) - log p(x), then its rank among all audited triples (gamma = 1).
     ratios = scores - largest - np.log(usual)
     return (rankdata(ratios) - 0.5) / len(ratios)
 
@@ -219,7 +249,7 @@ def relative_probability(
 def _gaussians(
     shadow_scores: np.ndarray, chosen: np.ndarray, what: str, variance: Variance
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and deviation of the chosen scores of each triple, `[n]` each."""
+    """Return mean and standard deviation of the chosen scores of each triple, `[n]` each."""
     mean = _mean(shadow_scores, chosen, what, needed=2 if variance == "per_triple" else 1)
     squares = np.where(chosen, (shadow_scores - mean) ** 2, 0).sum(axis=0)
     freedom = chosen.sum(axis=0) - 1

@@ -1,15 +1,15 @@
-"""Damage by an active adversary: utility lost against the same run without it, and honest rows that a defense cut.
+"""Damage by an active adversary: lost utility compared with the same run without it, and honest rows that a defense cut.
 
     figures = damage(truth, {"plain": attacked}, ["hospital-1"])
 
-Both runs have one seed, so that nothing but the adversary differs, and noise that a defense draws from the operating system
-(`dp`), which the interval does not cover. `mrr-drop`: of each honest client's test triples, and of all together, the mean
-reciprocal rank lost; the interval is over triples, by pairs. `rows-cut`: where a server's screen counts them, the share of
-honest clients' uploaded rows that it cut, over all rounds; base is the same share in the clean run, which is what the defense
-costs where nobody attacks.
+Both runs have one seed. They differ only by the adversary, and by noise that a defense draws from the operating system (`dp`),
+which the interval does not cover. `mrr-drop`: lost mean reciprocal rank of each honest client's test triples, and of all
+together; the interval is over triples, by pairs. `rows-cut`: where a server's screen counts them, the share of honest clients'
+uploaded rows that it cut, over all rounds. Its baseline is the same share in the clean run, the cost of the defense without an
+attack.
 
-Where the adversary has no row that another client has, as where data are divided by relations and these alone cross, nothing that
-it uploads reaches anybody: what is lost is nothing by construction, and a remark says so.
+If the adversary shares no row with another client, as where data are divided by relations and only these are shared, its
+uploads reach nobody. The loss is then zero by construction, and a remark says so.
 """
 
 from __future__ import annotations
@@ -40,23 +40,29 @@ ITEMS = {MRR_DROP: "test triples", ROWS_CUT: "uploaded rows"}
 def damage(
     truth: Truth, attacked: Mapping[str, KgeResult], adversaries: Sequence[str], remark: str | None = None
 ) -> list[Figure]:
-    """Figures of the runs with the adversary, by variant.
+    """Compute the figures of the runs with the adversary, by variant.
 
     Args:
-        adversaries: the clients that are not honest; none where the server is it. remark: on what is lost.
+        truth: evaluator's knowledge.
+        attacked: run with the adversary, by variant.
+        adversaries: names of the malicious clients; empty if the server is the adversary.
+        remark: note on the figures.
     """
     clean: KgeResult = truth.result
     remark = "; ".join(filter(None, (remark, _reaches_nobody(clean, adversaries)))) or None
+    # The adversary's own loss is no damage.
     names = [client.name for client in clean.graph.clients]
     places = [place for place, name in enumerate(names) if name not in adversaries]
     reciprocal = {way: [(1 / ranks).mean(axis=1) for ranks in run.test_ranks] for way, run in attacked.items()}
     before = [(1 / ranks).mean(axis=1) for ranks in clean.test_ranks]
     figures = []
     for name, chosen in (*((names[place], [place]) for place in places), (ALL, places)):
+        # Reciprocal ranks in the clean run, the upper bound of the loss.
         base = np.concatenate([before[place] for place in chosen])
         if not len(base):
             figures.append(truth.figure(MRR_DROP, name, reason="it has no test triple"))
             continue
+        # Paired by test triple: both runs rank the same triples.
         lost = {way: base - np.concatenate([after[place] for place in chosen]) for way, after in reciprocal.items()}
         measures = {
             way: partial(_mean, values, generator(truth.seed, MRR_DROP, name, way)) for way, values in lost.items()
@@ -73,7 +79,7 @@ def damage(
 
 
 def _reaches_nobody(clean: KgeResult, adversaries: Sequence[str]) -> str | None:
-    """That no row of the adversaries' is another client's; None where one is, or where the server is the adversary."""
+    """State that the adversaries share no row with another client; None if they do, or if the server is the adversary."""
     for table in RECIPES[clean.options.algorithm].shared if adversaries else ():
         attackers, others = set[int](), set[int]()
         for client in clean.graph.clients:
@@ -94,7 +100,7 @@ def _mean(values: np.ndarray, rng: np.random.Generator, compared: int = 1) -> Es
 
 
 def _share_cut(result: KgeResult, adversaries: Sequence[str]) -> Estimate | None:
-    """The share of honest clients' rows that a screen cut, counted and not sampled; None where no screen counts rows."""
+    """Return the share of honest clients' rows that a screen cut, counted and not sampled; None if no screen counts rows."""
     left_out = {client_party(name) for name in adversaries}
     counts = [rows for entry in result.rounds for party, rows in entry.cut_rows.items() if party not in left_out]
     total = sum(of for _, of in counts)

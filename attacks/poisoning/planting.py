@@ -1,15 +1,14 @@
-"""Success of planting false triples: their ranks in each victim's model, beside false triples that nobody planted.
+"""Success of planting false triples: their ranks in each victim's model, compared with false triples that nobody planted.
 
     figures = score_planted(Planted({"hospital-2": FalseTriples(planted, control)}, attacked), truth)
 
-`hits@10`, `mrr`: of the planted triples that a victim can be asked about (it trains their entities and relation), the filtered
-rank of the tail in the model that it predicts with, after a run with the adversary in it. Two baselines, of which the larger is
-shown: `control`, false triples drawn alike that nobody planted, in the same model; `clean run`, the planted ones after the run
-of the same seed without the adversary. Of all together, a triple counts once for each victim that is asked, as if these were
-independent.
+`hits@10`, `mrr`: filtered rank of the tail of planted triples, in the model that the victim predicts with, after a run with the
+adversary. Only triples whose entities and relation the victim trains count. The baseline is the larger one of two: `control`,
+false triples drawn in the same way that nobody planted, in the same model; `clean run`, the planted triples after the run of
+the same seed without the adversary. For all victims together, a triple counts once per victim, as if these were independent.
 
 Source: Ma et al. 2024 (WWW), who rank tails. Differs: the filter is the victim's own triples, as for its test triples; there
-candidates are without all heads and tails of the poison.
+candidates exclude all heads and tails of the poison.
 """
 
 from __future__ import annotations
@@ -33,7 +32,8 @@ from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 WITHIN = 10
-TRIALS = 50  # for each false triple that is wanted
+# Draws per false triple before giving up.
+TRIALS = 50
 HITS = f"hits@{WITHIN}"
 METRICS = {
     HITS: f"planted false triples whose tail a victim ranks among the first {WITHIN}",
@@ -44,7 +44,7 @@ ITEMS = {HITS: "planted triples", "mrr": "planted triples", **damage.ITEMS}
 
 
 class FalseTriples(NamedTuple):
-    """False triples to plant, and as many drawn alike that nobody plants: names, object `[k, 3]` each; none stands twice."""
+    """False triples to plant, and equally many controls that nobody plants: names, object `[k, 3]` each, without duplicates."""
 
     planted: np.ndarray
     control: np.ndarray
@@ -53,17 +53,20 @@ class FalseTriples(NamedTuple):
 def draw_false(
     true_triples: np.ndarray, count: int, rng: np.random.Generator, entities: Collection[str] | None = None
 ) -> FalseTriples:
-    """Draw so many false triples to plant and to compare with; fewer where there are not as many, half of them each.
+    """Draw false triples to plant and controls; fewer of both if there are not enough.
 
-    A false triple has a head of the true triples, and a relation and a tail of theirs that the head has in none of them. What is
-    true at any client is none (`without_true`): the evaluator leaves it out, since no adversary knows it.
+    A false triple has a head of the true triples, and a relation and a tail of theirs that the head has in none of them. A
+    triple that is true at any client is not false: the evaluator removes it (`without_true`), since no adversary knows it.
 
-    Source: Ma et al. 2024, "Poisoning Attack on Federated Knowledge Graph Embedding" (WWW), and its code (FKGEPoison), which draw
-    relation and tail among those of one victim's triples, unlike those of one of the head's. Differs: unlike those of all of its.
+    Source: Ma et al. 2024, "Poisoning Attack on Federated Knowledge Graph Embedding" (WWW), and its code (FKGEPoison), which
+    draw relation and tail among those of one victim's triples, different from those of one triple of the head. Differs:
+    different from those of all its triples.
 
     Args:
-        true_triples: of names, object `[n, 3]`, known to the adversary.
-        entities: heads and tails are drawn among these; None: any of theirs.
+        true_triples: triples of names that the adversary knows, object `[n, 3]`.
+        count: number of triples to plant.
+        rng: draws heads, relations and tails.
+        entities: entities among which heads and tails are drawn; None: all.
     """
     relations: dict[str, set[str]] = {}
     tails: dict[str, set[str]] = {}
@@ -76,7 +79,9 @@ def draw_false(
     drawn: dict[tuple[str, str, str], None] = {}
     for _ in range(TRIALS * 2 * count if heads and ends else 0):
         head, relation, tail = (pool[int(rng.integers(len(pool)))] for pool in (heads, kinds, ends))
+        # Neither a relation of the head nor one of its tails: plainly false, as far as the adversary knows.
         if relation not in relations[head] and tail not in tails[head]:
+            # A dictionary removes duplicates and keeps the order of the draws.
             drawn[head, relation, tail] = None
         if len(drawn) == 2 * count:
             break
@@ -86,7 +91,12 @@ def draw_false(
 
 
 def without_true(truth: Truth, plans: Mapping[str, FalseTriples]) -> dict[str, FalseTriples]:
-    """The plans of each victim without triples that stand in some split of some client."""
+    """Remove triples that occur in some split of some client from each victim's plan.
+
+    Args:
+        truth: evaluator's knowledge.
+        plans: false triples by victim.
+    """
     graph = truth.graph
     true = {
         (graph.entities[head], graph.relations[relation], graph.entities[tail])
@@ -100,8 +110,17 @@ def without_true(truth: Truth, plans: Mapping[str, FalseTriples]) -> dict[str, F
 
 
 def held_by(truth: Truth, client: str, triples: np.ndarray) -> np.ndarray:
-    """Triples of names whose entities and relation a client trains, in its local ids, int64 `[k, 3]`."""
-    client_graph, graph = truth.own(client), truth.graph
+    """Select triples whose entities and relation a client trains.
+
+    Args:
+        truth: evaluator's knowledge.
+        client: name of the client.
+        triples: names, object `[n, 3]`.
+
+    Returns:
+        The triples in its local IDs, int64 `[k, 3]`.
+    """
+    client_graph, graph = truth.unshuffled(client), truth.graph
     entity, relation = (
         {names[number]: local for local, number in enumerate(ids[:count].tolist())}
         for names, ids, count in (
@@ -118,13 +137,19 @@ def held_by(truth: Truth, client: str, triples: np.ndarray) -> np.ndarray:
 
 
 def first_round(laboratory: Laboratory) -> int:
-    """The first of the run's last `attack_rounds` rounds, 0 where these are all."""
+    """Return the first of the run's last `attack_rounds` rounds; 0 if these are all."""
     last, attack_rounds = laboratory.last_round, laboratory.options.attack_rounds
     return max(0, last - attack_rounds + 1) if attack_rounds is not None and attack_rounds < last else 0
 
 
 class Attacked(NamedTuple):
-    """The runs with an adversary by way, see `View.run`, and the first round in which it acts in each; `begins`: its first."""
+    """The runs with an adversary.
+
+    Attributes:
+        runs: index of the run by variant, see `View.run`.
+        acts: first round in which the adversary deviates, by variant.
+        begins: first round in which its hooks are called.
+    """
 
     runs: Mapping[str, int]
     acts: Mapping[str, int]
@@ -132,7 +157,13 @@ class Attacked(NamedTuple):
 
 
 class Planted(NamedTuple):
-    """False triples that were planted, of names by victim; the runs with the adversary; the clients that it controls."""
+    """False triples that were planted.
+
+    Attributes:
+        triples: triples of names, by victim.
+        attacked: the runs with the adversary.
+        adversaries: clients that it controls.
+    """
 
     triples: Mapping[str, FalseTriples]
     attacked: Attacked
@@ -140,19 +171,34 @@ class Planted(NamedTuple):
 
 
 def train_with(laboratory: Laboratory, make: Mapping[str, Callable[[], Adversary]], begins: int) -> Attacked:
-    """Train the run once more with each of these adversaries."""
+    """Train the run once more with each of these adversaries.
+
+    Args:
+        laboratory: trains the run.
+        make: builds the adversary of each variant.
+        begins: first round in which they act.
+    """
     runs, acts = {}, {}
     for way, make_adversary in make.items():
         adversary = make_adversary()
         view = laboratory.train(adversary)
         runs[way], acts[way] = view.run, adversary.acts
+        # The run ended before the adversary acted; further variants would end in the same way.
         if view.round < adversary.acts:
             break
     return Attacked(runs, acts, begins)
 
 
 def results_of(truth: Truth, attacked: Attacked) -> dict[str, KgeResult]:
-    """The runs by way. Raises `NotAttacked` if one ended before its adversary acted."""
+    """Look up the runs by variant.
+
+    Args:
+        truth: evaluator's knowledge.
+        attacked: the runs with the adversary.
+
+    Raises:
+        NotAttacked: a run ended before its adversary acted.
+    """
     results = {way: truth.runs[number] for way, number in attacked.runs.items()}
     for way, result in results.items():
         if result.best_round < attacked.acts[way]:
@@ -164,9 +210,11 @@ def results_of(truth: Truth, attacked: Attacked) -> dict[str, KgeResult]:
 
 
 def late(attacked: Mapping[str, KgeResult], begins: int) -> str | None:
-    """Remark on an adversary that begins in this round: since when it acts, and where validation would not keep that.
+    """Remark on an adversary that begins late: since when it acts, and where validation would not keep its effect.
 
-    None for one that acts in all rounds.
+    Args:
+        attacked: run with the adversary, by variant.
+        begins: its first round; 0: it acts in all rounds, and there is no remark.
     """
     if not begins:
         return None
@@ -180,7 +228,15 @@ def late(attacked: Mapping[str, KgeResult], begins: int) -> str | None:
 
 
 def score_planted(claims: Planted, truth: Truth) -> list[Figure]:
-    """Rank the planted triples that are false with each victim's model: figures of every victim and of all, and the damage."""
+    """Rank the planted triples with each victim's model, and measure the damage.
+
+    Args:
+        claims: planted triples and the attacked runs.
+        truth: evaluator's knowledge.
+
+    Returns:
+        Figures of every victim and of all together.
+    """
     attacked = results_of(truth, claims.attacked)
     remark = late(attacked, claims.attacked.begins)
     figures: list[Figure] = []
@@ -193,22 +249,35 @@ def score_planted(claims: Planted, truth: Truth) -> list[Figure]:
             continue
         place = truth.index(victim)
         rank_of = {way: tail_ranks(run, place, planted) for way, run in attacked.items()}
+        # Baseline 1: the same triples in the run without the adversary. Baseline 2: controls in the attacked run.
         rank_of["clean run"] = tail_ranks(truth.result, place, planted)
         for way, run in attacked.items():
             rank_of[f"control, {way}"] = tail_ranks(run, place, control)
         ranks.append(rank_of)
         figures += _figures(truth, victim, rank_of, list(attacked), remark)
     if ranks:
+        # A planted triple is tried once per victim that can express it.
         together = {name: np.concatenate([rank[name] for rank in ranks]) for name in ranks[0]}
         figures += _figures(truth, ALL, together, list(attacked), remark, num_attacked=len(ranks))
     return figures + damage.damage(truth, attacked, claims.adversaries, remark)
 
 
 def tail_ranks(result: KgeResult, place: int, triples: np.ndarray) -> np.ndarray:
-    """Filtered ranks of tails in what a client predicts with, float64 `[n]`; triples in its local ids."""
+    """Return the filtered ranks of tails in the model that a client predicts with.
+
+    Args:
+        result: finished run.
+        place: index of the client.
+        triples: int `[n, 3]`, in its local IDs.
+
+    Returns:
+        float64 `[n]`, from 1.
+    """
+    # The model that the client predicts with.
     stage = "trained" if result.options.evaluates_before_broadcast else "tables"
     model, tables = result.predictor("private" if result.private else stage, place)
     client = result.graph.clients[place]
+    # Filter as for the victim's own test triples.
     true_tails = KnownTriples.build(client.triples, "tail", client.num_relations)
     return filtered_ranks(model, tables.entities, tables.relations, triples, [true_tails])[:, 0]
 
@@ -221,7 +290,7 @@ def _figures(
     remark: str | None,
     num_attacked: int = 1,
 ) -> list[Figure]:
-    """Figures of both metrics; `ranks` by variant, of the clean run, and of controls by variant."""
+    """Compute the figures of both metrics from the ranks of each variant, of the clean run, and of each variant's control."""
     guesses = {name: ranks[name] for name in ranks if name not in ways}
     hits: dict[str, Measure] = {way: partial(_within, ranks[way]) for way in ways}
     reciprocal: dict[str, Measure] = {

@@ -1,15 +1,15 @@
-"""A server plants false triples: a model of its own that believes them enters every mean as one more client.
+"""A server plants false triples: its own model of them enters every mean like one more client.
 
-Threat model: "server+triples", here a server that does not follow the protocol: it uses the names that it was told, has a share
-of each victim's triples (`auxiliary`), and sends rows that are not the mean of what clients sent. All clients are sent the same
-table, so that clients that compare what they were sent find nothing. From names and relations of each victim's known triples it
-draws false ones; every round a shadow model trains, as a client would, on the known triples and many copies of the false ones,
-from the rows that were sent last. Of a row that k clients hold and the shadow model has, k + 1 values are averaged then.
+Threat model: "server+triples", active. Required knowledge: entity names, and a share of each victim's triples (`auxiliary`).
+The server sends rows that are not the mean of the uploads. All clients receive the same table, so that clients that compare
+broadcasts find nothing. From the names and relations of each victim's known triples the server draws false ones. Every round it
+trains a shadow model, as a client would, on the known triples and many copies of the false ones, starting from the last
+broadcast. A row of k holders that the shadow model also has is then the mean of k + 1 values.
 
-Source: FMPA-S of Ma et al. 2024 (WWW), and its code. Differs: there the server has all of one victim's triples; it draws ten
-heads and repeats each triple 256 times; the shadow model's relation rows are drawn anew every round (here they are kept); rows
-of clients that sit a round out count as if they were in the mean. DPA-S, which adds a multiple of what is missing to the rows
-beside, is not here.
+Source: FMPA-S of Ma et al. 2024 (WWW), and its code. Differs: there the server has all triples of one victim; it draws ten
+heads and repeats each triple 256 times; the shadow model's relation rows are drawn anew every round (here they persist); rows
+of clients that skip a round count as if they were in the mean. DPA-S, which adds a multiple of the missing part to the other
+rows, is not implemented.
 """
 
 from __future__ import annotations
@@ -46,19 +46,24 @@ from fkgsec.kge.local.training import LocalTrainer, TrainingSubset
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
-_SHADOW_KEY = -2  # what the shadow model's randomness derives from; clients have 0 and above
+# Key of the shadow model's random stream; clients have 0 and above.
+_SHADOW_KEY = -2
 
 
 class ShadowModel:
     """The server's own model of some triples.
 
     Args:
-        true_triples, planted: int64 `[n, 3]` in rows of the table and numbers of relations. copies: of each planted one.
+        true_triples: int64 `[n, 3]`, in rows of the table and relation numbers.
+        planted: false triples, int64 `[n, 3]`, in the same IDs.
+        copies: number of copies of each planted triple.
+        options: options of the attacked run.
     """
 
     def __init__(self, true_triples: np.ndarray, planted: np.ndarray, copies: int, options: KgeOptions) -> None:
         empty = np.zeros((0, 3), dtype=np.int64)
         graph = ClientGraph.from_global("shadow", np.concatenate([true_triples, planted]), empty, empty)
+        # A plain FedE client: a defense or an algorithm's own steps do not apply to the shadow model.
         plain = msgspec.structs.replace(
             options,
             algorithm="fede",
@@ -68,6 +73,7 @@ class ShadowModel:
             negative_scope="own",
             rank_scope="own",
         )
+        # FMPA-S: copies give the few false triples the weight of many.
         rows = np.concatenate(
             [np.arange(len(true_triples)), len(true_triples) + np.tile(np.arange(len(planted)), copies)]
         )
@@ -76,7 +82,15 @@ class ShadowModel:
         self._trainer = LocalTrainer(self._stack, plain, subsets={0: TrainingSubset(graph.train, rows)})
 
     def train(self, round: int, table: Tensor) -> Tensor:
-        """Its entity rows `[len(rows), W]` after a client's round of training from those of a table `[N, W]`."""
+        """Train one round like a client.
+
+        Args:
+            round: number of the round, for the random draws.
+            table: rows that the server sent last, `[N, W]`.
+
+        Returns:
+            Its entity rows after training, `[len(rows), W]`.
+        """
         rows = self._stack.rows("entities", 0).detach()
         rows.copy_(table[self.rows])
         self._trainer.begin_round()
@@ -85,19 +99,20 @@ class ShadowModel:
 
     @property
     def relations(self) -> Tensor:
-        """Its relation rows, a view."""
+        """Relation rows of the shadow model, as a view."""
         return self._stack.rows("relations", 0).detach()
 
 
 class ShadowHolder(Adversary):
-    """The server.
+    """A server that mixes a shadow model into every mean.
 
     Args:
-        rows_sent: by client (its party's name) the rows of the table that it is sent, in their order; empty where uploads are
-            summed, since the whole table is sent then.
-        holders: int64 `[N]`, how many clients hold each row.
-        what: names known and planted triples, and the copies, in the run's identity.
-        begins: the round whose broadcast its shadow model starts from, which is honest itself.
+        shadow: the shadow model.
+        rows_sent: rows of the table that each client receives, by party name, in their order; empty where uploads are summed,
+            since the whole table is sent then.
+        holders: number of clients that hold each row, int64 `[N]`.
+        what: description of the triples and copies, for the run's identity.
+        begins: round whose broadcast the shadow model starts from; that broadcast is honest.
     """
 
     def __init__(
@@ -109,19 +124,23 @@ class ShadowHolder(Adversary):
         self._held = {party: torch.from_numpy(rows) for party, rows in rows_sent.items()}
         self._holders = torch.from_numpy(holders)
         self._round = -1
-        self._sent = torch.empty(0)  # the whole table, as was sent last
-        self._mixed: tuple[Tensor, Tensor] | None = None  # of this round, the shadow model's rows; and where they are
+        # The whole table as sent last.
+        self._sent = torch.empty(0)
+        # The shadow model's rows of this round, and their position by row of the table.
+        self._mixed: tuple[Tensor, Tensor] | None = None
 
     def identity(self) -> str:
+        """Describe the adversary for the identity of its run."""
         return f"{super().identity()} {self._what}"
 
     def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
-        """Mix the shadow model's rows into those that are sent, as if it were one more client."""
+        """Mix the shadow model's rows into the broadcast, as if it were one more client."""
         if table != "entities":
             return rows
         if not len(self._sent):
             self._sent = torch.zeros(len(self._holders), rows.shape[1])
         if round > self._round:
+            # Train once per round, for all receivers.
             self._round, values = round, None if round <= self.begins else self.shadow.train(round, self._sent)
             place = torch.full((len(self._holders),), -1)
             place[self.shadow.rows] = torch.arange(len(self.shadow.rows))
@@ -130,21 +149,33 @@ class ShadowHolder(Adversary):
         if self._mixed is not None:
             values, place = self._mixed
             ours, number = place[places] >= 0, self._holders[places][:, None]
+            # FMPA-S: the mean over k + 1 clients, (k * mean + shadow row) / (k + 1).
             mixed = (number * rows + values[place[places].clamp_min(0)]) / (number + 1)
             rows = torch.where(ours[:, None], mixed, rows)
         self._sent[places] = rows
         return rows
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return the state for a checkpoint."""
         return {"round": torch.tensor(self._round), "sent": self._sent, "relations": self.shadow.relations.clone()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
+        """Restore the state from a checkpoint."""
         self._round, self._sent, self._mixed = int(tensors["round"]), tensors["sent"], None
         self.shadow.relations.copy_(tensors["relations"])
 
 
 def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Planted:
-    """Draw false triples from each victim's, and enter a model of all into the mean."""
+    """Draw false triples from each victim's known triples, and mix a model of all of them into the mean.
+
+    Args:
+        view: the server's knowledge.
+        laboratory: trains the run.
+        rng: draws the false triples.
+
+    Raises:
+        NotAttacked: there is no mean to enter, no false triple can be drawn, or the run cannot be repeated.
+    """
     options = laboratory.options
     auxiliary = {victim.name: victim.auxiliary for victim in view.victims if victim.auxiliary is not None}
     triples = {victim: draw_false(some, options.poison_triples, rng) for victim, some in auxiliary.items()}
@@ -178,7 +209,7 @@ def _check_mean(settings: PublicSettings) -> None:
 def _adversary(
     view: KgeView, laboratory: Laboratory, true_triples: np.ndarray, planted: np.ndarray, copies: int, begins: int
 ) -> ShadowHolder:
-    """The server with what it knows: names of rows, and how many clients hold each.
+    """Build the adversary from the server's knowledge: names of rows, and the number of holders of each.
 
     Args:
         true_triples, planted: triples of names, object `[n, 3]`.
@@ -188,6 +219,7 @@ def _adversary(
         names = list(dict.fromkeys(name for sent in view.alignments.values() for name in sent))
         row_of = {name: row for row, name in enumerate(names)}
         rows = {party: np.array([row_of[name] for name in sent]) for party, sent in view.alignments.items()}
+        # The server counts holders from the uploads' names; sums state the counts themselves.
         uploaded = [name for victim in view.victims if victim.entity_names is not None for name in victim.entity_names]
         holders = np.bincount([row_of[name] for name in uploaded], minlength=len(names))
     else:
@@ -196,6 +228,7 @@ def _adversary(
     kinds = {name: number for number, name in enumerate(sorted({*true_triples[:, 1], *planted[:, 1]}))}
 
     def numbers(triples: np.ndarray) -> np.ndarray:
+        """Convert triples of names to rows of the table and relation numbers, without duplicates."""
         named = np.array([(row_of[head], kinds[kind], row_of[tail]) for head, kind, tail in triples]).reshape(-1, 3)
         return np.unique(named, axis=0).astype(np.int64)
 

@@ -1,12 +1,12 @@
-"""A client that spoils training for everybody, whatever is learnt instead.
+"""A client that degrades training for everybody (untargeted poisoning).
 
-Threat model: "client", one that uploads what it likes and does none of what a defense asks of clients. The run is trained once
-more with it in it for each way, with the same seed and options:
+Threat model: "client", active: it chooses its uploads and skips a defense's steps on clients. Required knowledge: none beyond
+its own data. The run is trained once more for each variant, with the same seed and options:
 
-- `random`: every number of its rows is drawn uniformly between the least and the largest of those that it trained.
+- `random`: every number of its rows is drawn uniformly between the smallest and the largest of its trained ones.
 - `sign flip`: its trained rows times -1.
-- `shuffled identities`: it trains on its triples with its entities' identities permuted, once for the run, and follows the
-  protocol otherwise: its values are distributed as honest ones, so that nothing in an upload alone tells it (IDR).
+- `shuffled identities`: it trains on its triples with its entities permuted, once for the run, and otherwise follows the
+  protocol. Its values are distributed like honest ones, so that nothing in a single upload reveals it (IDR).
 
 Source: RandomNoise, VectorFlip and IDR of the code FKGE25 (WWW 2026). Differs: there random numbers lie within 0.1 of zero; one
 client is malicious here, there a fifth to two fifths of 5 or 10.
@@ -35,7 +35,7 @@ from fkgsec.randomness import generator
 
 
 class Spoiler(Adversary):
-    """A client that spoils training from round `begins` on. `seed`: of what it draws."""
+    """A client that degrades training from round `begins` on; `seed` determines its draws."""
 
     guarded = False
 
@@ -44,37 +44,50 @@ class Spoiler(Adversary):
         self.seed, self.begins = seed, begins
 
     def identity(self) -> str:
+        """Describe the adversary for the identity of its run."""
         return f"{super().identity()} {self.seed}"
 
 
 class RandomRows(Spoiler):
-    """Uploads rows drawn at random."""
+    """Uploads random rows (RandomNoise)."""
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
+        """Draw every number uniformly between the smallest and the largest trained one."""
         rng = generator(self.seed, "random rows", table, round)
+        # Values within the range of honest rows, so that a range check finds nothing.
         low, high = float(trained.min()), float(trained.max())
         return torch.from_numpy(rng.uniform(low, high, tuple(trained.shape))).to(trained.dtype)
 
 
 class SignFlip(Spoiler):
-    """Uploads its trained rows times -1."""
+    """Uploads its trained rows times -1 (VectorFlip)."""
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
+        """Negate the trained rows."""
         return -trained
 
 
 class ShuffledIdentities(Spoiler):
-    """Trains on its triples with other entities in the place of each."""
+    """Trains on its triples with permuted entities (IDR)."""
 
     def training_subset(self, triples: ClientGraph) -> TrainingSubset:
+        """Replace each entity of the training triples by another one."""
+        # One permutation for the whole run: the false identities stay consistent over rounds.
         other = generator(self.seed, "shuffled identities").permutation(triples.num_trained_entities)
         heads, relations, tails = triples.train.T
         return TrainingSubset.all(np.stack([other[heads], relations, other[tails]], axis=1))
 
 
 def spoil(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Attacked:
-    """Train with the client in it, by each way."""
+    """Train the run with the malicious client, for each variant.
+
+    Args:
+        view: the client's knowledge.
+        laboratory: trains the run.
+        rng: draws the seed of the variants.
+    """
     who, seed, begins = view.accomplice.of_the_first.name, int(rng.integers(2**31)), first_round(laboratory)
+    # One seed for all variants, so that they differ by their manipulation only.
     make = {
         "random": partial(RandomRows, who, seed, begins),
         "sign flip": partial(SignFlip, who, seed, begins),
@@ -84,7 +97,7 @@ def spoil(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> At
 
 
 def score(claims: Attacked, truth: Truth) -> list[Figure]:
-    """Measure what training with the client cost the others."""
+    """Measure the utility that the others lose."""
     attacked = results_of(truth, claims)
     return damage(truth, attacked, truth.colluders, late(attacked, claims.begins))
 

@@ -1,12 +1,14 @@
-"""The reconstruction attack: claims from a view, and ERR and TRR, which join them with the truth afterwards.
+"""The reconstruction attack: claims from a view, and ERR and TRR, which compare them with the truth afterwards.
 
-ERR: entities of the victim whose name the adversary gets right from embeddings, over all entities of the victim.
-TRR: training triples of the victim that the adversary rebuilds (head, relation and tail right), over all of them, with the
-linked pairs given to the adversary (fedr.txt's way). Without that gift it ranks pairs (`fkgsec.attacks.reconstruction.unlinked`).
-Beside each stand the same figure for an adversary with the same knowledge and no embeddings, and the most that this knowledge
-can give.
+ERR (entity reconstruction rate): share of the victim's entities that the adversary names correctly from embeddings. TRR (triple
+reconstruction rate): share of the victim's training triples that it rebuilds with correct head, relation and tail. As in
+fedr.txt, the adversary is given the linked pairs. Without them it ranks pairs (`fkgsec.attacks.reconstruction.unlinked`). Each
+metric comes with its baseline, an adversary with the same knowledge and no embeddings, and with its upper bound.
 
-Relations are inferred in several ways (`fkgsec.attacks.reconstruction.relation_guesses`), and the strongest heads the verdict.
+Threat model: the server and one client, "collusion", "collusion+entities" or "identifiers". Required knowledge: the colluder's
+element-embedding pairs, and the victim's entity rows.
+
+Relations are inferred by several methods (`fkgsec.attacks.reconstruction.relation_guesses`); the strongest is the headline.
 `--inference mlp` adds a multilayer perceptron. TRR under `collusion` at leak 1 with TransE, by `learned` and by `mlp`: embedded
 hospitals of 13,500 triples (dimension 128) .356 and .359, of 3,000 triples (dimension 32) .390 and .404, UMLS .594 and .598.
 
@@ -62,7 +64,7 @@ WITHOUT_LINKS: tuple[Inference, ...] = ("score", "learned")
 
 
 class Nothing(NamedTuple):
-    """Reason why an adversary can claim nothing of a victim; `aligned`: see `Knowledge`."""
+    """Reason why an adversary can claim nothing about a victim; `aligned`: see `Knowledge`."""
 
     reason: str
     aligned: bool
@@ -73,9 +75,11 @@ class Claims:
     """An adversary's claims about a victim.
 
     Attributes:
-        victim: the rows that it has of it. knowledge: what it knows of names whatever was trained.
-        names: by inference, a guess for each of these rows.
-        guesser: what it learnt from the colluder. rankings: of candidate pairs, which names do not change; filled in.
+        victim: the victim's rows in the view.
+        knowledge: knowledge of names without the messages.
+        names: a guess for each of these rows, by inference method.
+        guesser: relation classifiers trained on the colluder's triples.
+        rankings: cache of ranked candidate pairs, which do not depend on names.
     """
 
     victim: VictimView
@@ -87,18 +91,23 @@ class Claims:
     def relations(
         self, pairs: np.ndarray, relation_rows: np.ndarray, named: Mapping[Inference, np.ndarray]
     ) -> dict[Inference, np.ndarray]:
-        """Names `[P]` by inference: from the pair of entity rows (Algorithm 2 i), or from the uploaded relation row (ii).
+        """Infer the relation of each pair from its two entity rows (Algorithm 2 i) or from an uploaded relation row (ii).
+
+        Under ii the adversary is given the uploaded relation row of each pair, besides the pair. This is more than under i, so
+        FedR's TRR is not comparable with FedE's. Algorithm 2 does not say how the relation row is found. A pair whose rows were
+        never transmitted gets no guess: what names alone reveal is the baseline `prior`.
 
         Args:
-            pairs: int64 `[P, 2]` places of head and tail among the victim's rows, -1 for one that the adversary does not have.
-            relation_rows: places `[P]` of the relation rows that link them. named: the names `[P, 2]` of the ends, by inference.
+            pairs: indices of head and tail among the victim's rows, int64 `[P, 2]`, -1 for a missing row.
+            relation_rows: indices of the relation rows that link them, int `[P]`.
+            named: names of the two ends by inference method, object `[P, 2]`.
 
-        Under ii the adversary is given which uploaded relation row links each pair, beside the pair: more than under i, so
-        FedR's TRR does not compare with FedE's as it stands. Algorithm 2 leaves open how the relation row is found.
-        A pair whose rows never crossed gets no guess: what names alone would tell is the baseline `prior`.
+        Returns:
+            Relation names `[P]` by inference method.
         """
         by_inference: dict[Inference, np.ndarray] = {}
         if self.victim.relations is not None and "cosine" in named:
+            # Index -1 selects the appended last element: a row that is not there.
             seen = np.append(~self.victim.relations.isnan().any(dim=1).numpy(), False)[relation_rows]
             rows = np.append(infer_relation_rows(self.guesser, self.victim), NO_NAME)[relation_rows]
             by_inference["cosine"] = np.where(seen, rows, NO_NAME)
@@ -115,9 +124,13 @@ class Claims:
         return {by: by_inference[by] for by in named}
 
     def ranking_by(self, heads: np.ndarray) -> dict[Inference, PairRanking]:
-        """Candidate pairs of these rows `[H]` with every row, without a hint which are linked, by inference.
+        """Rank pairs of these heads with every row, without knowledge of linked pairs.
 
-        `learned` is left out where it was not asked for, or nothing could be learnt.
+        Args:
+            heads: indices of the victim's rows, int `[H]`.
+
+        Returns:
+            Rankings by inference method; without `learned` if it was not requested or nothing could be learned.
         """
         rankings: dict[Inference, PairRanking] = {}
         for by in WITHOUT_LINKS:
@@ -142,8 +155,15 @@ def claim(
 ) -> Claims | Nothing:
     """Claim names and relations of a victim.
 
-    Entities are named the paper's way for the inferences that compare with relation vectors, else by the nearer of the
-    colluder's rows.
+    Methods that compare relation vectors name entities as in the paper. The others use the colluder's own rows or its last
+    broadcast, whichever is closer.
+
+    Args:
+        view: a view with a colluder.
+        victim: one of its victims.
+        guesser: relation classifiers; None if there is no colluder.
+        inferences: inference methods.
+        rankings: cache of ranked candidate pairs.
     """
     knowledge, reason = Knowledge.of(view, victim), nothing_to_attack(view, victim)
     if reason:
@@ -161,29 +181,47 @@ def claim(
 def run(
     view: KgeView, laboratory: Laboratory, rng: np.random.Generator
 ) -> tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]]:
-    """Choose how relations are inferred, and claim names and relations of each victim.
+    """Choose the inference methods, and claim names and relations of each victim.
 
-    Threat models of one draw of the leaked entities differ in names: what is learnt from the colluder, and what compares rows,
-    serves all of them (`Laboratory.memory`). All that the attack draws comes from the options' seed, so they share that, too.
+    Threat models of one draw of leaked entities differ only in names. Classifiers and comparisons of rows are therefore shared
+    between them (`Laboratory.memory`). All random draws come from the options' seed, so they are equal, too.
+
+    Args:
+        view: the adversary's knowledge.
+        laboratory: options, and the shared cache.
+        rng: not used.
+
+    Returns:
+        Inference methods, and the claims about each victim by name.
     """
     options, memory = laboratory.options, laboratory.memory
+    # Train classifiers once for all threat models of this draw.
     if "guesser" not in memory and view.threat_model.leaks:
         memory["guesser"] = RelationGuesser(view.model, view.accomplice, options.seed)
     guesser, rankings = memory.get("guesser"), memory.setdefault("rankings", {})
     wanted: tuple[Inference, ...] = options.inference or INFERENCES
     if options.metric == "published":
         wanted = (PAPER,)
-    elif any(victim.relations is not None for victim in view.victims):  # of which a score of entity rows says nothing
+    # The score of entity rows does not apply to uploaded relation rows.
+    elif any(victim.relations is not None for victim in view.victims):
         wanted = tuple(name for name in wanted if name != "score") or (PAPER,)
     return wanted, {victim.name: claim(view, victim, guesser, wanted, rankings) for victim in view.victims}
 
 
 def score(claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], truth: Truth) -> list[Figure]:
-    """ERR and TRR by each inference and by the strongest, of each victim and of all; then those without linked pairs."""
+    """Compute ERR and TRR by each inference method and by the strongest, then the figures without linked pairs.
+
+    Args:
+        claims: inference methods, and the claims about each victim.
+        truth: evaluator's knowledge.
+
+    Returns:
+        Figures of each victim and of all together.
+    """
     (inferences, victims), counts, note = claims, [], None
     published = truth.options.metric == "published"
     for victim, claims_of in victims.items():
-        holdings = _Held(truth, victim)
+        holdings = _Holdings(truth, victim)
         count = Counts(victim, holdings.num_entities, len(holdings.pairs))
         if isinstance(claims_of, Nothing):
             count.reason = claims_of.reason
@@ -201,8 +239,8 @@ def score(claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], 
     return figures_of(truth, inferences, counts, note, published=published)
 
 
-def _count(truth: Truth, counts: Counts, claims: Claims, holdings: _Held) -> None:
-    """Count what is right of what was claimed of one victim, what could be, and what guesses would be."""
+def _count(truth: Truth, counts: Counts, claims: Claims, holdings: _Holdings) -> None:
+    """Count correct claims about one victim, their upper bound, and correct guesses without embeddings."""
     victim, knowledge = claims.victim, claims.knowledge
     rows, names = holdings.places(victim, "entities"), holdings.names
     named, rebuilt = knowledge.attainable(names, holdings.pairs, holdings.relations)
@@ -214,6 +252,7 @@ def _count(truth: Truth, counts: Counts, claims: Claims, holdings: _Held) -> Non
         holdings.places(victim, "relations")[holdings.train[:, 1]],
         {by: of_entities.names[holdings.pairs] for by, of_entities in guesses.items()},
     )
+    # Algorithm 2 line 17: a triple is rebuilt if both names and the relation are correct.
     named_right: dict[Inference, np.ndarray] = {by: of_entities.names == names for by, of_entities in guesses.items()}
     right: dict[Inference, np.ndarray] = {
         by: named_right[by][holdings.pairs].all(axis=1) & (relations == holdings.relations)
@@ -225,17 +264,19 @@ def _count(truth: Truth, counts: Counts, claims: Claims, holdings: _Held) -> Non
     best = max(named_right, key=lambda by: named_right[by].sum())
     chance = knowledge.chance_of_name(names)
     base = _guess(counts, claims, holdings, chance, guesses[best])
+    # Items are stored with the record, so that figures can be traced to single triples.
     counts.items = _items(victim, holdings, guesses, named_right, guessed, right, base)
     if "entities" in victim.claims:
         counts.sources = victim.claims["entities"].sources[rows[: holdings.num_entities][named_right[best]]]
-    elif truth.options.unlinked_heads:  # of sums, which rows a victim holds is a claim already, which would count twice
+    # In a sum, the rows of a victim are claims already, and would count twice: no ranking of pairs there.
+    elif truth.options.unlinked_heads:
         counts.unlinked = _unlinked(truth, claims, holdings, named_right[best], chance)
 
 
 def _unlinked(
-    truth: Truth, claims: Claims, holdings: _Held, entity_right: np.ndarray, chance: np.ndarray
+    truth: Truth, claims: Claims, holdings: _Holdings, entity_right: np.ndarray, chance: np.ndarray
 ) -> list[Unlinked]:
-    """The attack that is not told which pairs are linked, by each inference that ranks pairs."""
+    """Run the attack without linked pairs, by each inference method that ranks pairs."""
     rng = generator(truth.seed, "unlinked heads", claims.victim.name)
     heads = sample_heads(len(entity_right), truth.options.unlinked_heads, rng)
     rows = holdings.places(claims.victim, "entities")[: holdings.num_entities]
@@ -254,15 +295,21 @@ def _unlinked(
     ]
 
 
-class _Held:
+class _Holdings:
     """A victim's names and training triples, for the evaluator alone, in the order of the data.
 
     Attributes:
-        train: int64 `[n, 3]` in local ids. entity_names, relation_names: of these ids. shares_relation: with the colluder.
+        train: int64 `[n, 3]`, in local IDs.
+        entity_names, relation_names: names of these IDs.
+        shares_relation: True if a colluder also trains one of its relations.
     """
 
     def __init__(self, truth: Truth, victim: str) -> None:
-        result, graph, colluders = truth.result, truth.own(victim), [truth.own(name) for name in truth.colluders]
+        result, graph, colluders = (
+            truth.result,
+            truth.unshuffled(victim),
+            [truth.unshuffled(name) for name in truth.colluders],
+        )
         victim_relations, *others = (set(client.relation_ids[client.train[:, 1]]) for client in (graph, *colluders))
         self.shares_relation = bool(victim_relations & set().union(*others))
         self._row_names, self._rows_of = result.row_names, partial(truth.rows_of, victim)
@@ -274,24 +321,25 @@ class _Held:
         self.pairs, self.relations = self.train[:, [0, 2]], self.relation_names[self.train[:, 1]]
 
     def places(self, victim: VictimView, table: Table) -> np.ndarray:
-        """Index of each of its entities or relations among the rows the adversary has of it, -1 where it does not."""
+        """Return the index of each entity or relation among the adversary's rows of the victim, -1 if missing."""
         names = self.entity_names if table == "entities" else self.relation_names
         if table not in victim.claims:
             return self._rows_of(table)
+        # Claimed rows of a sum are matched by the server's names of its rows.
         claimed = {self._row_names[table][row]: place for place, row in enumerate(victim.claims[table].rows)}
         return np.array([claimed.get(name, -1) for name in names], dtype=np.int64)
 
 
-def _count_published(counts: Counts, claims: Claims, holdings: _Held) -> None:
-    """Count as FedR's notebooks do, so that Tables 1 and 4 of fedr.txt can be met with the definitions that made them.
+def _count_published(counts: Counts, claims: Claims, holdings: _Holdings) -> None:
+    """Count like FedR's notebooks, to reproduce Tables 1 and 4 of fedr.txt with the definitions behind them.
 
-    These are not what the paper's text says. Of FedE, "ERR" is the share of the victim's entities that are in the leaked pool;
-    no embedding is looked at. "TRR" takes every linked pair of the victim with both ends in the pool, their names given, and
-    the cosine between t - h of the server's shared embeddings and the colluder's relations. Of FedR, "TRR" counts distinct
-    entities named right that stand in a linked pair, over the number of triples.
+    These differ from the paper's text. For FedE, "ERR" is the share of the victim's entities that are in the leaked pool; no
+    embedding is used. "TRR" takes every linked pair of the victim with both ends in the pool, their true names, and the cosine
+    between t - h of the server's shared embeddings and the colluder's relations. For FedR, "TRR" counts distinct correctly
+    named entities that occur in a linked pair, over the number of triples.
 
     Source: the notebooks rec_attack_*.ipynb beside FedR's code. Differs: the FedR notebook applies the leak ratio to the
-    victim; here it applies to the colluder, as the paper says, which is the same at 1.0, the only ratio that Table 4 uses.
+    victim. Here it applies to the colluder, as the paper says, which is the same at 1.0, the only ratio in Table 4.
     """
     victim, colluder = claims.victim, claims.guesser.colluder
     if victim.claims:
@@ -319,8 +367,8 @@ def _count_published(counts: Counts, claims: Claims, holdings: _Held) -> None:
     counts.triples_prior = counts.triples_baseline
 
 
-def _count_exposed(counts: Counts, claims: Claims, holdings: _Held) -> None:
-    """Count what is right by the names that the protocol shows, and relations guessed from names alone."""
+def _count_exposed(counts: Counts, claims: Claims, holdings: _Holdings) -> None:
+    """Count what is correct by the names that the protocol exposes, with relations guessed from names alone."""
     shown = claims.knowledge.exposed_names(holdings.names)
     named = shown == holdings.names
     both = named[holdings.pairs].all(axis=1)
@@ -329,28 +377,31 @@ def _count_exposed(counts: Counts, claims: Claims, holdings: _Held) -> None:
     counts.triples_exposed = float(max((both & (relation == holdings.relations)).sum() for relation in guesses))
 
 
-def _guess(counts: Counts, claims: Claims, holdings: _Held, chance: np.ndarray, best: EntityGuesses) -> np.ndarray:
-    """Count what adversaries without embeddings would have right; the chance of each triple by the better of them."""
+def _guess(counts: Counts, claims: Claims, holdings: _Holdings, chance: np.ndarray, best: EntityGuesses) -> np.ndarray:
+    """Count expected correct guesses of adversaries without embeddings. Return each triple's chance by the better one."""
     counts.entities_baseline = float(chance.sum())
     pair_chance = chance_of_pair(chance, holdings.pairs)
     majority = prior = pair_chance * (holdings.relations == claims.guesser.colluder.majority_relation)
     if claims.victim.entity_names is not None:
         prior = pair_chance * (claims.guesser.names.predict(*best.names[holdings.pairs].T) == holdings.relations)
+    # Two baselines: the most frequent relation, and the relation that the names suggest where they are known.
     counts.triples_baseline, counts.triples_prior = float(majority.sum()), float(prior.sum())
     return prior if counts.triples_prior > counts.triples_baseline else majority
 
 
 def _arranged(claims: Claims, rows: np.ndarray) -> dict[Inference, EntityGuesses]:
-    """The guess for each entity of the victim, which stands at these rows, -1 for those that the adversary does not claim.
+    """Return the guess for each entity of the victim at these rows, -1 for entities that the adversary does not claim.
 
-    It has no name for these, for rows that it cannot name, and, unless names crossed, for rows that never crossed. More rows may
-    have crossed than the truth has entities: those of which no triple is left after unlearning.
+    There is no name for these, for rows that it cannot name, and, unless names were transmitted, for rows that never were. More
+    rows may have been transmitted than the truth has entities: after unlearning, some have no triple left.
     """
     victim, claimed = claims.victim, rows >= 0
+    # A row that was never transmitted cannot be compared.
     if victim.entity_names is None and victim.entities is not None:
         claimed = claimed & ~victim.entities.isnan().any(dim=1).numpy()[rows]
 
     def arranged(guesses: EntityGuesses) -> EntityGuesses:
+        """Reorder the guesses of one method."""
         names, cosines = np.full(len(rows), NO_NAME, dtype=object), np.zeros(len(rows))
         names[claimed] = [NO_NAME if name is None else name for name in guesses.names[rows[claimed]]]
         cosines[claimed] = guesses.cosines[rows[claimed]]
@@ -362,18 +413,19 @@ def _arranged(claims: Claims, rows: np.ndarray) -> dict[Inference, EntityGuesses
 
 def _items(
     victim: VictimView,
-    holdings: _Held,
+    holdings: _Holdings,
     named: Mapping[Inference, EntityGuesses],
     named_right: Mapping[Inference, np.ndarray],
     guessed: dict[Inference, np.ndarray],
     right: dict[Inference, np.ndarray],
     base: np.ndarray,
 ) -> pd.DataFrame:
-    """The score of every item; `base` is the chance of each triple without embeddings, by the better baseline.
+    """Tabulate the score of every item.
 
     Args:
-        named, guessed: by inference, the name of each entity and the relation of each triple. named_right, right: whether the
-            name, and the whole triple, is right.
+        named, guessed: name of each entity and relation of each triple, by inference method.
+        named_right, right: True where the name, and the whole triple, is correct.
+        base: chance of each triple without embeddings, by the better baseline.
     """
     heads, tails = holdings.pairs.T
     best = max(right, key=lambda by: right[by].sum())

@@ -1,15 +1,15 @@
-"""Learned relations: a linear classifier trained on what the colluder hands over, applied to linked pairs of the victim's rows.
+"""Learned relations: a linear classifier trained on the colluder's data, applied to linked pairs of the victim's rows.
 
     learner = learn_relations(view.model, view.colluder, seed=0)
     names = learner.predict(heads, tails)            # relation names [P] for the victim's rows [P, W]
     weights = learner.log_posterior(heads, tails)    # float32 [P, m], to be combined with other evidence
 
-Relations stay at home under FedE, so the colluder's relation rows need not fit the geometry of the victim's entities, and
-comparing with them (`fkgsec.attacks.reconstruction.inference.infer_relations`) understates what leaks. Entity rows are shared:
-which relation links a pair can be learnt from the pairs of which the colluder knows it.
+FedE does not share relations, so the colluder's relation rows need not fit the geometry of the victim's entities. A comparison
+with them (`fkgsec.attacks.reconstruction.inference.infer_relations`) therefore understates the leak. Entity rows are shared:
+the relation of a pair can be learned from the pairs whose relation the colluder knows.
 
-Knowledge: the colluder's triples with both ends leaked, and its rows of these. Nothing else of the view is used.
-Source: ours. Softmax regression on h, t, their product and `KgeModel.best_relation`, standardised.
+Required knowledge: the colluder's triples with both ends leaked, and its rows of these. Nothing else of the view is used.
+Source: ours. Softmax regression on h, t, their product and `KgeModel.best_relation`, standardized.
 """
 
 from __future__ import annotations
@@ -27,17 +27,22 @@ from fkgsec.attacks.reconstruction.mlp import PerceptronEnsemble
 from fkgsec.kge.models import KgeModel
 from fkgsec.randomness import generator
 
-if TYPE_CHECKING:  # a second to import, which every command would pay
+# scikit-learn takes a second to import, which every command would pay.
+if TYPE_CHECKING:
     from sklearn.preprocessing import StandardScaler
 
-MAX_TRIPLES = 20_000  # more are subsampled
-MAX_SEEN = 200_000  # triples seen in all passes, so that the time does not grow with the data
+# Larger training sets are subsampled.
+MAX_TRIPLES = 20_000
+# Bound on triples seen in all passes, so that the time does not grow with the data.
+MAX_SEEN = 200_000
 MOST_PASSES, LEAST_PASSES = 40, 10
 BATCH_SIZE = 200
-L2 = 30.0  # penalty on the weights, against the sum of the losses of all triples
+# Penalty on squared weights, relative to the sum of all triples' losses.
+L2 = 30.0
 LEARNING_RATE, MEAN_DECAY, SQUARE_DECAY, ADAM_EPSILON = 3e-3, 0.9, 0.999, 1e-8
 PAIRS_AT_ONCE = 16_384
-SMALLEST = 1e-30  # a probability in float32 can be rounded to 0
+# A float32 probability can round to 0, whose logarithm is infinite.
+SMALLEST = 1e-30
 Way = Literal["learned", "mlp"]
 
 
@@ -46,7 +51,7 @@ class SoftmaxRegression:
     """A linear classifier; for two classes the logistic regression of the second.
 
     Attributes:
-        classes `[C]`: the labels, ascending.
+        classes: labels `[C]`, ascending.
         weights: float32 `[F, C]`, or `[F, 1]` for two classes.
         bias: float32 `[C]`, or `[1]`.
     """
@@ -56,7 +61,7 @@ class SoftmaxRegression:
     bias: np.ndarray
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Probability of each class for each row of float32 `[P, F]`: float32 `[P, C]`."""
+        """Return the probability of each class for features `[P, F]`, float32 `[P, C]`."""
         outputs = self._outputs(features)
         return np.hstack([1 - outputs, outputs]) if len(self.classes) == 2 else outputs
 
@@ -72,14 +77,21 @@ class SoftmaxRegression:
     def fit(cls, features: np.ndarray, labels: np.ndarray, *, num_passes: int, seed: int) -> SoftmaxRegression:
         """Train by Adam.
 
-        The numbers are those of `MLPClassifier.partial_fit` of scikit-learn without a hidden layer, which checks its input and
+        The result equals that of scikit-learn's `MLPClassifier.partial_fit` without a hidden layer, which checks its input,
         draws the same order of triples in every pass, and takes ten times as long.
+
+        Args:
+            features: float32 `[P, F]`.
+            labels: int `[P]`.
+            num_passes: passes over the triples.
+            seed: seed of the initial weights and of the order.
         """
         count, batch_size = len(labels), min(BATCH_SIZE, len(labels))
         classes, targets = np.unique(labels, return_inverse=True)
         truth = targets[:, None] == (np.arange(len(classes)) if len(classes) > 2 else [1])
         shape = features.shape[1], truth.shape[1]
-        bound = np.sqrt(6 / sum(shape))  # Glorot's
+        # Glorot's uniform initialization.
+        bound = np.sqrt(6 / sum(shape))
         rng = np.random.RandomState(seed)
         parameters = [rng.uniform(-bound, bound, size).astype(np.float32) for size in (shape, shape[1])]
         learned = cls(classes, *parameters)
@@ -87,6 +99,7 @@ class SoftmaxRegression:
         step = 0
         for _ in range(num_passes):
             order = rng.permutation(count)
+            # scikit-learn restarts its generator, so that every later pass has the same order; reproduce it.
             rng = np.random.RandomState(seed)
             for start in range(0, count, batch_size):
                 rows = order[start : start + batch_size]
@@ -96,6 +109,7 @@ class SoftmaxRegression:
                 slope += L2 * batch_size / count * learned.weights
                 slope /= len(rows)
                 step += 1
+                # Adam's bias correction: sqrt(1 - beta2^t) / (1 - beta1^t).
                 rate = LEARNING_RATE * np.sqrt(1 - SQUARE_DECAY**step) / (1 - MEAN_DECAY**step)
                 gradients = (slope, error.sum(axis=0) / len(rows))
                 for parameter, mean, square, gradient in zip(parameters, means, squares, gradients, strict=True):
@@ -109,13 +123,15 @@ class SoftmaxRegression:
 
 @dataclass(frozen=True, eq=False)
 class RelationLearner:
-    """A trained classifier of pairs, or what stands for it.
+    """A trained classifier of pairs, or a constant guess.
 
     Attributes:
-        relation_names `[m]`: what the classes stand for.
-        constant: the class of every pair where there was nothing to tell classes apart by.
-        num_triples: that it was trained on.
-        note: why there was not; None where a classifier was trained on all triples, or how many of them were taken.
+        model: scoring function.
+        relation_names: names of the classes, object `[m]`.
+        scaler, classifier: None if nothing could be learned.
+        constant: class of every pair if nothing could be learned.
+        num_triples: number of training triples.
+        note: why nothing was learned, or the size of the subsample; None if all triples were used.
         scored: relation rows whose scores are features of the classifier, `[R, V]`; None for no such features.
     """
 
@@ -129,10 +145,14 @@ class RelationLearner:
     scored: Tensor | None = None
 
     def log_posterior(self, heads: Tensor, tails: Tensor) -> np.ndarray:
-        """Log-probability of each relation for each pair of entity rows `[P, W]`, float32 `[P, m]`.
+        """Return the log-probability of each relation for pairs of entity rows, float32 `[P, m]`.
 
-        All zeros where nothing was learnt. A relation
-        without a triple between leaked entities gets the probability of a single triple.
+        All values are zero if nothing was learned. A relation without a triple between leaked entities has the probability of a
+        single triple.
+
+        Args:
+            heads: float `[P, W]`.
+            tails: float `[P, W]`.
         """
         if self.classifier is None or self.scaler is None:
             return np.zeros((len(heads), len(self.relation_names)), dtype=np.float32)
@@ -146,16 +166,23 @@ class RelationLearner:
         return posterior
 
     def predict(self, heads: Tensor, tails: Tensor) -> np.ndarray:
-        """The relation name of each pair of entity rows `[P, W]`, names `[P]`."""
+        """Return the most probable relation name of each pair of entity rows `[P, W]`, names `[P]`."""
         if self.classifier is None:
             return np.full(len(heads), self.relation_names[self.constant], dtype=object)
         return self.relation_names[self.log_posterior(heads, tails).argmax(axis=1)]
 
 
 def pair_features(model: KgeModel, heads: Tensor, tails: Tensor, scored: Tensor | None = None) -> np.ndarray:
-    """h, t, their product by component, and the relation vector that fits the pair best: float32 `[P, 4 W]`.
+    """Build the features of pairs: h, t, their componentwise product, and the relation vector that fits the pair best.
 
-    With relation rows `scored` `[R, V]`, the score of each of these is appended: float32 `[P, 4 W + R]`.
+    Args:
+        model: scoring function.
+        heads: float `[P, W]`.
+        tails: float `[P, W]`.
+        scored: relation rows whose scores are appended, `[R, V]`; None: none.
+
+    Returns:
+        float32 `[P, 4 W]`, or `[P, 4 W + R]` with scores.
     """
     parts = [heads, tails, heads * tails, model.best_relation(heads, tails)]
     if scored is not None:
@@ -166,12 +193,14 @@ def pair_features(model: KgeModel, heads: Tensor, tails: Tensor, scored: Tensor 
 def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int, way: Way = "learned") -> RelationLearner:
     """Train on the colluder's triples that have both ends among its leaked entities.
 
-    Args:
-        seed: of the subsample, the first weights and the order of batches.
-        way: "learned", softmax regression; "mlp", the perceptrons of `fkgsec.attacks.reconstruction.mlp`.
+    Without two different relations among these triples nothing can be learned. Every pair then gets the colluder's most
+    frequent relation.
 
-    Where these triples are none or all of one relation there is nothing to learn, and every pair gets the relation that is most
-    frequent in what the colluder knows.
+    Args:
+        model: scoring function.
+        colluder: knowledge of the colluder.
+        seed: seed of the subsample, the initial weights and the order of batches.
+        way: "learned", softmax regression; "mlp", the perceptrons of `fkgsec.attacks.reconstruction.mlp`.
     """
     triples = colluder.triples[(colluder.triples[:, [0, 2]] >= 0).all(axis=1)]
     majority = int(np.bincount(colluder.triples[:, 1], minlength=len(colluder.relation_names)).argmax())

@@ -1,13 +1,14 @@
-"""Nonlinear relation classifier: a multilayer perceptron on pairs of rows, trained on what the colluder hands over.
+"""Nonlinear relation classifier: a multilayer perceptron on pairs of rows, trained on the colluder's data.
 
     learner = learn_relations(view.model, view.colluder, seed=0, way="mlp")
     names = learner.predict(heads, tails)            # relation names [P] for the victim's rows [P, W]
 
-A linear classifier (`fkgsec.attacks.reconstruction.learned`) cannot combine the scores of several relations. The perceptron reads
-the same features and the score of every relation that the colluder knows. Training stops when the loss on a tenth of the
-colluder's triples no longer falls. The result is the mean probability of `NUM_NETWORKS` networks with different initial weights.
+A linear classifier (`fkgsec.attacks.reconstruction.learned`) cannot combine the scores of several relations. The perceptron
+reads the same features and the score of every relation that the colluder knows. Training stops when the loss on a tenth of the
+colluder's triples no longer decreases. The result is the mean probability of `NUM_NETWORKS` networks with different initial
+weights.
 
-Knowledge: as for `fkgsec.attacks.reconstruction.learned`, and the colluder's relation rows.
+Required knowledge: as for `fkgsec.attacks.reconstruction.learned`, and the colluder's relation rows.
 Source: ours.
 """
 
@@ -22,12 +23,15 @@ from torch.nn import functional
 
 NUM_NETWORKS = 3
 HIDDEN_UNITS = 128
-DROPOUT = 0.3  # probability that training ignores a hidden unit
+# Probability that training ignores a hidden unit.
+DROPOUT = 0.3
 LEARNING_RATE, WEIGHT_DECAY = 2e-3, 1e-3
 BATCH_SIZE = 128
 VALIDATION_SHARE = 0.1
-MOST_STEPS = 3_000  # so that the time does not grow with the data
-MOST_PASSES, PATIENCE = 60, 6  # passes over the triples, and passes without a lower validation loss
+# Bound on optimizer steps, so that the time does not grow with the data.
+MOST_STEPS = 3_000
+# Largest number of passes over the triples, and number of passes without a lower validation loss before training stops.
+MOST_PASSES, PATIENCE = 60, 6
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +42,16 @@ class Perceptron:
 
     @classmethod
     def draw(cls, num_features: int, num_classes: int, rng: torch.Generator) -> Perceptron:
-        """Draw weights as Glorot does. Biases are zero."""
+        """Draw weights by Glorot's uniform initialization; biases are zero.
+
+        Args:
+            num_features: number of inputs.
+            num_classes: number of outputs.
+            rng: random generator.
+        """
 
         def layer(num_inputs: int, num_outputs: int) -> tuple[Tensor, Tensor]:
+            """Draw one layer."""
             bound = (6 / (num_inputs + num_outputs)) ** 0.5
             weights = bound * (2 * torch.rand(num_inputs, num_outputs, generator=rng) - 1)
             return weights.requires_grad_(), torch.zeros(num_outputs, requires_grad=True)
@@ -48,7 +59,12 @@ class Perceptron:
         return cls((*layer(num_features, HIDDEN_UNITS), *layer(HIDDEN_UNITS, num_classes)))
 
     def logits(self, inputs: Tensor, dropout: torch.Generator | None = None) -> Tensor:
-        """Compute the logits `[P, C]` of inputs `[P, F]`; with a generator, drop hidden units."""
+        """Compute the logits `[P, C]`.
+
+        Args:
+            inputs: float32 `[P, F]`.
+            dropout: generator that drops hidden units in training; None: no dropout.
+        """
         weights, bias, output_weights, output_bias = self.parameters
         hidden = functional.relu(inputs @ weights + bias)
         if dropout is not None:
@@ -61,24 +77,27 @@ class PerceptronEnsemble:
     """Classifiers whose probabilities are averaged.
 
     Attributes:
-        classes `[C]`: the labels, ascending.
+        classes: labels `[C]`, ascending.
+        networks: trained networks.
     """
 
     classes: np.ndarray
     networks: tuple[Perceptron, ...]
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """Compute the probability of each class for each row of float32 `[P, F]`: float32 `[P, C]`."""
+        """Return the mean probability of each class for features `[P, F]`, float32 `[P, C]`."""
         inputs = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
         with torch.no_grad():
             return torch.stack([network.logits(inputs).softmax(dim=1) for network in self.networks]).mean(dim=0).numpy()
 
     @classmethod
     def fit(cls, features: np.ndarray, labels: np.ndarray, *, seed: int) -> PerceptronEnsemble:
-        """Train on float32 `[P, F]` with at least two labels `[P]`.
+        """Train the networks.
 
         Args:
-            seed: of the split, the initial weights, the order of batches and dropped units.
+            features: float32 `[P, F]`.
+            labels: int `[P]`, with at least two classes.
+            seed: seed of the split, the initial weights, the order of batches and dropped units.
         """
         classes, targets = np.unique(labels, return_inverse=True)
         inputs = torch.from_numpy(np.ascontiguousarray(features, dtype=np.float32))
@@ -107,6 +126,7 @@ def _train(inputs: Tensor, targets: Tensor, num_classes: int, rng: torch.Generat
         if loss < least:
             weights, bias, output_weights, output_bias = (part.detach().clone() for part in network.parameters)
             best, least, passes_since = Perceptron((weights, bias, output_weights, output_bias)), loss, 0
+        # Early stopping; the best weights were stored.
         if passes_since == PATIENCE:
             break
     return best

@@ -38,7 +38,7 @@ from fkgsec.estimate import Estimate, at_level
 
 
 class Counts(msgspec.Struct):
-    """Right guesses, expectations and what can be right at all of one victim; `entities` and `triples` are by inference."""
+    """Correct guesses, expectations and upper bounds of one victim; `entities` and `triples` are by inference method."""
 
     victim: str
     num_entities: int
@@ -62,12 +62,16 @@ class Counts(msgspec.Struct):
 def figures_of(
     truth: Truth, inferences: Sequence[Inference], counts: list[Counts], note: str | None, *, published: bool
 ) -> list[Figure]:
-    """ERR and TRR by each inference, then by the strongest of them: of each victim, and of all where there are several.
+    """Compute ERR and TRR by each inference method and by the strongest, for each victim, and for all if there are several.
 
     Args:
-        note: what is to be said of the learned inference. published: whether counted as FedR's notebooks do, where there is but
-            one inference.
+        truth: evaluator's knowledge.
+        inferences: inference methods.
+        counts: counts of each victim.
+        note: remark on the learned methods.
+        published: True if counted as in FedR's notebooks, where there is only one method.
     """
+    # Each victim alone, then all together.
     groups = [(count.victim, [count]) for count in counts] + ([(ALL, counts)] if len(counts) > 1 else [])
     by_inference = [
         [_err_and_trr(truth, by, *group, note, published=published) for group in groups] for by in inferences
@@ -92,11 +96,14 @@ def figures_of(
 
 
 def strongest(variants: Sequence[Figure]) -> Figure:
-    """The best of several variants of a figure and of the baselines, which an adversary is free to take instead.
+    """Return the best of several variants of a figure and of its baselines, which an adversary may use instead.
 
-    Baselines with names (`Figure.guesses`) are among those that are chosen from; another one's expectation is known without
-    sampling, and variants that count as many right are then one. Intervals are Wilson's at the level 1 - 0.05 / m (Bonferroni)
-    for the m among which was chosen, so that all m hold at once and the chosen one with them. Ties go to the first.
+    Named baselines (`Figure.guesses`) are among the alternatives. An unnamed one's expectation is known without sampling, and
+    variants with the same count are then one alternative. Intervals are Wilson's at the level 1 - 0.05 / m (Bonferroni) for m
+    alternatives, so that all hold simultaneously. Ties go to the first.
+
+    Args:
+        variants: figures of one question, at least one.
     """
     first = variants[0]
     if first.reason:
@@ -105,6 +112,7 @@ def strongest(variants: Sequence[Figure]) -> Figure:
     if first.guesses:
         values |= {name: guess.value for name, guess in first.guesses.items()}
         by = max(values, key=lambda name: values[name])
+        # Bonferroni over all methods and named baselines.
         estimate_of = _share(values[by], first, len(values))
         return msgspec.structs.replace(first, variant=STRONGEST, estimate=estimate_of, by=by, compared=len(values))
     ways = set(values.values())
@@ -116,7 +124,7 @@ def strongest(variants: Sequence[Figure]) -> Figure:
 
 
 def _outcomes(figure: Figure, counts: Sequence[Counts]) -> Outcomes | None:
-    """Return if the strongest inference is right about each entity or triple; None where a victim could not be attacked."""
+    """Return whether the strongest method is correct for each entity or triple; None if a victim could not be attacked."""
     if any(count.reason for count in counts):
         return None
     item = "triple" if figure.metric == "trr" else "entity"
@@ -128,7 +136,7 @@ def _outcomes(figure: Figure, counts: Sequence[Counts]) -> Outcomes | None:
 
 
 def _share(value: float, figure: Figure, compared: int) -> Estimate:
-    """The share `value` of the items of a figure, with an interval within what is attainable of them."""
+    """Return a share with an interval within the figure's upper bound."""
     n, most = figure.estimate.n, 1.0 if figure.attainable is None else figure.attainable
     share = estimate.proportion(min(value * n, n), n, compared=compared, attainable=most)
     return msgspec.structs.replace(share, value=value, low=min(value, share.low), high=max(value, share.high))
@@ -143,23 +151,25 @@ def _err_and_trr(
     *,
     published: bool,
 ) -> tuple[Figure, Figure]:
-    """ERR and TRR by one inference, of one victim or of several together; arguments as for `figures_of`."""
+    """Compute ERR and TRR by one inference method, for one victim or for several together; arguments as in `figures_of`."""
     entities, triples = (sum(getattr(count, name) for count in counts) for name in ("num_entities", "num_triples"))
     attacked = [count for count in counts if not count.reason]
     reason = None if attacked else _joined(count.reason for count in counts)
     counts = attacked or counts
 
     def share(kind: str, name: str) -> Estimate:
+        """Return an expected share over all victims of the group."""
         num = entities if kind == "entities" else triples
         return estimate.exact(sum(getattr(count, f"{kind}_{name}") for count in counts) / num, num)
 
     def measured(kind: str) -> dict[str, Any]:
-        """The share with its interval, and what is attainable; a figure that was not measured is 0 without any certainty."""
+        """Return the share with its interval and upper bound; an unmeasured figure is 0 with the interval [0, 1]."""
         num = entities if kind == "entities" else triples
         if reason:
             return {"estimate": Estimate(0.0, 0.0, 1.0, num, "not attacked")}
         right = sum(getattr(count, kind).get(inference, 0.0) for count in counts)
-        if published:  # FedR's notebooks divide a number of entities by one of triples: the ratio can pass 1
+        # FedR's notebooks divide a number of entities by a number of triples: the ratio can exceed 1.
+        if published:
             value = estimate.exact(right / num, num) if right > num else estimate.proportion(right, num)
             return {"estimate": value}
         most = share(kind, "attainable").value

@@ -1,17 +1,19 @@
-"""Holdings of a client, read off the difference of two secure sums, or off sums of rows that should have been suppressed.
+"""Infer a client's rows from the difference of two secure sums, or from sums of rows that should have been suppressed.
 
-Threat model of both: "server", active. The first two rounds are trained once more for each victim with the same seed and options.
+Threat model of both: "server", active. Required knowledge: opened sums with their holder counts. The first two rounds are
+trained once more for each victim with the same seed and options.
 
-`dropout-difference`: the server drops the victim from the sum of round 1, as if it had fallen silent, sends the table of round 0
-again, and sums all clients in round 2. The counts of holders differ by the victim's rows, the sums by the victim's upload and by
-how the others' trainings differ. `holders`: share of the table's rows of which the server tells whether the victim holds them;
-baseline: the more frequent answer. `cosine`: mean cosine similarity between inferred and true updates; baseline: no change.
+`dropout-difference`: the server drops the victim from the sum of round 1, as if it had disconnected. It sends the table of
+round 0 again, and sums all clients in round 2. The holder counts differ by the victim's rows. The sums differ by the victim's
+upload and by the changes in the others' training. `holders`: accuracy of the server's claims whether the victim holds each row
+of the table; baseline: the more frequent answer. `cosine`: mean cosine similarity between inferred and true updates; baseline:
+no change.
 
 `count-lies`: under `suppress:t=...` the server tells all clients that every row has enough holders. `rare_rows`: share of the
 victim's rows with too few holders, which an honest server's sum leaves out, whose sum this server opens; baseline: none.
 
-Under `secagg:complete=true` clients confirm no sum that lacks a participant. Nothing stops a lie about counts, since only the
-server sees them; noise in the ring bounds what such a sum tells.
+Under `secagg:complete=true` clients confirm no sum that lacks a participant. Nothing prevents a lie about counts, since only
+the server sees them. Noise in the ring bounds what such a sum reveals.
 
 Source: ours, after Lam et al. 2021, "Gradient disaggregation", for differences of sums.
 """
@@ -38,14 +40,15 @@ from fkgsec.kge.result import KgeResult
 from fkgsec.randomness import generator
 
 DROPOUT_DIFFERENCE, COUNT_LIES = "dropout-difference", "count-lies"
-LAST = 2  # round whose sum has all clients
+# Round whose sum has all clients.
+LAST = 2
 
 
 class DroppingServer(Adversary):
     """A server that drops one client from the sum of round 1, and then sends the table of round 0 again.
 
     Args:
-        victim: the party that is dropped.
+        victim: party that is dropped.
     """
 
     def __init__(self, victim: str) -> None:
@@ -54,42 +57,50 @@ class DroppingServer(Adversary):
         self._first: dict[tuple[Table, str], Tensor] = {}
 
     def identity(self) -> str:
+        """Describe the adversary for the identity of its run."""
         return f"{super().identity()} drops {self.victim}"
 
     def drops(self, round: int, party: str) -> bool:
+        """Drop the victim from the sum of round 1."""
         return round == 1 and party == self.victim
 
     def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
+        """Send the table of round 0 again after round 1."""
+        # Clients that start from the same rows change them alike, so that the others' inputs nearly cancel in the
+        # difference.
         if round == 0:
             self._first[table, receiver] = rows.clone()
         return self._first.get((table, receiver), rows) if round == 1 else rows
 
 
 class LyingServer(Adversary):
-    """A server that tells clients to send every row, however few hold it."""
+    """A server that tells clients to send every row, however few clients hold it."""
 
     def __init__(self) -> None:
         super().__init__(SERVER)
 
     def rows_to_send(self, round: int, table: Table, enough: np.ndarray) -> np.ndarray:
+        """Claim that every row has enough holders."""
         return np.ones_like(enough)
 
 
 Dropped = tuple[int, tuple[np.ndarray, np.ndarray] | None]
-"""A run without the victim in one sum, and which rows of the table the server says the victim holds, bool `[N]`, with its uploads
-of them, float64 `[N, W]`; None where a sum was not opened."""
+"""Index of a run without the victim in one sum; and the rows of the table that the server claims the victim holds, bool `[N]`,
+with its inferred uploads, float64 `[N, W]`, or None if a sum was not opened."""
 
 
 Lied = tuple[int, int, np.ndarray | None]
-"""The runs without and with the lie, and which rows the latter's sum opens, bool `[N]`; None where none was opened."""
+"""Indices of the runs without and with the lie, and the rows that the latter's sum opens, bool `[N]`; None without a sum."""
 
 
 def run_dropout(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Dropped | NotAttacked]:
-    """Read each victim's rows off two sums."""
+    """Infer each victim's rows from two sums."""
 
     def drop(victim: Any) -> Dropped:
+        """Attack one victim."""
         attacked = laboratory.train_first(view, DroppingServer(client_party(victim.name)), LAST)
         table = laboratory.settings.recipe.shared[0]
+        # holders: counts of (all) - counts of (all but the victim). upload: sum of (all) - sum of (all but the victim).
         without, whole = (attacked.sum_of(table, round) for round in (1, LAST))
         if without is None or whole is None:
             return attacked.run, None
@@ -99,7 +110,8 @@ def run_dropout(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generat
 
 
 def run_lies(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> Lied:
-    """Open sums by the lie."""
+    """Open the sums of rows with too few holders, by a lie about the counts."""
+    # The attack targets suppression of rare rows only.
     if not laboratory.suppresses:
         raise NotAttacked("no rows are suppressed, so there is no count to lie about")
     honest, lying = (laboratory.train_first(view, adversary, LAST) for adversary in (None, LyingServer()))
@@ -109,13 +121,14 @@ def run_lies(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator)
 
 @score_each
 def score_dropout(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
-    """Figures of `dropout-difference` for a victim."""
+    """Compute the figures of `dropout-difference` for a victim."""
     number, difference = claim
     run: KgeResult = truth.runs[number]
     table = RECIPES[run.options.algorithm].shared[0]
     holds, guess = update_recovery.holds_rows(run, victim, table)
     true, start, rows = update_recovery.moved_rows(run, victim, table)
     inferred, share, remark = np.zeros_like(true), guess, ""
+    # A client that refuses to confirm the smaller sum prevents the attack; the figure then equals its baseline.
     if difference is None:
         remark = "no sum without the victim was opened, so there is nothing to compare"
     else:
@@ -131,7 +144,7 @@ def score_dropout(truth: Truth, victim: str, claim: Dropped) -> list[Figure]:
 
 
 def score_lies(claims: Lied, truth: Truth) -> list[Figure]:
-    """Figures of `count-lies` for each victim."""
+    """Compute the figures of `count-lies` for each victim."""
     number, _, opened = claims
     honest: KgeResult = truth.runs[number]
     table = RECIPES[honest.options.algorithm].shared[0]
@@ -139,6 +152,7 @@ def score_lies(claims: Lied, truth: Truth) -> list[Figure]:
     figures = []
     for victim in truth.victims:
         holds, _ = update_recovery.holds_rows(honest, victim, table)
+        # Rows that the honest run suppressed: the victim holds them, and the sum has no holder.
         rare = holds & (sums[0].sums()[1] == 0) if sums else holds
         if not (sums and rare.any()):
             reason = "enough clients hold each of its rows" if sums else "no sum was opened"

@@ -1,17 +1,17 @@
-"""Changes by each client's training, from the sums of many rounds in which different clients took part (disaggregation).
+"""Infer each client's changes from the sums of many rounds in which different clients took part (disaggregation).
 
-Threat model: "server", one that follows the protocol, alone. Of each sum it knows who is in it and how many of these hold each
-row. A sum less what its holders had been sent is the sum of their changes; as a client changes a row alike in neighboring rounds,
-the changes of all clients are the least squares solution of the last sums, row by row. The counts tell who holds a row in the
-same way. Where the same clients are in every sum, there is nothing to compare. The transcript keeps few sums, so the run is
-trained once more with the same seed and options, which gives the same sums.
+Threat model: "server", honest but curious, without a colluder. Required knowledge: of each sum, its participants and how many
+of them hold each row. A sum minus what its holders had received is the sum of their changes. A client changes a row alike in
+neighboring rounds, so the changes of all clients are the least-squares solution of the last sums, row by row. The counts
+determine the holders of a row in the same way. If the same clients are in every sum, there is nothing to compare. The
+transcript keeps few sums, so the run is trained once more with the same seed and options, which gives the same sums.
 
-`cosine`, `relative_error`: of a victim's change in the best round, as in `fkgsec.attacks.update_recovery`. Ways: `rounds`, by the
-sums of many rounds; `aggregate`, by the last sum alone, which the protocol exposes.
+`cosine`, `relative_error`: of a victim's change in the best round, as in `fkgsec.attacks.update_recovery`. Inference methods:
+`rounds` uses the sums of many rounds; `aggregate` uses the last sum alone, which the protocol exposes.
 
 Source: Lam et al. 2021, "Gradient disaggregation: breaking privacy in federated learning by reconstructing the user participant
-matrix"; here the participants are known. Differs: row by row, since not every client holds every row; with a ridge penalty and
-weights that fall with age, since changes do vary; and such that they add up to the last sum.
+matrix"; here the participants are known. Differs: solved row by row, since not every client holds every row; with a ridge
+penalty and weights that decrease with age, since changes vary between rounds; and such that the changes add up to the last sum.
 
 Legend: `R` sums, `C` clients, `N` rows, `W` width.
 """
@@ -46,27 +46,34 @@ def disaggregate(
     """Infer each client's change of each row in the last of these sums, float64 `[C, N, W]`; 0 where it holds none.
 
     Args:
-        sums: of one table in the order of the rounds, from the first one on.
-        ridge: penalty on squared changes; 0 without any. half_life: after so many rounds a sum counts half.
+        sums: of one table, in the order of rounds, starting with the first.
+        parties: parties in the order of the result.
+        ridge: penalty on squared changes, at least 0.
+        half_life: number of rounds after which a sum has half its weight.
     """
     takes_part = [[party in opened.survivors for party in parties] for opened in sums]
+    # Counts are linear in the holdings: counts = members @ holds, so the pseudoinverse estimates who holds a row.
     members = np.array(takes_part, dtype=np.float64)  # [R, C]
     counts = np.stack([opened.sums()[1] for opened in sums]).astype(np.float64)  # [R, N]
     holds = np.linalg.pinv(members) @ counts > 0.5  # [C, N]
     changes, is_known = _changes(sums)
+    # Only recent sums: changes vary over rounds, and `SUMS_PER_CLIENT` equations per unknown suffice.
     window = slice(max(0, len(sums) - SUMS_PER_CLIENT * len(parties)), len(sums))
     rounds = np.array([opened.round for opened in sums])[window]
     weights = 0.5 ** ((rounds[-1] - rounds) / half_life)
     changes_of = np.zeros((len(parties), *changes.shape[1:]))
+    # Rows with the same holders and the same usable sums have the same linear system; solve each system once.
     patterns, pattern_of = np.unique(np.concatenate([holds, is_known[window]]), axis=1, return_inverse=True)
     for number, pattern in enumerate(patterns.T):
         rows = np.flatnonzero(pattern_of.ravel() == number)
         holding, usable = pattern[: len(parties)], pattern[len(parties) :]
         design, weighted = (members[window] * holding)[usable], (members[window] * holding * weights[:, None])[usable]
+        # Weighted ridge regression of the observed sums of changes on the participants: (A'WA + ridge I)^-1 A'W.
         system = np.linalg.pinv(weighted.T @ design + ridge * np.eye(len(parties))) @ weighted.T  # [C, R]
         observed = changes[window][usable][:, rows]
         estimates = np.einsum("cr,rnw->cnw", system, observed)
-        if usable[-1] and design[-1].any():  # the last sum is what it is: what is left of it goes to all in it alike
+        # The last sum is exact: distribute what the regression leaves unexplained equally among its holders.
+        if usable[-1] and design[-1].any():
             left = observed[-1] - np.einsum("c,cnw->nw", design[-1], estimates)
             estimates += design[-1][:, None, None] * left / design[-1].sum()
         changes_of[:, rows] = estimates
@@ -74,22 +81,27 @@ def disaggregate(
 
 
 def _changes(sums: Sequence[Opened]) -> tuple[np.ndarray, np.ndarray]:
-    """The sums of changes float64 `[R, N, W]`, and where they are known, bool `[R, N]`: of rows that were summed before."""
+    """Return the sums of changes, float64 `[R, N, W]`, and where they are known, bool `[R, N]`: rows that were summed before."""
     totals, holders = zip(*(opened.sums() for opened in sums), strict=True)
     sent = np.full_like(totals[0], np.nan)
     changes, is_known = np.zeros((len(sums), *sent.shape)), np.zeros((len(sums), len(sent)), dtype=bool)
     for number, (total, count) in enumerate(zip(totals, holders, strict=True)):
         there = count > 0
         is_known[number] = there & ~np.isnan(sent).any(axis=1)
+        # sum of changes = sum of uploads - count * broadcast, where the broadcast is the mean of the previous sum.
         changes[number][is_known[number]] = (total - count[:, None] * sent)[is_known[number]]
         sent[there] = total[there] / count[there, None]
     return changes, is_known
 
 
 class Claims(NamedTuple):
-    """The server's estimate of each victim's training: changes of the table's rows float64 `[N, W]`, and rows by the last sum.
+    """The server's estimate of each victim's training.
 
-    `run`: of which these are, see `View.run`.
+    Attributes:
+        run: index of the repeated run, see `View.run`.
+        table: the summed table.
+        changes: inferred changes of the table's rows by victim, float64 `[N, W]`.
+        by_last_sum: estimates from the last sum alone, by victim.
     """
 
     run: int
@@ -106,6 +118,7 @@ def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> C
     sums = again.sums_of(table)
     if not sums or sums[-1].round != again.round:
         raise NotAttacked(f"no sum of round {again.round} was opened")
+    # Constant participation gives one equation per row, whatever the number of rounds.
     if len({frozenset(opened.survivors) for opened in sums}) < 2:
         raise NotAttacked("the same clients are in every sum")
     parties = again.secure[table].parties
@@ -115,7 +128,7 @@ def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> C
 
 
 def score(claims: Claims, truth: Truth) -> list[Figure]:
-    """Figures of every victim."""
+    """Compute the figures of every victim."""
     figures, again, table = [], truth.runs[claims.run], claims.table
     for victim in truth.victims:
         try:
@@ -125,6 +138,7 @@ def score(claims: Claims, truth: Truth) -> list[Figure]:
             continue
         names, start, end = update_recovery.client_rows(again, truth.index(victim), table)
         rows = update_recovery.table_rows(again, names, table)[update_recovery.changed_rows(start, end)]
+        # Compare with the last sum alone, which the protocol exposes without this attack.
         changes = last._replace(inferred={ROUNDS: claims.changes[victim][rows], **last.inferred})
         rng = generator(truth.seed, "disaggregation", victim)
         figures += update_recovery.figures_of(truth, victim, changes, rng)

@@ -1,17 +1,17 @@
-"""Upload of a client, taken out of a secure sum by a server that sends the others nonsense (inconsistent broadcast).
+"""Isolate one client's upload in a secure sum, by sending the other clients extreme values (inconsistent broadcast).
 
-Threat model: "server", one that sends what it likes. After one round it sends all clients but the victim rows of `FAR`, far
-beyond what a sum can hold: they upload the largest value in each number, whatever they train. In the next sum, rows that the
-victim does not hold are that value times their holders, and in all others what is left is the victim's upload. The first two
-rounds are trained once more for each victim.
+Threat model: "server", active. Required knowledge: opened sums with their holder counts. After one round the server sends all
+clients but the victim rows of `FAR`, far beyond what a sum can represent. They upload the largest value in each number,
+whatever they train. In the next sum, rows that the victim does not hold are that value times their holders. In all other rows,
+the rest is the victim's upload. The first two rounds are trained once more for each victim.
 
-Clients of `secagg` refuse such rows, and the attack does not apply. Nor can a server succeed with values that clients accept.
-Each client binds the history of its broadcasts to the session of a sum (`fkgsec.defenses.bound_broadcasts`). A client with
-another history than the rest is left out, or the sum does not open. So every sum contains only clients that were sent the same
-tables, and tables that are the same for all cannot single out one upload.
+Clients of `secagg` refuse such rows, and the attack does not apply. A server cannot succeed with values that clients accept
+either. Each client binds the history of its broadcasts to the session of a sum (`fkgsec.defenses.bound_broadcasts`). A client
+with a different history is left out, or the sum does not open. So every sum contains only clients that received the same
+tables, and equal tables cannot single out one upload.
 
-`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`. `holders`: the share of the
-table's rows of which the server tells whether the victim holds them; baseline: the commoner answer.
+`cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`. `holders`: accuracy of
+the server's claims whether the victim holds each row of the table; baseline: the more frequent answer.
 
 Source: Pasquini, Francati and Ateniese 2022, "Eluding secure aggregation in federated learning via model inconsistency".
 """
@@ -40,8 +40,10 @@ from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator
 
 SERVER_ACTIVE, SUBTRACTION = "server-active", "subtraction"
-LAST = 2  # round whose sum is taken apart
-FAR = 1e9  # a value that no training brings back within what a sum can hold
+# Round whose sum is attacked.
+LAST = 2
+# So large that training cannot bring a row back into the range of a sum.
+FAR = 1e9
 REFUSED = "clients refuse it, and a sum has only clients that were sent one table, whatever its values"
 METRICS = {
     "cosine": update_recovery.METRICS["cosine"],
@@ -51,10 +53,11 @@ METRICS = {
 
 
 class InconsistentServer(Adversary):
-    """The server in the run: after round `at` all clients but one are sent `FAR` in every number.
+    """A server that sends all clients but one the value `FAR` in every number, after round `at`.
 
     Args:
-        spared: the party that is sent what the server has.
+        spared: party that receives the true rows.
+        at: round whose broadcast is manipulated.
     """
 
     def __init__(self, spared: str, at: int = 1) -> None:
@@ -62,42 +65,62 @@ class InconsistentServer(Adversary):
         self.spared, self.at = spared, at
 
     def identity(self) -> str:
+        """Describe the adversary for the identity of its run."""
         return f"{super().identity()} spares {self.spared} in {self.at}"
 
     def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
+        """Replace the rows of all receivers but the victim."""
         return rows if round != self.at or receiver == self.spared else torch.full_like(rows, FAR)
 
 
-class Taken(NamedTuple):
-    """Rest of a sum: bool `[N]`, rows that the victim holds; float64 `[N, W]`, its upload of these, NaN elsewhere."""
+class Remainder(NamedTuple):
+    """The victim's part of a sum.
 
-    held: np.ndarray
+    Attributes:
+        holds: rows that the victim holds, bool `[N]`.
+        rows: its upload of these, float64 `[N, W]`, NaN elsewhere.
+    """
+
+    holds: np.ndarray
     rows: np.ndarray
 
 
-def left_of_sum(opened: Opened) -> Taken:
-    """The upload of one client in a sum in which all others put in one value throughout.
+def left_of_sum(opened: Opened) -> Remainder:
+    """Isolate the upload of one client in a sum to which all others contributed one constant value.
 
-    Rows of others alone are constant, and tell that value; where there are none it is taken to be the mean of what others
-    put in.
+    Rows that the victim does not hold are constant and reveal that value. If there are none, the value is estimated by the mean
+    contribution of the others.
+
+    Args:
+        opened: sum of the round after the manipulated broadcast.
     """
     total, holders = opened.sums()
     there = holders > 0
+    # A row of equal numbers, up to the error of quantization, has no part of the victim.
     same = there & (np.ptp(total, axis=1) <= 2 * opened.error)
+    # Step 1: rows of equal numbers come only from clients with the extreme broadcast.
     holds = there & ~same
     others = holders - holds
     chosen, counts = (same, holders) if same.any() else (holds & (others > 0), others)
+    # The constant that each of the other holders contributed.
     value = (total[chosen] / counts[chosen, None]).mean()
+    # Step 2: subtract the constant of all other holders; the rest is the victim's upload.
     rows = total - others[:, None] * value
-    return Taken(holds, np.where(holds[:, None], rows, np.nan))
+    return Remainder(holds, np.where(holds[:, None], rows, np.nan))
 
 
 class Attacked(NamedTuple):
-    """Attack on a victim: the run with it, see `View.run`, and what is left of its sum."""
+    """Result of the attack on one victim.
+
+    Attributes:
+        table: the summed table.
+        run: index of the run with the attack, see `View.run`.
+        remainder: the victim's part of the sum.
+    """
 
     table: Table
     run: int
-    taken: Taken
+    remainder: Remainder
 
 
 def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> dict[str, Attacked | NotAttacked]:
@@ -106,12 +129,15 @@ def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> d
     table = laboratory.settings.recipe.shared[0]
 
     def attack(victim: VictimView) -> Attacked:
+        """Attack one victim."""
         try:
             attacked: KgeView = laboratory.train(InconsistentServer(client_party(victim.name)), last=LAST)
         except NotAttacked:
             raise
+        # Honest clients of `secagg` refuse values outside the clip.
         except FkgsecError as refusal:
             raise NotAttacked(f"{REFUSED}: {refusal}") from refusal
+        # Round 2 is the first sum after the manipulated broadcast of round 1.
         sums = [opened for opened in attacked.sums_of(table) if opened.round == LAST]
         if not sums:
             raise NotAttacked(f"too many fell silent: no sum of round {LAST} was opened")
@@ -122,16 +148,17 @@ def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> d
 
 @score_each
 def score(truth: Truth, victim: str, claim: Attacked) -> list[Figure]:
-    """Compare what is left of the sum with the victim's upload."""
-    table, rest, result = claim.table, claim.taken, truth.runs[claim.run]
+    """Compare the rest of the sum with the victim's upload."""
+    table, rest, result = claim.table, claim.remainder, truth.runs[claim.run]
     names, start, end = update_recovery.client_rows(result, truth.index(victim), table)
     claimed = rest.rows[update_recovery.table_rows(result, names, table)]
     is_claimed = np.asarray(~np.isnan(claimed).any(axis=1))
     moved = update_recovery.changed_rows(start, end)
-    inferred = np.where(is_claimed[:, None], claimed - start, 0.0)  # no claim is no change
+    # A row without a claim is inferred as unchanged.
+    inferred = np.where(is_claimed[:, None], claimed - start, 0.0)
     changes = Changes((end - start)[moved], {SUBTRACTION: inferred[moved]}, None, int(is_claimed[moved].sum()))
     holds, guess = update_recovery.holds_rows(result, victim, table)
-    share = proportion(int((rest.held == holds).sum()), len(holds))
+    share = proportion(int((rest.holds == holds).sum()), len(holds))
     rng = generator(truth.seed, "inconsistent broadcast", victim)
     return [
         *update_recovery.figures_of(truth, victim, changes, rng),

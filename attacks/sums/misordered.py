@@ -1,12 +1,13 @@
-"""Upload of a client, read off a secure sum by a server that does not ask the other clients to train.
+"""Read one client's upload off a secure sum by not asking the other clients to train.
 
-Threat model: "server", active. In round 2 the server asks only the victim to train, and then asks all clients to upload. A client
-that does not check the order of requests uploads the server's own broadcast, so that the sum minus (holders - 1) times the
-broadcast is the victim's upload, exactly. Clients that check it (`fkgsec.federation.order`) refuse, and no sum is opened.
+Threat model: "server", active. Required knowledge: opened sums with their holder counts. In round 2 the server asks only the
+victim to train, and then asks all clients to upload. A client that does not check the order of requests uploads the server's
+own broadcast. The sum minus (holders - 1) times the broadcast is then exactly the victim's upload. Clients that check the order
+(`fkgsec.federation.order`) refuse, and no sum is opened.
 
-The first two rounds are trained once more for each victim: once with clients as they are, and once with clients that check no
-order, which shows what the design costs without the check. `cosine`, `relative_error`: of the victim's change in round 2, as in
-`fkgsec.attacks.update_recovery`; they end in `_unchecked` for clients that check no order. Baseline: no change.
+The first two rounds are trained twice for each victim: with clients as they are, and with clients that check no order, to show
+what the check prevents. `cosine`, `relative_error`: of the victim's change in round 2, as in `fkgsec.attacks.update_recovery`;
+they end in `_unchecked` for clients that check no order. Baseline: no change.
 
 Source: ours, after Pasquini et al. 2022, "Eluding secure aggregation in federated learning via model inconsistency".
 """
@@ -45,11 +46,11 @@ class MisorderingServer(Adversary):
     """A server that asks only one client to train in `ROUND`.
 
     Args:
-        victim: the party that is asked to train.
-        checks_order: whether clients check the order of requests.
+        victim: party that is asked to train.
+        checks_order: True if clients check the order of requests.
 
     Attributes:
-        sent: by table the rows `[N, W]` that it had sent before it asked for uploads in `ROUND`.
+        sent: rows `[N, W]` by table that it broadcast before it asked for uploads in `ROUND`.
     """
 
     def __init__(self, victim: str, *, checks_order: bool) -> None:
@@ -58,27 +59,33 @@ class MisorderingServer(Adversary):
         self.sent: dict[Table, Tensor] = {}
 
     def identity(self) -> str:
+        """Describe the adversary for the identity of its run."""
         return f"{super().identity()} trains {self.victim} alone, order checked: {self.checks_order}"
 
     def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
+        """Record the broadcast before the attacked round."""
+        # The sum of the attacked round contains this broadcast once per client that did not train.
         if round == ROUND - 1 and receiver == self.victim:
             self.sent[table] = rows.clone()
         return rows
 
     def tensors(self) -> dict[Table, Tensor]:
+        """Return the state for a checkpoint."""
         return self.sent
 
     def load(self, tensors: Mapping[Table, Tensor]) -> None:
+        """Restore the state from a checkpoint."""
         self.sent = dict(tensors)
 
     def asks_to_train(self, round: int, party: str) -> bool:
+        """Ask only the victim to train in the attacked round."""
         return round != ROUND or party == self.victim
 
 
 Claim = tuple[int, np.ndarray | None]
-"""A run, and the victim's upload float64 `[N, W]` in the rows of the table, NaN where the server has none; None: no sum."""
+"""Index of a run, and the victim's inferred upload, float64 `[N, W]`, NaN where the server has none; None without a sum."""
 Claims = Mapping[tuple[str, bool], Claim | NotAttacked]
-"""By victim, and by whether clients check the order of requests, what the server reads off; or why the run ended."""
+"""Claim by victim and by whether clients check the order of requests; or why the run ended."""
 
 
 def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> Claims:
@@ -96,6 +103,7 @@ def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> C
             upload = None
             if (opened := attacked.sum_of(table, ROUND)) is not None:
                 total, holders = opened
+                # Every other holder uploaded the broadcast unchanged: upload = sum - (holders - 1) * broadcast.
                 upload = total - np.maximum(holders - 1, 0)[:, None] * server.sent[table].double().numpy()
                 upload = np.where(holders[:, None] > 0, upload, np.nan)
             claims[victim.name, checks_order] = attacked.run, upload
@@ -103,7 +111,7 @@ def run(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) -> C
 
 
 def score(claims: Claims, truth: Truth) -> list[Figure]:
-    """Figures of every victim."""
+    """Compute the figures of every victim."""
     figures = []
     for (victim, checks_order), claim in claims.items():
         suffix = "" if checks_order else "_unchecked"
@@ -123,6 +131,7 @@ def _figures(claim: Claim, truth: Truth, victim: str, suffix: str) -> list[Figur
     remark = ""
     if upload is None:
         excluded = attacked.rounds[ROUND].excluded
+        # Clients that check the order refuse to upload without a request to train.
         remark = f"{len(excluded)} clients refused: {next(iter(excluded.values()), 'no sum was opened')}"
     else:
         inferred = np.nan_to_num(update_recovery.at_rows(upload, rows) - start)

@@ -1,21 +1,23 @@
 """Attribute inference: a server with a colluder's relation rows ranks the answers to a sensitive relation.
 
-Threat model: "identifiers", a server that reads the names of the victims' rows and has a colluder's relation rows and triples.
-For each entity of a victim it orders the answers to a sensitive relation (`FederatedGraph.sensitive`, such as a patient's
-diagnosis): the tails that the relation has in the colluder's triples and that the victim has a row of.
+Threat model: "identifiers", a server that reads the names of the victims' rows and colludes with one client. Required
+knowledge: the colluder's relation rows and triples, and the victim's entity rows. For each entity of a victim the server ranks
+the answers to a sensitive relation (`FederatedGraph.sensitive`, such as a patient's diagnosis). Candidates are the tails that
+the relation has in the colluder's triples and of which the victim has a row.
 
-`score`: of the answer on the victim's rows, by the colluder's relation row. `with prior`: that and the answers' log-frequency in
-the colluder's triples, both in deviations. Where relations stay at home, the colluder's relation row need not fit the victim's
-entities. Two ways do without it: `near`, closeness of the two rows, and `neighbors`, the answers of the colluder's entities,
-weighted by the cosine of their rows to the victim's entity. Cosines of rows of RotatE say little: there, `neighbors` misses
-answers that follow from an entity's other triples.
+Inference methods: `score`, the score of the answer on the victim's rows with the colluder's relation row. `with prior`, that
+and the answers' log-frequency in the colluder's triples, both standardized. Where relations are not shared, the colluder's
+relation row need not fit the victim's entities. Two methods work without it: `near`, closeness of the two rows, and
+`neighbors`, the answers of the colluder's entities, weighted by the cosine of their rows to the victim's entity. Cosines of
+RotatE rows say little. There, `neighbors` misses answers that follow from an entity's other triples.
 
-Asked are triples that nobody trained on (`mrr`, `hits@10`: inference of what the embedding was not told) and those that the
-victim trained on (`mrr_trained`, `hits@10_trained`). Other true answers do not count as better ones, ties are broken at random,
-and an answer outside the candidates is missed. Intervals count that several answers of one entity, and several entities with one
-answer, go well or badly together (`fkgsec.attacks.membership.intervals`).
+The questions are triples that nobody trained on (`mrr`, `hits@10`: the embedding implies what it was never trained on) and
+triples that the victim trained on (`mrr_trained`, `hits@10_trained`). Other true answers do not count as better, ties are
+broken at random, and an answer outside the candidates is a miss. Intervals account for answers that share an entity
+(`fkgsec.attacks.membership.intervals`).
 
-Baseline: `prior`, the order of frequency in the colluder's triples. The most: the share of true answers among the candidates.
+Baseline: `prior`, the order of frequency in the colluder's triples. Upper bound: the share of true answers among the
+candidates.
 
 Source: ours, after attribute inference from embeddings of knowledge graphs.
 """
@@ -48,8 +50,10 @@ from fkgsec.kge.models import KgeModel
 
 WITHIN = 10
 WAYS = ("score", "with prior", "near", "neighbors")
-SHARPNESS = 10.0  # of a neighbor's weight exp(SHARPNESS * cosine)
-SMOOTHING = 1e-3  # weight of the prior beside the neighbors' answers, so that it orders what no neighbor has
+# A neighbor has the weight exp(SHARPNESS * cosine).
+SHARPNESS = 10.0
+# Weight of the prior relative to the neighbors' votes; it orders the answers without votes.
+SMOOTHING = 1e-3
 METRICS = {
     "mrr": "mean reciprocal rank of a victim's answer to a sensitive relation, of triples that it did not train on",
     f"hits@{WITHIN}": f"such answers among the first {WITHIN}",
@@ -57,12 +61,18 @@ METRICS = {
     f"hits@{WITHIN}_trained": f"such answers among the first {WITHIN}",
 }
 Order = Callable[[str], np.ndarray]
-"""Scores of the candidates as answers for an entity, by its name."""
+"""Scores the candidates as answers for an entity, from its name."""
 
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """To one relation: candidates, names `[k]`; by way their scores for an entity, float64 `[k]`; `prior`: of any entity."""
+    """Candidate answers to one relation.
+
+    Attributes:
+        candidates: names `[k]`.
+        ways: scores of the candidates for an entity by inference method, float64 `[k]`.
+        prior: scores that are the same for every entity, float64 `[k]`.
+    """
 
     candidates: np.ndarray
     ways: Mapping[str, Order]
@@ -71,14 +81,28 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Inferred:
-    """An adversary's inferences about a victim: answers by relation, and the names that it has a row of."""
+    """An adversary's inferences about a victim.
+
+    Attributes:
+        answers: candidate answers by relation name.
+        rows: entity names of the victim's rows that the adversary has.
+    """
 
     answers: Mapping[str, Answers]
     rows: frozenset[str] = field(default_factory=frozenset)
 
 
 def infer(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Inferred | NotAttacked]:
-    """Prepare the answers of each victim to any relation that the colluder knows."""
+    """Prepare the candidate answers of each victim, for any relation that the colluder knows.
+
+    Args:
+        view: a view with a colluder and names.
+        laboratory: not used; the attack trains nothing.
+        rng: not used; the attack draws nothing.
+
+    Returns:
+        Inferences by victim name, or why the victim cannot be attacked.
+    """
     return claim_each(view.victims, lambda victim: _infer(view.model, view.accomplice, victim))
 
 
@@ -86,10 +110,12 @@ def _infer(model: KgeModel, colluder: ColluderKnowledge, victim: VictimView) -> 
     rows, entities, _ = victim.named_entities()
     row_of, answers = {name: row for row, name in enumerate(entities) if name is not None}, {}
     for number, relation in enumerate(colluder.relation_names):
+        # The relation's tails in the colluder's triples are the possible answers; their counts are the prior.
         ends = colluder.triples[colluder.triples[:, 1] == number][:, 2]
         numbers, counts = np.unique(ends[ends >= 0], return_counts=True)
         has_row = np.array([name in row_of for name in colluder.entity_names[numbers]], dtype=bool)
         if has_row.any():
+            # Only answers whose rows the adversary can compare are candidates.
             candidates = colluder.entity_names[numbers[has_row]]
             prior = np.log(counts[has_row].astype(np.float64))
             examples = _examples(colluder, number, candidates)
@@ -99,9 +125,12 @@ def _infer(model: KgeModel, colluder: ColluderKnowledge, victim: VictimView) -> 
 
 
 class Examples(NamedTuple):
-    """The colluder's triples of one relation whose answers are candidates: names and rows `[m, W]` of heads, and the answers.
+    """The colluder's triples of one relation whose answers are candidates.
 
-    Rows have length 1. Answers are int64 `[m]` indices of candidates.
+    Attributes:
+        names: names of the heads `[m]`.
+        rows: rows of the heads, normalized to length 1, `[m, W]`.
+        answers: indices of the answers among the candidates, int64 `[m]`.
     """
 
     names: np.ndarray
@@ -131,18 +160,24 @@ def _ways(
     shares = np.exp(prior) / np.exp(prior).sum()
 
     def score(entity: str) -> np.ndarray:
+        """Score each candidate as the tail of the entity."""
         query = model.query(rows[row_of[entity]][None], relation[None], "tail")
         return model.score_all(query, tails)[0].double().numpy()
 
     def with_prior(entity: str) -> np.ndarray:
+        """Add the candidates' frequency to the score."""
         return in_deviations(score(entity)) + in_deviations(prior)
 
     def near(entity: str) -> np.ndarray:
+        """Score each candidate by closeness to the entity, whatever the relation."""
         return closeness(model, rows[row_of[entity]][None], tails)[0].astype(np.float64)
 
     def neighbors(entity: str) -> np.ndarray:
-        others = examples.names != entity  # what the colluder has of the entity itself, it knows without the messages
+        """Let the colluder's similar entities vote for their answers."""
+        # Leave out the colluder's own triples of the entity: it knows these without the messages.
+        others = examples.names != entity
         cosines = examples.rows[torch.from_numpy(others)] @ normalize(rows[row_of[entity]], dim=0)
+        # Softmax-weighted vote of the colluder's heads; the prior breaks ties between answers without votes.
         weights = (SHARPNESS * cosines).softmax(dim=0).double().numpy()
         return np.bincount(examples.answers[others], weights, len(candidates)) + SMOOTHING * shares
 
@@ -151,14 +186,23 @@ def _ways(
 
 @score_each
 def score(truth: Truth, victim: str, claim: Inferred) -> list[Figure]:
-    """MRR and hits of a victim, of the triples of sensitive relations, not trained on and trained on."""
+    """Compute MRR and hits of a victim for triples of sensitive relations, not trained on and trained on.
+
+    Args:
+        truth: evaluator's knowledge.
+        victim: name of the client.
+        claim: the adversary's inferences about it.
+
+    Raises:
+        NotAttacked: the data mark no relation as sensitive.
+    """
     if not truth.graph.sensitive:
         raise NotAttacked(f"{truth.graph.name} marks no relation as sensitive")
     return [*_figures(truth, victim, claim, ""), *_figures(truth, victim, claim, "_trained")]
 
 
 def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Figure]:
-    """Figures of triples with a head that the adversary has a row of: that the victim, or with no suffix nobody, trained on."""
+    """Compute figures of triples with a head whose row the adversary has: trained by the victim, or with no suffix by nobody."""
     client, graph = truth.client(victim), truth.graph
     trained = {tuple(triple) for trainer in graph.clients for triple in trainer.to_global(trainer.train).tolist()}
     questions = [
@@ -172,10 +216,13 @@ def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Fi
         what = "trained on" if suffix else "that nobody trained on"
         reason = f"it has no triple of a sensitive relation {what} whose head was seen"
         return truth.not_attacked(victim, reason, metrics)
+    # All true answers of a head and relation, so that another true answer is not counted as an error (filtered
+    # ranking).
     true: dict[tuple[str, str], set[str]] = {}
     for head, relation, tail in client.to_global(client.triples):
         true.setdefault((graph.entities[head], graph.relations[relation]), set()).add(graph.entities[tail])
     ranks = _ranks(claim, questions, true)
+    # An answer that is no candidate cannot be reached by any method.
     reachable = float(np.isfinite(ranks["prior"]).all(axis=1).mean())
     ends = np.unique([[head, tail] for head, _, tail in questions], return_inverse=True)[1].reshape(-1, 2)
     figures = []
@@ -195,10 +242,10 @@ def _figures(truth: Truth, victim: str, claim: Inferred, suffix: str) -> list[Fi
 def _ranks(
     claim: Inferred, questions: list[tuple[str, str, str]], true: Mapping[tuple[str, str], set[str]]
 ) -> dict[str, np.ndarray]:
-    """Rank each answer among the candidates by each way and by the prior.
+    """Rank each answer among the candidates, by each inference method and by the prior.
 
-    Returns: by way, float64 `[q, 2]`, the number of candidates above the answer, infinite where it is no candidate, and of those
-    that tie with it, itself included.
+    Returns: float64 `[q, 2]` by method: the number of candidates above the answer, infinite if it is no candidate, and the
+    number that tie with it, including itself.
     """
     ranks = {way: np.tile([np.inf, 1.0], (len(questions), 1)) for way in (*WAYS, "prior")}
     for number, (head, relation, tail) in enumerate(questions):
@@ -210,18 +257,20 @@ def _ranks(
         answer = int(np.flatnonzero(answers.candidates == tail)[0])
         scores = {"prior": answers.prior} | {way: order(head) for way, order in answers.ways.items()}
         for way, values in scores.items():
+            # Count ties apart from better candidates: the expected rank breaks them at random.
             above, tied = (values > values[answer])[is_answer].sum(), (values == values[answer])[is_answer].sum()
             ranks[way][number] = above, tied
     return ranks
 
 
 def _reciprocal(above: np.ndarray, tied: np.ndarray) -> np.ndarray:
-    """Expected reciprocal rank `[q]` if ties are broken at random: the mean of 1 / (above + k) over k from 1 to tied.
+    """Return the expected reciprocal rank `[q]` if ties are broken at random: the mean of 1 / (above + k) for k from 1 to tied.
 
-    The reciprocal of the mean rank is less. A prior under which all candidates tie would then lose to a random order.
+    The reciprocal of the mean rank is smaller. With it, a prior under which all candidates tie would lose to a random order.
     """
     reached = np.isfinite(above)
     above = np.where(reached, above, 0.0)
+    # sum of 1 / (above + k) for k = 1..tied, as a difference of harmonic numbers.
     return np.where(reached, (digamma(above + tied + 1) - digamma(above + 1)) / tied, 0.0)
 
 

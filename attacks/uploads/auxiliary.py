@@ -1,14 +1,15 @@
 """Membership inference by a server that knows some of the victim's triples.
 
-Threat model: "server+triples", a server that reads the names of rows and has labelled triples of each victim (`auxiliary`, by
-default a tenth of those that the victim trained on). From their rows it fits a vector for each relation, `fit_relations`, and
-scores any other triple by it. Nothing that stays at home is used: not the victim's relation rows.
+Threat model: "server+triples", a server that reads the names of rows. Required knowledge: labeled triples of each victim
+(`auxiliary`, by default a tenth of its training triples) and its entity rows. From the rows of these triples the server fits a
+vector for each relation (`fit_relations`), and uses it to score any other triple. The attack does not need the victim's
+relation rows, which are not shared.
 
-`fit`: the score on the victim's uploaded rows. `change`: by how much it is larger there than on the rows that the server had
-sent, where it knows them. `both`: their sum in deviations.
+Inference methods: `fit`, the score on the victim's uploaded rows. `change`, the increase of this score over the rows that the
+server had sent, where it knows them. `both`, the sum of the two, standardized.
 
-Baselines: `names`, how often the head's and the tail's names stand in the relation in the auxiliary triples; `any relation`, the
-same of few triples, filled up with how often these names are a head and a tail at all.
+Baselines: `names`, how often the names of head and tail occur with the relation in the auxiliary triples. `any relation`, the
+same, smoothed by how often these names are a head and a tail at all.
 
 Source: ours, after the server-initiated attack of Hu et al. 2023 (DP-FLames), whose threshold and statistic are not published.
 Figures: `fkgsec.attacks.uploads.questions`.
@@ -44,32 +45,51 @@ from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.kge import kinds
 from fkgsec.kge.models import KgeModel
 
-FILLED_UP = 10.0  # triples of any relation that count beside those of a relation
-UNSEEN = 0.5  # added to every count of a name in any relation
+# Pseudo-count of triples of any relation, relative to those of one relation.
+FILLED_UP = 10.0
+# Pseudo-count of a name over all relations.
+UNSEEN = 0.5
 
 
 @dataclass(frozen=True, eq=False)
 class Fitted:
-    """An adversary's scorers of triples of names, by way; `guesses`: without rows.
+    """An adversary's scorers of triples of names.
 
-    `rows`: names of the rows that it has. `told`: the triples that it was told.
+    Attributes:
+        ways: scorers by inference method.
+        guesses: scorers that use no rows, by name.
+        rows: names of the rows that the adversary has.
+        auxiliary: triples of names that the adversary knows from the start.
     """
 
     ways: Mapping[str, Scorer]
     guesses: Mapping[str, Scorer]
     rows: frozenset[str]
-    told: frozenset[tuple[str, ...]] = frozenset()
+    auxiliary: frozenset[tuple[str, ...]] = frozenset()
 
 
 def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.ndarray, count: int) -> Tensor:
-    """A vector in which each relation acts, `[count, V']`, from pairs of rows `[a, W]` that it links (`relations` `[a]`).
+    """Fit the vector of each relation to the pairs of rows that it links.
 
-    TransE: the median of t - h, which has the least L1 error. Others: the mean of the vectors that fit each pair best, for
-    RotatE of unit modulus in each component, for DistMult and ComplEx of length 1. A relation without pairs gets that of all.
+    TransE: the median of t - h, which has the least L1 error. Others: the mean of the vectors that fit each pair best,
+    normalized to unit modulus in each component for RotatE, and to length 1 for DistMult and ComplEx. A relation without pairs
+    gets the vector of all pairs.
+
+    Args:
+        model: scoring function.
+        heads: float `[a, W]`.
+        tails: float `[a, W]`.
+        relations: relation of each pair, int `[a]`, in 0 ... count - 1.
+        count: number of relations.
+
+    Returns:
+        One vector per relation, `[count, V']`.
     """
+    # The vector that fits one pair best, such as t - h for TransE.
     best = model.best_relation(heads, tails)
 
     def fitted(chosen: Tensor) -> Tensor:
+        """Average the best vectors of some pairs, projected back onto the model's relation vectors."""
         if model.similarity == kinds.L1:
             return chosen.median(dim=0).values
         mean = chosen.mean(dim=0)
@@ -78,6 +98,7 @@ def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.n
             return mean / torch.hypot(real, imaginary).clamp_min(1e-9).repeat(2)
         return mean / mean.norm().clamp_min(1e-9)
 
+    # Start with the vector of all pairs, for relations without pairs.
     scales = fitted(best).repeat(count, 1)
     for number in np.unique(relations):
         scales[number] = fitted(best[torch.from_numpy(relations == number)])
@@ -85,16 +106,25 @@ def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.n
 
 
 def fit(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Fitted | NotAttacked]:
-    """Make the scorers of each victim's triples."""
+    """Fit scorers for each victim's triples."""
     return claim_each(view.victims, lambda victim: fit_relations_of(view.model, victim))
 
 
 def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted:
-    """Make the scorers of a victim's triples."""
+    """Fit scorers for a victim's triples.
+
+    Args:
+        model: scoring function.
+        victim: view of a victim with auxiliary triples.
+
+    Raises:
+        NotAttacked: there are no auxiliary triples, or none of them has rows.
+    """
     entities, names, seen = victim.named_entities()
     if victim.auxiliary is None:
         raise NotAttacked("no triple of it is known")
     place = {name: row for row, name in enumerate(names) if name is not None}
+    # Both ends must have an uploaded row.
     usable = [triple for triple in victim.auxiliary if triple[0] in place and triple[2] in place]
     if not usable:
         raise NotAttacked(f"of {len(victim.auxiliary)} auxiliary triples none has rows that were seen")
@@ -103,10 +133,12 @@ def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted:
     relations = np.array([kinds_of[triple[1]] for triple in usable])
 
     def scorer(rows: Tensor) -> Scorer:
+        """Fit relations to rows, and score triples on the same rows."""
         # The last one is for relations of no auxiliary triple.
         vectors = fit_relations(model, rows[heads], rows[tails], relations, len(kinds_of) + 1)
 
         def score(triples: np.ndarray) -> np.ndarray:
+            """Score triples of names `[q, 3]`, float64 `[q]`."""
             head_rows, other = (rows[torch.tensor([place[name] for name in triples[:, end]])] for end in (0, 2))
             acting = vectors[torch.tensor([kinds_of.get(name, -1) for name in triples[:, 1]])]
             return model.pair_scores(model.function.query(head_rows, acting, "tail"), other).double().numpy()
@@ -115,6 +147,7 @@ def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted:
 
     ways: dict[str, Scorer] = {"fit": scorer(entities)}
     if (received := victim.received.get("entities")) is not None:
+        # A trained triple scores higher after training than on the rows that the client received.
         before, after = scorer(received[torch.from_numpy(seen)].float()), ways["fit"]
         ways["change"] = lambda triples: after(triples) - before(triples)
         ways["both"] = lambda triples: in_deviations(after(triples)) + in_deviations(ways["change"](triples))
@@ -123,16 +156,19 @@ def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted:
 
 
 def _any_relation_scorer(auxiliary: np.ndarray) -> Scorer:
-    """Score by log-likelihoods of the head and the tail given the relation, each mixed with that of any relation."""
+    """Score by log-likelihoods of head and tail given the relation, each smoothed by its frequency over all relations."""
     relations, names = Counter(auxiliary[:, 1]), len(np.unique(auxiliary[:, [0, 2]]))
     at_end = {end: Counter(auxiliary[:, end]) for end in (0, 2)}
     together = {end: Counter(zip(auxiliary[:, end], auxiliary[:, 1], strict=True)) for end in (0, 2)}
 
     def likelihood(end: int, name: str, relation: str) -> float:
+        """Return the smoothed log-probability of a name at one end of a relation."""
         anyhow = (at_end[end][name] + UNSEEN) / (len(auxiliary) + UNSEEN * names)
+        # Dirichlet smoothing: `FILLED_UP` pseudo-counts distributed as the name occurs over all relations.
         return math.log((together[end][name, relation] + FILLED_UP * anyhow) / (relations[relation] + FILLED_UP))
 
     def score(triples: np.ndarray) -> np.ndarray:
+        """Score triples of names `[q, 3]`, float64 `[q]`."""
         return np.array([likelihood(0, head, kind) + likelihood(2, tail, kind) for head, kind, tail in triples])
 
     return score
@@ -140,11 +176,12 @@ def _any_relation_scorer(auxiliary: np.ndarray) -> Scorer:
 
 @score_each
 def score(truth: Truth, victim: str, claim: Fitted) -> list[Figure]:
-    """Figures of a victim: of triples that the adversary was not told, with both ends among the rows that it has."""
-    client = truth.own(victim)
+    """Compute a victim's figures on triples that are new to the adversary and have both ends among its rows."""
+    client = truth.unshuffled(victim)
     names = np.array(truth.graph.entities, dtype=object)[client.entity_ids]
     has_row = np.fromiter((name in claim.rows for name in names), dtype=bool, count=len(names))
-    excluded = client.train[[tuple(triple) in claim.told for triple in named(truth, victim, client.train)]]
+    # Triples that the adversary already knows are no questions.
+    excluded = client.train[[tuple(triple) in claim.auxiliary for triple in named(truth, victim, client.train)]]
     questions = draw_questions(
         truth, victim, lambda triples: has_row[triples[:, 0]] & has_row[triples[:, 2]], truth.rng, excluded
     )

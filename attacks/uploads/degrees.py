@@ -1,12 +1,13 @@
 """Degrees of a victim's entities and sizes of its relations, inferred by a server alone from the victim's rows.
 
-Threat model: "server". `degree`, of entities: Spearman's correlation of the number of the victim's training triples at each with
-what the row's `norm` suggests (rows of hubs are short where scores are distances, long where they are products), and how near its
-ten nearest `neighbours` lie (`fkgsec.attacks.uploads.pairs.closeness`). `volume`, where relations are shared: the same of the
-number of triples of each, by how far its row moved between what the server sent and what came back. In first rounds rows with
-many triples move most (`movement`), later these have settled and move least (`stillness`).
+Threat model: "server". Required knowledge: the victim's rows. `degree`, of entities: Spearman's correlation of an entity's
+number of training triples with one of two scores. `norm`: rows of hubs are short if the model scores by distances, and long if
+it scores by products. `neighbours`: closeness of the ten nearest rows (`fkgsec.attacks.uploads.pairs.closeness`). `volume`,
+where relations are shared: the same for the number of triples of each relation, by how far its row moved between broadcast and
+upload. In the first rounds rows with many triples move most (`movement`); later these have converged and move least
+(`stillness`).
 
-Baseline 0, an adversary that orders them at random; 1 is the most. Source: ours.
+Baseline: 0, a random order. Upper bound: 1. Source: ours.
 """
 
 from __future__ import annotations
@@ -36,13 +37,23 @@ METRICS = {
 }
 TABLES = {"degree": "entities", "volume": "relations"}
 NEIGHBOURS = 10
-BLOCK = 512  # rows compared at once
+# Rows compared at once.
+BLOCK = 512
 Ways: TypeAlias = tuple[Mapping[str, np.ndarray], HeldRows]
-"""Scores of a victim's rows by way, `[n]` each, NaN where a row never crossed, and which rows these are."""
+"""Scores of a victim's rows by inference method, `[n]` each, NaN for a row that was never transmitted; and the rows."""
 
 
 def claim(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, dict[str, Ways | NotAttacked]]:
-    """Score each victim's rows `[n]` for each metric by each way, NaN where a row never crossed."""
+    """Score each victim's rows for each metric.
+
+    Args:
+        view: a view of the server.
+        laboratory: laboratory of its adversary; only its public settings are read.
+        rng: not used; the attack draws nothing.
+
+    Returns:
+        Scores `[n]` by inference method, for each metric and victim, NaN for a row that was never transmitted.
+    """
     shared = laboratory.settings.recipe.shared
     ways = {"degree": lambda victim: _degrees(view.model, victim), "volume": _volumes}
     return {
@@ -56,16 +67,26 @@ def _degrees(model: KgeModel, victim: VictimView) -> Ways:
     rows, seen = victim.crossed()
     near = np.full(len(rows), np.nan)
     near[seen] = nearness(model, rows[seen])
+    # A model with a margin scores by distances: its hubs lie near the origin.
     sign = -1.0 if model.margin else 1.0
     return {"norm": sign * rows.norm(dim=1).double().numpy(), "neighbours": near}, HeldRows.of(victim)
 
 
 def nearness(model: KgeModel, rows: Tensor) -> np.ndarray:
-    """Mean closeness of each row `[n, W]` to the `NEIGHBOURS` nearest others, float64 `[n]`."""
+    """Return the mean closeness of each row to its `NEIGHBOURS` nearest rows.
+
+    Args:
+        model: scoring function.
+        rows: float `[n, W]`.
+
+    Returns:
+        float64 `[n]`, larger is nearer.
+    """
     count, distances = min(NEIGHBOURS, len(rows) - 1), []
     for start in range(0, len(rows), BLOCK):
         near = closeness(model, rows[start : start + BLOCK], rows)
         places = np.arange(len(near))
+        # A row is not its own neighbor.
         near[places, start + places] = -np.inf
         distances.append(-np.sort(np.partition(-near, max(count - 1, 0), axis=1)[:, :count], axis=1).mean(axis=1))
     return np.concatenate([np.empty(0), *distances]).astype(np.float64)
@@ -77,12 +98,13 @@ def _volumes(victim: VictimView) -> Ways:
     if "relations" not in victim.received:
         summed = "relations" in victim.claims
         raise NotAttacked("its relations crossed in a sum only" if summed else "what it was sent was not kept")
+    # Sum of gradients over a relation's triples: many triples move it far in the first rounds.
     moved = (victim.relations - victim.received["relations"]).norm(dim=1).double().numpy()
     return {"movement": moved, "stillness": -moved}, HeldRows.of(victim, "relations")
 
 
 def score(claims: Mapping[str, Mapping[str, Ways | NotAttacked]], truth: Truth) -> list[Figure]:
-    """Correlations of every victim, of the tables that the algorithm shares."""
+    """Compute the correlations of every victim, for the tables that the algorithm shares."""
     return [
         figure
         for victim in truth.victims
@@ -95,6 +117,7 @@ def _figures(truth: Truth, victim: str, metric: str, ways: Ways | NotAttacked) -
     if isinstance(ways, NotAttacked):
         return truth.not_attacked(victim, ways, [metric])
     scored, rows = ways
+    # The truth: number of training triples at each entity, or of each relation.
     columns = [0, 2] if metric == "degree" else [1]
     degree = np.bincount(truth.client(victim).train[:, columns].ravel())
     ids = local_ids(truth, victim, rows, TABLES[metric])

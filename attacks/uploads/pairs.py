@@ -1,10 +1,11 @@
-"""Pairs of a victim's rows in the order in which an adversary takes them for linked, and how good that order is.
+"""Rank pairs of a victim's rows by how likely a triple links them, and measure how good the ranking is.
 
     pairs = candidate_pairs(len(rows), rng)
     scores = closeness(model, rows[pairs.rows], rows)          # float32 [h, n], larger for pairs that a short relation links
     ranking_auc(standardised(scores, pairs.rows)[pairs.mask], linked, pairs)
 
-Pairs are unordered: nothing here tells head from tail. Pairs that share a row are not independent; intervals count with that.
+Pairs are unordered: nothing here distinguishes head from tail. Pairs that share a row are dependent, and intervals account for
+it.
 
 Legend: `n` rows of a victim, `h` of them whose pairs are ranked, `W` width, `P` pairs.
 """
@@ -27,7 +28,8 @@ from fkgsec.federation.recipes import Table
 from fkgsec.kge import kinds
 from fkgsec.kge.models import KgeModel
 
-MAX_PAIRS = 4_000_000  # of more, those of a sample of rows are ranked
+# With more pairs, only those of a sample of rows are ranked.
+MAX_PAIRS = 4_000_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,8 +37,9 @@ class Pairs:
     """Unordered pairs of different rows, each once.
 
     Attributes:
-        rows: int64 `[h]`, ascending, those whose pairs with all rows are candidates.
-        mask: bool `[h, n]`, the candidates. first, second: int64 `[P]`, their rows, in the order of `mask`.
+        rows: rows whose pairs with all rows are candidates, int64 `[h]`, ascending.
+        mask: candidates among all pairs, bool `[h, n]`.
+        first, second: rows of each candidate, int64 `[P]`, in the order of `mask`.
     """
 
     rows: np.ndarray
@@ -46,10 +49,17 @@ class Pairs:
 
 
 def candidate_pairs(count: int, rng: np.random.Generator, max_pairs: int = MAX_PAIRS) -> Pairs:
-    """All pairs of `count` rows, or those of a random sample of rows where these are more than `max_pairs`."""
+    """Return all pairs of rows, or those of a random sample of rows if there are too many.
+
+    Args:
+        count: number of rows.
+        rng: draws the sample.
+        max_pairs: largest number of pairs to rank.
+    """
     rows = np.arange(count)
     if count * (count - 1) // 2 > max_pairs:
         rows = np.sort(rng.choice(count, size=max(1, max_pairs // count), replace=False))
+    # Of two sampled rows keep one direction; with a row outside the sample there is one direction only.
     sampled = np.zeros(count, dtype=bool)
     sampled[rows] = True
     mask = ~sampled[None, :] | (np.arange(count)[None, :] > rows[:, None])
@@ -58,14 +68,23 @@ def candidate_pairs(count: int, rng: np.random.Generator, max_pairs: int = MAX_P
 
 
 def closeness(model: KgeModel, some: Tensor, rows: Tensor) -> np.ndarray:
-    """Closeness of rows `[h, W]` to rows `[n, W]` whatever relation links them, float32 `[h, n]`, larger is nearer.
+    """Return the closeness of rows to other rows, whatever relation links them.
 
-    TransE and other distances: minus the L1 distance, since relation rows are short. RotatE: minus the L1 distance of the moduli,
-    which no relation changes. DistMult and ComplEx: the length of the relation vector that fits the pair best, |conj(h) t|,
-    which is the largest score that a relation of length 1 gives it.
+    TransE and other distance models: minus the L1 distance, since relation rows are short. RotatE: minus the L1 distance of the
+    moduli, which no relation changes. DistMult and ComplEx: |conj(h) t|, the length of the relation vector that fits the pair
+    best. It is the largest score that a relation of length 1 gives the pair.
+
+    Args:
+        model: scoring function.
+        some: float `[h, W]`.
+        rows: float `[n, W]`.
+
+    Returns:
+        float32 `[h, n]`, larger is nearer.
 
     Source: ours; the first is the server's inference of links from FedE's rows by distance.
     """
+    # Complex rows: rotations change phases, so only moduli can be compared.
     if model.similarity == kinds.MODULUS or (model.similarity == kinds.DOT and model.function.entity_numbers == 2):
         some, rows = (torch.hypot(*matrix.chunk(2, dim=1)) for matrix in (some, rows))
     if model.similarity == kinds.DOT:
@@ -74,30 +93,42 @@ def closeness(model: KgeModel, some: Tensor, rows: Tensor) -> np.ndarray:
 
 
 def attraction(some: Tensor, rows: Tensor, chosen: np.ndarray, received: Tensor) -> np.ndarray:
-    """Straightness of two rows' moves towards each other in the training of a round, float32 `[h, n]`.
+    """Measure how straight a round's training moved two rows towards each other.
 
-    The cosine of each one's change to the way to the other, both summed: the gradient of a linked pair's loss has that direction.
+    The gradient of a linked pair's loss points from each row to the other. The measure is the cosine of each row's change to
+    the direction of the other row, summed over both.
 
     Args:
-        some `[h, W]`, rows `[n, W]`: as uploaded. chosen: int64 `[h]`, which of `rows` the former are.
-        received: `[n, W]`, the rows that training began from.
+        some: uploaded rows, float `[h, W]`.
+        rows: all uploaded rows, float `[n, W]`.
+        chosen: indices of `some` among `rows`, int64 `[h]`.
+        received: rows that training started from, float `[n, W]`.
+
+    Returns:
+        float32 `[h, n]`.
     """
     changes = torch.nn.functional.normalize(rows - received, dim=1)
     moved = changes[torch.from_numpy(chosen)]
+    # Projection of each unit change onto the way to the other row; divided by the distance, it is a cosine.
     there = moved @ rows.T - (moved * some).sum(dim=1)[:, None]
     back = some @ changes.T - (changes * rows).sum(dim=1)[None, :]
     return ((there + back) / torch.cdist(some, rows).clamp_min(1e-9)).numpy()
 
 
 def standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Values `[h, n]` less the mean of each one's row and column, over their deviation, both summed: `[h, n]`.
+    """Standardize each value by its row and by its column, and add both.
 
-    A hub is near to everything; what counts is whether a pair is nearer than its two rows usually are. A row's pair with itself
-    (at `rows`) counts for nothing.
+    A hub is near to every row. What counts is whether a pair is nearer than its two rows usually are. A row's pair with itself
+    is ignored.
+
+    Args:
+        values: float `[h, n]`.
+        rows: column of each row's pair with itself, int64 `[h]`.
     """
     copy = values.astype(np.float32, copy=True)
     copy[np.arange(len(rows)), rows] = np.nan
-    with warnings.catch_warnings():  # the column of a row that is alone in the sample has no values
+    # A column without any value gives NaN and a warning: that of the only row in a sample.
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         parts = [
             (copy - np.nanmean(copy, axis=axis, keepdims=True))
@@ -108,31 +139,38 @@ def standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 
 
 def dyadic_variance(influence: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
-    """Variance of a mean over pairs of rows, of which those that share a row vary together.
+    """Return the variance of a mean over pairs of rows, where pairs that share a row are dependent.
 
-    With e the influence of a pair on the mean, it is the sum over rows of the squared sum of their pairs' e, less the sum of e
-    squared, which that counts twice; at least that sum, which it is where no pairs share a row.
+    With e the influence of a pair on the mean, it is the sum over rows of the squared sum of their pairs' e, minus the sum of
+    squared e, which the former counts twice. It is at least the sum of squared e, the value for pairs that share no row.
 
     Args:
-        influence: `[P]`, first, second: int64 `[P]`, their rows.
+        influence: float `[P]`.
+        first: first row of each pair, int64 `[P]`.
+        second: second row of each pair, int64 `[P]`.
 
     Source: Aronow, Samii and Assenova 2015.
     """
+    # sum over rows i of (sum of e over pairs with i)^2 counts each e^2 twice: once per end.
     by_row = np.bincount(np.concatenate((first, second)), np.tile(influence, 2))
     single = float(influence @ influence)
     return max(single, float((by_row**2).sum()) - single)
 
 
 def ranking_auc(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, *, compared: int = 1) -> Estimate:
-    """Chance that a linked pair lies above another one, ties half.
+    """Return the probability that a linked pair ranks above an unlinked one, ties half.
 
     Args:
-        scores `[P]`, linked: bool `[P]`, at least two of either. compared: among how many figures this one was chosen.
+        scores: float `[P]`.
+        linked: bool `[P]`, with at least two of each.
+        pairs: the pairs.
+        compared: number of figures among which this one was chosen.
 
     Source: DeLong et al. 1988 for the influence; the variance is `dyadic_variance`.
     """
     placed = placements(scores[linked], scores[~linked])
     auc, influence = placed.members.mean(), np.empty(len(scores))
+    # DeLong: influence of a pair on the AUC, by its placement among the other group.
     influence[linked] = (placed.members - auc) / len(placed.members)
     influence[~linked] = (placed.controls - auc) / len(placed.controls)
     variance = dyadic_variance(influence, pairs.first, pairs.second)
@@ -140,20 +178,25 @@ def ranking_auc(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, *, compare
 
 
 def share_of_first(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, count: int, *, compared: int = 1) -> Estimate:
-    """Share of linked pairs among the first `count`.
+    """Return the share of linked pairs among the first `count`.
+
+    The set of first pairs is random, too, and varies by row, since a hub brings many pairs at once. The influence of a pair is
+    that of a share above a threshold that a fixed share of all pairs exceeds: a pair among the first adds its excess over those
+    at the threshold. The interval is Wilson's for the number of independent pairs with the same variance.
 
     Args:
-        scores `[P]`, linked: bool `[P]`, of more than `count` pairs. compared: among how many figures this one was chosen.
-
-    Which pairs come first is drawn, too: by the row, since a hub brings many at once. The influence of a pair is that of a share
-    above a threshold that a fixed share of all pairs exceeds: one among the first adds what it is beyond those at the threshold.
-    Its variance is `dyadic_variance`; the interval is Wilson's of as many independent pairs as tell as much.
+        scores: float `[P]`, of more than `count` pairs.
+        linked: bool `[P]`.
+        pairs: the pairs.
+        count: number of first pairs.
+        compared: number of figures among which this one was chosen.
 
     Source: ours, after the delta method.
     """
     share = right_of_first(scores, linked, count) / count
     around = max(1, count // 2), min(len(scores), count + count // 2)
     fewer, more = (right_of_first(scores, linked, number) for number in around)
+    # Share of linked pairs near the threshold, estimated from the pairs ranked between count / 2 and 3 count / 2.
     at_threshold = (more - fewer) / (around[1] - around[0])
     least = np.partition(scores, len(scores) - count)[len(scores) - count]
     above, tied = scores > least, scores == least
@@ -162,6 +205,7 @@ def share_of_first(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, count: 
     influence -= influence.mean()
     alone = share * (1 - share) / count
     variance = dyadic_variance(influence, pairs.first, pairs.second)
+    # Effective sample size: so many independent pairs would have this variance.
     independent = max(1, round(count / max(1.0, variance / alone))) if alone else count
     wide = proportion(share * independent, independent, compared=compared)
     method = "dyadic wilson" if compared == 1 else f"dyadic wilson, best of {compared}"
@@ -169,29 +213,47 @@ def share_of_first(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, count: 
 
 
 def right_of_first(scores: np.ndarray, linked: np.ndarray, count: int) -> float:
-    """Count the linked ones among the first `count` of the pairs `[P]`; of those that tie at the end as many as are expected."""
+    """Count the linked pairs among the first `count`; for ties at the end, return the expected number.
+
+    Args:
+        scores: float `[P]`.
+        linked: bool `[P]`.
+        count: number of first pairs.
+    """
     least = np.partition(scores, len(scores) - count)[len(scores) - count]
     above, tied = scores > least, scores == least
     return float(linked[above].sum() + (count - above.sum()) * linked[tied].mean())
 
 
 class HeldRows(NamedTuple):
-    """Number of rows that an adversary has of a victim; `claimed`: of a secure sum, which of its rows these are, int64 `[n]`."""
+    """Rows that an adversary has of a victim.
+
+    Attributes:
+        number: number of rows.
+        claimed: indices in a secure sum, int64 `[n]`; None if the rows were uploaded individually.
+    """
 
     number: int
     claimed: np.ndarray | None
 
     @classmethod
     def of(cls, victim: VictimView, table: Table = "entities") -> HeldRows:
-        """Those of a table."""
+        """Describe the rows of one table."""
         claims, rows = victim.claims.get(table), victim.rows(table)
         return cls(0 if rows is None else len(rows), None if claims is None else claims.rows)
 
 
 def local_ids(truth: Truth, victim: str, held_rows: HeldRows, table: Table = "entities") -> np.ndarray:
-    """Local id in `truth.client` of each row that the adversary has of a victim, int64 `[n]`; -1: of none.
+    """Return the local ID in `truth.client` of each row that the adversary has of a victim, int64 `[n]`; -1 for none.
 
-    Rows that crossed alone are in that order; rows that the adversary attributes to the victim go by their names.
+    Rows that were uploaded individually are in that order. Rows that the adversary attributes to the victim are matched by
+    name.
+
+    Args:
+        truth: evaluator's knowledge.
+        victim: name of the client.
+        held_rows: rows that the adversary has.
+        table: entities or relations.
     """
     client = truth.client(victim)
     ids, count = (
@@ -208,9 +270,16 @@ def local_ids(truth: Truth, victim: str, held_rows: HeldRows, table: Table = "en
 
 
 def linked_pairs(triples: np.ndarray, pairs: Pairs, ids: np.ndarray) -> np.ndarray:
-    """Find the pairs that some of these triples `[k, 3]` link, either way round, bool `[P]`; `ids` as `local_ids` has them."""
+    """Find the pairs that some triple links in either direction, bool `[P]`.
+
+    Args:
+        triples: int `[k, 3]`, in local IDs.
+        pairs: pairs of rows.
+        ids: local ID of each row, int64 `[n]`, -1 for none, as from `local_ids`.
+    """
     ends = np.sort(triples[:, [0, 2]], axis=1)
     span = int(max(ends.max(initial=0), ids.max(initial=0))) + 1
     first, second = (ids[rows] for rows in (pairs.first, pairs.second))
+    # One integer per unordered pair of local IDs.
     codes = np.minimum(first, second) * span + np.maximum(first, second)
     return np.isin(codes, ends[:, 0] * span + ends[:, 1]) & (first >= 0) & (second >= 0)

@@ -1,12 +1,12 @@
-"""Inference from which rows a victim sends, for FedS, whose clients send in most rounds the rows that changed most.
+"""Inference from which rows a victim sends, for FedS, whose clients send in most rounds only the rows that changed most.
 
-Threat model: "server"; it sees which rows cross, as one bit each, whatever noise their values have. `degree`: Spearman's
-correlation of how often a row was sent in sparse rounds with the number of the victim's training triples at its entity; or of how
-seldom (`rarity`), since rows of many triples settle first where models learn fast. `linked`:
-AUC of linked pairs, by how much more often both were sent in one round than their own frequencies would have it.
+Threat model: "server". Required knowledge: which rows each client sends, one bit per row and round, whatever noise their values
+have. `degree`: Spearman's correlation of an entity's number of training triples with how often its row was sent in sparse
+rounds (`frequency`), or how seldom (`rarity`): rows with many triples converge first where models learn fast. `linked`: AUC of
+linked pairs by how much more often both rows were sent in one round than their separate frequencies predict.
 
-Baselines 0 and 0.5; the remark on `linked` says what the entities' true degrees would tell, which the server does not know.
-Only rows that another client holds, too, are ever sent; pairs of others are no candidates. Source: ours.
+Baselines: 0 and 0.5. The remark on `linked` states what the entities' true degrees would reveal, which the server does not
+know. Clients send only rows that another client shares, so pairs with other rows are no candidates. Source: ours.
 """
 
 from __future__ import annotations
@@ -35,9 +35,16 @@ METRICS = {
 def claim(
     view: KgeView, laboratory: Laboratory, rng: np.random.Generator
 ) -> dict[str, tuple[np.ndarray, Pairs] | NotAttacked]:
-    """Read the rows that each victim sent in each sparse round, bool `[rounds, n]`, and draw the pairs to rank."""
+    """Read the rows that each victim sent in each sparse round, bool `[rounds, n]`, and draw the pairs to rank.
+
+    Args:
+        view: a view of the server.
+        laboratory: not used; the attack trains nothing.
+        rng: draws candidate pairs of large victims.
+    """
 
     def sent(victim: VictimView) -> tuple[np.ndarray, Pairs]:
+        """Read one victim's pattern."""
         if victim.sent is None:
             raise NotAttacked("no upload of it said which of its rows it has")
         return victim.sent, candidate_pairs(victim.sent.shape[1], rng)
@@ -46,15 +53,24 @@ def claim(
 
 
 def together(sent: np.ndarray, pairs: Pairs) -> np.ndarray:
-    """Rounds in which both rows of a pair were sent, less those that their frequencies would give: float64 `[P]`."""
+    """Count the rounds in which both rows of a pair were sent, minus the number expected from their frequencies.
+
+    Args:
+        sent: rows sent in each round, bool `[rounds, n]`.
+        pairs: candidate pairs.
+
+    Returns:
+        float64 `[P]`.
+    """
     counts, times = sent[:, pairs.rows].T.astype(np.float64) @ sent, sent.sum(axis=0)
+    # If rows were sent independently, both would be sent in times_i * times_j / rounds rounds.
     expected = times[pairs.rows][:, None] * times[None, :] / len(sent)
     return (counts - expected)[pairs.mask]
 
 
 @score_each
 def score(truth: Truth, victim: str, claim: tuple[np.ndarray, Pairs]) -> list[Figure]:
-    """Both figures of a victim; of rows that were sent at least once, and of pairs of these."""
+    """Compute both figures of a victim, for rows that were sent at least once, and for pairs of these."""
     sent, pairs = claim
     train = truth.client(victim).train
     degree = np.bincount(train[:, [0, 2]].ravel(), minlength=sent.shape[1])[: sent.shape[1]]
@@ -62,6 +78,8 @@ def score(truth: Truth, victim: str, claim: tuple[np.ndarray, Pairs]) -> list[Fi
     counts = {"rounds": len(sent), "rows": int(ever.sum())}
     if ever.sum() < LEAST:
         raise NotAttacked(f"{ever.sum()} rows of it were sent; a correlation takes {LEAST}")
+    # FedS sends the rows that changed most (feds.txt Eq. 1 and 2), so the frequency reflects how much training touches
+    # a row.
     often = sent.sum(axis=0)[ever]
     correlations = {
         "frequency": partial(spearman, often, degree[ever]),
@@ -77,6 +95,7 @@ def score(truth: Truth, victim: str, claim: tuple[np.ndarray, Pairs]) -> list[Fi
         return figures + truth.not_attacked(victim, reason, ["linked"])
     some = Pairs(pairs.rows, pairs.mask, pairs.first[both], pairs.second[both])
     popular = np.log1p(degree[some.first]) + np.log1p(degree[some.second])
+    # For comparison: the AUC of an adversary that knows every entity's degree.
     auc = placements(popular[linked], popular[~linked]).members.mean()
     return figures + truth.figures(
         "linked",

@@ -1,16 +1,17 @@
-"""Triples of a victim that an adversary is asked about, and how well its scores tell those that were trained on.
+"""Triples of a victim that an adversary has to classify, and how well its scores separate those that were trained on.
 
-    asked = draw_questions(truth, "hospital-2", known, rng)
-    figures = question_figures(truth, "hospital-2", asked, {"score": scorer}, {"names": guess})
+    questions = draw_questions(truth, "hospital-2", is_askable, rng)
+    figures = question_figures(truth, "hospital-2", questions, {"score": scorer}, {"names": guess})
 
-Two questions. Was a true triple trained on? Members and triples of the victim that nobody ever trained on, of the same relation
-and of like degrees (`fkgsec.attacks.membership.controls`): figures `auc`, `tpr@...`. Are two entities linked at all? Trained
-triples and random pairs of the victim's entities, with the relation of a trained triple: figures `auc_pairs`, `tpr_pairs@...`.
-The second is easier, since an embedding that generalises answers it, too; the first is the one that goes by what a client holds.
+There are two questions. Was a true triple trained on? The members are compared with triples of the victim that nobody ever
+trained on, with the same relation and similar degrees (`fkgsec.attacks.membership.controls`): figures `auc`, `tpr@...`. Are two
+entities linked at all? Trained triples are compared with random pairs of the victim's entities, with the relation of a trained
+triple: figures `auc_pairs`, `tpr_pairs@...`. The second question is easier, since an embedding that generalizes answers it,
+too. Only the first one measures what the embedding memorized.
 
-A scorer takes triples of names `[q, 3]` and gives float64 `[q]`, larger where it takes one for trained.
+A scorer maps triples of names `[q, 3]` to float64 `[q]`, larger where a triple was more likely trained.
 
-Intervals count that triples which share an entity are scored alike, and those of TPR that the threshold is drawn, too
+Intervals account for triples that share an entity, and intervals of TPR for the estimated threshold
 (`fkgsec.attacks.membership.intervals`).
 """
 
@@ -24,7 +25,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fkgsec.attacks.figure import Figure
-from fkgsec.attacks.membership.audits import contains, named_triples, to_local
+from fkgsec.attacks.membership.audits import contains, named_triples, trained_elsewhere
 from fkgsec.attacks.membership.controls import matched_controls
 from fkgsec.attacks.membership.evaluation import TPR, score_figures
 from fkgsec.attacks.registry import Truth
@@ -32,8 +33,10 @@ from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.errors import DataError
 
 Scorer = Callable[[np.ndarray], np.ndarray]
-MOST_ASKED = 5000  # of trained triples, and of random pairs
-SMOOTHING = 0.1  # added to every count of a name in a relation
+# Largest number of trained triples, and of random pairs.
+MOST_ASKED = 5000
+# Pseudo-count of a name in a relation.
+SMOOTHING = 0.1
 METRICS = {
     "auc": "AUC of trained triples among true ones that nobody trained on",
     **{
@@ -50,11 +53,12 @@ ITEMS = {metric: "triples and random pairs" if metric.endswith("_pairs") else "m
 
 
 class Questions(NamedTuple):
-    """Triples in the victim's local ids, int64 `[., 3]`.
+    """Triples to classify, in the victim's local IDs, int64 `[., 3]`.
 
     Attributes:
-        members, unseen: trained ones, and for each a true one that nobody trained on. reason: why there are none.
+        members, unseen: trained triples, and for each a true one that nobody trained on.
         trained, random: trained triples, and random pairs that no triple of any client links.
+        reason: why there are no members.
     """
 
     members: np.ndarray
@@ -71,16 +75,20 @@ def draw_questions(
     rng: np.random.Generator,
     excluded: np.ndarray | None = None,
 ) -> Questions:
-    """Draw what is asked of a victim.
+    """Draw the triples that an adversary has to classify.
 
     Args:
-        is_askable: tests local triples `[k, 3]`, bool `[k]`: whether the adversary has the names and rows to be asked.
-        excluded: int64 `[k, 3]`, local triples that it was told.
+        truth: evaluator's knowledge.
+        victim: name of the client.
+        is_askable: tests local triples `[k, 3]`, bool `[k]`: True if the adversary has the names and rows that it needs.
+        rng: draws triples and pairs.
+        excluded: local triples that the adversary already knows, int64 `[k, 3]`.
     """
-    graph, client = truth.graph, truth.own(victim)
+    graph, client = truth.graph, truth.unshuffled(victim)
     train = np.unique(client.train, axis=0)
     if excluded is not None:
         train = train[~contains(excluded, train)]
+    # Question 1: matched true triples. Question 2: trained triples and random pairs.
     train, test = (part[is_askable(part)] for part in (train, np.unique(client.test, axis=0)))
     members, unseen, reason = _matched(graph, client, train, test, rng)
     if not len(train):
@@ -92,15 +100,15 @@ def draw_questions(
 def _matched(
     graph: FederatedGraph, client: ClientGraph, train: np.ndarray, test: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray, str | None]:
-    """Members, controls, and why there are none."""
+    """Match trained triples with controls. Returns members, controls, and why there are none."""
     none, chosen = train[:0], train[rng.permutation(len(train))[: min(2 * len(test), len(train) // 2)]]
     if not len(chosen):
         return none, none, f"{len(train)} trained triples and {len(test)} others can be asked about; it takes 2 of each"
-    others = [other.to_global(other.train) for other in graph.clients if other.name != client.name]
-    elsewhere = to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *others]))
+    elsewhere = trained_elsewhere(graph, client)
     try:
         matched = matched_controls(client, chosen, rng, seen_elsewhere=elsewhere, pool=test)
-    except DataError:  # none of them is like another
+    # No control matches any trained triple.
+    except DataError:
         reason = f"of {len(test)} triples that nobody trained on none is like one of {len(chosen)} trained ones"
         return none, none, reason
     if len(matched.rows) < 2:
@@ -115,12 +123,13 @@ def _random_pairs(
     is_askable: Callable[[np.ndarray], np.ndarray],
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """Pairs of trained entities with relations of trained triples, which no client's triple of any split links."""
+    """Draw pairs of trained entities with relations of trained triples, which no client's triple of any split links."""
     ends = rng.integers(0, client.num_trained_entities, size=(4 * MOST_ASKED, 2))
     relations = train[rng.integers(0, len(train), size=len(ends)), 1]
     drawn = np.unique(np.stack([ends[:, 0], relations, ends[:, 1]], axis=1), axis=0)
     everywhere = np.concatenate([other.to_global(other.triples)[:, [0, 2]] for other in graph.clients])
     count = len(graph.entities)
+    # A pair that any client links, in either direction, is no negative.
     linked = np.unique(np.concatenate([everywhere @ (count, 1), everywhere[:, ::-1] @ (count, 1)]))
     pairs = client.entity_ids[drawn[:, [0, 2]]]
     drawn = drawn[~np.isin(pairs @ (count, 1), linked) & (pairs[:, 0] != pairs[:, 1]) & is_askable(drawn)]
@@ -128,15 +137,29 @@ def _random_pairs(
 
 
 def named(truth: Truth, victim: str, triples: np.ndarray) -> np.ndarray:
-    """Local triples `[q, 3]` of a victim, in the order of the data, as names, object `[q, 3]`."""
-    return named_triples(truth.graph, truth.own(victim), triples)
+    """Convert a victim's local triples to names.
+
+    Args:
+        truth: evaluator's knowledge.
+        victim: name of the client.
+        triples: int `[q, 3]`, in the local IDs of `truth.graph`.
+
+    Returns:
+        object `[q, 3]`.
+    """
+    return named_triples(truth.graph, truth.unshuffled(victim), triples)
 
 
 def names_scorer(auxiliary: np.ndarray) -> Scorer:
-    """Score by how often the head's and the tail's names stand in the relation, in known triples of names, object `[a, 3]`."""
+    """Build a scorer by how often the names of head and tail occur with the relation.
+
+    Args:
+        auxiliary: known triples of names, object `[a, 3]`.
+    """
     counts = Counter((end, triple[1], triple[end]) for triple in auxiliary for end in (0, 2))
 
     def score(triples: np.ndarray) -> np.ndarray:
+        """Score triples of names `[q, 3]`, float64 `[q]`."""
         return np.array(
             [sum(np.log(counts[end, triple[1], triple[end]] + SMOOTHING) for end in (0, 2)) for triple in triples]
         )
@@ -145,7 +168,11 @@ def names_scorer(auxiliary: np.ndarray) -> Scorer:
 
 
 def degrees_scorer(auxiliary: np.ndarray) -> Scorer:
-    """Score by how many known triples of names, object `[a, 3]`, the head and the tail stand in."""
+    """Build a scorer by the number of known triples of head and tail.
+
+    Args:
+        auxiliary: known triples of names, object `[a, 3]`.
+    """
     degrees = Counter(name for triple in auxiliary for name in (triple[0], triple[2]))
     return lambda triples: np.array([np.log1p(degrees[head]) + np.log1p(degrees[tail]) for head, _, tail in triples])
 
@@ -153,7 +180,15 @@ def degrees_scorer(auxiliary: np.ndarray) -> Scorer:
 def question_figures(
     truth: Truth, victim: str, questions: Questions, ways: Mapping[str, Scorer], guesses: Mapping[str, Scorer]
 ) -> list[Figure]:
-    """AUC and TPR of both questions, by each way and by the strongest; the guesses and chance are the baselines."""
+    """Compute AUC and TPR of both questions, by each inference method and by the strongest.
+
+    Args:
+        truth: evaluator's knowledge.
+        victim: name of the client.
+        questions: triples to classify.
+        ways: scorers by inference method.
+        guesses: baselines besides chance, by name.
+    """
     figures = []
     parts = (
         ("", questions.members, questions.unseen, questions.reason),
@@ -168,6 +203,7 @@ def question_figures(
             continue
         triples, counts = np.concatenate([trained, others]), {"trained": m, "others": c}
         names, ends = named(truth, victim, triples), triples[:, [0, 2]]
+        # Score members and controls in one pass, then split them.
         scores, guessed = (
             {name: (values[:m], values[m:]) for name, scorer in scorers.items() for values in (scorer(names),)}
             for scorers in (ways, guesses)
@@ -177,6 +213,7 @@ def question_figures(
         )
         for max_fpr, name in TPR.items():
             metric = f"{name}{suffix}"
+            # A false-positive rate below one control cannot be measured.
             if math.floor(max_fpr * c + 1e-9) < 1:
                 reason = f"{max_fpr:.1%} false alarms take {math.ceil(1 / max_fpr):,} others; {c:,} can be asked about"
                 figures.append(truth.figure(metric, victim, reason=reason, counts=counts))

@@ -1,16 +1,17 @@
-"""Attacks by a server on the uploads of many rounds (trajectories), which say more than one upload.
+"""Attacks by a server on the uploads of many rounds (trajectories), which reveal more than one upload.
 
-Threat models and figures are those of `edges` (a server alone: which pairs of rows are linked) and of `server-aux` (one that was
-told some triples: which others were trained on). Their ways on the last upload are compared with ways that add up all rounds:
+Threat models, required knowledge and figures are those of `edges` (a server alone: which pairs of rows are linked) and of
+`server-aux` (a server that knows some triples: which others were trained on). Methods on the last upload are compared with
+methods that add up all rounds:
 
-- `distances`: how near two rows lie, standardised in each round. `movements`: how straight a round's training moved them towards
-  each other. `distances and movements`: both, in deviations.
-- `fits`: the score by relations that were fitted to each round's rows. `changes`: by how much training raised it in each round.
-  `fits and changes`: both, in deviations.
+- `distances`: closeness of two rows, standardized in each round. `movements`: how straight a round's training moved them
+  towards each other. `distances and movements`: both, standardized.
+- `fits`: the score by relations that were fitted to each round's rows. `changes`: how much training raised it in each round.
+  `fits and changes`: both, standardized.
 
-A pair that is trained on is drawn together in every round, others by chance in some. The transcript of a run keeps few uploads,
-so the run is trained once more with the same seed and options, which gives the same uploads. Of long runs `MOST_ROUNDS` uploads
-are taken, evenly spread. Of sums, a round's change is that of the mean.
+Training draws a trained pair together in every round, and other pairs by chance in some rounds. The transcript of a run keeps
+few uploads, so the run is trained once more with the same seed and options, which gives the same uploads. Of long runs
+`MOST_ROUNDS` evenly spaced uploads are used. Of sums, a round's change is that of the mean.
 
 Source: ours. Membership by the course of training: Zari et al. 2021 (passive server), Liu et al. 2022 (trajectories of loss).
 
@@ -47,13 +48,18 @@ T = TypeVar("T")
 def watch(
     view: KgeView, laboratory: Laboratory, claim: Callable[[Sequence[VictimView]], T]
 ) -> dict[str, T | NotAttacked]:
-    """Train the run once more, and claim something of each victim from what the server has of it in the chosen rounds.
+    """Train the run once more, and attack each victim with the server's views of several rounds.
+
+    Nothing is trained if no victim's rows were transmitted. Rounds are chosen from the last `attack_rounds`.
 
     Args:
-        claim: from a victim's views, at least two, which have the same rows in the same order. `received`: what training began
-            from, of sums the means before.
+        view: a view of the server.
+        laboratory: repeats the run.
+        claim: attacks a victim from its views of at least two rounds, with the same rows in the same order. `received` holds
+            the rows that training started from; of sums, the means before.
 
-    Nothing is trained where no victim's rows crossed. Rounds are chosen from the last `attack_rounds`.
+    Returns:
+        Claims by victim name, or why the victim cannot be attacked.
     """
     if all(victim.entities is None for victim in view.victims):
         raise NotAttacked("no entity embedding of it crossed")
@@ -64,7 +70,9 @@ def watch(
         )
     last, attack_rounds = view.round, laboratory.options.attack_rounds
     first = max(1, last - attack_rounds + 1) if attack_rounds is not None else 1
+    # Evenly spaced rounds up to the attacked one.
     chosen = np.unique(np.linspace(first, last, min(MOST_ROUNDS, last - first + 1)).round().astype(int)).tolist()
+    # The round before each chosen one shows what the victim received.
     needed = sorted({near for number in chosen for near in (number - 1, number)})
     again: KgeView = laboratory.train(rounds=needed)
     assert again.at is not None
@@ -72,7 +80,7 @@ def watch(
     sums = {opened.round: opened for opened in reversed(again.sums_of("entities"))}
 
     def comparable(victim: VictimView) -> list[VictimView]:
-        """Views that have the rows of the last one, and say something that the one before did not."""
+        """Select views with the rows of the last one that differ from the view before."""
         victim.crossed()
         views = [
             victim_seen
@@ -83,12 +91,14 @@ def watch(
         views = [replace(view, auxiliary=victim.auxiliary) for view in views]
         if views and "entities" in views[-1].claims:
             views = _of_sums(sums, views[-1], needed, chosen)
-        else:  # without rounds that the victim sat out, in which its last upload is that of the round before
+        else:
+            # In a round without the victim, its last upload is that of the round before: leave the round out.
             views = [
                 victim_seen
                 for before, victim_seen in zip([None, *views], views, strict=False)
                 if before is None or not torch.equal(_rows(victim_seen), _rows(before))
             ]
+        # One upload is what `edges` and `server-aux` already use.
         if len(views) < 2:
             words = "upload of it has" if len(views) == 1 else "uploads of it have"
             raise NotAttacked(f"in the rounds looked at {len(views)} {words} the rows of the last one; it takes 2")
@@ -100,8 +110,10 @@ def watch(
 def _of_sums(
     sums: Mapping[int, Opened], last: VictimView, needed: Sequence[int], chosen: Sequence[int]
 ) -> list[VictimView]:
-    """The means of the rows that the server attributes to a victim in the end, after each chosen round; a row that is in no sum
-    of a round stays what it was. Rounds before which some row was in no sum are left out."""
+    """Return the means of the rows that the server finally attributes to a victim, after each chosen round.
+
+    A row that is in no sum of a round stays unchanged. Rounds before which some row was in no sum are left out.
+    """
     rows, seen = last.claims["entities"].rows, ~_rows(last).isnan().any(dim=1).numpy()
     mean, views = np.full(tuple(_rows(last).shape), np.nan), []
     for number in needed:
@@ -124,9 +136,10 @@ def _rows(view: VictimView) -> torch.Tensor:
 def rank_over_rounds(
     view: KgeView, laboratory: Laboratory, rng: np.random.Generator
 ) -> dict[str, edges.Ranked | NotAttacked]:
-    """Rank each victim's pairs by ways of one upload and of many."""
+    """Rank each victim's pairs by methods on one upload and on many."""
 
     def rank(seen: Sequence[VictimView]) -> edges.Ranked:
+        """Rank one victim's pairs."""
         ranked = edges.rank_pairs(view, seen[-1], rng)
         return replace(ranked, ways={**ranked.ways, **pairs_over_rounds(view.model, seen, ranked)})
 
@@ -134,13 +147,23 @@ def rank_over_rounds(
 
 
 def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edges.Ranked) -> dict[str, np.ndarray]:
-    """Scores `[P]` of pairs by what all rounds say of them, by way."""
+    """Score pairs by the uploads of all rounds.
+
+    Args:
+        model: scoring function.
+        views: views of one victim, one per round.
+        ranked: ranking by the last upload, with the candidate pairs.
+
+    Returns:
+        Scores `[P]` by inference method.
+    """
     pairs, seen = ranked.pairs, np.flatnonzero(~_rows(views[-1]).isnan().any(dim=1).numpy())
     near, towards = np.zeros(len(pairs.first)), np.zeros(len(pairs.first))
     place = np.searchsorted(seen, pairs.rows)
     for view in views:
         rows = _rows(view)[torch.from_numpy(seen)].float()
         some = rows[torch.from_numpy(place)]
+        # Noise of single rounds averages out in the sum; a trained pair is near in every round.
         near += standardised(closeness(model, some, rows), place)[pairs.mask]
         if (received := view.received.get("entities")) is not None:
             before = received[torch.from_numpy(seen)].float()
@@ -154,12 +177,17 @@ def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edge
 def fit_over_rounds(
     view: KgeView, laboratory: Laboratory, rng: np.random.Generator
 ) -> dict[str, auxiliary.Fitted | NotAttacked]:
-    """Score each victim's triples by ways of one upload and of many."""
+    """Score each victim's triples by methods on one upload and on many."""
     return watch(view, laboratory, partial(triples_over_rounds, view.model))
 
 
 def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxiliary.Fitted:
-    """Make the scorers of triples by the last of these uploads and by all."""
+    """Build scorers of triples from the last upload and from all.
+
+    Args:
+        model: scoring function.
+        views: views of one victim with auxiliary triples, one per round.
+    """
     last, fitted = auxiliary.fit_relations_of(model, views[-1]), []
     for view in views:
         with contextlib.suppress(NotAttacked):
@@ -167,9 +195,11 @@ def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxilia
     ways = dict(last.ways)
 
     def summed(way: str) -> Scorer:
+        """Build a scorer that adds the scores of all rounds."""
         rounds = [scorers.ways[way] for scorers in fitted if way in scorers.ways]
         return lambda triples: np.sum([score(triples) for score in rounds], axis=0)
 
+    # Relations are fitted anew to each round's rows, which drift during training.
     fits = ways["fits"] = summed("fit")
     if any("change" in scorers.ways for scorers in fitted):
         changes = ways["changes"] = summed("change")

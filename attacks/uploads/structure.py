@@ -1,14 +1,14 @@
 """Structure matching: names of rows, where names are hidden and no row of another client lies in the same space.
 
-Threat model: "collusion+entities", a server with a colluder, and the victim's entity rows without names, which reached it by
-another way. Where relations alone are shared, each client's entities lie in a space of its own, so that cosines of rows say
-little. But one relation table acts in all of them: how well the best tails and heads of each relation fit a row says in which
-relations its entity stands. Such a profile of a victim's row is compared with those of the colluder's rows, each made within its
-own client.
+Threat model: "collusion+entities", a server with a colluder. Required knowledge: the victim's entity rows without names, from
+another source, and the colluder's named rows. Where only relations are shared, each client's entities lie in a separate space,
+so that cosines of rows say little. But all clients share one relation table. How well the best tails and heads of each relation
+fit a row therefore reveals the relations of its entity. Such a profile of a victim's row is compared with the profiles of the
+colluder's rows, each computed within its client.
 
-`rows`: the cosine of rows, as `reconstruction` names them. `profiles`: the cosine of profiles. `both`: their sum, each in its
-deviations over the colluder's rows. `err`: entities of the victim that are named right, over all of them. Baseline: a name drawn
-from the colluder's.
+Inference methods: `rows`, the cosine of rows, as in `reconstruction`. `profiles`, the cosine of profiles. `both`, their sum,
+each standardized over the colluder's rows. `err`: share of the victim's entities that are named correctly. Baseline: a random
+name of the colluder's.
 
 Source: ours, after structural profiles in graph alignment: Heimann et al. 2018 (REGAL).
 
@@ -37,29 +37,46 @@ from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact, proportion
 from fkgsec.kge.models import KgeModel, Side
 
-NEAREST = 5  # best candidates of each query, whose mean score is a column
+# Number of best candidates of each query whose mean score is a column.
+NEAREST = 5
 SIDES: tuple[Side, ...] = ("tail", "head")
 
 
 @dataclass(frozen=True, eq=False)
 class Named:
-    """The names of a victim's rows by way, object `[n]` each; which rows these are, and what is known whatever was trained."""
+    """Names that an adversary assigns to a victim's rows.
+
+    Attributes:
+        ways: names by inference method, object `[n]`.
+        held_rows: rows that the adversary has.
+        knowledge: knowledge of names without the messages.
+    """
 
     ways: Mapping[str, np.ndarray]
-    held: HeldRows
+    held_rows: HeldRows
     knowledge: Knowledge
 
 
 def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
-    """Profile each row `[n, W]` among the others, float32 `[n, 4 R + 3]`, each column in deviations.
+    """Profile each row among the others.
 
-    Of each relation `[R, V]` and side: the best score of another row as its tail (its head), and the mean of the best `NEAREST`.
-    Then its norm, and the same two of its similarity to others whatever the relation.
+    For each relation and side: the best score of another row as its tail (its head), and the mean of the best `NEAREST`. Then
+    the row's norm, and the same two values of its similarity to others without a relation.
+
+    Args:
+        model: scoring function.
+        rows: float `[n, W]`.
+        relations: float `[R, V]`.
+
+    Returns:
+        float32 `[n, 4 R + 3]`, each column standardized.
     """
     count, columns = min(NEAREST, len(rows) - 1), []
 
     def best(queries: Tensor) -> list[Tensor]:
+        """Return the best score of each query, and the mean of its best scores."""
         scores = model.score_all(queries, rows)
+        # A row does not count as its own neighbor.
         top = scores.fill_diagonal_(-torch.inf).topk(count, dim=1).values
         return [top[:, 0], top.mean(dim=1)]
 
@@ -71,7 +88,16 @@ def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
 
 
 def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Named | NotAttacked]:
-    """Name each row of each victim, by each way."""
+    """Name each row of each victim, by each inference method.
+
+    Args:
+        view: a view with a colluder.
+        laboratory: not used; the attack trains nothing.
+        rng: not used; the attack draws nothing.
+
+    Raises:
+        NotAttacked: fewer than three entities leaked.
+    """
     accomplice = view.accomplice
     if len(accomplice.entity_names) < 3:
         raise NotAttacked(f"{len(accomplice.entity_names)} entities leaked; it takes 3")
@@ -79,12 +105,15 @@ def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> di
     profiles_of = profiles(view.model, entities, relations)
 
     def name(victim: VictimView) -> Named:
+        """Name the rows of one victim."""
         if victim.entities is None:
             raise NotAttacked("no entity embedding of it is known")
         rows = victim.entities.float()
         if len(rows) < 3 or rows.isnan().any():
             raise NotAttacked(f"of its {len(rows)} entity rows some were not seen, or they are fewer than 3")
+        # Direct comparison, which works only if both clients' rows lie in one space.
         near = normalize(rows, dim=1) @ normalize(entities, dim=1).T
+        # Standardized columns make profiles comparable between clients with different graphs.
         alike = normalize(profiles(view.model, rows, relations), dim=1) @ normalize(profiles_of, dim=1).T
         scores = {"rows": near, "profiles": alike, "both": _in_deviations(near) + _in_deviations(alike)}
         ways = {way: accomplice.entity_names[of_way.argmax(dim=1).numpy()] for way, of_way in scores.items()}
@@ -94,17 +123,18 @@ def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> di
 
 
 def _in_deviations(scores: Tensor) -> Tensor:
-    """Subtract from each row its mean, and divide by its deviation."""
+    """Standardize each row of scores."""
     return (scores - scores.mean(dim=1, keepdim=True)) / scores.std(dim=1, keepdim=True).clamp_min(1e-9)
 
 
 @score_each
 def score(truth: Truth, victim: str, claim: Named) -> list[Figure]:
-    """ERR of a victim, by each way and by the strongest."""
+    """Compute the ERR of a victim, by each inference method and by the strongest."""
     client, knowledge = truth.client(victim), claim.knowledge
     names = np.array(truth.graph.entities, dtype=object)[client.entity_ids[: client.num_trained_entities]]
-    ids = local_ids(truth, victim, claim.held)
-    is_held = ids >= 0  # of a sum the adversary takes more rows for the victim's, or fewer
+    ids = local_ids(truth, victim, claim.held_rows)
+    # In a sum, the adversary may attribute more rows, or fewer, to the victim than it has.
+    is_held = ids >= 0
     most = float(knowledge.attainable_names(names).mean())
     ways = {
         way: partial(proportion, int((named[is_held] == names[ids[is_held]]).sum()), len(names), attainable=most)

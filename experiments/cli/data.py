@@ -1,4 +1,4 @@
-"""`fkgsec data`: list, inspect, divide and generate data, of either task."""
+"""`fkgsec data`: list, inspect, divide and generate data of both tasks."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Config = Annotated[Path | None, typer.Option("--config", help="YAML or JSON file
 @data_app.command("list", epilog="Example:\n\n  fkgsec data list")
 @expected_errors
 def data_list() -> None:
-    """The datasets that fkgsec knows: looked up under FKGSEC_DATA, else downloaded."""
+    """List the data sets that fkgsec can load: from the folder FKGSEC_DATA, else downloaded."""
     catalogue = tuple((dataset.name, dataset.layout, dataset.licence) for dataset in datasets())
     heads = tuple(map(Column, ("name", "layout", "licence")))
     groups = tuple((name, ", ".join(group for group, sets in GROUPS.items() if name in sets)) for name in KNOWN)
@@ -50,11 +50,14 @@ def data_list() -> None:
 def data_stats(
     *, options: dict[str, Any], config: Config = None, json: Json = None, overwrite: Overwrite = False
 ) -> None:
-    """Sizes of each client's data, what models read of them, and which test triples or graphs leak into train."""
+    """Show sizes of each client's data, how models read them, and test triples or graphs that also occur in training
+    data.
+    """
     spec = make_spec(config, options)
     graph = spec.load_graph()
     sheets, values = task_of(spec).statistics(graph)
     if json is not None:
+        # Statistics contain scalars of numpy.
         document = {"name": graph.name, "hash": graph.hash, "warnings": list(graph.warnings), **values}
         content = msgspec.json.encode(document, enc_hook=lambda value: value.item())
         if json == "-":
@@ -80,8 +83,8 @@ def data_partition(
     config: Config = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Divide a graph among clients and write one folder of train/valid/test.txt for each."""
-    instead = "a set of these is divided by --clients where it is trained"
+    """Divide a graph among clients and write a folder with train.txt, valid.txt and test.txt for each client."""
+    instead = "graphs to classify are divided by --clients during training"
     _write_and_print(
         require_triples(make_spec(config, options), "data partition", instead).load_graph(), out, overwrite
     )
@@ -91,9 +94,9 @@ def data_partition(
 @expected_errors
 def data_generate(
     out: Annotated[Path, typer.Option("--out", help="folder to write")],
-    clients: Annotated[int, typer.Option("--clients", help="hospitals")] = 3,
-    size: Annotated[int, typer.Option("--size", help="triples in all")] = 13_500,
-    seed: Annotated[int, typer.Option("--seed", help="same seed, same graph")] = 0,
+    clients: Annotated[int, typer.Option("--clients", help="number of hospitals")] = 3,
+    size: Annotated[int, typer.Option("--size", help="total number of triples")] = 13_500,
+    seed: Annotated[int, typer.Option("--seed", help="seed; the same seed gives the same graph")] = 0,
     overwrite: Overwrite = False,
 ) -> None:
     """Generate the embedded consortium of hospitals and write it as client folders."""
@@ -108,7 +111,7 @@ def _write_and_print(graph: FederatedGraph, out: Path, overwrite: bool) -> None:
     written, console = write_federation(graph, out, overwrite=overwrite), make_console()
     print_sheets(console, TASK.statistics(graph)[0])
     print_lines(console, [f"warning: {warning}" for warning in graph.warnings], style="yellow")
-    print_lines(console, [f"{'Written to' if written else 'The same is already in'} {out}"])
+    print_lines(console, [f"{'Written to' if written else 'Unchanged, identical files exist in'} {out}"])
 
 
 @data_app.command(
@@ -121,13 +124,15 @@ def _write_and_print(graph: FederatedGraph, out: Path, overwrite: bool) -> None:
 def data_escrow(
     *,
     options: dict[str, Any],
-    out: Annotated[Path, typer.Option("--out", help="folder to write: the data to hand over, without the escrow")],
-    escrow: Annotated[Path, typer.Option("--escrow", help="file to write: the triples to keep back, for the auditor")],
-    share: Annotated[float, typer.Option("--share", help="of each client's training triples")] = 0.05,
+    out: Annotated[Path, typer.Option("--out", help="folder to write: data without the escrow")],
+    escrow: Annotated[Path, typer.Option("--escrow", help="file to write: withheld triples, for the auditor")],
+    share: Annotated[float, typer.Option("--share", help="share of each client's training triples to withhold")] = 0.05,
     config: Config = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Keep triples out of every run, so that `fkgsec verify` has some that whoever unlearns cannot have trained on."""
+    """Withhold triples from every run. `fkgsec verify` uses them as triples that the model cannot have seen in
+    training.
+    """
     import numpy as np
 
     from fkgsec.data.escrow import Escrow, split_escrow
@@ -135,10 +140,12 @@ def data_escrow(
     from fkgsec.experiments.runs.federation_files import write_federation
 
     if escrow.exists() and not overwrite:
-        raise refused(escrow, "is there already, and another draw would differ")
+        raise refused(escrow, "exists, and a new random draw would differ")
     graph = require_triples(make_spec(config, options), "data escrow").load_graph()
+    # Unseeded on purpose: nobody who knows the data may be able to draw the same escrow.
     remaining, escrowed = split_escrow(graph, share, np.random.default_rng())
     write_federation(remaining, out, overwrite=overwrite)
+    # Read the data back: the commitment covers the files that training will read.
     sealed = Escrow.seal(read_client_folders(out), escrowed)
     write_atomically(escrow, msgspec.json.format(msgspec.json.encode(sealed), indent=1) + b"\n")
     counts = ", ".join(f"{name} {len(triples):,}" for name, triples in escrowed.items())

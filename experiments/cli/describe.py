@@ -1,15 +1,17 @@
-"""`fkgsec describe NAME`: an algorithm, attack, defense or threat model, its source, its settings and what goes with it.
+"""`fkgsec describe NAME`: an algorithm, attack, defense or threat model with its source, settings and compatible parts.
 
-for line_or_sheet in describe("feds"):
-    print(line_or_sheet)
+for line in describe("feds"):
+    print(line)
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Annotated, Any, Literal, get_args, get_origin
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 import typer
@@ -18,11 +20,13 @@ from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.defenses.options import KINDS, check_defense
 from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.console import complete_from, make_console, print_lines
+from fkgsec.experiments.cli.options import description
 from fkgsec.experiments.tasks.task import task_named
-from fkgsec.federation.recipes import RECIPES
-from fkgsec.federation.settings import SettingField
+from fkgsec.federation.recipes import RECIPES, Recipe
 from fkgsec.federation.settings import fields_of as settings_of
 
+# One usable example of each defense, with the settings that it requires.
+DEFENSES = ("secagg", "psu,secagg", "secagg,suppress:t=2", "dp:clip=0.1,epsilon=8", "robust:rule=clip")
 EXAMPLES = "Examples:\n\n  fkgsec describe feds\n\n  fkgsec describe dp\n\n  fkgsec describe membership"
 
 
@@ -40,7 +44,18 @@ def describe_part(
 
 
 def describe(name: str) -> list[str]:
-    """Return lines on every part with this name. Raises `SpecError` if there is none."""
+    """Describe every part with this name; an algorithm and an attack may share it.
+
+    Args:
+        name: name of an algorithm, defense, threat model or attack.
+
+    Returns:
+        Lines for the terminal.
+
+    Raises:
+        SpecError: no part has this name; the message lists all names.
+    """
+    # The registry imports every attack; completion of names must stay fast.
     from fkgsec.attacks.registry import ATTACKS
 
     parts: list[str] = []
@@ -69,7 +84,9 @@ def _algorithm(name: str) -> Iterator[str]:
     else:
         yield f"Clients send: {', '.join(recipe.shared) or 'nothing'}."
     if recipe.shared:
-        yield f"Defenses that it can run under: {', '.join(_fitting_defenses(recipe)) or 'none'}."
+        fitting = [defense for defense in DEFENSES if refusal(recipe, defense) is None]
+        yield f"Defenses that it can run under: {'; '.join(fitting) or 'none'}."
+        # An attack fits if the algorithm meets its needs under at least one of its threat models.
         able = [
             attack
             for attack, definition in attacks_of(recipe.task).items()
@@ -83,24 +100,29 @@ def _algorithm(name: str) -> Iterator[str]:
         yield "Settings:"
         for field in fields:
             option = f"--{field.name.replace('_', '-')}"
-            yield f"  {option} (default: {field.default}; {allowed(field)}): {field.help}"
+            yield f"  {option} (default: {field.default}; {field.allowed}): {field.help}"
 
 
-def _fitting_defenses(recipe: Any) -> Iterator[str]:
-    for text in ("secagg", "psu,secagg", "secagg,suppress:t=2", "dp:clip=0.1,epsilon=8", "robust:rule=clip"):
-        try:
-            check_defense(task_named(recipe.task).spec(algorithm=recipe.name, defense=text))
-        except SpecError:
-            continue
-        yield text.partition(":")[0] if text.count(",") < 2 and ":" in text and not text.startswith("secagg") else text
+def refusal(recipe: Recipe, defense: str) -> str | None:
+    """Return why an algorithm cannot run under a defense; None if it can.
+
+    Args:
+        defense: text of `--defense`, such as `psu,secagg`.
+    """
+    try:
+        check_defense(task_named(recipe.task).spec(algorithm=recipe.name, defense=defense))
+    except SpecError as error:
+        return str(error)
+    return None
 
 
 def _defense(name: str) -> Iterator[str]:
     kind = KINDS[name]
+    # A registered extension states its own text; built-in defenses use their docstring.
     about = (kind.about or inspect.cleandoc(kind.__doc__ or "").partition("\nAttributes")[0]).strip()
     yield f"{name}: defense. Use --defense {name}, with settings as in {name}:KEY=VALUE,KEY=VALUE."
     yield " ".join(about.split())
-    yield from _struct_lines(kind)
+    yield from _setting_lines(kind)
 
 
 def _threat_model(name: str) -> Iterator[str]:
@@ -123,58 +145,104 @@ def _attack(name: str) -> Iterator[str]:
     yield "Measures:"
     yield from (f"  {name}.{metric}: {about}" for metric, about in attack.metrics.items())
     if attack.settings is not None:
-        yield from _struct_lines(attack.settings)
+        yield from _setting_lines(attack.settings)
 
 
-def _struct_lines(kind: type[msgspec.Struct]) -> Iterator[str]:
-    """Yield a line for each field of a struct."""
+def _setting_lines(kind: type[msgspec.Struct]) -> Iterator[str]:
+    if settings := settings_of_struct(kind):
+        yield "Settings:"
+    for setting in settings:
+        default = setting.default if setting.default == "required" else f"default: {setting.default}"
+        yield f"  {setting.name} ({default}; {setting.type.replace('`', '')}): {setting.meaning}"
+
+
+class Setting(NamedTuple):
+    """Field of a struct of settings, described in words."""
+
+    name: str
+    default: str
+    type: str
+    meaning: str
+
+
+def settings_of_struct(kind: type[msgspec.Struct]) -> list[Setting]:
+    """Describe the fields of a defense or of an attack's settings.
+
+    Args:
+        kind: a struct whose docstring has a section `Attributes:` or whose fields have descriptions.
+    """
     fields = msgspec.structs.fields(kind)
     about = attributes(kind.__doc__, [field.name for field in fields])
-    if fields:
-        yield "Settings:"
-    for field in fields:
-        default = "required" if field.required else f"default: {'none' if field.default is None else field.default}"
-        yield f"  {field.name} ({default}; {_words(field.type)}): {about.get(field.name) or _description(field.type)}"
+    return [
+        Setting(field.name, default_of(field), type_words(field.type), about.get(field.name) or description(field.type))
+        for field in fields
+    ]
 
 
-def _words(kind: Any) -> str:
-    """Describe a type: its words, or `int` and the like."""
-    parts = [part for part in get_args(kind) if part is not type(None)]
-    if get_origin(kind) is Annotated:
-        return _words(parts[0])
-    if get_origin(kind) is Literal:
-        return ", ".join(map(str, parts))
-    return " or ".join(map(_words, parts)) if parts else getattr(kind, "__name__", str(kind))
+def default_of(field: msgspec.structs.FieldInfo) -> str:
+    """Return a struct field's default as text: `required` if it has none, `none` for None, `empty` for an empty value.
 
-
-def _description(kind: Any) -> str:
-    return next((part.description or "" for part in get_args(kind) if isinstance(part, msgspec.Meta)), "")
-
-
-def allowed(field: SettingField) -> str:
-    """Describe the values that a setting of an algorithm can have.
-
-    >>> allowed(SettingField("mu", float, 0.1, low=0, high=10))
-    'at least 0 and at most 10'
+    Args:
+        field: a field with a default or a default factory.
     """
-    if field.choices:
-        return ", ".join(field.choices)
-    if field.kind is bool:
-        return "true, false"
-    if field.low is None:
-        return "a number" if field.kind in (int, float) else "text"
-    high = "" if field.high is None else f" and {'below' if field.below else 'at most'} {field.high:,.12g}"
-    return f"{'above' if field.above else 'at least'} {field.low:,.12g}{high}"
+    if field.required:
+        return "required"
+    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
+    return "none" if value is None else str(value) or "empty"
+
+
+def type_words(kind: Any) -> str:
+    """Describe a type in Markdown.
+
+    Args:
+        kind: a type or annotation; a struct becomes a link to its section.
+
+    >>> type_words(int | None), type_words(Literal["row", "client"])
+    ('int or none', '`row`, `client`')
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if kind is NoneType:
+        return "none"
+    if origin is Annotated:
+        return type_words(parts[0])
+    if origin is Literal:
+        return ", ".join(f"`{word}`" for word in parts)
+    if origin in (Union, UnionType):
+        # Different types may have the same words; name each once.
+        return " or ".join(dict.fromkeys(map(type_words, parts)))
+    if origin in (list, tuple):
+        return f"list of {type_words(parts[0])}"
+    if origin is dict:
+        return f"{type_words(parts[1])} by {type_words(parts[0])}"
+    return f"[{kind.__name__}](#{kind.__name__.lower()})" if is_struct(kind) else getattr(kind, "__name__", str(kind))
+
+
+def is_struct(kind: Any) -> bool:
+    """Return True for a type with named fields: a struct, a dataclass or a named tuple.
+
+    Args:
+        kind: anything found in an annotation.
+    """
+    return isinstance(kind, type) and (
+        issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
+    )
 
 
 def attributes(docstring: str | None, names: list[str]) -> dict[str, str]:
-    """Return what a docstring's `Attributes:` say of each name; several may share a line or a description."""
+    """Parse a docstring's section `Attributes:` into a description per name.
+
+    Args:
+        docstring: several attributes may share a line or, as in `low, high: range`, a description.
+        names: names of the attributes to look for.
+    """
     section = re.search(
         r"^Attributes[^\n]*:\n(.*?)(?=\n\S|\Z)", inspect.cleandoc(docstring or ""), re.DOTALL | re.MULTILINE
     )
     if section is None or not names:
         return {}
+    # Longer names first, so that `clip_norm` is not read as `clip`.
     text, name = " ".join(section[1].split()), "|".join(sorted(map(re.escape, names), key=len, reverse=True))
+    # An attribute starts a sentence or a line; its text ends where the next one starts.
     starts = list(re.finditer(rf"(?:^|(?<=[.;\s]))((?:{name})(?:, (?:{name}))*): ", text))
     ends = [start.start() for start in starts[1:]] + [len(text)]
     return {

@@ -27,7 +27,7 @@ Engine = Annotated[
     str,
     typer.Option(
         "--engine",
-        help="process: all clients in this one; ray: in worker processes (--workers); flower: parties on machines of their own "
+        help="process: all clients in this process; ray: in worker processes (--workers); flower: each party on its own machine "
         "(--superlink)",
         rich_help_panel=PANEL,
         autocompletion=complete_from(lambda: ENGINES),
@@ -35,37 +35,58 @@ Engine = Annotated[
 ]
 NumWorkers = Annotated[
     int | None,
-    typer.Option("--workers", help="of --engine ray: worker processes, of one processor each", rich_help_panel=PANEL),
+    typer.Option(
+        "--workers", help="for --engine ray: number of worker processes, one processor each", rich_help_panel=PANEL
+    ),
 ]
 Superlink = Annotated[
     Path | None,
     typer.Option(
         "--superlink",
         metavar="SERVER",
-        help="of --engine flower: the server's folder that fkgsec deploy init made, which has the SuperLink's address, its "
-        "certificate, the parties' keys and what they agreed on",
+        help="for --engine flower: the server's folder, made by fkgsec deploy init, with the SuperLink's address, its "
+        "certificate, the parties' keys and their agreement",
         rich_help_panel=PANEL,
     ),
 ]
 
 
 def check_engine(engine: str, workers: int | None, superlink: Path | None) -> str:
-    """Return the engine's name. Raises `SpecError` for an option that is missing or belongs to another engine."""
+    """Return the engine's name.
+
+    Args:
+        engine: a name in `ENGINES`; spelling is corrected or reported.
+        workers: value of `--workers`, which belongs to the engine `ray`.
+        superlink: value of `--superlink`, which belongs to the engine `flower`.
+
+    Raises:
+        SpecError: an option is missing or belongs to another engine.
+    """
     name = spelled("engine", engine, ENGINES)
-    for option, value, its in (("workers", workers, "ray"), ("superlink", superlink, "flower")):
-        if value is not None and name != its:
-            raise SpecError(f"--{option} is of --engine {its}; got --engine {name}")
-        if value is None and name == its:
-            raise SpecError(f"--engine {its} needs --{option}")
+    for option, value, needed_by in (("workers", workers, "ray"), ("superlink", superlink, "flower")):
+        if value is not None and name != needed_by:
+            raise SpecError(f"--{option} applies to --engine {needed_by} only; got --engine {name}")
+        if value is None and name == needed_by:
+            raise SpecError(f"--engine {needed_by} needs --{option}")
     return name
 
 
 @contextlib.contextmanager
 def task_maker(workers: int | None, spec: RunSpec) -> Iterator[MakeTask | None]:
-    """Run Ray's workers meanwhile and yield `execute`'s `make_task`; None without workers. Raises `SpecError`, `RunError`."""
+    """Start Ray's workers for the duration of the context and yield the `make_task` of `execute`; None without workers.
+
+    Args:
+        workers: number of worker processes; None trains in this process.
+        spec: checked before workers start, because some algorithms cannot be spread.
+
+    Raises:
+        SpecError: the algorithm cannot train in several processes.
+        RunError: Ray does not start.
+    """
     if workers is None:
         yield None
         return
+    # Ray is an optional dependency and slow to import.
     from fkgsec.experiments.deploy.ray import RayWorkers, check_spread, spread_over
 
     check_spread(spec.federation_options())
@@ -79,15 +100,22 @@ def train_apart(
     """Run the federation of a consortium, as `fkgsec deploy server` does.
 
     Args:
-        folder: the server's. config, options: a spec, as for `make_spec`; without a file the rest is as agreed.
+        folder: the server's folder.
+        config: file with options; None keeps the agreed options.
+        options: options of the command line, which override those of the file.
+        json: where to write a copy of the record.
+        attack: whether attacks are expected.
+        quiet: print no progress.
 
-    Raises `SpecError` where the spec differs from the agreement: parties train only what they agreed on.
+    Raises:
+        SpecError: the spec differs from the agreement. Parties train only what they agreed on.
     """
     from fkgsec.experiments.deploy.data import DIVIDED
     from fkgsec.experiments.runs.run import read_spec
 
     agreed = require_triples(read_spec(folder), "--engine flower")
     requested = make_spec(None, agreed.document() | options) if config is None else make_spec(config, options)
+    # Each party chooses its own device and, if it brings its own data, how they were divided.
     apart = {"device", *(DIVIDED if agreed.data == OWN_DATA else ())}
     ours, theirs = requested.document(), agreed.document()
     for name in sorted((ours.keys() | theirs.keys()) - apart):
@@ -97,5 +125,5 @@ def train_apart(
                 "agreement (fkgsec deploy init)"
             )
     if attack and not agreed.attack:
-        raise SpecError("attack: the parties agreed to score none; name some with fkgsec deploy init --attack")
+        raise SpecError("attack: the parties agreed on no attack; name attacks with fkgsec deploy init --attack")
     run_server(ServerFolder(folder), TIMEOUT_S, json, quiet=quiet)

@@ -4,7 +4,7 @@
     fkgsec train --lerning-rate 0.1
     fkgsec train --algorithm <TAB>
 
-Commands import what they run when they run: a module with commands loads options alone.
+Modules of commands import only options. Each command imports what it runs when it is called.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ if TYPE_CHECKING:
     from fkgsec.experiments.runs.record import Record
     from fkgsec.federation.task import MakeTask
 
-METHOD_OF_CASES = "finetune"  # fits cases of any algorithm, and `UnlearnOptions.method` those of fedlu alone
+# Default of `compare --method`. It works for every algorithm; the default of `fkgsec unlearn` needs fedlu.
+METHOD_OF_CASES = "finetune"
 app = typer.Typer(
     name="fkgsec",
     cls=OneLineErrors,
@@ -111,19 +112,19 @@ CheckpointEvery = Annotated[
 ]
 Seeds = Annotated[
     int | None,
-    typer.Option("--seeds", help="train so many, counted from --seed, and give intervals over them", min=2),
+    typer.Option("--seeds", help="train with this many seeds, starting at --seed; intervals cover all", min=2),
 ]
 Track = Annotated[
     list[str] | None,
     typer.Option(
         "--track",
-        help="log rounds and final figures as they come: tensorboard\\[:FOLDER], mlflow\\[:ADDRESS]; repeatable",
+        help="log rounds and final figures during the run: tensorboard\\[:FOLDER], mlflow\\[:ADDRESS]; repeatable",
     ),
 ]
 
 
 class Training(NamedTuple):
-    """Options of `train` and `attack` beside those of the run, in the order of `--help`."""
+    """Options of `train` and `attack` that do not belong to the spec, in the order of `--help`."""
 
     config: Config = None
     preset: Preset = None
@@ -154,7 +155,7 @@ class Training(NamedTuple):
 @expected_errors
 @spec_options(TRAIN_FIELDS)
 def train(*, options: dict[str, Any], training: Training) -> None:
-    """Train a federation; a killed run goes on when the same command is given again."""
+    """Train a federation. Repeat the same command to resume an interrupted run."""
     _train_and_report(options, training, attack=False)
 
 
@@ -177,12 +178,12 @@ def attack(
         bool,
         typer.Option(
             "--single/--no-single",
-            help="train the same clients alone, too, or reuse that run, and show what joining is worth",
+            help="also train the same clients alone, or reuse that run, and show each client's gain from joining",
         ),
     ] = True,
     training: Training,
 ) -> None:
-    """Train a federation (or take a finished run), attack it with what an adversary saw, and report what leaked."""
+    """Train a federation (or use a finished run), attack it with the adversary's observations, and report leaks."""
     if options.get("attack") == ["list"]:
         _list_attacks()
     elif run is None:
@@ -198,19 +199,20 @@ def _list_attacks() -> None:
 
 
 def _attack_again(run: Path, options: dict[str, Any], training: Training, *, single: bool) -> None:
-    """Attack a finished run. Raises `SpecError` for options of training."""
+    """Attack a finished run. Raises `SpecError` for training options."""
     from fkgsec.experiments.cli.progress import RunProgress
     from fkgsec.experiments.runs.run import read_spec, reuse, warnings_of
 
     engine = check_engine(training.engine, training.workers, training.superlink)
     if engine != ENGINES[0]:
-        raise SpecError(f"--engine {engine} is of training, and --run takes a finished run; leave one of them out")
+        raise SpecError(f"--engine {engine} applies to training, and --run takes a finished run; leave one of them out")
     foreign = sorted(set(options) - set(ATTACK_FIELDS))
     foreign += [f"--{name}" for name in ("config", "preset", "seeds", "track") if getattr(training, name)]
     if foreign := foreign + ["--dry-run"] * training.dry_run:
         raise SpecError(f"--run takes attack options only; leave out {', '.join(foreign)}")
-    # The values are checked before any data are read.
+    # Check the values before reading any data.
     spec = make_spec(None, options | {"algorithm": read_spec(run).algorithm})
+    # Only shadow federations train here, so only they need a progress bar.
     changes, enabled = {name: getattr(spec, name) for name in options}, not training.quiet and bool(spec.shadows)
     with RunProgress(spec, make_console(stderr=True), enabled=enabled) as progress:
         finished, graph = reuse(run, changes, training.out, progress, overwrite=training.overwrite)
@@ -222,7 +224,10 @@ def _attack_again(run: Path, options: dict[str, Any], training: Training, *, sin
 def _train_alone(
     runs: dict[Path, Record], graph: Any, training: Training, make_task: MakeTask | None = None
 ) -> list[Record]:
-    """Train the clients of each run alone, beside it; empty if there is nothing to compare, or (with a warning) if this fails."""
+    """Train the clients of each run alone, in a folder beside it.
+
+    Returns nothing for runs without exchange, and after a failure, which prints a warning.
+    """
     from fkgsec.experiments.cli.progress import observe_on
     from fkgsec.experiments.runs.alone import train_alone
     from fkgsec.experiments.runs.baseline import exchanges
@@ -241,7 +246,8 @@ def _train_alone(
             if exchanges(record.spec) and record.items is not None
         ]
     except RunError as error:
-        say(f"warning: the clients were not trained alone: {error}")  # the attack itself is finished
+        # The attack itself has finished; its report must not be lost.
+        say(f"warning: the clients were not trained alone: {error}")
         return []
 
 
@@ -250,7 +256,7 @@ def _train_alone(
 def show(
     runs: Annotated[list[Path], typer.Argument(help="run folders, records or comparisons (all cases of each)")],
 ) -> None:
-    """Print finished runs with every table: what attacks found, utility, cost, what the defense promises, and the verdict."""
+    """Print finished runs with every table: results of attacks, utility, cost, guarantees, and the verdict."""
     from fkgsec.experiments.reporting.reading import read_runs
 
     console = make_console()
@@ -284,14 +290,14 @@ def compare_cases(
     forget: Annotated[
         Path | None,
         typer.Option(
-            "--forget", help="let every case unlearn these triples afterwards, and show what of that round is known"
+            "--forget", help="unlearn these triples in every case, and show what the unlearning round reveals"
         ),
     ] = None,
     method: Annotated[
         str | None,
         typer.Option(
             "--method",
-            help=f"of unlearning, with --forget: {', '.join(unlearn_cli.METHODS)} (default: {METHOD_OF_CASES})",
+            help=f"method of unlearning, with --forget: {', '.join(unlearn_cli.METHODS)} (default: {METHOD_OF_CASES})",
             autocompletion=complete_from(lambda: unlearn_cli.METHODS),
         ),
     ] = None,
@@ -299,7 +305,7 @@ def compare_cases(
     preset: Preset = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", help="folder; each case gets one of its own in it (default: runs/compare-<data>-<hash>)"),
+        typer.Option("--out", help="folder with a subfolder for each case (default: runs/compare-<data>-<hash>)"),
     ] = None,
     seeds: Annotated[
         int | None,
@@ -314,7 +320,7 @@ def compare_cases(
     track: Track = None,
     dry_run: DryRun = False,
 ) -> None:
-    """Train and attack the same federation under several defenses: one table, one picture. Finished cases are reused."""
+    """Train and attack a federation under several defenses, and compare them. Finished cases are reused."""
     from fkgsec.experiments.cli.progress import observe_on
     from fkgsec.experiments.reporting.worth import trains_alone
     from fkgsec.experiments.runs.compare import base_algorithm, case_spec, compare, folder_name
@@ -326,6 +332,7 @@ def compare_cases(
         return
     check_trackers(track or ())
     names = [spelled_case(name) for name in case or ()]
+    # Cases may name algorithms of graph classification; their data are then the default.
     if config is None and not {"algorithm", "data"} & set(options) and (base := base_algorithm(names)):
         options = options | {"algorithm": base}
     chosen = choose(config, options, preset, rows=False)
@@ -357,6 +364,7 @@ def compare_cases(
         what = "case" if seeds is None else f"seed {seeded.seed}, case"
         progress = observe_on(errors, enabled=not quiet, what=what)
         observe = observe_tracked(progress, track or (), lambda name, place=place: place / folder_name(name), say)
+        # `--force` skips the check that a run fits into memory.
         how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1, "whose": chosen.whose}
         comparison = compare(seeded, graph, place, cases, unlearning=unlearning, **how)
         if not quiet and seeds is None:
@@ -366,7 +374,7 @@ def compare_cases(
 
 
 def _load(spec: RunSpec, errors: Console, *, quiet: bool) -> Any:
-    """Load the clients' data and print, unless `quiet`, what was read, and the warnings about it."""
+    """Load the clients' data; print how they were read, unless `quiet`, and the warnings about them."""
     from fkgsec.experiments.runs.run import warnings_of
 
     graph = spec.load_graph()
@@ -376,12 +384,12 @@ def _load(spec: RunSpec, errors: Console, *, quiet: bool) -> Any:
 
 
 def _unlearning(spec: RunSpec, graph: Any, forget: Path | None, method: str | None) -> Unlearning | None:
-    """Read the forget set that every case of a comparison unlearns; None without one."""
+    """Read the forget set that every case of a comparison unlearns; None if there is none."""
     from fkgsec.experiments.runs.compare import Unlearning
     from fkgsec.unlearning.forget_sets import read_forget
 
     if method and not forget:
-        raise SpecError(f"--method {method} is of unlearning; give --forget FILE too, or leave it out")
+        raise SpecError(f"--method {method} applies to unlearning; add --forget FILE or leave it out")
     if not forget:
         return None
     require_triples(spec, "compare --forget")
@@ -397,12 +405,13 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
         wrong += ["--checkpoint-every"] * (training.checkpoint_every != CHECKPOINT_EVERY_S)
         if wrong:
             raise SpecError(
-                f"{', '.join(wrong)}: not with --engine {engine}, whose record lies in the server's folder; leave it out"
+                f"{', '.join(wrong)}: not available with --engine {engine}, which records in the server's folder; leave it out"
             )
         spec_source = training.superlink, training.config, options
         train_apart(*spec_source, training.json, attack=attack, quiet=training.quiet)
         return
-    chosen = choose(training.config, options, training.preset)  # a wrong option is refused before anything is loaded
+    # Reject wrong options before loading any data.
+    chosen = choose(training.config, options, training.preset)
     spec, track = chosen.spec, tuple(training.track or ())
     from fkgsec.experiments.cli.progress import RunProgress, observe_on
     from fkgsec.experiments.runs.alone import alone_folder
@@ -413,6 +422,7 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
     from fkgsec.experiments.tracking import track as start_tracking
 
     check_trackers(track)
+    # A missing folder must not be noticed after hours of training.
     if training.json not in (None, "-") and not Path(training.json).parent.is_dir():
         raise RunError(f"{training.json}: its folder does not exist")
     errors = make_console(stderr=True)

@@ -1,4 +1,4 @@
-"""The command line's options, made from the fields of specs and of algorithms' settings: no option is declared here."""
+"""Command-line options, generated from the fields of specs and of algorithms' settings. No option is declared here."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fkgsec.federation.recipes import all_settings
 
 
 class Flag(NamedTuple):
-    """A field of a spec as an option of the command line."""
+    """Field of a spec as a command-line option."""
 
     names: tuple[str, ...]
     help: str
@@ -38,6 +38,7 @@ SETTINGS = {
     "kge": "Settings that some algorithms have for knowledge graphs",
     "graph": "Settings that some algorithms have for graph classification",
 }
+# Sources of defaults. A test compares them with the tables of these papers, from which `--preset` takes its values.
 SOURCES = {
     "kge": {
         "FedR's paper": (
@@ -58,15 +59,15 @@ SOURCES = {
         "GCFL's code": ("width", "dropout", "readout", "batch_size", "local_epochs"),
     },
 }
-"""Where defaults come from; a test holds them against the tables of these papers, from which `--preset` takes them."""
 
 HELP_ALL = "help_all"
 RUN = "Run"
+# Panel and text of the options that `--help` shows for a command with many options; `--help-all` shows all.
 BASIC = {
     "run": (RUN, "attack this finished run; without it, train one"),
     "case": (RUN, "a defense, an algorithm, or algorithm/defense; repeatable"),
     "search": (RUN, "option and values: NAME=A,B or NAME=LOW:HIGH; repeatable"),
-    "trials": (RUN, "number of trials in all (default: 20)"),
+    "trials": (RUN, "total number of trials (default: 20)"),
     "config": (RUN, "YAML or JSON file with options"),
     "preset": (RUN, "settings of a paper: fedr, feds, fedlu, pfedeg, cefgl"),
     "out": (RUN, "folder of the run (default: one in runs/)"),
@@ -88,12 +89,12 @@ BASIC = {
     "dim": (ALGORITHM, "embedding dimension (default: 128)"),
     "seed": (ALGORITHM, "seed of all randomness (default: 0)"),
     "attack": (ATTACK, "an attack's name; repeatable; list shows all"),
-    "threat": (ATTACK, "what the adversary has; repeatable"),
-    "leak": (ATTACK, "share of its entities that a colluder tells (default: 0.5)"),
+    "threat": (ATTACK, "threat model: what the adversary sees; repeatable"),
+    "leak": (ATTACK, "share of entities a colluder reveals (default: 0.5)"),
     "colluder": (ATTACK, "client that colludes (default: the first)"),
 }
-"""Panels and texts of the options that `--help` shows where a command has many; `--help-all` shows all."""
 
+# Settings of algorithms are read from the algorithms' own structs, see `_flags`.
 _FIELDS = {
     task.name: {field.name: field for field in msgspec.structs.fields(task.spec) if field.name != "settings"}
     for task in all_tasks()
@@ -101,9 +102,10 @@ _FIELDS = {
 
 
 def _flags() -> dict[str, Flag]:
-    """A flag for every field of a spec and every setting that some algorithm has, in the order of `--help`."""
+    """Return a flag for each field of a spec and each setting of an algorithm, in the order of `--help`."""
     fields = dict.fromkeys((*DATA_FIELDS, *(name for fields in _FIELDS.values() for name in fields)))
     flags = {name: Flag(_names(name), _help(name), _panel(name)) for name in fields}
+    # One option serves all algorithms with a setting of this name; its help lists each algorithm's default.
     for name in dict.fromkeys(name for task in SETTINGS for name in all_settings(task)):
         tasks = [task for task in SETTINGS if name in all_settings(task)]
         by_algorithm = {algorithm: field for task in tasks for algorithm, field in all_settings(task)[name].items()}
@@ -112,12 +114,14 @@ def _flags() -> dict[str, Flag]:
         words = ", ".join(allowed_words(name))
         about = f"{'; '.join(lines)}{f': {words}' if words else ''} ({defaults})"
         flags[name] = Flag(_names(name), about, SETTINGS[tasks[0]])
+    # `sorted` is stable: within a panel, options keep the order of the spec's fields.
     panels = [DATA, ALGORITHM, TRAINING, *OF_TASK.values(), *SETTINGS.values(), ATTACK, *ATTACK_OF_TASK.values()]
     return dict(sorted(flags.items(), key=lambda flag: panels.index(flag[1].panel)))
 
 
 def _names(name: str) -> tuple[str, ...]:
     option = f"--{name.replace('_', '-')}"
+    # `fkgsec attack --target fede` names the attacked algorithm.
     return (option, "--target") if name == "algorithm" else (option,)
 
 
@@ -126,6 +130,7 @@ def _panel(name: str) -> str:
         return DATA
     if name in ("algorithm", "defense", "model"):
         return ALGORITHM
+    # Options outside the training's struct concern attacks. Those of one task get that task's panel.
     tasks = [task for task in all_tasks() if name in _FIELDS[task.name]]
     of_attacks = name == "attack_seed" or name not in tasks[0].spec.options_type.__struct_fields__
     if len(tasks) > 1:
@@ -134,9 +139,9 @@ def _panel(name: str) -> str:
 
 
 def _help(name: str) -> str:
-    """The field's description with the words that it may have and its default, apart by task where these differ."""
+    """Return a field's description, its allowed words and its default, per task where tasks differ."""
     tasks = [task for task, fields in _FIELDS.items() if name in fields]
-    about = next(filter(None, (_description(_FIELDS[task][name].type) for task in tasks)), "")
+    about = next(filter(None, (description(_FIELDS[task][name].type) for task in tasks)), "")
     if name == "defense":
         return f"{about}: {'; '.join(map(words_of, KINDS))}"
     words = _by_task({task: ", ".join(allowed_words(name, task)) for task in tasks})
@@ -144,13 +149,19 @@ def _help(name: str) -> str:
     return f"{about}{f': {words}' if words else ''}{f' (default: {defaults})' if defaults else ''}"
 
 
-def _description(kind: Any) -> str:
+def description(kind: Any) -> str:
+    """Return the description in an annotated type; empty without one.
+
+    Args:
+        kind: a field's type, such as `Annotated[int, Meta(description="...")]`.
+    """
     return next((part.description or "" for part in get_args(kind) if isinstance(part, msgspec.Meta)), "")
 
 
 def _sourced(task: str, name: str) -> str:
-    """A default with its source, where it has one."""
+    """Return a default with its source, if it has one."""
     default = _FIELDS[task][name].default
+    # These defaults mean that the feature is off, which the option's text already implies.
     if default is None or default is False or default in ((), ""):
         return ""
     shown = ", ".join(f"{item:g}" for item in default) if isinstance(default, tuple) else str(default)
@@ -165,15 +176,22 @@ def _by_task(shown: dict[str, str]) -> str:
 
 
 class ShortHelp(TyperCommand):
-    """A command of many options: `--help` shows those of `BASIC` and two examples; `--help-all` shows everything."""
+    """Command with many options: `--help` shows those in `BASIC` and two examples; `--help-all` shows everything."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """Print the basic options, or all of them."""
+        """Print the basic options; all options after `--help-all`.
+
+        Args:
+            ctx: click's context, in which `--help-all` leaves a mark.
+            formatter: click's formatter, which typer passes on to rich.
+        """
         if ctx.meta.get(HELP_ALL):
             super().format_help(ctx, formatter)
             return
+        # A copy, because the command object itself also parses the options.
         basic = copy.copy(self)
         basic.params = [self._brief(option) for option in self.params if option.name in BASIC]
+        # The heading and the first two examples are separate paragraphs.
         basic.epilog = "\n\n".join((self.epilog or "").split("\n\n")[:3])
         TyperCommand.format_help(basic, ctx, formatter)
 
@@ -209,24 +227,34 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def spec_options(fields: Iterable[str]) -> Decorator:
-    """Give a command one option for each of these fields of specs.
+    """Return a decorator that adds one option for each of these fields of specs.
 
-    The command receives the options that the user gave as the dict `options`. A parameter whose type is a NamedTuple becomes
-    one option for each of its fields. Register the command with `cls=ShortHelp`: it has the option `--help-all`.
+    The command receives the options that the user set as the dict `options`. Register the command with `cls=ShortHelp`:
+    it has the option `--help-all`.
+
+    Args:
+        fields: names of fields. A command's parameter whose type is a NamedTuple becomes one option for each of its
+            fields.
     """
     return _with_options([_keyword(HELP_ALL, HelpAll, False), *(_parameter(name) for name in fields)])
 
 
 def struct_options(*structs: type[msgspec.Struct]) -> Decorator:
-    """Give a command one option for each field of these structs that has a description; see `spec_options`."""
+    """Return a decorator that adds one option for each described field of these structs; see `spec_options`.
+
+    Args:
+        structs: structs whose fields have a description if they are to become options.
+    """
     flags = []
     for struct in structs:
         for field in msgspec.structs.fields(struct):
-            if about := _description(field.type):
+            if about := description(field.type):
                 words, name = allowed(field.name, struct), field.name.replace("_", "-")
                 about += f": {', '.join(words)}" if words else ""
                 about += "" if field.default is None else f" (default: {_plain(field.default)})"
+                # A flag that is on by default needs a way to turn it off.
                 flag = f"--{name}/--no-{name}" if field.default is True else f"--{name}"
+                # Bind this field's words now; the loop rebinds the name.
                 offer = complete_from(lambda words=words: words) if words else None
                 option = typer.Option(None, flag, help=about, autocompletion=offer, show_default=False)
                 flags.append(_keyword(field.name, _kind(field.type), option))
@@ -239,6 +267,8 @@ def _plain(default: Any) -> str:
 
 def _with_options(flags: Sequence[inspect.Parameter]) -> Decorator:
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
+        """Return the command with its new options in its signature."""
+        # typer reads options from the signature, so the wrapper states one that lists all options in a flat order.
         parameters: list[inspect.Parameter] = []
         groups: dict[str, Any] = {}
         for parameter in inspect.signature(command, eval_str=True).parameters.values():
@@ -252,10 +282,12 @@ def _with_options(flags: Sequence[inspect.Parameter]) -> Decorator:
 
         @functools.wraps(command)
         def wrapper(**values: Any) -> None:
+            """Group the flat options as the command expects them, and call it."""
             options = {option.name: values.pop(option.name) for option in flags}
             options.pop(HELP_ALL, None)
             for name, kind in groups.items():
                 values[name] = kind(**{field: values.pop(field) for field in kind._fields})
+            # Absent options stay out, so that files and presets can set them.
             command(options={name: value for name, value in options.items() if value not in (None, [])}, **values)
 
         signature = inspect.Signature([*parameters, *flags])
@@ -272,7 +304,7 @@ def _keyword(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 @functools.cache
 def _parameter(name: str) -> inspect.Parameter:
-    """The option of a field."""
+    """Return a field's option as a parameter of a command."""
     flag = FLAGS[name]
     option = typer.Option(
         None,
@@ -282,13 +314,14 @@ def _parameter(name: str) -> inspect.Parameter:
         rich_help_panel=flag.panel,
         show_default=False,
     )
+    # Algorithms that share a setting's name share its type, so the first one decides.
     for setting in all_settings().get(name, {}).values():
         return _keyword(name, setting.kind | None, option)
     return _keyword(name, _kind(next(fields[name].type for fields in _FIELDS.values() if name in fields)), option)
 
 
 def _kind(kind: Any) -> Any:
-    """The option's type: what the field holds, None when not given, and a list for a repeatable option."""
+    """Return the option's type: the field's type, None when absent, and a list for a repeatable option."""
     if get_origin(kind) is Annotated:
         return _kind(get_args(kind)[0])
     options = [part for part in get_args(kind) if part is not type(None)]
@@ -298,11 +331,16 @@ def _kind(kind: Any) -> Any:
         return list[float] | None
     if kind == tuple[str, ...] or any(get_origin(part) is tuple for part in options):
         return list[str] | None
+    # Unions of words and structs arrive as text, which `make_spec` parses.
     return (options[0] if options in ([int], [float]) else str) | None
 
 
 def completion(name: str) -> Callable[[str], list[str]] | None:
-    """Shell completion of an option's value; None for a number, a name or a path."""
+    """Return the shell completion of an option's value; None for a number, a name or a path.
+
+    Args:
+        name: name of a field, such as `defense`.
+    """
     special = {
         "data": lambda: (CONSORTIUM, MOTIFS, *(dataset.name for dataset in datasets())),
         "defense": lambda: tuple(KINDS),

@@ -1,7 +1,8 @@
-"""Terminal output of `fkgsec train`, `attack` and `compare`: the plan of a `--dry-run`, and the results of finished runs.
+"""Terminal output of `fkgsec train`, `attack` and `compare`: the plan of a `--dry-run`, and results of finished runs.
 
-A plan's seconds come from `fkgsec.experiments.papers.estimates`, by a short timing on the data, and its memory from
-`fkgsec.experiments.tasks.memory`. Neither is a bound.
+A plan's time comes from `fkgsec.experiments.papers.estimates`, based on a short timing on the data. Its memory comes
+from
+`fkgsec.experiments.tasks.memory`. Both are estimates, not bounds.
 """
 
 from __future__ import annotations
@@ -33,14 +34,21 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="print resolved settings, runs, memory and seconds; train nothing and write no run. The seconds come from a short "
-        "timing, which is kept in the user's cache folder",
+        help="print resolved settings, runs, memory and time; train nothing and write no run. The time is estimated by a short "
+        "measurement, which is stored in the user's cache folder",
     ),
 ]
 
 
 class Output(NamedTuple):
-    """Options of output: path of a copy of the record (`-`: standard output), errors only (`quiet`), `overwrite`, all tables."""
+    """Options of a command's output.
+
+    Attributes:
+        json: path of a copy of the record; `-` for standard output.
+        quiet: print errors only.
+        overwrite: replace an existing copy.
+        details: print all tables.
+    """
 
     json: str | None
     quiet: bool
@@ -57,24 +65,27 @@ def print_plan(
     attack: bool,
     records: Path = Path("runs"),
 ) -> None:
-    """Print settings, runs, seconds and memory as tables.
+    """Print settings, runs, time and memory as tables.
 
     Args:
-        runs: spec and folder of each run, by name. attack: whether they would be attacked.
-        records: folder of finished runs, which tell how many rounds to expect.
+        chosen: the spec and the source of each option.
+        graph: the clients' data, to estimate time and memory.
+        runs: spec and folder of each run, by name.
+        attack: whether the runs would be attacked.
+        records: folder of finished runs, from which the number of rounds is predicted.
     """
     document = chosen.spec.document()
     rows = tuple((name, _written(document.get(name)), whose) for name, whose in chosen.whose.items())
-    settings = Sheet("Settings, and whose they are", (Column("option"), Column("value"), Column("whose")), rows)
+    settings = Sheet("Resolved settings and their sources", (Column("option"), Column("value"), Column("source")), rows)
     defaults = {name: value for name, value in document.items() if name not in chosen.whose}
     shown = [f"{name} {_written(value)}" for name, value in defaults.items() if value not in (None, "", [], ())]
-    print_lines(console, ["Nothing is trained or written (--dry-run)."])
+    print_lines(console, ["Dry run: nothing is trained or written."])
     print_sheets(console, [settings, _runs_sheet(graph, runs, records)])
-    print_lines(console, [f"At their defaults: {', '.join(shown)}."])
+    print_lines(console, [f"Defaults: {', '.join(shown)}."])
     if attack:
         spec, options = chosen.spec, msgspec.to_builtins(chosen.spec.attack_options())
-        attacks = ", ".join(spec.attack) or "those that fit (fkgsec attack --attack list names all)"
-        threats = ", ".join(spec.threat) or "those that fit"
+        attacks = ", ".join(spec.attack) or "all that apply (list them with fkgsec attack --attack list)"
+        threats = ", ".join(spec.threat) or "all that apply"
         leaks = f"; leak {_written(options['leak'])}" if "leak" in options else ""
         print_lines(console, [f"Attacks: {attacks}; threat models: {threats}{leaks}."])
 
@@ -86,25 +97,27 @@ def _written(value: Any) -> str:
 
 
 def _runs_sheet(graph: Any, runs: Mapping[str, tuple[RunSpec, Path]], records: Path) -> Sheet:
-    """A row for each run with its estimates."""
+    """Return a sheet with the estimates of each run."""
     from fkgsec.experiments.papers.estimates import Costs
     from fkgsec.experiments.reporting.reading import find_records
     from fkgsec.experiments.runs.run import RECORD_FILE
 
+    # Similar finished runs tell when validation stops training.
     earlier = find_records([records]).records.values() if any(records.rglob(RECORD_FILE)) else ()
     costs = Costs(earlier)
     rows, notes, seconds, most = [], [], 0.0, 0.0
     for name, (spec, folder) in runs.items():
         done = (folder / RECORD_FILE).exists()
         cost, size = costs.of(spec, graph=graph), sum(needed(spec, graph).values())
+        # Runs are trained one after the other: seconds add up, memory does not.
         seconds, most = seconds + (0.0 if done else cost.seconds), max(most, size)
         figures = f"{cost.rounds}", f"{cost.seconds:,.0f}", f"{size / GIB:.2f}"
         rows.append((name, *figures, "finished" if done else "", str(folder)))
         notes.append(f"{name}: {cost.says}.")
     free = available()
     notes.append(
-        f"In all about {seconds:,.0f} s of training on one thread of this machine, without attacks, and {most / GIB:.2f} GiB "
-        f"at once; {free.says} leaves {free.num_bytes / GIB:.1f} GiB."
+        f"Total: about {seconds:,.0f} s of training on one thread of this machine, without attacks. Peak memory: "
+        f"{most / GIB:.2f} GiB; {free.says} leaves {free.num_bytes / GIB:.1f} GiB."
     )
     columns = (*map(Column, ("run", "rounds", "s", "GiB", "state")), Column("folder", drop=1))
     title = f"Runs on {graph.name}: {len(graph.clients)} clients"
@@ -119,10 +132,13 @@ def print_finished(
     remarks: Iterable[str] = (),
     alone: Sequence[Record] | None = None,
 ) -> None:
-    """Print a run: the tables if asked for or if nothing was attacked, then the verdict, utility and the files.
+    """Print a run: its verdict, utility and files. All tables come first if requested or if nothing was attacked.
 
     Args:
-        warnings: for standard error. remarks: lines about the training.
+        finished: the run and its folder.
+        output: options of the output.
+        warnings: lines for standard error.
+        remarks: lines about the training.
         alone: the run of the same clients alone; its gains also go into the copy of the record.
     """
     from fkgsec.experiments.reporting.worth import gains_over
@@ -132,13 +148,13 @@ def print_finished(
         say(f"warning: {warning}")
     record, folder = finished.record, finished.folder
     if not output.quiet:
-        # Standard output belongs to the record when it was asked for there.
+        # With `--json -`, standard output holds nothing but the record.
         console = make_console(stderr=output.json == "-")
         print_record(console, record, details=output.details, remarks=remarks, alone=alone)
         names = ("record.json", "picture.png", "scores.parquet")
         files = ", ".join(name for name in names if (folder / name).exists())
         next_step = f"Details: fkgsec show {folder}" if record.figures else f"Next: fkgsec attack --run {folder}"
-        reused = " Reused; --overwrite trains it again." if finished.reused else ""
+        reused = " Existing run reused; --overwrite retrains it." if finished.reused else ""
         print_lines(console, [f"{next_step} ({files}).{reused}"])
     if alone:
         record = with_gains(record, gains_over([(record, alone[0])]))
@@ -153,8 +169,14 @@ def print_record(
     remarks: Iterable[str] = (),
     alone: Sequence[Record] | None = None,
 ) -> None:
-    """Print all tables of a run, if asked for or if nothing was attacked, then its verdict, utility and cost, and what joining is
-    worth where there is a run of the same clients alone.
+    """Print a run's verdict, utility and cost. All tables come first if requested or if nothing was attacked.
+
+    Args:
+        console: the console to print on.
+        record: a finished run.
+        details: print all tables.
+        remarks: lines about the training.
+        alone: the run of the same clients alone, to show each client's gain from joining.
     """
     from fkgsec.experiments.reporting import tables, words
     from fkgsec.experiments.reporting.verdict import verdict_of, verdict_sheet
@@ -166,6 +188,7 @@ def print_record(
         print_lines(console, words.reading_aid(record))
     if details and worth_lines(pairs):
         print_sheets(console, [gain_sheet({record.spec.algorithm: pairs[0]})])
+    # The reading aid above already states the guarantees.
     lines = [*remarks] if details or not record.figures else [*words.guarantee_lines(record), *remarks]
     if record.figures:
         print_sheets(console, [verdict_sheet(verdict_of(record.figures), _title(record))])
@@ -183,19 +206,24 @@ def _title(record: Record) -> str:
 
 
 def _utility_line(record: Record) -> str:
-    """State the test utility of all clients, and bytes in both directions."""
+    """State the test utility of all clients, and the bytes sent in both directions."""
     from fkgsec.experiments.reporting.sheets import interval, mebibytes
     from fkgsec.experiments.tasks.task import task_of
 
     task = task_of(record.spec)
     utility = record.utility[task.metric]
     reached = f"test {task.label(task.metric)} {interval(utility)}" if utility.n else f"no test {task.items}"
+    # The first entry is the setup before round 1.
     size = mebibytes(record.bytes.up + record.bytes.down)
     return f"Utility: {reached}, all clients. Cost: {size} MiB in {len(record.rounds) - 1} rounds."
 
 
 def skipped_threats(record: Record) -> list[str]:
-    """A line for each named attack that was not run under all of its threat models."""
+    """Return a line for each attack that ran, but not under all of its threat models.
+
+    Args:
+        record: a run whose spec names attacks; attacks chosen automatically are not listed.
+    """
     from fkgsec.attacks.registry import ATTACKS
 
     lines = []
@@ -203,7 +231,7 @@ def skipped_threats(record: Record) -> list[str]:
         attacked = {figure.threat_model for figure in record.figures if figure.attack == ATTACKS[name].name}
         others = [model for model in ATTACKS[name].threat_models if model not in attacked] if attacked else []
         if others:
-            lines.append(f"{name}: not run under {', '.join(others)}. --threat NAME runs it.")
+            lines.append(f"{name}: not run under {', '.join(others)}. Use --threat NAME to run it.")
     return lines
 
 
@@ -213,7 +241,10 @@ def print_comparison(
     """Print utility and cost, and a table for each question with all cases.
 
     Args:
-        remarks: lines about the training. details: print every figure of every attack first.
+        comparison: the finished cases.
+        folder: folder of the comparison, with its files.
+        remarks: lines about the training.
+        details: first print every figure of every attack.
     """
     from fkgsec.experiments.reporting import tables, words
     from fkgsec.experiments.reporting.matrix import has_matrix, matrix, sheet
@@ -224,6 +255,7 @@ def print_comparison(
     console = make_console()
     records = {case.name: case.record for case in comparison.cases}
     unlearned = {case.name: case.unlearned for case in comparison.cases}
+    # The matrix has no place for figures of unlearning.
     if has_matrix(records) and not any(unlearned.values()):
         print_sheets(console, [sheet(matrix(records))])
     elif details or any(unlearned.values()):
@@ -235,11 +267,12 @@ def print_comparison(
         print_lines(console, [*lines, *aid, *words.lines_by_case(records), ""])
     if details:
         print_sheets(console, tables.runs_sheets(records))
+    # Three cases fit side by side in 80 columns.
     narrow = {_folded(name): record for name, record in records.items()}
     print_sheets(console, [worth_sheet(narrow), *comparison_sheets(narrow)])
     lines = [*words.lines_by_case(records, words.guarantee_lines), SURE_ONE, PAIRED, *remarks]
     if remark := words.temperature_remark(records):
-        lines.append(f"{remark} Give --temperature 0 to train all cases so.")
+        lines.append(f"{remark} Use --temperature 0 to train all cases this way.")
     files = [name for name in ("comparison.json", "comparison.png", "matrix.png") if (folder / name).exists()]
     print_lines(console, [*lines, f"Details: fkgsec show {folder} ({', '.join(files)})"])
 
@@ -267,7 +300,16 @@ def print_several(
     *,
     alone: Sequence[Record] | None = None,
 ) -> None:
-    """Print the verdict over the seeds, their figures, the files, and what joining is worth; `alone`: of each seed, or none."""
+    """Print the verdict over all seeds, their figures, the files, and what joining is worth.
+
+    Args:
+        several: summary over the seeds.
+        records: the run of each seed.
+        folder: folder with a run folder for each seed.
+        output: options of the output.
+        remarks: lines about the training.
+        alone: for each seed the run of the same clients alone; None if there are none.
+    """
     from fkgsec.experiments.reporting import tables
     from fkgsec.experiments.reporting.verdict import SURE_OVER, verdict_over, verdict_sheet
     from fkgsec.experiments.reporting.worth import gains_over, worth_lines
@@ -282,6 +324,7 @@ def print_several(
             title = f"Verdict over {len(records)} trainings"
             print_sheets(console, [verdict_sheet(verdict_over(records), title, SURE_OVER)])
         print_lines(console, remarks)
+        # Privacy losses of several trainings on the same data compose.
         guarantees = several.guarantees.items()
         lines = [f"dp, {names}, all seeds together: {guarantee.describe()}." for names, guarantee in guarantees]
         written = f"Written to {folder}: {SEEDS_FILE}, {', '.join(several.runs)}"
@@ -292,7 +335,7 @@ def print_several(
 
 
 def _write_json(content: bytes, output: Output) -> None:
-    """Write a record where `--json` says, if anywhere."""
+    """Write a record to the destination of `--json`, if any."""
     if output.json == "-":
         sys.stdout.write(content.decode())
     elif output.json is not None:

@@ -1,4 +1,4 @@
-"""Progress of a run in the terminal: rounds, steps, loss, validation, bytes."""
+"""Terminal progress of a run: rounds, steps, loss, validation, bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from fkgsec.federation.options import RunOptions
 
 Trained = RunOptions[Any] | RunSpec
 Observe = Callable[[Trained, str], AbstractContextManager[Observer]]
-
-
+# Seconds between two lines of one run among several that train at once: their lines interleave.
 LINE_EVERY_S = 15.0
 
 
@@ -28,10 +27,14 @@ def observe_on(console: Console, *, enabled: bool, what: str = "", together: boo
     """Return a function that observes each run of a command, after a line with its kind and name.
 
     Args:
-        together: runs go on at the same time; each prints a line now and then.
+        console: the console to draw on, usually standard error.
+        enabled: False prints nothing.
+        what: kind of the runs, such as `case`, printed before each name.
+        together: the runs train at the same time; each prints a line now and then instead of moving a bar.
     """
 
     def observe(options: Trained, name: str) -> RunProgress | RunLines:
+        """Return the observer of one run."""
         if together:
             return RunLines(options, name, console if enabled else None)
         if enabled:
@@ -52,7 +55,7 @@ def _label(options: Trained) -> str:
 
 
 class RunLines(Observer):
-    """Prints a line of a run at its end, and at most every `LINE_EVERY_S` seconds, with its name."""
+    """Observer that prints a line of a run at its end, and at most every `LINE_EVERY_S` seconds, with its name."""
 
     def __init__(self, options: Trained, name: str, console: Console | None) -> None:
         self._rounds, self._name, self._console, self._metric = options.rounds, name, console, _label(options)
@@ -65,15 +68,25 @@ class RunLines(Observer):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        # The last round's line may still wait for its turn.
         if self._line:
             self._print()
 
     def run_started(self, name: str, num_rounds: int) -> None:
-        """Lines are of this run from here on."""
+        """Name the following lines after this run.
+
+        Args:
+            name: name of a run within the observed one, such as a shadow model.
+            num_rounds: most rounds of that run.
+        """
         self._name, self._rounds = f"{self._name.partition(', shadow')[0]}, {name}", num_rounds
 
     def round_done(self, entry: RoundEntry) -> None:
-        """Print a line, if the last one is old."""
+        """Print a line if the last one is old.
+
+        Args:
+            entry: the finished round.
+        """
         reached = "" if entry.valid is None else f", {self._metric} {entry.valid:.4f}"
         self._line = f"{self._name}: round {entry.round} of {self._rounds}{reached}"
         if time.monotonic() - self._last >= LINE_EVERY_S:
@@ -87,7 +100,9 @@ class RunLines(Observer):
 
 
 class RunProgress(Observer):
-    """Two bars, rounds and steps of the current round; in a file or pipe one line for each validation instead."""
+    """Observer with two bars, rounds and steps of the current round. A file or pipe gets one line per validation
+    instead.
+    """
 
     def __init__(self, options: Trained, console: Console, *, enabled: bool) -> None:
         self._console = console
@@ -119,21 +134,37 @@ class RunProgress(Observer):
         self._progress.stop()
 
     def run_started(self, name: str, num_rounds: int) -> None:
-        """Begin the bars anew below a line with the name."""
+        """Print the name and restart the bars below it.
+
+        Args:
+            name: name of a run within the observed one, such as a shadow model.
+            num_rounds: most rounds of that run.
+        """
         if self._enabled:
             self._console.print(name, style="bold", highlight=False, soft_wrap=True, markup=False)
         self._progress.reset(self._rounds, total=num_rounds, figures="")
         self._valid, self._num_bytes = None, 0
 
     def round_started(self, round: int, num_steps: int) -> None:
+        """Restart the bar of steps.
+
+        Args:
+            num_steps: number of steps of the round; one step advances every busy client.
+        """
         self._progress.reset(self._steps, total=num_steps)
 
     def step_done(self) -> None:
+        """Move the bar of steps."""
         self._progress.advance(self._steps)
 
     def round_done(self, entry: RoundEntry) -> None:
-        """Move the bar; in a pipe, print a line after each validation."""
+        """Move the bar of rounds; in a pipe, print a line after each validation.
+
+        Args:
+            entry: the finished round.
+        """
         self._num_bytes += entry.bytes_up + entry.bytes_down
+        # Rounds between validations show the last validation.
         if entry.valid is not None:
             self._valid = entry.valid
         parts = [

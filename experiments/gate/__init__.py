@@ -1,4 +1,4 @@
-"""The policy gate: a policy in, verdicts and an exit status out."""
+"""The policy gate: judges a policy, and returns verdicts and an exit status."""
 
 from typing import Literal
 

@@ -1,9 +1,9 @@
-"""Audits that the gate makes of a finished run beyond its record: membership, unlearning with its verification, clients alone.
+"""Audits by the gate beyond a run's record: membership, unlearning with its verification, and training clients alone.
 
-    for one in inferences_of(run, Question(victim="hospital-2", shadows=8)):
-        print(one.client, one.result.auc)                # AUC with its interval
+    for figure in inferences_of(run, Question(victim="hospital-2", shadows=8)):
+        print(figure.victim, figure.estimate)            # AUC with its interval
 
-The run's folder keeps the unlearned and the re-trained federation, and the shadow federations of their verification.
+The run's folder stores the unlearned and the re-trained federation, and the shadow federations of their verification.
 """
 
 from __future__ import annotations
@@ -43,19 +43,22 @@ UNLEARNING_FOLDER, ALONE_FOLDER = "unlearning", "single"
 
 
 class NotMeasured(Exception):
-    """A run does not have a figure: a limit on it must fail."""
+    """A run does not have a figure. A limit on it must fail."""
 
 
 class Question(NamedTuple):
-    """The figure of a run that a limit is on: its keys beside the bound.
+    """The figure that a limit is about: its keys apart from the bound.
 
     Attributes:
-        threat, leak, victim: of reconstruction; None, None and "all" for other measures. Of membership, `victim` is the client
-            whose triples are asked about; "all" of them together; `threat` None: whoever holds the models.
-        shadows: federations that the adversary of membership and unlearning trains; with 0 it has what models say alone.
-        forget, client, method: of unlearning, see `fkgsec unlearn`. Of a gain, `client` is a client, or "each" for the worst one;
-            None: all clients together.
-        unit, delta: of a privacy guarantee: what it must protect, and the largest delta that still counts.
+        threat: threat model of an attack; None for other measures. For membership, None stands for the holder of the models.
+        leak: leak ratio of reconstruction; None for other measures.
+        victim: client whose items are attacked; "all" for all clients together.
+        shadows: number of federations that the adversary of membership and unlearning trains; with 0 it uses the models alone.
+        forget: file of triples to unlearn, see `fkgsec unlearn`.
+        client: client that unlearns. For a gain, a client, or "each" for the worst one; None for all clients together.
+        method: method of unlearning.
+        unit: protected unit of a privacy guarantee.
+        delta: largest accepted delta of a privacy guarantee.
     """
 
     threat: str | None = None
@@ -69,7 +72,7 @@ class Question(NamedTuple):
     delta: float = 1e-4
 
     def words(self) -> str:
-        """Write the question as a table does beside the measure; empty where there is nothing to add."""
+        """Return the question in the words of a table, without the measure; empty if there is nothing to add."""
         parts = []
         if self.threat is not None:
             parts += [self.threat, *([] if self.leak is None else [f"leak {self.leak:g}"])]
@@ -87,12 +90,18 @@ class Question(NamedTuple):
 def conspicuous(run: Finished, question: Question, metric: str = "auc") -> Figure:
     """Return the figure of the strongest membership attack on the models of the victim (or of all).
 
+    Args:
+        run: a finished run.
+        question: victim, threat model and number of shadow federations.
+        metric: metric of membership.
+
     Raises:
-        NotMeasured: the victim's triples match none that nobody trained on; of all clients, those of any of them.
+        NotMeasured: no triple that nobody trained on matches the victim's; for all clients, those of any client.
     """
     figures = [figure for figure in headline(inferences_of(run, question)) if figure.metric == metric]
     victims = {figure.victim for figure in figures} - {ALL}
     left_out = sorted({figure.victim for figure in figures if (figure.reason or "").startswith(TOO_FEW)})
+    # A figure over all clients must cover all of them, or a hidden leak could pass.
     if victims == set(left_out):
         raise NotMeasured(f"all clients have {TOO_FEW}")
     if question.victim == ALL and left_out:
@@ -107,8 +116,8 @@ def conspicuous(run: Finished, question: Question, metric: str = "auc") -> Figur
 
 
 Stamp = tuple[tuple[str, int, int], ...]
-# Audits of this process, which is one `fkgsec check`: several limits ask about one run, and each audit is made once. A file that
-# changes in between gets an entry of its own.
+# Audits of this process, which is one `fkgsec check`: several limits may concern one run, and each audit runs once. If a file
+# changes in between, the audit is repeated.
 _INFERENCES: dict[tuple[Stamp, int, str], list[Figure]] = {}
 _VERIFICATIONS: dict[tuple[Stamp, Stamp, str | None, Method, int], Verification] = {}
 
@@ -120,9 +129,11 @@ def _stamp(path: Path) -> Stamp:
 
 
 def inferences_of(run: Finished, question: Question, observe: Observe = unobserved) -> list[Figure]:
-    """Infer membership on a run by every way on every model of every client, and of all clients together.
+    """Infer membership by every method on every model of every client, and of all clients together.
 
     Args:
+        run: a finished run.
+        question: threat model and number of shadow federations.
         observe: gives each shadow federation its observer.
     """
     threat = question.threat or MODELS
@@ -131,7 +142,7 @@ def inferences_of(run: Finished, question: Question, observe: Observe = unobserv
         spec, result = load_run(run.folder)
         numbers = itertools.count(1)
 
-        def train(graph: FederatedGraph, options: KgeOptions) -> KgeResult:
+        def _train(graph: FederatedGraph, options: KgeOptions) -> KgeResult:
             name = f"membership on {run.folder}: shadow {next(numbers)} of {question.shadows}"
             with observe(options, name) as observer:
                 return run_federation(graph, options, observer=observer, make_transport=make_transport)
@@ -140,19 +151,27 @@ def inferences_of(run: Finished, question: Question, observe: Observe = unobserv
             spec.attack_options(), attack=(MEMBERSHIP,), threat=(threat,), shadows=question.shadows, leak=spec.leak[:1],
             seed=spec.seed, shadow_knowledge="same-graph",
         )  # fmt: skip
-        _INFERENCES[key] = run_attacks(result, options, train=train).figures
+        _INFERENCES[key] = run_attacks(result, options, train=_train).figures
     return _INFERENCES[key]
 
 
 def alone_folder(runs: Path, spec: RunSpec, data: Any) -> Path:
-    """Return the folder of the same clients alone, for all federations that differ in defense or algorithm only."""
+    """Return the folder of the same clients alone, shared by federations that differ only in defense or algorithm.
+
+    Args:
+        runs: folder of all runs.
+        spec: spec of a federation.
+        data: the clients' data, or anything with its name and hash.
+    """
     return run_folder(runs, ALONE_FOLDER, alone_spec(spec), data, code_digest())
 
 
 def alone_of(run: Finished, question: Question, observe: Observe = unobserved) -> Record:
-    """Return the record of the same clients alone, trained if they were not.
+    """Return the record of the same clients alone, which are trained if necessary.
 
     Args:
+        run: a finished run of the federation.
+        question: unused; measures have the same signature.
         observe: gives the training its observer.
     """
     folder, spec = alone_folder(run.folder.parent, run.record.spec, run.record.data), alone_spec(run.record.spec)
@@ -164,20 +183,28 @@ def alone_of(run: Finished, question: Question, observe: Observe = unobserved) -
 
 
 def unlearning_of(run: Finished, question: Question, observe: Observe = unobserved) -> Unlearning | None:
-    """Return the unlearning that a limit names, made if it was not; None where it names none."""
+    """Return the unlearning that a limit names, performed if necessary; None if it names none.
+
+    Args:
+        run: a finished run.
+        question: forget file, client and method.
+        observe: gives the unlearning its observer.
+    """
     if question.forget is None:
         return None
     return read_unlearned(_unlearned(run.folder, question, question.method, observe)).unlearning
 
 
 def _unlearned(folder: Path, question: Question, method: Method, observe: Observe) -> Path:
-    """Return the folder, in that of the run, of the run after it forgot by a method; made if it was not.
+    """Return the folder of a run after unlearning by a method, performed if necessary.
 
     Raises:
-        RunError: the folder holds no finished run, or a damaged unlearning. DataError: the forget file.
+        RunError: the folder has no finished run, or a damaged unlearning.
+        DataError: the forget file is wrong.
     """
     forget = Path(str(question.forget))
     _, raw = load_run(folder)
+    # Name the folder by the triples themselves: the same file name may hold other triples.
     digest = hashlib.sha256(raw.graph.hash.encode())
     for name, triples in read_forget(forget, raw.graph, question.client).items():
         digest.update(msgspec.json.encode([name, np.unique(triples, axis=0).tolist()]))
@@ -188,9 +215,11 @@ def _unlearned(folder: Path, question: Question, method: Method, observe: Observ
 
 
 def verification_of(run: Finished, question: Question, observe: Observe = unobserved) -> Verification:
-    """Let a run forget by a method and by re-training, and measure one beside the other.
+    """Unlearn by a method and by re-training, and compare both.
 
     Args:
+        run: a finished run.
+        question: forget file, client, method and number of shadow federations.
         observe: gives both and each shadow federation an observer.
     """
     folder, forget = run.folder, Path(str(question.forget))
@@ -198,7 +227,7 @@ def verification_of(run: Finished, question: Question, observe: Observe = unobse
     if key not in _VERIFICATIONS:
         unlearned = _unlearned(folder, question, question.method, observe)
         reference = _unlearned(folder, question, "retrain", observe)
-        # Whoever runs the gate made both runs just now; its limits are on single figures, not on a certificate.
+        # The gate itself produced both runs, and its limits concern single figures, not a certificate.
         seed = load_run(folder)[0].seed
         options = AuditOptions(references=0, shadows=question.shadows, plants=0, relearn_steps=0, audit_seed=seed)
         _VERIFICATIONS[key] = verify(

@@ -1,13 +1,14 @@
-"""Figures of an earlier commit, kept beside the policy, and by how much a run is worse than they were.
+"""Figures of an earlier commit, stored next to the policy, and how much worse a run is.
 
     write_baseline(path, make_baseline(policy, cells, environment))     # cells: finished runs by federation and seed
     worse_by(finished, read_baseline(path).federations["hospitals"][0], key, measure, question)   # with its interval
 
-A baseline is trusted like the policy itself: what contradicts itself or the data is refused, but figures that were only written
-worse than they were cannot be told from true ones. Keep it under version control and review its changes as those of the policy.
+A baseline is trusted like the policy itself. Figures that contradict themselves or the data are rejected, but figures
+that were merely written worse than they were cannot be detected. Keep the file under version control and review its
+changes.
 
-Beside each leakage figure stands which items were right, so that two runs are compared item by item: what differs in a few
-items is told apart far below the width of either one's interval.
+Each leakage figure comes with the items that were correct, so that two runs are compared item by item. This detects a
+difference in a few items that would be far below the width of either interval.
 """
 
 from __future__ import annotations
@@ -48,7 +49,12 @@ _ROUNDING = 1e-9
 
 
 class BaselineRun(msgspec.Struct, frozen=True):
-    """One federation with one seed: every figure by its id, and for those of attacks which items were right, packed."""
+    """Federation with a single seed.
+
+    Attributes:
+        figures: every figure by its ID.
+        items: correct items of attacks' figures, packed bits.
+    """
 
     seed: int
     data_hash: str
@@ -57,7 +63,7 @@ class BaselineRun(msgspec.Struct, frozen=True):
 
 
 class Baseline(msgspec.Struct, frozen=True):
-    """What `fkgsec check --update-baseline` writes."""
+    """Content of the file that `fkgsec check --update-baseline` writes."""
 
     schema: str
     commit: str | None
@@ -67,11 +73,17 @@ class Baseline(msgspec.Struct, frozen=True):
 
 
 def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Question]]:
-    """Return what must not get worse, by id: utility, all bytes, ERR, TRR and their advantages under every threat model.
+    """Return the figures that must not get worse: utility, all bytes, ERR, TRR and their advantages under every threat model.
 
-    Of graphs the first figure of the attacks that are run; and every figure of another attack that the policy limits.
+    For graphs: the first figure of each attack. Also every figure of another attack that the policy limits. ERR and TRR alone
+    would not reveal the removal of a defense under which guessing is as good as attacking without it.
 
-    ERR and TRR alone would not tell when a defense is taken out under which the adversary guesses as much as it finds without.
+    Args:
+        policy: federations and limits.
+        federation: name of a federation.
+
+    Returns:
+        Measure and question by the figure's ID.
     """
     spec = policy.federations[federation]
     questions = [(f"utility.{task_of(spec).metric}", Question()), ("bytes.total", Question())]
@@ -91,7 +103,13 @@ def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Qu
 
 
 def make_baseline(policy: Policy, cells: Mapping[str, Mapping[int, Finished]], environment: Environment) -> Baseline:
-    """Make a baseline of these runs. What could not be measured is left out, and will fail wherever it is compared."""
+    """Build a baseline from finished runs. Unmeasured figures are left out, and fail in later comparisons.
+
+    Args:
+        policy: federations and limits.
+        cells: finished runs by federation and seed.
+        environment: commit and versions of these runs.
+    """
     federations = {}
     for name, by_seed in cells.items():
         runs = []
@@ -111,13 +129,13 @@ def make_baseline(policy: Policy, cells: Mapping[str, Mapping[int, Finished]], e
 
 
 def _rate_key(key: str) -> str:
-    """Return the id of the figure that an advantage is of; that of any other figure is its own."""
+    """Return the ID of the figure behind an advantage; any other figure's ID is returned unchanged."""
     federation, measure, *question = key.split("/")
     return "/".join((federation, measure.removesuffix(ADVANTAGE), *question))
 
 
 def _counted_items(finished: Finished, measure: str, question: Question) -> pd.DataFrame:
-    """Return the items that ERR or TRR is the share of; none where guessing is better, which is an expectation."""
+    """Return the items whose share is ERR or TRR; none if guessing is better, because a guess is an expectation."""
     items = attacked_items(finished, measure, question)
     if not len(items):
         return items
@@ -127,21 +145,24 @@ def _counted_items(finished: Finished, measure: str, question: Question) -> pd.D
 
 
 def write_baseline(path: Path, baseline: Baseline) -> None:
-    """Write it as indented JSON. Raises `RunError`."""
+    """Write a baseline as indented JSON. Raises `RunError`."""
     write_atomically(path, msgspec.json.format(msgspec.json.encode(baseline), indent=2) + b"\n")
 
 
 def read_baseline(path: Path) -> Baseline:
     """Read a baseline file.
 
+    Args:
+        path: file of `fkgsec check --update-baseline`.
+
     Raises:
-        RunError: it is missing, damaged, of another schema, or says of a figure what no run can have said.
+        RunError: the file is missing, damaged, of another schema, or has a figure that no run can give.
     """
     try:
         baseline = msgspec.json.decode(path.read_bytes(), type=Baseline)
     except OSError as error:
         raise RunError(
-            f"{path}: the baseline cannot be read ({error.strerror}); make it with --update-baseline"
+            f"{path}: the baseline cannot be read ({error.strerror}); create it with --update-baseline"
         ) from error
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise RunError(f"{path}: not a baseline of schema {SCHEMA} ({error})") from error
@@ -152,27 +173,30 @@ def read_baseline(path: Path) -> Baseline:
             for key in [*run.figures, *(run.items.keys() - run.figures.keys())]:
                 if wrong := _contradiction(run, key):
                     raise RunError(
-                        f"{path}: seed {run.seed}: {key}: {wrong}; no run gives that, renew it with --update-baseline"
+                        f"{path}: seed {run.seed}: {key}: {wrong}; no run gives this, renew it with --update-baseline"
                     )
     return baseline
 
 
 def _contradiction(run: BaselineRun, key: str) -> str | None:
-    """Return what is impossible about a figure of the baseline, as a phrase; None when it may be true."""
+    """Return the impossible property of a figure in the baseline, as a phrase; None if the figure may be true."""
     if key not in run.figures:
         return "has items, but no figure"
     figure, measure = run.figures[key], MEASURES.get(key.split("/")[1] if "/" in key else "")
     if measure is None:
-        return f"no measure of this name; there are {', '.join(MEASURES)}"
+        return f"unknown measure; measures: {', '.join(MEASURES)}"
     if not figure.low <= figure.value <= figure.high or math.isinf(figure.low) or math.isinf(figure.high):
         return f"the value {figure.value:g} is not inside its interval [{figure.low:g}, {figure.high:g}]"
     rate_key = _rate_key(key)
     least = -1 if rate_key != key else 0
     if figure.low < least or (measure.kind == "share" and figure.high > 1):
-        return f"[{figure.low:g}, {figure.high:g}] is no range of a {'share' if measure.kind == 'share' else 'number'}"
+        return (
+            f"[{figure.low:g}, {figure.high:g}] is not a range of a {'share' if measure.kind == 'share' else 'number'}"
+        )
     if figure.n < 1:
         return f"rests on {figure.n} items"
     if rate_key != key and (rate := run.figures.get(rate_key)) is not None:
+        # An advantage is the rate minus a guess, which shifts the whole interval.
         guess = rate.value - figure.value
         moved = max(abs(rate.low - figure.low - guess), abs(rate.high - figure.high - guess))
         if not -_ROUNDING <= guess <= 1 + _ROUNDING or moved > _ROUNDING:
@@ -189,17 +213,20 @@ def _contradiction(run: BaselineRun, key: str) -> str | None:
 
 
 def check_comparable(path: Path, baseline: Baseline, policy: Policy, hashes: Mapping[str, Mapping[int, str]]) -> None:
-    """Check before anything is trained that the baseline is of the same federations, seeds and data.
+    """Check before training that a baseline has the policy's federations, seeds and data.
 
     Args:
+        path: file of the baseline.
+        baseline: the baseline.
+        policy: federations and seeds.
         hashes: data hash by federation and seed.
 
     Raises:
-        RunError: it is not; a comparison would say nothing.
+        RunError: they differ, so that a comparison would be meaningless.
     """
     if set(baseline.federations) != set(policy.federations):
-        known = ", ".join(baseline.federations)
-        raise RunError(f"{path}: has other federations than the policy ({known}); renew it with --update-baseline")
+        names = ", ".join(baseline.federations)
+        raise RunError(f"{path}: has other federations than the policy ({names}); renew it with --update-baseline")
     for name, runs in baseline.federations.items():
         if [run.seed for run in runs] != list(policy.seeds[name]):
             seeds = ", ".join(str(run.seed) for run in runs)
@@ -213,10 +240,17 @@ def check_comparable(path: Path, baseline: Baseline, policy: Policy, hashes: Map
 
 
 def whole_range(finished: Finished, then: BaselineRun, key: str, measure: str, question: Question) -> float:
-    """Return how far a figure can get worse: utility down to 0, ERR and TRR from 0 to what is attainable; inf where unknown.
+    """Return how much worse a figure can get: utility down to 0, ERR and TRR from 0 to the attainable value; inf if unknown.
 
-    Of ERR and TRR the whole range counts, not what is left above the earlier figure: one that leaks all that it can is no worse
-    whatever `by` is, and stays in the comparison.
+    For ERR and TRR the whole range counts, not the rest above the earlier figure. A figure that leaks everything cannot
+    get worse, whatever `by` is, and stays in the comparison.
+
+    Args:
+        finished: the run.
+        then: the baseline's run of the same seed.
+        key: ID of the figure.
+        measure: name of the measure.
+        question: the question.
     """
     if measure.startswith("utility."):
         return then.figures[key].value
@@ -225,29 +259,36 @@ def whole_range(finished: Finished, then: BaselineRun, key: str, measure: str, q
 
 
 def _attainable(finished: Finished, measure: str, question: Question) -> float | None:
-    """Return the most that a figure of an attack can be; None of other figures and where the record does not say."""
+    """Return the upper bound of an attack's figure; None for other figures, and if the record does not state it."""
     reach = MEASURES[measure].reach
     return reach(finished, question).most if reach and not measure.endswith(ADVANTAGE) else None
 
 
 def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, question: Question) -> Estimate:
-    """Return by how much a figure is worse than it was: a share of items, or for bytes a share of the earlier number.
+    """Return how much worse a figure is: a share of items, or for bytes a share of the earlier number; negative if better.
 
-    Negative where it is better. Equal figures on equal data are exactly as bad; others are compared item by item where the
-    items are known, else as two independent samples: also where one of the two is a guess, which is no count of items.
+    Equal figures on equal data differ by exactly 0. Others are compared item by item if the items are known. Otherwise,
+    and if one of the two is a guess, they are compared as two independent samples.
+
+    Args:
+        finished: the run.
+        then: the baseline's run of the same seed.
+        key: ID of the figure.
+        measure: name of the measure.
+        question: the question.
 
     Raises:
-        NotMeasured: there is no such figure, now or then.
+        NotMeasured: one of the two figures does not exist.
     """
     now = MEASURES[measure].read(finished, question)
     if key not in then.figures:
-        raise NotMeasured("the baseline has no such figure; renew it with --update-baseline")
+        raise NotMeasured("the baseline does not have this figure; renew it with --update-baseline")
     earlier = then.figures[key]
     most = _attainable(finished, measure, question)
     if most is not None and earlier.value > most + _ROUNDING:
         raise NotMeasured(
             f"the baseline has {earlier.value:.4f}, but on the same data the adversary can reach at most {most:.4f} now; "
-            "review the baseline, and renew it"
+            "review and renew the baseline"
         )
     if now == earlier:
         return exact(0.0, now.n)
@@ -263,7 +304,7 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
     if packed is not None and len(items := _counted_items(finished, rate, question)):
         earlier_right = _unpack(packed, len(items))
         paired = paired_difference(items["right"].to_numpy(dtype=bool), earlier_right, item_ends(items))
-        # The leaked entities are the same now as then, so the error is that of the paired items alone.
+        # Both runs leak the same entities, so only the paired items contribute to the error.
         return Estimate(
             value, value + paired.low - paired.value, value + paired.high - paired.value, paired.n, paired.method
         )
@@ -277,12 +318,13 @@ def _negated(figure: Estimate) -> Estimate:
 
 
 def _unpack(packed: str, count: int) -> np.ndarray:
-    """Return which items were right, bool `[count]`. Raises `RunError` when the text is not of exactly `count` items."""
+    """Return the correct items, bool `[count]`. Raises `RunError` if the text does not have exactly `count` items."""
     try:
+        # Stop one byte after the expected length: a damaged file must not expand without bound.
         content = zlib.decompressobj().decompress(base64.b64decode(packed, validate=True), (count + 7) // 8 + 1)
-    except (ValueError, zlib.error) as error:  # binascii.Error, and text that is not ASCII, are ValueErrors
+    except (ValueError, zlib.error) as error:  # binascii.Error and non-ASCII text raise ValueErrors
         raise RunError(f"its items are damaged ({error})") from error
     bits = np.unpackbits(np.frombuffer(content, dtype=np.uint8))
     if len(content) != (count + 7) // 8 or bits[count:].any():
-        raise RunError(f"its items are not {count}")
+        raise RunError(f"the number of its items is not {count}")
     return bits[:count].astype(bool)

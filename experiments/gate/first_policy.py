@@ -1,6 +1,6 @@
-"""A first policy, proposed from a run with the defense and one without: limits that the first keeps and the second breaks.
+"""Proposal of a first policy from a run with the defense and one without: limits that only the defended run keeps.
 
-A limit that lies above both figures endorses what leaks today, and goes on passing when the defense is taken out.
+A limit above both figures would accept today's leakage, and would still pass if the defense were removed.
 
 write_first_policy(Path("policy.yaml"), "consortium", 3, Path("runs"), observe=unobserved)
 """
@@ -31,8 +31,8 @@ from fkgsec.experiments.tasks.kge import is_knowledge_graph
 from fkgsec.experiments.tasks.task import task_named, task_of
 
 _MEMBERSHIP = "membership.auc"
-ROOM = 0.01  # between the intervals with and without the defense; less would be lost by the next training
-WIDTHS = 2  # of its interval that a limit lies away from what was measured, where there is room
+ROOM = 0.01  # least gap between the intervals with and without the defense; the next training could close a smaller one
+WIDTHS = 2  # distance of a limit from the measured value, in widths of its interval, if there is room
 _CHANCE = 0.5  # AUC of an adversary that learns nothing
 _BYTES_MARGIN = 1.1
 _HEAD = """\
@@ -54,11 +54,15 @@ _NOTHING = """\
 
 
 class Separation(NamedTuple):
-    """One figure with and without the defense.
+    """Figure with and without the defense.
 
     Attributes:
-        defended, bare: the figures; None where one was not measured, for the reason in `why`.
-        limit: what the defended federation keeps and the bare one breaks; None where there is no such limit, or `why` not.
+        measure: name of the measure.
+        question: threat model and leak.
+        defended: figure with the defense; None if not measured, for the reason in `why`.
+        bare: figure without the defense; None if not measured.
+        limit: value that the defended federation keeps and the bare one breaks; None if there is none, for the reason
+            in `why`.
     """
 
     measure: str
@@ -70,7 +74,13 @@ class Separation(NamedTuple):
 
 
 def separate(defended: Finished, bare: Finished, candidates: Iterable[tuple[str, Question]]) -> list[Separation]:
-    """Measure each candidate on both runs; all are shares of which less is better."""
+    """Measure each candidate on both runs.
+
+    Args:
+        defended: the run with the defense.
+        bare: the run without it.
+        candidates: measures and questions; all measures are shares, and less is better.
+    """
     return [_separate(defended, bare, measure, question) for measure, question in candidates]
 
 
@@ -86,20 +96,25 @@ def _separate(defended: Finished, bare: Finished, measure: str, question: Questi
     with_it, without = figures
     if with_it is None or without is None:
         return Separation(measure, question, with_it, without, None, "; ".join(reasons))
+    # The whole interval must lie on one side of a limit, see `verdicts.judge`.
     passes, fails = with_it.high, without.low
     if reach := MEASURES[measure].reach:
+        # A guess alone may break a limit, and a limit at or above the upper bound is vacuous.
         least, most, _ = reach(defended, question)
         passes = max(passes, least)
-        fails = min(max(fails, reach(bare, question).least), math.inf if most is None else most)  # there it is vacuous
+        fails = min(max(fails, reach(bare, question).least), math.inf if most is None else most)
     limit = limit_between(with_it, passes, fails)
     why = "" if limit is not None else f"does not notice the defense: {with_it} with it, {without} without"
     return Separation(measure, question, with_it, without, limit, why)
 
 
 def limit_between(figure: Estimate, passes: float, fails: float) -> float | None:
-    """Return a limit in three decimals above `passes`, the smallest that holds, and below `fails`, the smallest that breaks none.
+    """Return a limit with three decimals between two bounds; None if they are closer than `ROOM`.
 
-    Two widths of the interval above the figure that keeps it, but not beyond the middle; None where there is no room (`ROOM`).
+    Args:
+        figure: figure of the defended run. The limit lies two widths of its interval above it, but not beyond the middle.
+        passes: smallest limit that the defended run keeps.
+        fails: smallest limit that the bare run keeps.
 
     >>> limit_between(Estimate(0.34, 0.32, 0.36, 100, "wilson"), 0.36, 0.60)
     0.42
@@ -114,7 +129,12 @@ def limit_between(figure: Estimate, passes: float, fails: float) -> float | None
 
 
 def outward(share: float, *, up: bool) -> float:
-    """Round to three decimals, away from the figure."""
+    """Round to three decimals, away from the figure.
+
+    Args:
+        share: a limit.
+        up: round up, for an upper limit.
+    """
     scaled = round(share * 1000, 9)  # 0.38 * 1000 is 380.00000000000006
     return (math.ceil(scaled) if up else math.floor(scaled)) / 1000
 
@@ -130,28 +150,35 @@ def write_first_policy(
     overwrite: bool = False,
     force: bool = False,
 ) -> None:
-    """Run a federation on the data with secure aggregation (and private alignment) and without, and write limits that differ.
+    """Run a federation with secure aggregation (and private alignment) and without, and write limits that separate the two.
 
     Args:
-        data, clients, partition: see `RunSpec`. runs: where the runs go, so that the first check finds them there.
-        overwrite: write over a policy that is there. force: do not ask whether the runs fit into memory.
+        path: the policy to write.
+        data: see `RunSpec`.
+        clients: see `RunSpec`.
+        runs: folder of the runs, in which the first check finds them.
+        observe: gives each run its observer.
+        partition: see `RunSpec`.
+        overwrite: replace an existing policy.
+        force: skip the check that runs fit into memory.
 
     Raises:
-        RunError: the file exists or cannot be written. FkgsecError: the data cannot be read, or not attacked.
+        RunError: the file exists or cannot be written.
+        FkgsecError: the data cannot be read, or cannot be attacked.
     """
     if path.exists() and not overwrite:
-        raise refused(path, "is there already, and may have been edited")
+        raise refused(path, "exists, and may have been edited")
     if not path.absolute().parent.is_dir():
         raise RunError(f"{path}: its folder does not exist")
     task = task_named("graph" if not is_knowledge_graph(data) and is_graph_data(data) else "kge")
     first = task.first_policy
-    given = {"data": data, "clients": clients, "partition": partition, "defense": first.defense, "device": "cpu"}
-    spec = make_spec(None, {"algorithm": task.spec().algorithm} | given | dict(first.settings))
+    options = {"data": data, "clients": clients, "partition": partition, "defense": first.defense, "device": "cpu"}
+    spec = make_spec(None, {"algorithm": task.spec().algorithm} | options | dict(first.settings))
     graph = spec.load_graph()
     name = folder_name(data if data == CONSORTIUM else data_name(graph)) or "federation"
     bare = spec.replace(defense="")
-    for one in (spec, bare):
-        check_run(one, graph, attack=True)
+    for run in (spec, bare):
+        check_run(run, graph, attack=True)
     finished = []
     for run in (spec, bare):
         title = f"federation {name}" if run.defense else f"federation {name} without the defense"
@@ -173,8 +200,8 @@ def _lines(path: Path, name: str, spec: RunSpec, run: Finished, bare: Finished) 
         candidates += [
             (measure, Question(threat, leak)) for threat in threats for leak in getattr(spec, "leak", (None,))
         ]
-    found = separate(run, bare, candidates)
-    yield _HEAD.format(path=path, seed=spec.seed) + _summary(found)
+    separations = separate(run, bare, candidates)
+    yield _HEAD.format(path=path, seed=spec.seed) + _summary(separations)
     yield ""
     yield "federations:"
     yield f"  {_yaml(name)}:"
@@ -191,16 +218,18 @@ def _lines(path: Path, name: str, spec: RunSpec, run: Finished, bare: Finished) 
     yield ""
     yield "limits:"
     for measure in first.measures:
-        separations = [one for one in found if one.measure == measure]
-        notices = any(separation.limit is not None for separation in separations)
+        of_measure = [separation for separation in separations if separation.measure == measure]
+        notices = any(separation.limit is not None for separation in of_measure)
         yield f"  {'' if notices else '# '}{measure}:  # {MEASURES[measure].about}"
-        for one in separations:
-            leak = "" if one.question.leak is None else f", leak: {one.question.leak:g}"
-            where = f"threat: {one.question.threat}{leak}"
-            if one.limit is None:
-                yield f"    # {{{where}}}: {one.why}"
+        for separation in of_measure:
+            question, defended, undefended = separation.question, separation.defended, separation.bare
+            leak = "" if question.leak is None else f", leak: {question.leak:g}"
+            where = f"threat: {question.threat}{leak}"
+            if separation.limit is None:
+                yield f"    # {{{where}}}: {separation.why}"
             else:
-                yield f"    - {{max: {one.limit:g}, {where}}}  # measured {one.defended}; without the defense {one.bare}"
+                figures = f"measured {defended}; without the defense {undefended}"
+                yield f"    - {{max: {separation.limit:g}, {where}}}  # {figures}"
     if MEASURES[_MEMBERSHIP].task == spec.task:
         yield _membership_line(run)
     yield _utility_line(run, f"utility.{metric}")
@@ -212,19 +241,19 @@ def _lines(path: Path, name: str, spec: RunSpec, run: Finished, bare: Finished) 
     yield "  # no_worse_than: {baseline: baseline.json, by: 0.02}  # written by `fkgsec check --update-baseline`"
 
 
-def _summary(found: Sequence[Separation]) -> str:
-    """What notices when the defense is taken out, in comments; or that nothing does."""
-    notice = [one for one in found if one.limit is not None]
+def _summary(separations: Sequence[Separation]) -> str:
+    """Return comments that name the limits which depend on the defense, or state that none does."""
+    notice = [separation for separation in separations if separation.limit is not None]
     if not notice:
         return _NOTHING
-    names = ", ".join(f"{one.measure} under {one.question.words()}" for one in notice)
+    names = ", ".join(f"{separation.measure} under {separation.question.words()}" for separation in notice)
     lines = _SEPARATES.format(names=names)
-    absolute = any(not one.measure.endswith("_advantage") for one in notice)
+    absolute = any(not separation.measure.endswith("_advantage") for separation in notice)
     return lines if absolute else f"{lines}\n{_ONLY_ADVANTAGES}"
 
 
 def _membership_line(run: Finished) -> str:
-    """A limit only where nothing is shown to leak: one above what leaks today would endorse it."""
+    """Propose a limit only if no leak is shown: a limit above today's leakage would accept it."""
     name = _MEMBERSHIP
     try:
         figure = MEASURES[name].read(run, Question())
@@ -251,7 +280,7 @@ def _utility_line(run: Finished, name: str) -> str:
 
 
 def _gain_line(run: Finished) -> str:
-    """A limit only where the federation is shown to be worth joining: one below 0 would endorse a loss."""
+    """Propose a limit only if joining is shown to pay: a limit below 0 would accept a loss."""
     try:
         figure = MEASURES[GAIN].read(run, Question())
     except NotMeasured as reason:
@@ -266,12 +295,12 @@ def _gain_line(run: Finished) -> str:
 
 
 def _yaml(text: str) -> str:
-    """A word as YAML, in quotes where it needs them."""
+    """Return a word as YAML, in quotes if necessary."""
     return yaml.safe_dump(text, allow_unicode=True, width=math.inf).partition("\n")[0]
 
 
 def _readable_bytes(count: float) -> tuple[str, str]:
-    """Rounded up to two digits: 1,876,634 is 1.9 MB."""
-    unit, factor = next((one for one in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if count >= one[1]), ("B", 1.0))
+    """Round up to two digits: 1,876,634 becomes 1.9 MB."""
+    unit, factor = next((size for size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)) if count >= size[1]), ("B", 1.0))
     scale = 10 ** (1 - math.floor(math.log10(count / factor)))
     return f"{math.ceil(count / factor * scale) / scale:g}", unit

@@ -1,4 +1,4 @@
-"""Folders of the gate's runs, found again by their data, options, device and the code that made them.
+"""Folders of the gate's runs, identified by their data, options, device and training code.
 
 run_folder(Path("runs/check"), "hospitals", spec, graph, code_digest())   # runs/check/hospitals-seed0-2f1c09a4d7e1
 """
@@ -19,19 +19,28 @@ _NUMERIC = ("torch", "numpy", "numba")
 
 
 def run_folder(runs: Path, name: str, spec: RunSpec, graph: Any, code: str) -> Path:
-    """Return the folder of a run; one of other data, options, device or code never finds it there."""
+    """Return the folder of a run. Runs with different data, options, device or code have different folders.
+
+    Args:
+        runs: folder of all runs.
+        name: name of the federation.
+        spec: the run.
+        graph: the clients' data.
+        code: see `code_digest`.
+    """
     key = hashlib.sha256(f"{run_identity(graph, spec.federation_options())} {spec.device} {code}".encode()).hexdigest()
     return runs / f"{folder_name(name)}-seed{spec.seed}-{key[:12]}"
 
 
 def code_digest() -> str:
-    """Return a digest of what training depends on beside options and data: our sources and the numeric libraries.
+    """Return a digest of the code that training depends on: our sources and the numeric libraries.
 
-    A commit would not do: it says nothing of a working tree with changes, or of an installed package.
+    A commit would not suffice: it does not identify a working tree with changes, or an installed package.
     """
     digest = hashlib.sha256()
     root = Path(str(resources.files("fkgsec")))
     # `rglob` alone does not follow the links of a checkout.
+    # Attacks and experiments change no training; attacks are repeated in each check.
     folders = [path for path in root.iterdir() if path.is_dir() and path.name not in ("attacks", "experiments")]
     for path in sorted([*root.glob("*.py"), *(path for folder in folders for path in folder.rglob("*.py"))]):
         content = path.read_bytes()

@@ -1,10 +1,10 @@
-"""The policy gate: train and attack what a policy names, judge every limit, and say what a build system needs to know.
+"""The policy gate: train and attack the federations of a policy, judge every limit, and return a status for a build system.
 
     checked = check_policy(read_policy(Path("policy.yaml")), Path("runs"), observe=unobserved, warn=print)
     sys.exit(exit_status(checked.status, "report"))
 
-Runs lie below one folder and are found again by their data, options, device and the code that made them. A run of other code
-is never reused: a change of code is what the gate is there to judge. Attacks are always done anew, on the checkpoint.
+Runs lie below one folder and are identified by their data, options, device and code. A run of other code is never reused,
+because the gate judges changes of code. Attacks are always repeated, on the checkpoint.
 """
 
 from __future__ import annotations
@@ -36,10 +36,12 @@ Graphs = Mapping[str, Mapping[int, Any]]
 
 
 class Checked(msgspec.Struct, frozen=True):
-    """A policy, judged: everything that a report is made from. It has no clock in it: the same commit, the same bytes.
+    """A judged policy: the content of every report. It contains no time, so that the same commit gives the same bytes.
 
     Attributes:
-        commit, dirty, versions: of fkgsec. data: the hash of each federation's data, by seed.
+        policy: path of the policy, relative to the working folder.
+        commit, dirty, versions: of fkgsec.
+        data: hash of each federation's data, by seed.
     """
 
     schema: str
@@ -69,18 +71,21 @@ def check_policy(
     """Judge a policy.
 
     Args:
-        runs: folder that each run gets one of its own in.
-        observe: gives each run, and what an audit trains, its observer. warn: told what a reader must know of the data.
-        fresh: train again what is there already.
-        update_baseline: write the figures of these runs as the new baseline, and compare with that.
+        policy: federations and limits.
+        runs: folder with a subfolder for each run.
+        observe: gives each run, and each training of an audit, its observer.
+        warn: receives warnings about the data.
+        fresh: train again even if finished runs exist.
+        update_baseline: write the figures of these runs as the new baseline, and compare with it.
+        when_inconclusive: see `exit_status`.
         num_examples: see `Runs`.
-        force: do not ask whether runs fit into memory.
+        force: skip the check that runs fit into memory.
 
     Raises:
-        FkgsecError: wrong input, said before anything is trained.
+        FkgsecError: wrong input; raised before any training.
     """
     if update_baseline and policy.no_worse is None:
-        raise SpecError(f"{policy.path}: limits.{NO_WORSE}: missing; --update-baseline writes the file that it names")
+        raise SpecError(f"{policy.path}: limits.{NO_WORSE} is missing; --update-baseline writes the file that it names")
     graphs = load_graphs(policy)
     hashes = {name: {seed: graph.hash for seed, graph in by_seed.items()} for name, by_seed in graphs.items()}
     baseline = None
@@ -91,22 +96,22 @@ def check_policy(
     for line in dict.fromkeys(line for spec, graph in all_graphs for line in warnings_of(spec, graph)):
         warn(line)
     finished = run_policy(policy, graphs, runs, observe=observe, fresh=fresh, at_once=0 if force else 1)
-    environment = next(one.record.environment for by_seed in finished.values() for one in by_seed.values())
+    environment = next(run.record.environment for by_seed in finished.values() for run in by_seed.values())
     if policy.no_worse and update_baseline:
         baseline = make_baseline(policy, finished, environment)
         write_baseline(policy.no_worse.baseline, baseline)
     for limit in policy.limits:
         for run in finished[limit.federation].values():
             if audit := MEASURES[limit.measure].audit:
-                with contextlib.suppress(DataError):  # raised again where the figure is read
+                with contextlib.suppress(DataError):  # raised again when the figure is read
                     audit(run, limit.question, observe)
     judged = {name: Runs(by_seed, num_examples) for name, by_seed in finished.items()}
     verdicts = [judge_limit(limit, judged[limit.federation]) for limit in policy.limits]
     if policy.no_worse and baseline:
-        for name, one in judged.items():
-            verdicts += judge_no_worse(policy, policy.no_worse, baseline, name, one)
+        for name, of_federation in judged.items():
+            verdicts += judge_no_worse(policy, policy.no_worse, baseline, name, of_federation)
     status = overall([verdict.status for verdict in verdicts])
-    # Relative to where the gate runs, the repository's root in a build: where it lies on the machine is not shown.
+    # Relative to the working folder, in a build the repository's root: reports must not show the machine's folders.
     whole, here = policy.path.absolute(), Path.cwd()
     return Checked(
         SCHEMA,
@@ -123,7 +128,11 @@ def check_policy(
 
 
 def exit_status(status: Status, when_inconclusive: WhenInconclusive) -> int:
-    """Return 0, 1 or 3; inconclusive counts as `when_inconclusive` says, and a limit that nothing can break never as pass.
+    """Return the exit status: 0 pass, 1 fail, 3 inconclusive.
+
+    Args:
+        status: overall status. A vacuous limit counts as inconclusive, and never as pass.
+        when_inconclusive: status that inconclusive limits get; `report` keeps 3.
 
     >>> exit_status("inconclusive", "report"), exit_status("inconclusive", "fail"), exit_status("fail", "pass")
     (3, 1, 1)
@@ -136,10 +145,11 @@ def exit_status(status: Status, when_inconclusive: WhenInconclusive) -> int:
 
 
 def load_graphs(policy: Policy) -> Graphs:
-    """Load the graphs of every federation and seed, when every run and limit makes sense on them.
+    """Load the data of every federation and seed, and check every run and limit on them.
 
     Raises:
-        FkgsecError: the data cannot be read, a defense or a threat model does not fit them, or a limit names no victim.
+        FkgsecError: the data cannot be read, a defense or a threat model does not fit them, or a limit names an unknown
+            victim.
     """
     graphs: dict[str, dict[int, Any]] = {}
     for name, spec in policy.federations.items():
@@ -157,10 +167,18 @@ def load_graphs(policy: Policy) -> Graphs:
 def run_policy(
     policy: Policy, graphs: Graphs, runs: Path, *, observe: Observe, fresh: bool, at_once: int = 1
 ) -> dict[str, dict[int, Finished]]:
-    """Train what is not trained yet (a killed run goes on), and attack all of it; by federation and seed.
+    """Train missing runs (resuming interrupted ones), and attack all runs.
 
     Args:
+        policy: federations and limits.
+        graphs: data by federation and seed.
+        runs: folder with a subfolder for each run.
+        observe: gives each run its observer.
+        fresh: train again even if finished runs exist.
         at_once: see `execute`.
+
+    Returns:
+        Finished runs by federation and seed.
     """
     code = code_digest()
     finished: dict[str, dict[int, Finished]] = {}
@@ -175,10 +193,10 @@ def run_policy(
                 for file in (place / file for place in places for file in (RECORD_FILE, CHECKPOINT)):
                     file.unlink(missing_ok=True)
             elif (folder / RECORD_FILE).exists():
-                require_whole(folder)  # a checkpoint that was put in the place of another is not judged
-                about = f"{about}: training reused (--fresh trains it anew), attacked again"
+                require_whole(folder)  # reject an exchanged checkpoint
+                about = f"{about}: training reused (--fresh repeats it), attacked again"
             with observe(run, about) as observer:
-                # Attacks are made anew: the code that trained is part of the folder's name, the code that attacks is not.
+                # Repeat attacks: the folder's name identifies the code of training, but not the code of attacks.
                 finished[name][seed] = execute(
                     run, graph, folder, attack=bool(threats_of(run)), observer=observer, overwrite=True, at_once=at_once
                 )
@@ -190,7 +208,7 @@ def _asks_gain(policy: Policy, federation: str) -> bool:
 
 
 def _check_limit(path: Path, limit: Limit, spec: RunSpec, graph: Any) -> None:
-    """Check that a limit names a client that exists, and triples that it holds."""
+    """Check that a limit names an existing client, and triples of that client."""
     if limit.question.forget is not None:
         try:
             read_forget(Path(limit.question.forget), graph, limit.question.client)

@@ -1,8 +1,8 @@
-"""Measures that a policy can limit: each with its direction, and how its figure and interval are read from a finished run.
+"""Measures that a policy can limit: each with its direction, and a function that reads its figure and interval from a run.
 
     MEASURES["reconstruction.trr"].read(finished, Question(threat="collusion", leak=0.5))      # an Estimate
 
-Reconstruction, utility and bytes stand in a run's record. Membership and unlearning are measured when a limit asks for them.
+Reconstruction, utility and bytes are part of a run's record. Membership and unlearning are measured when a limit needs them.
 """
 
 from __future__ import annotations
@@ -46,25 +46,25 @@ from fkgsec.experiments.unlearning.verdict import blind_models
 Bound = Literal["max", "min"]
 Kind = Literal["share", "gain", "bytes", "epsilon"]
 GAIN, EACH = "gain_over_single", "each"
-ADVANTAGE = "_advantage"  # of an attack's measure: what is left of the figure without its baseline
-ITEMISED = ("reconstruction.err", "reconstruction.trr")  # shares of items whose scores stand beside the record
+ADVANTAGE = "_advantage"  # suffix of an attack's measure: the figure minus its baseline
+ITEMISED = ("reconstruction.err", "reconstruction.trr")  # shares of items whose scores are stored next to the record
+# Names of papers that a policy may use as well.
 PAPERS_WORDS = {
     f"{rate}{suffix}": f"reconstruction.{rate}{suffix}" for suffix in ("", ADVANTAGE) for rate in ("err", "trr")
 }
-"""Measures that a policy may also call as papers do."""
 
 Read = Callable[[Finished, Question], Estimate]
 Audit = Callable[[Finished, Question, Observe], object]
 
 
 class Reach(NamedTuple):
-    """The range that a figure can have at all, whatever the attack got.
+    """Range that a figure can have, independent of the attack's result.
 
     Attributes:
-        least: what the adversary has by guessing: a limit below it is broken.
-        most: what it can reach with the names and relations that it knows: a limit at or above it cannot be broken. None
-            where the record does not say.
-        remark: why that is nothing, where it is.
+        least: result of guessing; a limit below it is broken.
+        most: upper bound with the adversary's knowledge; a limit at or above it cannot be broken. None if the record does not
+            state it.
+        remark: why the upper bound is nothing, if it is.
     """
 
     least: float
@@ -74,19 +74,19 @@ class Reach(NamedTuple):
 
 @dataclass(frozen=True)
 class Measure:
-    """A figure that a policy can limit.
+    """Figure that a policy can limit.
 
     Attributes:
         about: one line for a table.
-        bound: "max" where less is better, "min" where more is.
+        bound: "max" if less is better, "min" if more is better.
         kind: a share in 0..1, a difference of two shares, a number of bytes, or an epsilon.
-        items: the items of the sample; empty where nothing is sampled.
+        items: the items of the sample; empty if nothing is sampled.
         keys: fields of `Question` that a limit may set.
-        read: the figure of one run. Raises `NotMeasured`.
-        audit: makes what `read` reads from, where that is not the record: it trains, for minutes, and can be watched.
-        reach: what the figure can be at all, where that is known in closed form.
-        task: the task whose runs have it; empty: all.
-        attack, key: the registered attack whose figure `attack.metric` it is, if it is not one of the record's own.
+        read: returns the figure of one run, or raises `NotMeasured`.
+        audit: produces what `read` needs beyond the record; it trains, for minutes, and can be observed.
+        reach: returns the range of the figure, if it is known in closed form.
+        task: the task whose runs have the figure; empty for all.
+        attack, key: the registered attack and the key `attack.metric`, if the figure comes from an attack.
     """
 
     about: str
@@ -103,24 +103,29 @@ class Measure:
 
 
 def find_figure(record: Record, key: str, question: Question) -> Figure:
-    """Return the figure `attack.metric` of a question; of all victims that of the worst one, where there is none over all.
+    """Return the figure of a question; for all victims, that of the worst one if the attack has no figure over all.
+
+    Args:
+        record: record of an attacked run.
+        key: `attack.metric`.
+        question: threat model, leak and victim.
 
     Raises:
-        NotMeasured: the attack was not run on it, found nothing to attack, or could attack only some of the victims.
+        NotMeasured: the attack was not run, found nothing to attack, or could attack only some of the victims.
     """
-    asked = (key, question.threat, question.leak)
-    listed = [one for one in headline(record.figures) if (one.key, one.threat_model, one.leak) == asked]
-    victims = [one for one in listed if one.victim != ALL]
+    place = (key, question.threat, question.leak)
+    listed = [figure for figure in headline(record.figures) if (figure.key, figure.threat_model, figure.leak) == place]
+    victims = [figure for figure in listed if figure.victim != ALL]
     missing = "; ".join(dict.fromkeys(f"{victim.victim}: {victim.reason}" for victim in victims if victim.reason))
     num_victims = len({victim.victim for victim in victims})
-    candidates = [one for one in listed if one.victim == question.victim]
+    candidates = [figure for figure in listed if figure.victim == question.victim]
     if question.victim == ALL and not candidates:
         if missing and num_victims > 1:
             raise NotMeasured(f"not every victim could be attacked ({missing})")
         candidates = over_victims(victims)
     if not candidates:
-        raise NotMeasured(f"no attack was run under {question.words()} that gives {key}")
-    figure = max(candidates, key=lambda candidate: candidate.severity)  # of several variants the worst
+        raise NotMeasured(f"no attack that measures {key} was run under {question.words()}")
+    figure = max(candidates, key=lambda candidate: candidate.severity)  # the worst variant
     if figure.reason:
         raise NotMeasured(f"nothing to attack: {figure.reason}")
     if figure.victim == ALL and figure.num_attacked < num_victims:
@@ -129,44 +134,56 @@ def find_figure(record: Record, key: str, question: Question) -> Figure:
 
 
 def attacked_items(run: Finished, key: str, question: Question) -> pd.DataFrame:
-    """Return the entities or triples that a figure is the share of: rows of the run's scores, in the order of the data."""
+    """Return the entities or triples whose share is a figure: rows of the run's scores, in the order of the data.
+
+    Args:
+        run: an attacked run.
+        key: a key in `ITEMISED`; others have no rows.
+        question: threat model, leak and victim.
+    """
     if not len(run.scores) or key not in ITEMISED:
         return run.scores.iloc[:0]
     return items_behind(find_figure(run.record, key, question), run.scores)
 
 
 def item_ends(items: pd.DataFrame) -> np.ndarray:
-    """Return what links these items: int `[n, 1]` the entity, or `[n, 2]` head and tail, each by its name."""
+    """Return the entities that link items: int `[n, 1]` for entities, or `[n, 2]` head and tail of triples.
+
+    Args:
+        items: rows of `attacked_items`.
+    """
     names = items[["head"]] if bool(items["tail"].isna().all()) else items[["head", "tail"]]
     codes, _ = pd.factorize(names.to_numpy().ravel())
     return codes.reshape(names.shape)
 
 
 def _attack_figure(run: Finished, question: Question, *, key: str, advantage: bool) -> Estimate:
-    """Return the attack's own figure, or by how much it is worse than the guess, which has no interval."""
-    one = find_figure(run.record, key, question)
+    """Return the attack's figure, or its advantage over the guess, which has no interval of its own."""
+    attacked = find_figure(run.record, key, question)
     if not advantage:
-        return one.estimate
-    figure, guess = one.estimate, one.baseline.value if one.baseline else 0.0
-    low, high = figure.low - guess, figure.high - guess
-    if one.less_is_worse:
+        return attacked.estimate
+    estimated, guess = attacked.estimate, attacked.baseline.value if attacked.baseline else 0.0
+    low, high = estimated.low - guess, estimated.high - guess
+    if attacked.less_is_worse:
         low, high = -high, -low
-    return Estimate(one.advantage, low, high, figure.n, figure.method)
+    return Estimate(attacked.advantage, low, high, estimated.n, estimated.method)
 
 
 def _attack_reach(run: Finished, question: Question, *, key: str, advantage: bool) -> Reach:
-    """Return what an attack's figure can be. An adversary is free to ignore what it saw, so the least is the guess.
+    """Return the range of an attack's figure. An adversary may ignore its observations, so the guess is the least.
 
-    What an advantage can be is what is left above the guess: nothing where names can be read as they are. Only a private
-    alignment, which hides who holds which name, raises the guess itself: there the most is counted from nothing, so that a
-    limit which breaks when the defense is taken out is not vacuous with it.
+    An advantage can be at most the rest above the guess: nothing if names can be read directly. Only private alignment,
+    which hides the holders of names, lowers the guess itself. Its upper bound is counted from 0, so that a limit which
+    the run without the defense breaks is not vacuous with the defense.
     """
-    one = find_figure(run.record, key, question)
-    most, guess, remark = one.attainable, one.baseline.value if one.baseline else -1.0, one.remark
+    figure = find_figure(run.record, key, question)
+    most, guess, remark = figure.attainable, figure.baseline.value if figure.baseline else -1.0, figure.remark
     if not advantage:
         return Reach(guess, most, remark)
-    hidden = parse_defense(run.record.spec.defense).psu is not None and not THREAT_MODELS[one.threat_model].identifiers
-    if most is not None and one.baseline and not hidden:
+    hidden = (
+        parse_defense(run.record.spec.defense).psu is not None and not THREAT_MODELS[figure.threat_model].identifiers
+    )
+    if most is not None and figure.baseline and not hidden:
         remark = remark or f"of {most:.4f}, it guesses {guess:.4f} without embeddings"
         most = max(most - guess, 0.0)
     return Reach(-1.0, most, remark)
@@ -180,10 +197,10 @@ def _utility(run: Finished, question: Question, *, name: str) -> Estimate:
 
 
 def _gain(run: Finished, question: Question) -> Estimate:
-    """Return the gain over the same clients alone: of all together, of one, or the smallest, whose interval counts the choice.
+    """Return the gain over the same clients alone: of all together, of one client, or the smallest one.
 
-    The smallest has the lowest value and the lowest ends of any client: it passes where each client's does, and fails where any
-    client's does.
+    The interval of the smallest gain accounts for the selection. It has the lowest value and the lowest ends of any
+    client, so it passes if every client passes, and fails if any client fails.
     """
     each = gains(run.record, alone_of(run, question), len(run.record.data.clients) if question.client == EACH else 1)
     if not each:
@@ -213,11 +230,11 @@ def _bytes_total(run: Finished, question: Question) -> Estimate:
 
 
 def _epsilon(run: Finished, question: Question) -> Estimate:
-    """Return the largest epsilon of any table; where the limit names a forget set, of the run and the unlearning together."""
+    """Return the largest epsilon of any table; with a forget set, for the run and the unlearning together."""
     unlearning = unlearning_of(run, question)
     stated = unlearning.guarantees if unlearning else run.record.guarantees
     if not stated:
-        raise NotMeasured("the federation adds no noise, so nothing bounds epsilon")
+        raise NotMeasured("the federation adds no noise, so epsilon is unbounded")
     for guarantee in stated.values():
         if guarantee.unit != question.unit:
             raise NotMeasured(f"the guarantee is per {guarantee.unit}, the limit is per {question.unit}")
@@ -227,7 +244,7 @@ def _epsilon(run: Finished, question: Question) -> Estimate:
 
 
 def _membership(run: Finished, question: Question, *, metric: str) -> Estimate:
-    """Return the figure of the strongest way on any model, with an interval that counts the choice."""
+    """Return the figure of the strongest method on any model, with an interval that accounts for the selection."""
     figure = conspicuous(run, question, metric)
     if figure.reason:
         raise NotMeasured(figure.reason)
@@ -235,19 +252,19 @@ def _membership(run: Finished, question: Question, *, metric: str) -> Estimate:
 
 
 def _unlearning(run: Finished, question: Question, *, metric: str) -> Estimate:
-    """Return the worst figure. An audit that would not have noticed the raw run's memory measures nothing."""
+    """Return the worst figure. An audit that would not have detected the raw run's memory measures nothing."""
     verification = verification_of(run, question)
     if blind := blind_models(verification.forgetting.membership, verification.verdict.judgements):
         models = ", ".join(f"{client} {model}" for client, model in blind)
-        raise NotMeasured(f"the audit does not notice the memory before unlearning either ({models})")
-    if unmeasured := [f"{one.victim}: {one.reason}" for one in verification.figures if one.reason]:
+        raise NotMeasured(f"the audit does not detect the memory before unlearning either ({models})")
+    if unmeasured := [f"{figure.victim}: {figure.reason}" for figure in verification.figures if figure.reason]:
         raise NotMeasured("; ".join(unmeasured))
-    estimates = (one.estimate for one in verification.figures if one.metric == metric)
+    estimates = (figure.estimate for figure in verification.figures if figure.metric == metric)
     return max(estimates, key=lambda figure: (figure.value, figure.high))
 
 
 def _of_attack(attack: Attack) -> dict[str, Measure]:
-    """Return each metric of a registered attack, and its advantage over its baseline."""
+    """Return a measure for each metric of an attack, and for its advantage over the baseline."""
     task, measures = attack.task, {}
     keys = tuple(key for key in ("threat", "leak", "victim") if key != "leak" or "leak" in option_names(task))
     for metric, about in attack.metrics.items():
@@ -264,10 +281,10 @@ def _of_attack(attack: Attack) -> dict[str, Measure]:
 
 
 class Measures(Mapping[str, Measure]):
-    """The measures by name: those of the attacks that are registered by then, and the record's own."""
+    """Measures by name: those of the attacks registered at that moment, and the record's own."""
 
     def _all(self) -> dict[str, Measure]:
-        # Membership is audited here, with shadow federations where a limit asks for them.
+        # The gate audits membership itself, with shadow federations if a limit requests them.
         others = [attack for name, attack in ATTACKS.items() if name != MEMBERSHIP]
         return {name: measure for attack in others for name, measure in _of_attack(attack).items()} | _OWN
 
@@ -316,5 +333,5 @@ _OWN: dict[str, Measure] = {
         for metric, about in UNLEARNING_METRICS.items()
     },
 }  # fmt: skip
+# Measures that a policy can limit, by name.
 MEASURES = Measures()
-"""Measures that a policy can limit, by name."""

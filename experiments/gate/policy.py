@@ -1,4 +1,4 @@
-"""A policy: federations, and limits on what they may leak, cost and lose. Read from YAML; an error names file, line and key.
+"""Policies: federations, and limits on leakage, cost and utility. Read from YAML; errors name file, line and key.
 
     federations:
       hospitals: {data: consortium, algorithm: fede, defense: "psu,secagg", rounds: 20}   # or {spec: spec.yaml}
@@ -10,8 +10,8 @@
       bytes.per_round: {max: 5 MB}
       no_worse_than: {baseline: baseline.json, by: 0.01}
 
-A limit without `federation` holds for all of them, one without `threat` or `leak` for all of the federation's own; several
-limits of one measure are a list. Paths are relative to the folder that fkgsec runs in, as on the command line.
+A limit without `federation` applies to all federations, one without `threat` or `leak` to all of the federation's own. Several
+limits of one measure form a list. Paths are relative to the working folder, as on the command line.
 """
 
 from __future__ import annotations
@@ -38,15 +38,20 @@ from fkgsec.unlearning.unlearning import Method
 
 NO_WORSE = "no_worse_than"
 MOST_BYTES = 1e18
-LEAST_SHARE = 1e-4  # the last decimal that is shown
-MOST_DELTA = 0.1  # that of --defense; near 1, any epsilon holds
+LEAST_SHARE = 1e-4  # the last printed decimal
+MOST_DELTA = 0.1  # as for --defense; near 1, any mechanism satisfies any epsilon
 BYTE_UNITS = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
 
 
 class Limit(NamedTuple):
-    """One thing to judge: a figure of one federation and the value it may not pass. `line` is where the policy says so."""
+    """Limit on a figure of one federation.
+
+    Attributes:
+        allowed: the bound, in the measure's unit.
+        line: line of the policy.
+    """
 
     measure: str
     federation: str
@@ -56,7 +61,7 @@ class Limit(NamedTuple):
 
     @property
     def id(self) -> str:
-        """The same for the same figure of the same federation, whatever it may be.
+        """ID of the figure, independent of its value.
 
         >>> Limit("reconstruction.trr", "hospitals", Question("collusion", 0.5), 0.1, 7).id
         'hospitals/reconstruction.trr/collusion/0.5/all'
@@ -65,7 +70,7 @@ class Limit(NamedTuple):
 
 
 class NoWorse(NamedTuple):
-    """The figures of an earlier commit, in a file, and by how much a figure may be worse."""
+    """File with the figures of an earlier commit, and by how much a figure may be worse."""
 
     baseline: Path
     by: float
@@ -73,11 +78,11 @@ class NoWorse(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """What a policy file says.
+    """Content of a policy file.
 
     Attributes:
-        federations: by name, each with the threat models and leak ratios that its limits ask about.
-        seeds: by name of federation, what it is trained with.
+        federations: specs by name, each with the threat models and leak ratios of its limits.
+        seeds: seeds of training by name of federation.
     """
 
     path: Path
@@ -88,7 +93,13 @@ class Policy(NamedTuple):
 
 
 def figure_id(federation: str, measure: str, question: Question) -> str:
-    """`federation/measure`, with threat model, leak and victim for a figure of an attack, and what else tells it from another."""
+    """Return `federation/measure`, followed by threat model, leak, victim and the other keys that identify a figure.
+
+    Args:
+        federation: name of the federation.
+        measure: name of the measure.
+        question: the other keys.
+    """
     parts = [federation, measure]
     if question.threat is not None:
         parts += [question.threat, *([] if question.leak is None else [f"{question.leak:g}"])]
@@ -106,8 +117,11 @@ def figure_id(federation: str, measure: str, question: Question) -> str:
 def read_policy(path: Path) -> Policy:
     """Read and check a policy; nothing is loaded or trained yet.
 
+    Args:
+        path: YAML file.
+
     Raises:
-        SpecError: what is wrong, in which line and key, and what is allowed.
+        SpecError: names the line and key, the problem, and what is allowed.
     """
     document = read_document(path)
     top = document.mapping((), document.content, ("federations", "seeds", "limits")) if document.content else {}
@@ -133,26 +147,28 @@ def read_policy(path: Path) -> Policy:
     first: dict[str, Limit] = {}
     for limit in limits:
         if (other := first.setdefault(limit.id, limit)) is not limit:
-            message = f"limits {limit.id} twice, here and in line {other.line}"
+            message = f"{limit.id} is limited twice, here and in line {other.line}"
             raise SpecError(f"{path}:{limit.line}: limits.{limit.measure}: {message}")
-    asked = {name: _with_questions(spec, name, limits) for name, spec in federations.items()}
-    return Policy(path, asked, seeds, limits, no_worse)
+    # One run must answer all limits of its federation.
+    complete = {name: _with_questions(spec, name, limits) for name, spec in federations.items()}
+    return Policy(path, complete, seeds, limits, no_worse)
 
 
 def threats_of(spec: RunSpec, attack: str | None = None) -> tuple[str, ...]:
-    """The federation's own threat models; where it names none, those of an attack that can run on its algorithm.
+    """Return the federation's threat models; if it names none, those of an attack that can run on its algorithm.
 
     Args:
-        attack: None: the task's first, such as reconstruction.
+        spec: the federation.
+        attack: name of the attack; None for the task's first, such as reconstruction.
     """
-    one = ATTACKS[attack or attacked_task(spec.algorithm).default(spec.algorithm)[0]]
+    chosen = ATTACKS[attack or attacked_task(spec.algorithm).default(spec.algorithm)[0]]
     if spec.threat:
         return spec.threat
-    names = one.fitting((), spec.algorithm)
+    names = chosen.fitting((), spec.algorithm)
     return tuple(
         name
         for name in names
-        if one.needs_under(THREAT_MODELS[name]).never(spec.algorithm, THREAT_MODELS[name]) is None
+        if chosen.needs_under(THREAT_MODELS[name]).never(spec.algorithm, THREAT_MODELS[name]) is None
     )
 
 
@@ -160,11 +176,11 @@ def _federation(document: Document, where: Where, value: Any) -> RunSpec:
     fields = dict(document.mapping(where, value, ("spec", *option_names())))
     file = fields.pop("spec", None)
     if file is not None and not isinstance(file, str):
-        document.wrong((*where, "spec"), f"a path is expected; got {file!r}")
+        document.wrong((*where, "spec"), f"expected a path; got {file!r}")
     if "/" in where[-1]:
         document.wrong(where, "a federation's name must not contain /")
     for key, inside in fields.items():
-        if inside is None and key != "defense":  # `defense:` with nothing behind it is no defense
+        if inside is None and key != "defense":  # an empty `defense:` means no defense
             document.wrong((*where, key), "has no value")
     if "defense" in fields:
         fields["defense"] = fields["defense"] or ""
@@ -177,53 +193,72 @@ def _federation(document: Document, where: Where, value: Any) -> RunSpec:
     if getattr(spec, "metric", None) == "published":
         document.wrong(
             (*where, "metric") if "metric" in fields else where,
-            "metric must be paper: the notebooks' counts of published are no shares that a limit could hold",
+            "metric must be paper: the counts of published are not shares, so no limit can apply to them",
         )
     if inference := getattr(spec, "inference", ()):
         document.wrong(
             (*where, "inference") if "inference" in fields else where,
-            f"inference must not be set: a limit is on the strongest of all that fit; got {', '.join(inference)}",
+            f"inference must not be set: a limit applies to the strongest inference; got {', '.join(inference)}",
         )
-    # "auto" would give other bits on a machine with a GPU.
+    # "auto" would give different figures on a machine with a GPU.
     return spec.replace(device="cpu") if spec.device == "auto" else spec
 
 
 def _seeds(document: Document, top: dict[str, Any], federations: dict[str, RunSpec]) -> dict[str, tuple[int, ...]]:
     if "seeds" not in top:
         return {name: (spec.seed,) for name, spec in federations.items()}
-    given = top["seeds"]
-    if not isinstance(given, list) or not given:
-        document.wrong(("seeds",), f"a list of whole numbers is expected; got {given!r}")
-    for seed in given:
+    listed = top["seeds"]
+    if not isinstance(listed, list) or not listed:
+        document.wrong(("seeds",), f"expected a list of whole numbers; got {listed!r}")
+    for seed in listed:
         if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
             document.wrong(("seeds",), f"a seed is a whole number that is not negative; got {seed!r}")
-    if len(set(given)) < len(given):
-        document.wrong(("seeds",), f"a seed is given twice: {', '.join(map(str, given))}")
+    if len(set(listed)) < len(listed):
+        document.wrong(("seeds",), f"a seed is given twice: {', '.join(map(str, listed))}")
     for name in federations:
         if "seed" in top["federations"][name]:
-            document.wrong(("federations", name, "seed"), "give seed here or seeds for all, not both")
-    return dict.fromkeys(federations, tuple(given))
+            document.wrong(("federations", name, "seed"), "set seed here or seeds for all, not both")
+    return dict.fromkeys(federations, tuple(listed))
 
 
 class _Fields(NamedTuple):
-    """The fields of one limit in a policy, and where they stand."""
+    """Fields of one limit in a policy, with their position."""
 
     document: Document
     where: Where
     values: dict[str, Any]
 
     def wrong(self, key: str, message: str) -> NoReturn:
-        """Raise `SpecError` for a field, or for the whole limit where `key` is empty."""
+        """Raise `SpecError` for a field, or for the whole limit.
+
+        Args:
+            key: name of the field; empty for the whole limit.
+            message: the problem.
+        """
         self.document.wrong((*self.where, key) if key else self.where, message)
 
     def text(self, key: str, default: str | None) -> Any:
+        """Return a field that is text.
+
+        Args:
+            key: name of the field.
+            default: value of a missing field.
+        """
         value = self.values.get(key, default)
         if not isinstance(value, str | None) or (not value and key in self.values):
             kind = "a path" if key == "forget" else "a client's name"
-            self.wrong(key, f"{kind} is expected; got {value!r}")
+            self.wrong(key, f"expected {kind}; got {value!r}")
         return value
 
     def number(self, key: str, value: Any, allowed: str, right: Callable[[float], bool]) -> float:
+        """Convert a field to a finite number.
+
+        Args:
+            key: name of the field.
+            value: its value.
+            allowed: allowed range, for the error.
+            right: returns True for an allowed number.
+        """
         try:
             number = math.nan if isinstance(value, bool) else float(value)  # YAML reads 1e-5 as text
         except (TypeError, ValueError):
@@ -252,12 +287,12 @@ def _limits(document: Document, where: Where, key: str, value: Any, federations:
             limits += [Limit(key, name, question, allowed, document.line(where)) for question in questions]
         elif only or not any(other.task == measure.task for other in federations.values()):
             about, does = task_named(measure.task).about, task_of(spec).does
-            fields.wrong("", f"is a measure of {about}; the algorithm of {name}, {spec.algorithm}, {does}")
+            fields.wrong("", f"is a measure of {about}, but the algorithm of {name}, {spec.algorithm}, {does}")
     return limits
 
 
 def _questions(fields: _Fields, measure: Measure, name: str, spec: RunSpec) -> list[Question]:
-    """Return the figures that a limit is on of one federation: one for each threat model and leak that it does not name."""
+    """Return the questions of a limit for one federation: one for each threat model and leak that the limit does not name."""
     values = fields.values
     if "unit" in measure.keys:
         unit = values.get("unit", "client")
@@ -268,11 +303,11 @@ def _questions(fields: _Fields, measure: Measure, name: str, spec: RunSpec) -> l
         )
         if "forget" in values:
             if spec.task != "kge":
-                fields.wrong("forget", f"triples are forgotten; {spec.algorithm} {task_of(spec).does}")
+                fields.wrong("forget", f"applies to triples; {spec.algorithm} {task_of(spec).does}")
             return [_audit_question(fields, name, spec)._replace(unit=unit, delta=delta)]
         for key in ("client", "method"):
             if key in values:
-                fields.wrong(key, "applies to an unlearning; name its forget file, too")
+                fields.wrong(key, "applies to an unlearning; add its forget file")
         return [Question(unit=unit, delta=delta)]
     if "shadows" in measure.keys:
         return [_audit_question(fields, name, spec)]
@@ -286,8 +321,8 @@ def _questions(fields: _Fields, measure: Measure, name: str, spec: RunSpec) -> l
     threats = threats_of(spec, measure.attack.name)
     if "threat" in values:
         threats = (values["threat"],)
-        if threats[0] not in (known := threat_models(spec.task)):
-            fields.wrong("threat", f"{threats[0]!r} is unknown{suggestion(str(threats[0]), known)}")
+        if threats[0] not in (models := threat_models(spec.task)):
+            fields.wrong("threat", f"{threats[0]!r} is unknown{suggestion(str(threats[0]), models)}")
     elif spec.threat:
         threats = measure.attack.fitting(spec.threat, spec.algorithm)
     for threat in threats or default_threats(spec.algorithm):
@@ -309,7 +344,7 @@ def _check_threat(fields: _Fields, attack: Attack, name: str, spec: RunSpec, thr
 
 
 def _audit_question(fields: _Fields, name: str, spec: RunSpec) -> Question:
-    """Return what a limit on membership or unlearning asks of one federation."""
+    """Return the question of a limit on membership or unlearning for one federation."""
     values = fields.values
     shadows = values.get("shadows", 0)
     if type(shadows) is not int or (shadows and (shadows < MIN_SHADOWS or shadows % 2)):
@@ -327,7 +362,7 @@ def _audit_question(fields: _Fields, name: str, spec: RunSpec) -> Question:
     if method not in get_args(Method):
         fields.wrong("method", f"must be one of {', '.join(get_args(Method))}; got {method!r}")
     if method == "fedlu" and RECIPES[spec.algorithm].private != "entities":
-        fields.wrong("method", f"fedlu does not unlearn {name}, whose algorithm is {spec.algorithm}")
+        fields.wrong("method", f"fedlu cannot unlearn {name}, whose algorithm is {spec.algorithm}")
     client = None if values.get("client") is None else fields.text("client", None)
     return Question(shadows=shadows, forget=fields.text("forget", None), client=client, method=method)
 
@@ -336,7 +371,7 @@ def _no_worse(document: Document, where: Where, value: Any) -> NoWorse:
     fields = _Fields(document, where, document.mapping(where, value, ("baseline", "by")))
     baseline = fields.values.get("baseline")
     if not isinstance(baseline, str):
-        fields.wrong("baseline", f"a path is expected; got {baseline!r}")
+        fields.wrong("baseline", f"expected a path; got {baseline!r}")
     if "by" not in fields.values:
         fields.wrong("", "by is missing")
     by = fields.number("by", fields.values["by"], "in [0, 1)", lambda x: 0 <= x < 1)
@@ -344,19 +379,23 @@ def _no_worse(document: Document, where: Where, value: Any) -> NoWorse:
 
 
 def _with_questions(spec: RunSpec, name: str, limits: list[Limit]) -> RunSpec:
-    """The spec with every threat model and leak that limits ask about, so that one run answers them all."""
-    asked = [
+    """Return the spec with every threat model and leak of its limits, so that one run answers all of them."""
+    questions = [
         limit.question
         for limit in limits
         if limit.federation == name and limit.question.threat and MEASURES[limit.measure].attack is not None
     ]
-    threats = dict.fromkeys([*threats_of(spec), *(str(question.threat) for question in asked)])
+    threats = dict.fromkeys([*threats_of(spec), *(str(question.threat) for question in questions)])
     registered = [MEASURES[limit.measure].attack for limit in limits if limit.federation == name]
-    own = spec.attack or attacked_task(spec.algorithm).default(spec.algorithm)
-    named = {ATTACKS[attack].name for attack in own}
-    added = dict.fromkeys(one.name for one in registered if one is not None and one.name not in named)
-    attack = (*own, *added) if added else spec.attack
-    leaks = dict.fromkeys(question.leak for question in asked if question.leak is not None)
+    default_attacks = spec.attack or attacked_task(spec.algorithm).default(spec.algorithm)
+    named = {ATTACKS[attack].name for attack in default_attacks}
+    added = dict.fromkeys(
+        attack_of_limit.name
+        for attack_of_limit in registered
+        if attack_of_limit is not None and attack_of_limit.name not in named
+    )
+    attack = (*default_attacks, *added) if added else spec.attack
+    leaks = dict.fromkeys(question.leak for question in questions if question.leak is not None)
     shares = {"leak": tuple(dict.fromkeys([*getattr(spec, "leak", ()), *leaks]))} if leaks else {}
     return spec.replace(threat=tuple(threats), attack=attack, **shares)
 
@@ -371,15 +410,15 @@ def _allowed(fields: _Fields, measure: Measure) -> float:
     if measure.kind == "share":
         share = fields.number(key, value, "a share above 0 and below 1", lambda x: 0 < x < 1)
         if measure.bound == "min" and share < LEAST_SHARE:
-            fields.wrong(key, f"must be at least {LEAST_SHARE:g}: below, it is no limit; got {value!r}")
+            fields.wrong(key, f"must be at least {LEAST_SHARE:g}; got {value!r}")
         return share
     parts = re.fullmatch(r"\s*(-?[\d.]+(?:e\d+)?)\s*([A-Za-z]*)\s*", str(value))
     if isinstance(value, bool) or parts is None:
-        fields.wrong(key, f"a number with a unit is expected, such as 5 MB; got {value!r}")
+        fields.wrong(key, f"expected a number with a unit, such as 5 MB; got {value!r}")
     unit = parts[2] or "B"
     if unit not in BYTE_UNITS:
         fields.wrong(key, f"unknown unit {unit!r}; allowed: {', '.join(BYTE_UNITS)}")
     count = BYTE_UNITS[unit] * fields.number(key, parts[1], "above 0", lambda x: x > 0)
     if count > MOST_BYTES:
-        fields.wrong(key, f"must be at most {MOST_BYTES:g} B, which no federation sends; got {value!r}")
+        fields.wrong(key, f"must be at most {MOST_BYTES:g} B; got {value!r}")
     return count

@@ -1,10 +1,9 @@
-"""A judged policy as a table, JUnit XML, SARIF 2.1.0 and Markdown, all made from `Checked` alone, without a clock.
+"""Formats of a judged policy: table, JUnit XML, SARIF 2.1.0 and Markdown. All depend on `Checked` alone, without a clock.
 
     Path("check.sarif").write_bytes(to_sarif(checked))
     console.print(terminal_table(limits_sheet(checked)))
 
-Names in evidence come from somebody's data: each format escapes what would be read as its own syntax, and control characters
-become U+FFFD.
+Names in evidence come from users' data. Each format escapes its own syntax, and control characters become U+FFFD.
 """
 
 from __future__ import annotations
@@ -26,12 +25,19 @@ from fkgsec.experiments.reporting.sheets import Column, Sheet, markdown_lines
 
 SARIF_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 _REPLACED, _QUOTE = "\ufffd", "'"
+# XML 1.0 forbids these characters even as escapes; terminals obey control characters, and bidirectional ones reorder
+# text.
 _NOT_XML = re.compile(r"[^\t\n\r\x20-\uD7FF\uE000-\uFFFD\U00010000-\U0010FFFF]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 
 
 def limits_sheet(checked: Checked, *, why: bool = False) -> Sheet:
-    """Return a row for each limit; without `why` it fits 80 columns."""
+    """Return a row for each limit.
+
+    Args:
+        checked: a judged policy.
+        why: add the reasons; without them the table fits in 80 columns.
+    """
     rows = []
     for verdict in checked.verdicts:
         name, measured = verdict.about, show_figure(verdict.measured, verdict.kind)
@@ -50,14 +56,14 @@ def limits_sheet(checked: Checked, *, why: bool = False) -> Sheet:
 
 
 def summary_line(checked: Checked) -> str:
-    """State how many limits passed, failed, and could not be decided."""
+    """State how many limits passed, failed, and were undecided."""
     counts = {status: sum(verdict.status == status for verdict in checked.verdicts) for status in get_args(Status)}
     parts = [f"{count} {status}" for status, count in counts.items() if count]
     return f"{checked.status}: {', '.join(parts)} of {len(checked.verdicts)} limits"
 
 
 def headline_lines(checked: Checked) -> list[str]:
-    """State how many limits hold, and for each that does not what was measured, its interval and its base."""
+    """State the overall verdict, and for each limit that does not pass the measured value, its interval and its baseline."""
     lines = [f"Verdict: {summary_line(checked)}; exit status {checked.exit_status}"]
     for verdict in checked.verdicts:
         if verdict.status != "pass":
@@ -67,7 +73,7 @@ def headline_lines(checked: Checked) -> list[str]:
 
 
 def detail_lines(checked: Checked) -> list[str]:
-    """State for each limit that does not pass why, with the evidence and its record."""
+    """State the reason for each limit that does not pass, with the evidence and its record."""
     lines = []
     for verdict in checked.verdicts:
         if verdict.status != "pass":
@@ -77,17 +83,17 @@ def detail_lines(checked: Checked) -> list[str]:
 
 
 def to_json(checked: Checked) -> bytes:
-    """Write everything as indented JSON."""
+    """Return everything as indented JSON."""
     return msgspec.json.format(msgspec.json.encode(checked), indent=2) + b"\n"
 
 
 def to_junit(checked: Checked) -> bytes:
-    """Write one suite for each federation, one test case for each limit.
+    """Return one suite for each federation, with one test case for each limit.
 
-    A limit that fails is a failure, one that could not be decided an error: a build is red without having been found wrong.
-    It is a failure, or skipped, where inconclusive counts as fail or as pass. A limit that nothing can break is never skipped.
+    A failed limit is a failure. An undecided one is an error: the build is red although no fault was shown. It becomes
+    a failure or is skipped if inconclusive counts as fail or as pass. A vacuous limit is never skipped.
 
-    Source: Jenkins' junit-10.xsd, which GitLab's and GitHub's readers accept too.
+    Source: Jenkins' junit-10.xsd, which GitLab and GitHub accept, too.
     """
     tags = {"fail": "failure", **_levels(checked, {"report": "error", "fail": "failure", "pass": "skipped"})}
     root = ET.Element("testsuites", name="fkgsec check")
@@ -96,7 +102,7 @@ def to_junit(checked: Checked) -> bytes:
         properties = ET.SubElement(suite, "properties")
         for key, value in _provenance(checked, federation).items():
             ET.SubElement(properties, "property", name=key, value=_xml(value))
-        for verdict in (one for one in checked.verdicts if one.federation == federation):
+        for verdict in (verdict for verdict in checked.verdicts if verdict.federation == federation):
             name, place = verdict.id.partition("/")[2], f"{Path(checked.policy).stem}.{federation}"
             case = ET.SubElement(suite, "testcase", name=_xml(name), classname=_xml(place))
             if tag := tags.get(verdict.status):
@@ -114,13 +120,13 @@ def to_junit(checked: Checked) -> bytes:
 
 
 def _levels(checked: Checked, undecided: dict[str, str]) -> dict[str, str]:
-    """Return how a format rates what is inconclusive or vacuous; a limit that nothing can break is never taken for a pass."""
+    """Return a format's levels for inconclusive and vacuous limits; a vacuous limit never counts as pass."""
     when = checked.when_inconclusive
     return {"inconclusive": undecided[when], "vacuous": undecided["fail" if when == "fail" else "report"]}
 
 
 def to_sarif(checked: Checked) -> bytes:
-    """Write a result for each limit that does not pass, at its line of the policy; rule ids are the measures' names.
+    """Return a result for each limit that does not pass, at its line of the policy. Rule IDs are the names of measures.
 
     Source: SARIF 2.1.0 (OASIS).
     """
@@ -144,6 +150,7 @@ def to_sarif(checked: Checked) -> bytes:
                     "logicalLocations": [{"fullyQualifiedName": verdict.id}],
                 }
             ],
+            # Lets code scanning recognize the same limit after lines of the policy moved.
             "partialFingerprints": {"fkgsecLimit/v1": hashlib.sha256(verdict.id.encode()).hexdigest()},
             "properties": {
                 "status": verdict.status,
@@ -180,16 +187,16 @@ def to_sarif(checked: Checked) -> bytes:
 
 
 def to_markdown(checked: Checked) -> str:
-    """Write a summary for a pull request: a table of all limits, then what stands behind those that do not pass.
+    """Return a summary for a pull request: a table of all limits, then details about those that do not pass.
 
-    What comes from data or policy stands in code spans, where it is neither syntax nor a mention of anybody.
+    Text from data or policy is put in code spans, so that it is neither syntax nor a mention of a user.
     """
     lines = [
         f"## fkgsec check: {checked.status}",
         "",
         f"{_code(summary_line(checked))}, {_code(checked.policy)}. Ranges are 95 % intervals; a limit holds when the whole "
-        "interval does. `base` is what this adversary gets without what crossed in the rounds, `max` the most that it can "
-        "reach at all with what it knows.",
+        "interval does. `base` is the result of the same adversary without the training messages, `max` the most that it can "
+        "reach with its knowledge.",
         "",
         *markdown_lines(limits_sheet(checked), _cell),
     ]
@@ -246,15 +253,15 @@ def _xml(text: str) -> str:
 
 
 def _sarif_text(*lines: str) -> str:
-    """Write lines of a message. A reader would make a link of [words](address)."""
+    """Return the lines of a message. A reader would turn [words](address) into a link."""
     return "\n".join(_CONTROL.sub(_REPLACED, line).replace("](", "] (") for line in lines)
 
 
 def _code(text: str) -> str:
-    """Write a code span on one line."""
+    """Return a code span on one line."""
     return f"`{_CONTROL.sub(_REPLACED, ' '.join(text.split())).replace('`', _QUOTE)}`"
 
 
 def _cell(text: str) -> str:
-    """Write a code span in a table."""
+    """Return a code span for a table."""
     return _code(text).replace("|", r"\|") if text else ""

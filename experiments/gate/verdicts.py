@@ -1,13 +1,12 @@
-"""Verdicts: every limit is judged on the confidence bound, not on the point.
+"""Verdicts: every limit is judged on the confidence bound, not on the point estimate.
 
     judge(Estimate(0.04, 0.03, 0.05, 100, "wilson"), "max", allowed=0.05)      # "pass": the whole interval holds
     verdict = judge_limit(limit, runs)
 
-A limit holds when the whole 95 % interval lies on its right side, fails when the whole interval lies on the wrong one, and is
-inconclusive when the interval straddles it. Of samples whose true figure is at the limit, about 2.5 % therefore pass and as many
-fail; the others are inconclusive. What training adds from seed to seed is in the interval only where a policy names several
-seeds. What could not be measured fails. A limit on leakage that lies at or above the most that the adversary can reach at all is
-vacuous: nothing can break it, so that it protects nothing.
+A limit passes if the whole 95 % interval satisfies it, fails if the whole interval violates it, and is inconclusive otherwise.
+If the true figure equals the limit, about 2.5 % of samples pass and as many fail; the others are inconclusive. The
+interval covers the spread between trainings only if a policy names several seeds. An unmeasured figure fails. A limit
+on leakage at or above the adversary's upper bound is vacuous: nothing can break it, so it protects nothing.
 """
 
 from __future__ import annotations
@@ -45,28 +44,29 @@ from fkgsec.experiments.runs.run import RECORD_FILE, Finished
 from fkgsec.experiments.runs.spec import CONSORTIUM
 
 Status = Literal["pass", "fail", "vacuous", "inconclusive"]
-_EXAMPLES = 3  # of the embedded data, which are nobody's
+_EXAMPLES = 3  # items of the embedded data, which are generated
 _MOST_SEEDS = 1000
 _MOST_RELATIONS = 6
-_NEAREST = 1e-12  # of a figure to its limit: closer, no sample tells them apart
+_NEAREST = 1e-12  # smallest distance of a figure to its limit that a sample could resolve
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """One limit, judged.
+    """Judged limit.
 
     Attributes:
         id: `federation/measure/threat/leak/victim`, the same in every run.
         rule: the measure, or `no_worse_than`.
-        about: what was measured, in words.
-        kind: of the figure; how much worse something is, is a share. A gain may be negative.
-        bound, allowed: the limit. measured: the figure with its interval; None when there is none.
-        message: one sentence that says why.
-        evidence: what stands behind it, for what does not pass.
+        about: the measured figure, in words.
+        kind: kind of the figure. How much worse a figure is counts as a share. A gain may be negative.
+        bound, allowed: the limit.
+        measured: the figure with its interval; None if there is none.
+        message: the reason in one sentence.
+        evidence: details about a limit that does not pass.
         records: the record of each seed.
-        line: where the policy says so.
-        attainable: the most that the adversary can reach with what it knows; None where that has no meaning.
-        baseline: what the same adversary gets without what crossed in the rounds, the most over seeds; None where there is none.
-        reached_by: which inference or guess the attack's figure is of, the strongest that was tried; None for other figures.
+        line: line of the policy.
+        attainable: upper bound for the adversary; None if it has no meaning.
+        reached_by: the strongest inference or guess, whose figure this is; None for other figures.
+        baseline: result of the same adversary without the training messages, the largest over seeds; None if there is none.
     """
 
     id: str
@@ -88,9 +88,10 @@ class Verdict(msgspec.Struct, frozen=True):
 
 
 class Runs(NamedTuple):
-    """The finished runs of one federation by seed, and how many of the victims' items a verdict may spell out.
+    """Finished runs of one federation by seed, and how many of the victims' items a verdict may print.
 
-    `num_examples` None: some of the embedded data, none of other data.
+    Attributes:
+        num_examples: None prints some of the embedded data, and none of other data.
     """
 
     by_seed: Mapping[int, Finished]
@@ -98,7 +99,12 @@ class Runs(NamedTuple):
 
 
 def judge(figure: Estimate, bound: Bound, allowed: float) -> Status:
-    """Return on which side of the limit the whole interval lies.
+    """Judge an interval against a limit.
+
+    Args:
+        figure: value with its 95 % interval.
+        bound: "max" for an upper limit, "min" for a lower one.
+        allowed: the limit.
 
     >>> judge(Estimate(0.04, 0.03, 0.05, 100, "wilson"), "max", 0.05)
     'pass'
@@ -109,7 +115,7 @@ def judge(figure: Estimate, bound: Bound, allowed: float) -> Status:
 
 
 def overall(statuses: Sequence[Status]) -> Status:
-    """Return fail when anything fails or nothing was judged, else vacuous when anything is, else inconclusive, else pass."""
+    """Return fail if any limit fails or none was judged, else vacuous, else inconclusive, else pass."""
     if "fail" in statuses or not statuses:
         return "fail"
     if "vacuous" in statuses:
@@ -118,7 +124,12 @@ def overall(statuses: Sequence[Status]) -> Status:
 
 
 def judge_limit(limit: Limit, runs: Runs) -> Verdict:
-    """Judge one limit from the runs of its federation."""
+    """Judge one limit from the runs of its federation.
+
+    Args:
+        limit: the limit.
+        runs: runs of the federation.
+    """
     measure, question = MEASURES[limit.measure], limit.question
     verdict = _verdict(
         limit, limit.measure, limit.id, limit.measure, measure.bound, measure.kind, runs,
@@ -130,6 +141,7 @@ def judge_limit(limit: Limit, runs: Runs) -> Verdict:
     by = dict.fromkeys(figure.by or figure.variant for figure in figures)
     bases = [figure.baseline.value for figure in figures if figure.baseline is not None]
     reaches = [measure.reach(run, question) for run in runs.by_seed.values()]
+    # The limit is vacuous only if no seed's adversary can break it.
     most = None if any(reach.most is None for reach in reaches) else max(reaches, key=lambda reach: reach.most or 0.0)
     verdict = msgspec.structs.replace(
         verdict,
@@ -145,9 +157,9 @@ def judge_limit(limit: Limit, runs: Runs) -> Verdict:
 
 
 def _within_reach(verdict: Verdict, least: float, remark: str | None) -> tuple[Status, str]:
-    """Return status and message where the adversary has `least` without attacking, and can have no more than is attainable.
+    """Return status and message after comparison with the guess (`least`) and the upper bound.
 
-    The interval stays that of the attack: it is what was judged, and is not clipped to either.
+    The interval stays that of the attack, which was judged, and is not clipped to either.
     """
     figure, attainable, allowed = verdict.measured, verdict.attainable, show(verdict.allowed, verdict.kind)
     if figure is None or verdict.status == "fail":
@@ -155,7 +167,7 @@ def _within_reach(verdict: Verdict, least: float, remark: str | None) -> tuple[S
     shown = show_figure(figure, verdict.kind)
     if verdict.status == "inconclusive" and attainable is not None and figure.value > attainable - _NEAREST:
         most = "is the most that this adversary can reach and lies above"
-        return "fail", f"{shown} {most} {allowed}; a larger sample does not change that"
+        return "fail", f"{shown} {most} {allowed}; a larger sample would not change this"
     if least > verdict.allowed:
         guess = f"without embeddings the same adversary guesses {show(least, verdict.kind)}, which lies above {allowed}"
         return "fail", f"{shown} by the attack, but {guess}"
@@ -169,12 +181,20 @@ def _within_reach(verdict: Verdict, least: float, remark: str | None) -> tuple[S
 
 
 def judge_no_worse(policy: Policy, rule: NoWorse, baseline: Baseline, name: str, runs: Runs) -> list[Verdict]:
-    """Judge for every figure that the baseline or the policy has of a federation whether it is worse by more than allowed."""
+    """Judge whether each figure of the baseline or the policy is worse by more than allowed.
+
+    Args:
+        policy: federations and limits.
+        rule: the baseline's file and the allowed difference.
+        baseline: the earlier figures.
+        name: name of the federation.
+        runs: runs of the federation.
+    """
     then = {run.seed: run for run in baseline.federations[name]}
     compared = compared_figures(policy, name)
     verdicts = [_no_worse(key, *of_key, name, rule, then, runs) for key, of_key in compared.items()]
     for key in sorted({key for run in then.values() for key in run.figures} - set(compared)):
-        # A figure that is no longer asked for must not vanish from the gate unseen.
+        # A figure that left the policy must not vanish from the gate unnoticed.
         verdicts.append(_no_worse(key, key.split("/")[1], None, name, rule, then, runs))
     return verdicts
 
@@ -189,9 +209,13 @@ def _no_worse(
     runs: Runs,
 ) -> Verdict:
     def read(seed: int) -> Estimate:
-        """Return by how much one run is worse than the run of the same seed was."""
+        """Return how much worse a run is than the earlier run with the same seed.
+
+        Args:
+            seed: seed of both runs.
+        """
         if question is None:
-            raise NotMeasured("the baseline has it, the policy does not ask for it any more; use --update-baseline")
+            raise NotMeasured("the baseline has it, but the policy no longer needs it; use --update-baseline")
         return worse_by(runs.by_seed[seed], then[seed], key, measure, question)
 
     limit = Limit(measure, name, question or Question(), rule.by, rule.line)
@@ -219,7 +243,7 @@ def _verdict(
     runs: Runs,
     read: Callable[[int], Estimate],
 ) -> Verdict:
-    """Judge what `read` returns for each seed; what cannot be read fails."""
+    """Judge the figures that `read` returns for each seed; a figure that cannot be read fails."""
     figure, evidence = None, []
     try:
         figures = [read(seed) for seed in runs.by_seed]
@@ -263,21 +287,24 @@ def _evidence(limit: Limit, runs: Runs) -> list[str]:
 
 
 def what_would_settle(figures: Sequence[Estimate], allowed: float, items: str) -> str:
-    """State how many more items or seeds would move the interval off the limit, if the figure stayed where it is.
+    """State how many more items or seeds would move the interval off the limit, if the figure stayed the same.
+
+    The width shrinks with the root of the number of items. Wilson's interval inverts the score test: whether it reaches
+    a limit depends on the variance at the limit. More seeds narrow only the spread between seeds, more items only that
+    within a seed.
 
     Args:
-        figures: of each seed; their interval straddles `allowed`. items: what the sample is made of.
-
-    A width falls with the root of the number of items. Wilson's is the score test turned around: whether it reaches a limit is
-    a matter of the variance at the limit. More seeds narrow only what differs between seeds, more items only what one seed has.
+        figures: figure of each seed; their combined interval straddles `allowed`.
+        allowed: the limit.
+        items: noun for the items of the sample.
     """
     figure, (items_low, items_high, seeds_half) = over_seeds(figures), width(figures)
     seeds, size = len(figures), figure.n // len(figures)
     gap = abs(figure.value - allowed)
     if gap < _NEAREST:
-        return "the figure is on the limit, where no sample settles it; move the limit"
+        return "the figure equals the limit, which no sample can settle; move the limit"
     item_half = items_low if figure.value > allowed else items_high
-    if item_half < gap:  # then it is the seeds that differ
+    if item_half < gap:  # the spread between seeds is the cause
         wanted = math.sqrt(gap**2 - item_half**2)
         deviation = seeds_half * math.sqrt(seeds) / student_value(seeds)
         for count in range(seeds + 1, _MOST_SEEDS + 1):
@@ -285,7 +312,7 @@ def what_would_settle(figures: Sequence[Estimate], allowed: float, items: str) -
                 return f"about {count - seeds} more seeds (now {seeds}) would settle it, if mean and spread stay"
         return f"more than {_MOST_SEEDS:,} seeds would be needed; move the limit"
     enough = seeds_half < gap
-    left = gap**2 - seeds_half**2 if enough else gap**2 / 2  # else half of the gap is left to further seeds
+    left = gap**2 - seeds_half**2 if enough else gap**2 / 2  # leave half of the gap to further seeds
     if "wilson" in figure.method and 0 < figure.value < 1:
         half = (items_low + items_high) / 2
         item_half = half * math.sqrt(allowed * (1 - allowed) / (figure.value * (1 - figure.value)))
@@ -296,6 +323,10 @@ def what_would_settle(figures: Sequence[Estimate], allowed: float, items: str) -
 def show(value: float, kind: Kind) -> str:
     """Write a value in the unit of its kind.
 
+    Args:
+        value: a figure or a limit.
+        kind: kind of the measure.
+
     >>> show(5e6, "bytes"), show(0.05, "share"), show(8, "epsilon")
     ('5,000,000 B', '0.0500', '8')
     """
@@ -303,21 +334,29 @@ def show(value: float, kind: Kind) -> str:
 
 
 def show_figure(figure: Estimate | None, kind: Kind) -> str:
-    """Write the value, and its interval where it has one."""
+    """Write a value, with its interval if it has one.
+
+    Args:
+        figure: None if not measured.
+        kind: kind of the measure.
+    """
     if figure is None:
         return "not measured"
     low, value, high = (show(part, kind) for part in (figure.low, figure.value, figure.high))
     return value if figure.method == "exact" else f"{value} [{low}, {high}]"
 
 
-# Evidence: which relations and triples were rebuilt, where the bytes went, what the defense promises.
+# Evidence: rebuilt relations and triples, bytes by direction, guarantees of the defense.
 
 
 def evidence_lines(finished: Finished, measure: str, question: Question, num_examples: int) -> list[str]:
-    """Return sentences for a report, without a full stop.
+    """Return evidence for a verdict, in sentences without a full stop.
 
     Args:
-        num_examples: how many rebuilt triples (or named entities) to spell out. They are the victims' own data.
+        finished: the run.
+        measure: name of the measure.
+        question: the question.
+        num_examples: number of rebuilt triples (or named entities) to print. They are the victims' data.
     """
     name = measure.rpartition(".")[2]
     if MEASURES[measure].attack is not None:
@@ -354,13 +393,13 @@ def _attack(finished: Finished, key: str, question: Question, num_examples: int)
         return []
     lines = []
     if figure.baseline is not None:
-        guess = f"the best guess without what crossed in the rounds gets {figure.baseline.value:.4f}"
+        guess = f"the best guess without the training messages gets {figure.baseline.value:.4f}"
         lines.append(f"the attack got {figure.estimate.value:.4f}, {guess}")
     if key not in ITEMISED:
         return lines
     if sources := find_figure(finished.record, ITEMISED[0], question).counts:
         by_source = ", ".join(f"{source} {count:,}" for source, count in sources.items())
-        lines.append(f"rows were summed; what told the holders of the entities that it named: {by_source}")
+        lines.append(f"rows were summed; sources that revealed the holders of the named entities: {by_source}")
     items = attacked_items(finished, key, question)
     if not len(items):
         return lines
@@ -376,7 +415,7 @@ def _attack(finished: Finished, key: str, question: Question, num_examples: int)
 
 
 def _by_relation(items: pd.DataFrame, record: Record) -> str:
-    """State the relations of which most is rebuilt for certain, by the lower end of the interval; sensitive ones are marked."""
+    """State the relations with the largest share rebuilt, by the lower end of the interval; sensitive ones are marked."""
     rebuilt: list[tuple[float, str]] = []
     for relation, group in items.groupby("relation", sort=True)["right"]:
         right, count = int(group.to_numpy(dtype=bool).sum()), len(group)

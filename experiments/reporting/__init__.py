@@ -1,1 +1,1 @@
-"""What people look at: tables in the terminal, listings, pictures, pages."""
+"""Tables in the terminal, listings, pictures and pages of finished runs."""

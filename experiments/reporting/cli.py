@@ -44,6 +44,7 @@ WORTH_EXAMPLES = (
     "Examples:\n\n  fkgsec worth runs/defenses\n\n  fkgsec worth runs/seed-0 runs/seed-1 runs/seed-2 --out worth"
 )
 FORMATS = ("png", "svg")
+# Function of `pictures` that draws each kind of picture.
 PICTURES = {
     "utility-leakage": "utility_leakage",
     "convergence": "convergence",
@@ -52,7 +53,6 @@ PICTURES = {
     "roc": "roc",
     "risk": "risk_by_relation",
 }
-"""By kind of picture the function of `pictures` that draws it."""
 OF_ONE_RUN = ("roc", "risk")
 
 
@@ -62,10 +62,12 @@ def results(
     ] = None,
     where: Annotated[
         list[str] | None,
-        typer.Option("--where", help="only rows with this, such as algorithm=fede or mrr>0.3; repeatable"),
+        typer.Option("--where", help="show only matching rows, such as algorithm=fede or mrr>0.3; repeatable"),
     ] = None,
-    sort_by: Annotated[str | None, typer.Option("--sort", help="by a column: largest first, or words from A")] = None,
-    reverse: Annotated[bool, typer.Option("--reverse", help="sort the other way")] = False,
+    sort_by: Annotated[
+        str | None, typer.Option("--sort", help="sort by a column: numbers from the largest, words from A")
+    ] = None,
+    reverse: Annotated[bool, typer.Option("--reverse", help="reverse the order")] = False,
     csv: Annotated[
         str | None, typer.Option("--csv", help="also write every column here; - for standard output")
     ] = None,
@@ -90,14 +92,16 @@ def results(
     for line in damaged:
         say(f"fkgsec: left out: {line}")
     if not records:
+        # The lines above already say what is wrong with each file.
         raise typer.Exit(RunError.exit_status)
     frame = select(figures(records, over_victims), where or [])
     if sort_by is not None:
         frame = sort(frame, sort_by, reverse=reverse)
     if not quiet:
         console = make_console(stderr=csv == "-")
+        # A program that reads the output needs every column.
         if not console.is_terminal:
-            console.width = WIDE  # a file or pipe has no width to fit
+            console.width = WIDE
         table, left_out = listing_table(frame, console.width)
         console.print(table)
         if left_out:
@@ -125,6 +129,7 @@ def view(
     overwrite: Overwrite = False,
 ) -> None:
     """Write one HTML page that lists all runs of a folder, to filter and sort, and open it."""
+    # A path such as runs/mine/record.json would be replaced.
     _require_html(out)
     about, page = render_overview(runs)
     write_new(out, page.encode(), overwrite=overwrite)
@@ -139,7 +144,13 @@ def _require_html(out: Path) -> None:
 
 
 def render_overview(root: Path) -> tuple[str, str]:
-    """Render the page of all runs and audits below a folder. Returns what it lists in a line, and the page.
+    """Render the page of all runs and audits below a folder.
+
+    Args:
+        root: folder, searched at any depth.
+
+    Returns:
+        A line about the content, and the page.
 
     Raises:
         RunError: the folder does not exist, or has neither a record nor an audit at any depth.
@@ -168,6 +179,7 @@ def render_overview(root: Path) -> tuple[str, str]:
             request = (f"{client}: {count(number, 'triple')}" for client, number in audit.unlearning.asked.items())
             name = printable(file.parent.relative_to(root).as_posix())
             audits.append((name, audit.verdict.outcome, audit.unlearning.options.method, ", ".join(request)))
+    # A page that lists only damaged files is still useful.
     if not records and not damaged and not audits:
         raise RunError(f"{root}: no {RECORD_FILE} at any depth; fkgsec train and attack write them")
     about = count(len(records), "run") + (f", {len(damaged)} damaged" if damaged else "")
@@ -190,6 +202,7 @@ def _overview_sheet(records: dict[str, Record]) -> Sheet:
     rows = []
     for name, record in records.items():
         verdict = verdict_of(record.figures)
+        # Figures are ranked, so the first leak is the worst.
         leaks = [figure for label, figure in verdict.measured if label == LEAKS][:1]
         rows.append((
             printable(name), record.spec.algorithm, record.spec.defense or "none",
@@ -210,15 +223,15 @@ def report(
     runs: Annotated[
         list[Path],
         typer.Argument(
-            help="run folders, records, comparisons (all cases of each), and folders of verify or what check --json wrote; the "
-            "verdict that check left beside a run is found by itself"
+            help="run folders, records, comparisons (all cases of each), folders of verify, and files of check --json; the "
+            "verdict of check next to a run is included automatically"
         ),
     ],
     out: Annotated[Path, typer.Option("--out", help="the page to write")] = Path("report.html"),
     examples: Annotated[bool, typer.Option(help="show triples of the victims that the adversary claims")] = True,
     overwrite: Overwrite = False,
 ) -> None:
-    """Write one HTML page on finished runs: what leaked to whom, what the defense promises, utility, bytes, provenance."""
+    """Write one HTML page about finished runs: leaks by adversary, guarantees, utility, bytes, provenance."""
     from fkgsec.experiments.reporting.html.page import assemble, judged_beside, read_judged, render
     from fkgsec.experiments.reporting.reading import name_of, read_runs
     from fkgsec.experiments.reporting.sheets import count
@@ -228,7 +241,7 @@ def report(
     places = [path for path in runs if path not in judged]
     shown = read_runs(places)
     if not shown:
-        raise RunError("a policy's verdict or an audit stands beside runs; give a run folder, too")
+        raise RunError("a verdict or an audit needs a run to report on; add a run folder")
     verdicts = judged_beside(places, shown) | {path.resolve(): verdict for path, verdict in judged.items()}
     by_name = [(name_of(path), verdict) for path, verdict in verdicts.items()]
     page = render(assemble(shown, examples=examples, judged=by_name)).encode()
@@ -239,13 +252,13 @@ def report(
 def worth(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="comparisons, run folders or folders of these: each defense, and training alone"),
+        typer.Argument(help="comparisons, run folders or folders with these: each defense, and training alone"),
     ],
     out: Annotated[Path | None, typer.Option("--out", help="folder for worth.md and worth.png")] = None,
     overwrite: Overwrite = False,
     quiet: Quiet = False,
 ) -> None:
-    """Set what joining gains against what it leaks, for each defense, over all seeds of the runs."""
+    """Compare the gain from joining with the leaks, for each defense, over all seeds of the runs."""
     from fkgsec.experiments.reporting import pictures
     from fkgsec.experiments.reporting.joining import joining_picture, joining_sheet, weigh
     from fkgsec.experiments.reporting.reading import read_runs
@@ -271,7 +284,7 @@ def plot(
         list[str] | None,
         typer.Option(
             "--kind",
-            help=f"which pictures: {', '.join(PICTURES)}; repeatable (default: all that the runs have anything for)",
+            help=f"pictures: {', '.join(PICTURES)}; repeatable (default: all that apply to the runs)",
             autocompletion=complete_from(lambda: tuple(PICTURES)),
         ),
     ] = None,
@@ -283,7 +296,7 @@ def plot(
             autocompletion=complete_from(lambda: FORMATS),
         ),
     ] = None,
-    out: Annotated[Path, typer.Option("--out", help="folder to write them into")] = Path("pictures"),
+    out: Annotated[Path, typer.Option("--out", help="folder to write")] = Path("pictures"),
     overwrite: Overwrite = False,
 ) -> None:
     """Draw finished runs: utility against leakage, convergence, bytes, heat map, ROC, risk by relation."""
@@ -302,10 +315,12 @@ def plot(
         raise RunError(f"{out}: cannot be made ({error.strerror})") from error
     num_written = 0
     for name in kinds:
+        # These pictures show one run each; the others show all runs together.
         for group in [[run] for run in shown] if name in OF_ONE_RUN else [shown]:
             stem = name if group == shown else f"{name}-{folder_name(group[0].name)}"
             figure = getattr(pictures, PICTURES[name])(group)
             if figure is None:
+                # Silent by default: the user did not request this kind.
                 if kind:
                     say(f"fkgsec: left out: {stem}: {', '.join(run.name for run in group)} has nothing to draw")
                 continue

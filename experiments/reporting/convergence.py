@@ -1,10 +1,10 @@
-"""How fast and at what cost a run converged, from its record alone.
+"""Convergence of a run and its cost, from its record alone.
 
     convergence(record).num_bytes                            # P@CG, with the round R@CG and the validation there
     relative_cost(record, baseline, 0.98)                    # P@98
 
-Source: feds.txt IV-B: R@CG, P@CG, P@98, P@99. Differs: bytes as they were serialised stand for parameters; the figure is
-the validation's, the only one of every check; the converged round is the one with the best of them.
+Source: feds.txt IV-B: R@CG, P@CG, P@98, P@99. Differs: it counts serialized bytes instead of parameters, and uses the
+validation metric, which every check measures. The converged round is the one with the best validation.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ class Convergence(msgspec.Struct, frozen=True):
 
 
 def convergence(record: Record) -> Convergence:
-    """R@CG, P@CG and the validation they are of."""
+    """Return R@CG, P@CG and the validation metric at that round."""
     return Convergence(
         record.best_round, _bytes_until(record, record.best_round), record.rounds[record.best_round].valid
     )
 
 
 def round_reaching(record: Record, wanted: float) -> int | None:
-    """The round whose validation first reached this; None when none did.
+    """Return the first round whose validation reached a value; None if none did.
+
+    Args:
+        wanted: value of the validation metric, such as MRR 0.2.
 
     Source: fedr.txt Figure 3, with 0.2 and 0.4.
     """
@@ -43,24 +46,32 @@ def round_reaching(record: Record, wanted: float) -> int | None:
 
 
 def bytes_to_reach(record: Record, wanted: float) -> int | None:
-    """Bytes both ways until validation first reached this; None when it never did.
+    """Return the bytes sent in both directions until validation first reached a value; None if it never did.
 
-    P@98 is this for 98 % of a baseline's validation at the round it converged, over the baseline's own.
+    Args:
+        wanted: value of the validation metric. P@98 uses 98 % of a baseline's value at its convergence.
     """
     reached = round_reaching(record, wanted)
     return None if reached is None else _bytes_until(record, reached)
 
 
 def relative_cost(record: Record, baseline: Record, share: float) -> float | None:
-    """P@98 (share 0.98) and the like: bytes to that share of the baseline's MRR@CG, over the bytes that the baseline took.
+    """Return P@98 (share 0.98) and the like: bytes to reach a share of the baseline's MRR@CG, relative to the
+    baseline's bytes.
 
-    None when either never reached it, nothing was validated, or the baseline sent nothing.
+    Args:
+        baseline: the run whose converged validation sets the target.
+        share: share of that validation to reach, in (0, 1].
+
+    Returns:
+        None if either run never reached it, nothing was validated, or the baseline sent nothing.
     """
     reached = convergence(baseline).valid
+    # Runs without validation have no round of convergence.
     if reached is None:
         return None
-    own, other = bytes_to_reach(record, share * reached), bytes_to_reach(baseline, share * reached)
-    return own / other if own is not None and other else None
+    ours, other = bytes_to_reach(record, share * reached), bytes_to_reach(baseline, share * reached)
+    return ours / other if ours is not None and other else None
 
 
 def _bytes_until(record: Record, round: int) -> int:

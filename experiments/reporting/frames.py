@@ -45,11 +45,14 @@ def figure_frame(runs: Mapping[str, Sequence[Figure]], pick: Pick = list) -> pd.
         runs: figures by the name of the run.
         pick: selects figures of a run, such as `fkgsec.attacks.figure.headline` and `over_all`.
 
-    Returns: `run`, the columns of `fkgsec.attacks.frames.COLUMNS`, and as text `label` (metric and variant), `place` (threat
-        model and leak), `sources` (how right claims were found) and `baselines` (all of them, where there are several).
+    Returns:
+        `run`, the columns of `fkgsec.attacks.frames.COLUMNS`, and as text `label` (metric and variant), `place` (threat
+        model
+        and leak), `sources` (sources of correct claims) and `baselines` (all baselines, if there are several).
     """
     rows = []
     for run, listed in runs.items():
+        # By identity: two figures of different victims may be equal.
         headlines = {id(figure) for figure in headline(listed)}
         picked = pick(listed)
         for figure, row in zip(picked, figure_rows(picked), strict=True):
@@ -64,12 +67,19 @@ def figure_frame(runs: Mapping[str, Sequence[Figure]], pick: Pick = list) -> pd.
 
 
 def figures(records: Mapping[str, Record], pick: Pick = list) -> pd.DataFrame:
-    """Return the rows of `figure_frame`, beside the settings, utility and cost of its run."""
-    found = figure_frame({name: record.figures for name, record in records.items()}, pick)
-    return run_frame(records).merge(found, on="run", how="left")
+    """Return the rows of `figure_frame`, next to the settings, utility and cost of their runs.
+
+    Args:
+        records: runs by name. A run without figures gets one row.
+        pick: see `figure_frame`.
+    """
+    rows = figure_frame({name: record.figures for name, record in records.items()}, pick)
+    # A left join keeps runs that were not attacked.
+    return run_frame(records).merge(rows, on="run", how="left")
 
 
 def _typed(frame: pd.DataFrame) -> pd.DataFrame:
+    # Nullable types: a missing value stays missing instead of becoming NaN or False.
     kinds = {
         name: "string" if name in _TEXT else "Int64" if name in _COUNTS else "boolean" if name in _FLAGS else "Float64"
         for name in frame.columns
@@ -78,30 +88,50 @@ def _typed(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def attack_name(threat_model: str, leak: float | None) -> str:
-    """Write `collusion, leak 0.5`; the leak has no meaning without a colluder."""
+    """Write `collusion, leak 0.5`; without a colluder, the threat model alone.
+
+    Args:
+        leak: share of entities that the colluder reveals.
+    """
     colluding = leak is not None and THREAT_MODELS[threat_model].leaks
     return f"{threat_model}, leak {leak:g}" if colluding else threat_model
 
 
 def over_all(listed: Sequence[Figure]) -> list[Figure]:
-    """Select the headline figures over all victims, or of the worst victim where an attack has none over all."""
+    """Select headline figures over all victims, or of the worst victim if an attack has no figure over all.
+
+    Args:
+        listed: figures of one run.
+    """
     return over_victims(headline(listed))
 
 
 def each_victim(listed: Sequence[Figure]) -> list[Figure]:
-    """Select the headline figures of every victim, and every variant over all victims."""
+    """Select the headline figures of every victim, and every variant over all victims.
+
+    Args:
+        listed: figures of one run.
+    """
     chosen = {id(figure) for figure in (*headline(listed), *(figure for figure in listed if figure.victim == ALL))}
     return [figure for figure in listed if id(figure) in chosen]
 
 
 def every_variant(listed: Sequence[Figure]) -> list[Figure]:
-    """Select the figures of `over_all`, and every variant over all victims."""
+    """Select the figures of `over_all`, and every variant over all victims.
+
+    Args:
+        listed: figures of one run.
+    """
     chosen = {id(figure) for figure in over_all(listed)}
     return [figure for figure in over_victims(listed) if figure.victim == ALL or id(figure) in chosen]
 
 
 def leading_by_place(listed: Iterable[Figure]) -> dict[Place, Figure]:
-    """Select the leading metrics of each registered attack, over all victims or of the worst one."""
+    """Select the leading metrics of each registered attack, over all victims or of the worst one.
+
+    Args:
+        listed: figures of one run.
+    """
     return leading(listed, {name: attack.leading for name, attack in ATTACKS.items()})
 
 
@@ -118,13 +148,21 @@ def leading_figures(listed: Iterable[Figure]) -> list[Figure]:
 
 
 def where_measured(frame: pd.DataFrame) -> pd.DataFrame:
-    """Drop the metrics that were measured nowhere in the frame, unless none was. `words.figure_reasons` states why."""
+    """Drop metrics that no row measured, unless none was measured at all. `words.figure_reasons` states why.
+
+    Args:
+        frame: rows with the columns `label` and `reason`.
+    """
     measured = list(frame.loc[frame["reason"].isna(), "label"])
     return frame.loc[frame["label"].isin(measured)] if measured else frame
 
 
 def run_frame(records: Mapping[str, Record]) -> pd.DataFrame:
-    """Return a row for each run: settings, utility, cost and convergence. `p98` and `p99` are relative to the first run."""
+    """Return a row for each run: settings, utility, cost and convergence.
+
+    Args:
+        records: runs by name. `p98` and `p99` are relative to the first one.
+    """
     first = next(iter(records.values()), None)
     return _typed(pd.DataFrame([_run(name, record, first or record) for name, record in records.items()], dtype=object))
 
@@ -132,6 +170,7 @@ def run_frame(records: Mapping[str, Record]) -> pd.DataFrame:
 def _run(name: str, record: Record, first: Record) -> dict[str, Any]:
     spec, task, reached = record.spec, task_of(record.spec), convergence(record)
     utility = {
+        # An estimate over no items is missing, not zero.
         f"{metric}{end}": value if figure.n else None
         for metric, figure in (
             *record.utility.items(),
@@ -147,6 +186,7 @@ def _run(name: str, record: Record, first: Record) -> dict[str, Any]:
         "data": record.data.name,
         "clients": len(record.data.clients),
         **{column: value for column, value in task.columns(spec).items() if value is not None},
+        # Entry 0 is the exchange before the first round.
         "rounds": len(record.rounds) - 1,
         "kept": record.best_round,
         "seed": record.seed,
@@ -165,5 +205,5 @@ def _run(name: str, record: Record, first: Record) -> dict[str, Any]:
 
 
 def mixed_temperatures(records: Iterable[Record]) -> bool:
-    """Tell whether runs weight their negatives by different temperatures, which changes utility and leakage."""
+    """Return True if runs use different temperatures for negatives, which changes utility and leakage."""
     return len({task_of(record.spec).columns(record.spec).get("temperature") for record in records}) > 1

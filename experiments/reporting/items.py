@@ -1,8 +1,9 @@
-"""Tables and examples from per-item scores: triples rebuilt by relation, claims of the adversary, triples at greatest risk.
+"""Tables and examples from per-item scores: triples rebuilt by relation, claims of the adversary, triples at greatest
+risk.
 
 run = Run("fede", record, scores)
 relations_sheet(run).rows                # triples rebuilt by relation, sensitive ones first
-examples_of(run).right                   # claims of which the adversary was surest, chosen by `RULE`
+examples_of(run).right                   # the adversary's most certain correct claims, chosen by `RULE`
 """
 
 from __future__ import annotations
@@ -39,11 +40,12 @@ RULE = (
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run by its name.
+    """A run with its name and scores.
 
     Attributes:
-        scores: per item. candidates: those of membership (`membership.candidates_of`).
-        alone: record of the same clients alone, if such a run lies beside it.
+        scores: scores per item.
+        candidates: scores of membership inference (`membership.candidates_of`).
+        alone: record of the same clients alone, if such a run exists next to it.
     """
 
     name: str
@@ -54,7 +56,7 @@ class Run:
 
 
 class Example(NamedTuple):
-    """A triple that the adversary claims, and the true one."""
+    """Triple that the adversary claims, and the true triple."""
 
     victim: str
     claim: str
@@ -64,7 +66,7 @@ class Example(NamedTuple):
 
 @dataclass(frozen=True)
 class Examples:
-    """Claims of one run under its strongest attack."""
+    """Claims about one run by its strongest attack."""
 
     run: str
     attack: str
@@ -74,12 +76,17 @@ class Examples:
 
     @property
     def scored(self) -> bool:
-        """Tell whether the scores of these claims differ."""
+        """True if the scores of these claims differ."""
+        # Compare as printed: equal scores would be a column without information.
         return len({f"{example.score:.3f}" for example in (*self.right, *self.wrong)}) > 1
 
 
 def rebuilt(record: Record, metric: str = "trr") -> list[Figure]:
-    """Return the ERR or TRR over all victims of each threat model and leak that could be attacked."""
+    """Return the figures over all victims of each threat model and leak that could be attacked.
+
+    Args:
+        metric: `trr` for triples, `err` for entities.
+    """
     return [
         figure
         for figure in over_all(record.figures)
@@ -88,14 +95,19 @@ def rebuilt(record: Record, metric: str = "trr") -> list[Figure]:
 
 
 def relations_sheet(run: Run) -> Sheet | None:
-    """Return triples rebuilt by relation over all victims; sensitive ones first, then the highest share under any attack.
+    """Return triples rebuilt by relation over all victims: sensitive relations first, then by the highest share.
 
-    None without scores, or when nothing was attacked. Intervals are Wilson's; over all relations it is the attack's interval.
+    Args:
+        run: an attacked run with scores.
+
+    Returns:
+        None without scores or reconstruction. Intervals are Wilson's; over all relations it is the attack's interval.
     """
     figures = rebuilt(run.record)
     if run.scores is None or not figures:
         return None
     has_base = "base" in run.scores  # the chance of each triple without embeddings
+    # Per attack: correct claims, triples and expected correct claims by relation.
     tallies = []
     for figure in figures:
         triples = items_behind(figure, run.scores)
@@ -110,12 +122,14 @@ def relations_sheet(run: Run) -> Sheet | None:
         row, most = [], 0
         for place, tally in enumerate(tallies):
             right, n, base = tally.loc[tally.index.isin(names)].sum()
+            # A relation's triples may be attacked in several draws of leaked entities, each counted.
             share = estimates[place] if estimates else estimate.proportion(int(right), int(n))
             row += [share, *([base / share.n if share.n else None] if has_base else [])]
             most = max(most, share.n)
         return most, *row
 
     rows = [(name, "sensitive" if name in marked else "", *cells([name])) for name in names]
+    # `not row[1]` puts sensitive relations first.
     rows.sort(key=lambda row: (not row[1], -max(cell.value for cell in row if isinstance(cell, Estimate)), row[0]))
     foot = [("sensitive relations", "", *cells(sensitive))] if sensitive else []
     foot.append(("all relations", "", *cells(names, [figure.estimate for figure in figures])))
@@ -129,21 +143,32 @@ def relations_sheet(run: Run) -> Sheet | None:
     if not sensitive:
         notes.append("No relation of these data is marked as sensitive.")
     if not has_base:
-        bases = [f"{short(one.baseline or 0.0)} under {place}" for one, place in zip(figures, places, strict=True)]
+        bases = [
+            f"{short(figure.baseline or 0.0)} under {place}" for figure, place in zip(figures, places, strict=True)
+        ]
         notes.append(f"The scores have no base by relation; over all relations it is {', '.join(bases)}.")
     title = f"{run.name}: triples rebuilt by relation, all victims; sensitive ones first, then the highest share"
     return Sheet(title, tuple(columns), tuple(rows), tuple(foot), tuple(notes))
 
 
 def examples_of(run: Run) -> Examples | None:
-    """Choose claims of one run by `RULE`; None when nothing was attacked or there are no scores."""
+    """Select claims about one run by `RULE`.
+
+    Args:
+        run: an attacked run with scores.
+
+    Returns:
+        None if nothing was attacked or there are no scores.
+    """
     best = max(rebuilt(run.record), key=lambda figure: figure.estimate.value, default=None)
     if best is None or run.scores is None:
         return None
+    # The entity figure of the same threat model and leak holds the scores of names.
     (named,) = (figure for figure in rebuilt(run.record, "err") if figure.question[2:4] == best.question[2:4])
     entities, triples = items_behind(named, run.scores), items_behind(best, run.scores)
     score_of = dict(zip(zip(entities["victim"], entities["head"], strict=True), entities["score"], strict=True))
     ends = zip(triples["victim"], triples["head"], triples["tail"], strict=True)
+    # A claimed triple is as certain as its less certain end.
     surety = np.array([min(score_of[victim, head], score_of[victim, tail]) for victim, head, tail in ends])
     truths, claims = (
         list(triples[["victim", *(f"{kind}{part}" for part in ("head", "relation", "tail"))]].itertuples(False, None))
@@ -151,10 +176,12 @@ def examples_of(run: Run) -> Examples | None:
     )
     claimed = np.array([NO_NAME not in claim for claim in claims], dtype=bool)
     marked = np.isin(triples["guessed_relation"], run.record.data.sensitive)
+    # Break ties by a seeded draw, so that no alphabetical order shows through.
     draw = generator(run.record.seed, "report examples").permutation(len(claims))
-    # Where two relations link a pair one claim answers for both; it is wrong only when the victim has no such triple.
+    # If two relations link the same pair, one claim serves both. It is wrong only if the victim has no such triple.
     true_triples, is_right = set(truths), triples["right"].to_numpy(dtype=bool)
     chosen: dict[bool, dict[tuple[str, ...], Example]] = {True: {}, False: {}}
+    # Sort keys from the last to the first: sensitive relations, then certainty, then the draw.
     for place in np.lexsort((draw, -surety, ~marked)).tolist():
         claim, right = claims[place], bool(is_right[place])
         examples = chosen[right]
@@ -177,7 +204,11 @@ def examples_of(run: Run) -> Examples | None:
 
 
 def risk_sheets(runs: Sequence[Run]) -> tuple[Sheet, ...]:
-    """Return for each run the training triples that are found at the fewest false alarms."""
+    """Return for each run the training triples that are detected at the fewest false alarms.
+
+    Args:
+        runs: runs; those without membership candidates are left out.
+    """
     heads = {
         "victim": "victim", "head": "head", "relation": "relation", "tail": "tail", "threat_model": "threat model", "by": "way",
         "false_alarms": Column("false alarms", "value"),
@@ -188,6 +219,7 @@ def risk_sheets(runs: Sequence[Run]) -> tuple[Sheet, ...]:
             continue
         table = risk_table(run.candidates)
         trained = table.loc[table["trained"]].sort_values("false_alarms", kind="stable")
+        # Sorted by false alarms, so that each triple keeps its most dangerous threat model.
         first = trained.drop_duplicates(["victim", "head", "relation", "tail"]).head(MOST_TRIPLES)
         title = f"{run.name}: training triples at greatest risk, by the fewest false alarms at which one is found"
         notes = (f"The first {len(first)} of {len(trained):,}; {RISK_FILE} in the run's folder has all.",)
@@ -195,7 +227,7 @@ def risk_sheets(runs: Sequence[Run]) -> tuple[Sheet, ...]:
     return tuple(sheets)
 
 
-# How the relations of the embedded consortium read.
+# Phrases for the relations of the embedded consortium.
 _PHRASES = {
     "diagnosed_with": "{} was diagnosed with {}",
     "prescribed": "{} was prescribed {}",
@@ -218,7 +250,10 @@ _KINDS = {"drug": "the drug {}", "gene": "the gene {}", "class": "the class {}"}
 
 
 def triple_words(head: str, relation: str, tail: str, data: str) -> str:
-    """Write a triple as a sentence for the embedded consortium, as it stands for other data (`data` is that of the spec).
+    """Write a triple as a sentence for the embedded consortium, unchanged for other data.
+
+    Args:
+        data: the spec's data.
 
     >>> triple_words("hospital-2/patient-017", "prescribed", "drug:olsartan-206", "consortium")
     'patient 17 of hospital-2 was prescribed the drug olsartan-206'

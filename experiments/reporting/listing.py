@@ -41,9 +41,8 @@ LEAST_FIRST = (
     "dirty", "commit", "seed", "seconds", "hits@10", "bytes_down", "bytes_up", "rounds", "temperature", "dim", "width", "layers",
     "clients", "model", "defense", "algorithm", "attainable", "status", "mrr", "accuracy", "baseline",
 )  # fmt: skip
-SHORTENED_FROM = LEAST_FIRST.index(
-    "algorithm"
-)  # once this is left out, long texts are shortened before more columns go
+# Once this column is left out, shorten long texts before dropping more columns.
+SHORTENED_FROM = LEAST_FIRST.index("algorithm")
 WIDE = 10_000  # more than any listing takes
 _CONDITION = re.compile(r"\s*([\w@]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
@@ -52,10 +51,14 @@ _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def select(frame: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
-    """Select the rows that meet every condition, such as `algorithm=fede`, `mrr>0.3` or `defense!=`. A missing value meets none.
+    """Select the rows that meet every condition. A missing value meets none.
+
+    Args:
+        frame: rows of `frames.figures`.
+        conditions: such as `algorithm=fede`, `mrr>0.3` or `defense!=`.
 
     Raises:
-        SpecError: something else, an unknown column, or a value that is not of the column's kind.
+        SpecError: a malformed condition, an unknown column, or a value of the wrong type.
     """
     for condition in conditions:
         parts = _CONDITION.fullmatch(condition)
@@ -82,7 +85,11 @@ def _value_like(column: pd.Series, name: str, value: str) -> str | float | bool:
 
 
 def sort(frame: pd.DataFrame, name: str, *, reverse: bool = False) -> pd.DataFrame:
-    """Sort by a column: numbers from the largest, words from A; the other way when `reverse`. Missing values come last.
+    """Sort by a column: numbers from the largest, words from A. Missing values come last.
+
+    Args:
+        name: a column.
+        reverse: invert the order.
 
     Raises:
         SpecError: an unknown column.
@@ -93,36 +100,44 @@ def sort(frame: pd.DataFrame, name: str, *, reverse: bool = False) -> pd.DataFra
 
 def _column(option: str, name: str, frame: pd.DataFrame) -> str:
     if name not in frame:
-        raise SpecError(f"{option}: no column {name!r}; there are {', '.join(frame.columns)}")
+        raise SpecError(f"{option}: no column {name!r}; columns: {', '.join(frame.columns)}")
     return name
 
 
 def listing_table(frame: pd.DataFrame, width: int) -> tuple[Table, list[str]]:
-    """Return the listing for a terminal of this width: settings that all runs share stand in the title.
+    """Return the listing for a terminal. The title states settings that all runs share.
 
-    Returns: the table, and the names of the columns that were left out because they do not fit (`LEAST_FIRST`).
+    Args:
+        frame: rows of `frames.figures`.
+        width: characters of a line.
+
+    Returns:
+        The table, and the names of columns that do not fit and were left out (`LEAST_FIRST`).
     """
+    # Eight digits identify a commit; an undefended run is shown by a dash.
     shown = frame.assign(commit=frame["commit"].str[:8], defense=frame["defense"].replace("", NONE))
     rows = rows_of(shown.drop_duplicates("run"))
-    known = [name for name in SETTINGS if name in frame]
-    varied = [name for name in known if len({row[name] for row in rows}) > 1]
-    settings = Sheet.of("", shown.head(1), dict.fromkeys(known, ""))
-    values = zip(known, *written_rows(settings), strict=True) if rows else ()
+    settings_shown = [name for name in SETTINGS if name in frame]
+    varied = [name for name in settings_shown if len({row[name] for row in rows}) > 1]
+    settings = Sheet.of("", shown.head(1), dict.fromkeys(settings_shown, ""))
+    values = zip(settings_shown, *written_rows(settings), strict=True) if rows else ()
     shared = [f"{name} {value}" for name, value in values if name not in varied and value != NONE]
     title = f"{len(rows)} run{'s' * (len(rows) != 1)}{'; all: ' * bool(shared)}{', '.join(shared)}"
     utility = [name for name in ("mrr", "hits@10", "accuracy") if name in frame]
     attacked = FIGURE if len(frame["attack"].dropna()) else ()
     names = ["run", *varied, *utility, *attacked, "bytes_up", "bytes_down", "seconds"]
+    # Several figures share a run: print the run's columns once.
     once = names.index("attack") if attacked else 0
     left_out: list[str] = []
-    made = Sheet(title, (), ())
+    table = Sheet(title, (), ())
     for name in ["", *(name for name in LEAST_FIRST if name in names)]:
         if name:
+            # One column fewer before the figures.
             once -= names.index(name) < once
             names.remove(name)
             left_out.append(name)
-        made = Sheet.of(title, shown, {head: HEADS.get(head, head) for head in names})
+        table = Sheet.of(title, shown, {head: HEADS.get(head, head) for head in names})
         can_shorten = not any(other in names for other in LEAST_FIRST[: SHORTENED_FROM + 1])
-        if total_width(narrowed(made, width) if can_shorten else made) <= width:
+        if total_width(narrowed(table, width) if can_shorten else table) <= width:
             break
-    return terminal_table(narrowed(made, width), once=once), left_out
+    return terminal_table(narrowed(table, width), once=once), left_out

@@ -1,4 +1,4 @@
-"""Configurations beside adversaries: for each attack the figure that stands for it, in every case.
+"""Configurations by adversaries: each attack's leading figure in every case.
 
     table = matrix({"none": record, "psu,secagg": other})
     console.print(terminal_table(sheet(table)))
@@ -6,8 +6,9 @@
 
     python -m fkgsec.experiments.reporting.summary --matrix runs/compare-*/comparison.json  # Markdown
 
-A row is an attack's leading metric (`Attack.leading`) under one threat model and leak ratio: over all victims together, or the
-worst one where the attack gives none over all. Nothing here lists attacks: every figure of the records is shown.
+A row is an attack's leading metric (`Attack.leading`) under one threat model and leak ratio: over all victims together,
+or
+for the worst victim if the attack has no figure over all. The rows follow from the records; no attack is named here.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from fkgsec.experiments.reporting.sheets import NONE, NOT_ATTACKED, Column, Shee
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import task_of
 
+# A figure, or the reason why it is missing.
 Cell = Figure | str
-"""A figure, or the reason why there is none."""
 
 
 @dataclass(frozen=True)
@@ -32,8 +33,11 @@ class Matrix:
     """Adversaries by case.
 
     Attributes:
-        metric: of utility. utility, bytes: of each case.
-        rows: by the adversary's label its cells, in the order in which attacks are registered.
+        cases: names of the cases.
+        metric: label of the utility metric.
+        utility: utility of each case.
+        bytes: bytes in both directions of each case.
+        rows: cells by the adversary's label, in the order of registration of attacks.
     """
 
     cases: tuple[str, ...]
@@ -44,12 +48,16 @@ class Matrix:
 
     @property
     def reasons(self) -> list[str]:
-        """Each reason once, in the order of the cells, which name their reason by number, from 1."""
+        """Distinct reasons in the order of the cells, which refer to a reason by its number, from 1."""
         return list(dict.fromkeys(cell for cells in self.rows.values() for cell in cells if isinstance(cell, str)))
 
 
 def matrix(records: Mapping[str, Record]) -> Matrix:
-    """Return the matrix of these runs (at least one) by the name of the case."""
+    """Return the matrix of these runs.
+
+    Args:
+        records: at least one run, by the name of its case; all of one task.
+    """
     task = task_of(next(iter(records.values())).spec)
     by_case = [leading_by_place(record.figures) for record in records.values()]
     rows = {}
@@ -67,7 +75,7 @@ def matrix(records: Mapping[str, Record]) -> Matrix:
 
 
 def _cell(place: Place, figures: Mapping[Place, Figure]) -> Cell:
-    """Return the figure at a place; where a case has none, the reason, or what its attack measures there instead."""
+    """Return the figure at a place; if a case has none, the reason, or what its attack measures there instead."""
     if place in figures:
         return figures[place].reason or figures[place]
     attack, metric = place[:2]
@@ -75,25 +83,34 @@ def _cell(place: Place, figures: Mapping[Place, Figure]) -> Cell:
     if not others:
         return f"{attack} was not run"
     if threats := dict.fromkeys(attack_name(other[2], other[3]) for other in others if other[1] == metric):
-        return f"{attack}.{metric} is asked under {' and '.join(threats)} there"
-    return f"{attack} gives {' and '.join(dict.fromkeys(other[1] for other in others))} there"
+        return f"{attack}.{metric} was measured under {' and '.join(threats)} instead"
+    return f"{attack} measures {' and '.join(dict.fromkeys(other[1] for other in others))} in this case"
 
 
 def has_matrix(records: Mapping[str, Record]) -> bool:
-    """Tell whether so many attacks were run that a table for each would hide what matters."""
+    """Return True if more than two attacks were run, for which one table each would be hard to compare."""
     return any(len({figure.attack for figure in record.figures}) > 2 for record in records.values())
 
 
 def level(figure: Figure) -> float:
-    """Return where a figure lies between its baseline (0) and its upper bound (1); 0 where nothing lies between."""
+    """Return the position of a figure between its baseline (0) and its upper bound (1); 0 if both are equal.
+
+    Args:
+        figure: a measured figure. Without a known bound, the best value of its metric counts.
+    """
     base = 0.0 if figure.baseline is None else figure.baseline.value
+    # The best value for the adversary is 0 for a figure of which less is worse for the victims.
     bound = figure.attainable if figure.attainable is not None else float(not figure.less_is_worse)
     span = bound - base
     return 0.0 if abs(span) < 1e-9 else min(1.0, max(0.0, (figure.estimate.value - base) / span))
 
 
 def written(cell: Cell, reasons: Sequence[str]) -> str:
-    """Write the figure and in brackets its baseline; the number of the reason where nothing was attacked."""
+    """Write the figure and in brackets its baseline; for a cell that was not attacked, the number of its reason.
+
+    Args:
+        reasons: numbered reasons, as in `Matrix.reasons`.
+    """
     if isinstance(cell, str):
         return f"{NOT_ATTACKED} {reasons.index(cell) + 1}"
     return short(cell.estimate) + ("" if cell.baseline is None else f" ({short(cell.baseline)})")
@@ -108,7 +125,7 @@ def _sheet(title: str, table: Matrix, rows: Iterable[tuple[str, ...]], reasons: 
 
 
 def sheet(table: Matrix) -> Sheet:
-    """Return a column for each case; utility and bytes first. A star marks a figure beyond its baseline."""
+    """Return a table with a column for each case; utility and bytes first. A star marks a figure beyond its baseline."""
     reasons = table.reasons
     utility = (interval(figure) if figure.n else NONE for figure in table.utility)
     rows = [(f"test {table.metric}", *utility)]
@@ -116,20 +133,24 @@ def sheet(table: Matrix) -> Sheet:
         stars = (" *" if isinstance(cell, Figure) and cell.beyond else "" for cell in cells)
         rows.append((label, *(f"{written(cell, reasons)}{star}" for cell, star in zip(cells, stars, strict=True))))
     note = (
-        "In brackets the base: the same adversary without access to the training messages, or without its attack. "
-        "A star: the 95 % interval lies beyond it."
+        "In brackets: the baseline, the same adversary without access to the training messages, or without its attack. "
+        "Star: the 95 % interval lies beyond the baseline."
     )
     return _sheet("What each adversary gets, by configuration", table, rows, reasons, note)
 
 
 def over_seeds(tables: Sequence[Matrix]) -> Sheet:
-    """Return one table for runs of the same cases with other seeds: of each figure the mean (least–largest).
+    """Return one table for runs of the same cases with different seeds: the mean of each figure (least–largest).
 
-    Raises `RunError` for other cases or adversaries.
+    Args:
+        tables: one matrix per seed.
+
+    Raises:
+        RunError: cases or adversaries differ.
     """
     first = tables[0]
     if any((other.cases, list(other.rows)) != (first.cases, list(first.rows)) for other in tables):
-        raise RunError("comparisons of other cases or attacks than the first one's")
+        raise RunError("the comparisons have different cases or attacks; every file must have those of the first")
     reasons = list(dict.fromkeys(reason for table in tables for reason in table.reasons))
     utility = (_spread([figure.value for figure in seeds]) for seeds in zip(*(t.utility for t in tables), strict=True))
     rows = [(f"test {first.metric}", *utility)]

@@ -1,4 +1,4 @@
-"""HTML pages from the templates beside this file. Every text is escaped; a missing value is an error, not a gap.
+"""HTML pages from the templates next to this file. Every text is escaped; a missing value raises an error.
 
 page = render_page("report.html.j2", report=report, says_not=SAYS_NOT, rule=RULE)
 """
@@ -21,11 +21,16 @@ _ENVIRONMENT = jinja2.Environment(
     trim_blocks=True,
     lstrip_blocks=True,
 )
-# A page's own policy names its one inline script by this hash.
+# The page's content security policy allows its one inline script by this hash.
 _ENVIRONMENT.globals |= {"text": cell_text, "order": cell_order}
 _ENVIRONMENT.filters["sha256"] = lambda text: base64.b64encode(hashlib.sha256(str(text).encode()).digest()).decode()
 
 
 def render_page(template: str, **values: Any) -> str:
-    """Render a template with these values."""
+    """Render a template.
+
+    Args:
+        template: file name in `templates`.
+        values: variables of the template. A variable that the template needs and does not get is an error.
+    """
     return _ENVIRONMENT.get_template(template).render(**values)

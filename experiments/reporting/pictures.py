@@ -1,9 +1,9 @@
-"""Pictures of runs: of one run, of a comparison, for `fkgsec plot` and on the report page.
+"""Pictures of runs: of one run, of a comparison, for `fkgsec plot` and for the report page.
 
     Path("picture.png").write_bytes(draw_picture(record))
     Path("bytes.svg").write_bytes(saved(bytes_by_run(read_runs([Path("runs/mine")])), "svg"))
 
-Runs differ in color and in marker or dash, so that color-blind readers and prints in gray tell them apart.
+Runs differ in color and in marker or dash, so that color-blind readers and prints in gray can tell them apart.
 """
 
 from __future__ import annotations
@@ -40,15 +40,16 @@ from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import task_of
 from fkgsec.text import printable
 
-MOST_LETTERS = 40  # of a name in a picture; longer ones would leave no room for what is drawn
-# Okabe and Ito's colors: told apart by color-blind readers, and by gray level in print.
+MOST_LETTERS = 40  # of a name in a picture; longer names would squeeze the axes
+# Okabe and Ito's colors, which differ for color-blind readers and in gray.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
 COLOURS = (BLUE, ORANGE, GREEN, "#D55E00", "#56B4E9", "#CC79A7", GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
 ADDS_NOTHING, NOT_ATTACKED = (BLUE, 0.3), (GREY, 0.15)  # with alpha, so that a dark page shows through
 MOST_RUNS = len(COLOURS) * len(DASHES)
-MOST_CASES, MOST_COLUMNS = 6, 5  # of the picture of a comparison
+# The picture of a comparison must be legible at a width of 600 pixels.
+MOST_CASES, MOST_COLUMNS = 6, 5
 MATRIX_FILE = "matrix.png"
 MOST_PANELS, MOST_RELATIONS, MOST_VICTIMS, MOST_GROUPS = 3, 15, 8, 14
 LEGEND = (
@@ -60,11 +61,13 @@ LEGEND = (
 
 
 def saved(figure: Picture, form: str = "png", *, salt: str = "fkgsec") -> bytes:
-    """Return the file in one of the formats of `fkgsec plot`; the same figure gives the same bytes.
+    """Return the content of a picture's file; the same figure gives the same bytes.
 
-    Texts stay as they are: names come from somebody's data, and a `$` in them would be read as a formula.
-    `salt`: makes the IDs in an SVG.
+    Args:
+        form: one of the formats of `fkgsec plot`.
+        salt: seed of the IDs in an SVG; IDs of several SVGs in one page must differ.
     """
+    # Names come from users' data: a `$` in them must not be read as a formula.
     for text in figure.findobj(Text):
         if isinstance(text, Text):
             text.set_parse_math(False)
@@ -84,7 +87,14 @@ def draw_bars(
     bases: Sequence[Any] = (),
     **style: Any,
 ) -> None:
-    """Draw bars with their intervals, and a black line at each baseline that is known."""
+    """Draw horizontal bars with their intervals, and a black line at each known baseline.
+
+    Args:
+        places: vertical positions.
+        size: height of a bar.
+        bases: baselines; None entries are left out.
+        style: passed to `Axes.barh`.
+    """
     errors = [[figure.value - figure.low for figure in figures], [figure.high - figure.value for figure in figures]]
     values = [figure.value for figure in figures]
     axes.barh(places, values, size, xerr=errors, error_kw={"lw": 1, "capsize": 2}, **style)
@@ -94,9 +104,10 @@ def draw_bars(
 
 
 def named(records: Mapping[str, Record]) -> dict[str, Record]:
-    """Return records by names that fit and differ: a long name is cut, and numbered where two are alike then."""
+    """Return records by names that fit and differ: long names are cut, and numbered if they coincide."""
     names: dict[str, Record] = {}
     for number, (whole, record) in enumerate(records.items(), start=1):
+        # The defense's noise parameters go to a second line.
         name = printable(whole, 2 * MOST_LETTERS).replace(",dp:", ",\ndp:")
         name = f"\u200b{name}" if name.startswith("_") else name  # matplotlib hides labels that begin so
         names[f"{name} ({number})" if name in names else name] = record
@@ -112,7 +123,8 @@ def _style(number: int) -> dict[str, Any]:
 
 
 def legend(figure: Picture) -> None:
-    """Put one legend of everything that is labeled below all axes."""
+    """Draw one legend of all labeled lines below all axes."""
+    # A label that occurs in several axes is listed once.
     shown = {label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     if shown:
         ncols = min(4, len(shown)) if figure.get_figwidth() > 8 else 1
@@ -120,16 +132,23 @@ def legend(figure: Picture) -> None:
 
 
 def draw_picture(record: Record) -> bytes:
-    """Draw loss and validation by round, and beside them what attacks got of all victims."""
+    """Draw loss and validation by round, next to the results of attacks on all victims, as PNG.
+
+    Args:
+        record: a finished run; without attacks, only the training is drawn.
+    """
     shown = [figure for figure in over_all(record.figures) if not figure.reason][:MOST_GROUPS]
     figure = Picture(figsize=(12, max(4.6, 1 + 0.45 * len(shown))) if shown else (7, 4.6), layout="constrained")
     axes = figure.subplots(1, 2 if shown else 1, squeeze=False)[0]
     _draw_training(axes[0], record)
     if shown:
+        # matplotlib counts positions from the bottom; the first figure belongs on top.
         places = list(range(len(shown)))[::-1]
-        labels = [f"{one.attack} {one.label}\n{attack_name(one.threat_model, one.leak)}" for one in shown]
-        bases = [one.baseline and one.baseline.value for one in shown]
-        draw_bars(axes[1], places, [one.estimate for one in shown], 0.6, bases, color=ORANGE)
+        labels = [
+            f"{listed.attack} {listed.label}\n{attack_name(listed.threat_model, listed.leak)}" for listed in shown
+        ]
+        bases = [listed.baseline and listed.baseline.value for listed in shown]
+        draw_bars(axes[1], places, [listed.estimate for listed in shown], 0.6, bases, color=ORANGE)
         axes[1].set_yticks(places, labels, fontsize=8 if len(shown) <= 4 else 6)
         axes[1].set_title("Attacks, all victims or the worst one (bars: 95 % intervals; black: baseline)", fontsize=10)
     task = task_of(record.spec)
@@ -137,6 +156,7 @@ def draw_picture(record: Record) -> bytes:
     defense = f" · {record.spec.defense}" if record.spec.defense else ""
     utility = f"test {task.label(task.metric)} {interval(reached)}" if reached.n else f"no test {task.items}"
     trained = record.rounds[1:]
+    # Rounds in which too many clients dropped out for a secure sum.
     void = sum(entry.num_survivors == 0 for entry in trained) if record.protection else 0
     opened = f" · {void} of {len(trained)} rounds opened nothing" if void else ""
     figure.suptitle(
@@ -166,28 +186,34 @@ def _draw_training(axes: Axes, record: Record) -> None:
 
 
 def panels(records: Mapping[str, Record], num_attacks: int) -> dict[str, Callable[[Axes], None]]:
-    """Return by title what draws a row for each run: utility, the first figures of attacks, bytes, and seconds."""
+    """Return by title the function that draws a row for each run: utility, figures of attacks, bytes and seconds.
+
+    Args:
+        records: runs of one task by name.
+        num_attacks: most figures of attacks to draw.
+    """
     cases = list(records.values())
     task = task_of(cases[0].spec)
     places = list(range(len(cases)))[::-1]
     figures = [[figure for figure in over_all(case.figures) if not figure.reason] for case in cases]
-    groups = list(dict.fromkeys((one.threat_model, one.variant) for listed in figures for one in listed))
+    groups = list(dict.fromkeys((figure.threat_model, figure.variant) for listed in figures for figure in listed))
 
-    def draw_amounts(axes: Axes, amounts: Sequence[float], unit: str) -> None:
+    def _draw_amounts(axes: Axes, amounts: Sequence[float], unit: str) -> None:
         axes.barh(places, amounts, 0.6, color=GREY)
         axes.set_xlabel(unit)
 
-    def draw_utility(axes: Axes) -> None:
+    def _draw_utility(axes: Axes) -> None:
         draw_bars(axes, places, [case.utility[task.metric] for case in cases], 0.6, color=GREY)
         axes.set_xlabel(f"test {task.label(task.metric)}, higher is better")
 
-    def draw_figures(axes: Axes, key: str) -> None:
+    def _draw_figures(axes: Axes, key: str) -> None:
         by_group = {
-            group: {place: one for place, listed in zip(places, figures, strict=True) for one in listed
-                    if one.key == key and (one.threat_model, one.variant) == group}
+            group: {place: figure for place, listed in zip(places, figures, strict=True) for figure in listed
+                    if figure.key == key and (figure.threat_model, figure.variant) == group}
             for group in groups
         }  # fmt: skip
         shown = {group: cells for group, cells in by_group.items() if cells}
+        # The bars of all adversaries share a run's row.
         height = 0.8 / max(1, len(shown))
         for number, (group, cells) in enumerate(shown.items()):
             at = [place + 0.4 - height * (number + 0.5) for place in cells]
@@ -199,46 +225,49 @@ def panels(records: Mapping[str, Record], num_attacks: int) -> dict[str, Callabl
                 axes.text(0.01, place, "nothing measured", va="center", fontsize=7, color=GREY)
         axes.set_xlabel(f"{key.rpartition('.')[2]} (black: baseline)")
 
-    drawn: dict[str, Callable[[Axes], None]] = {"Utility": draw_utility}
-    for key in list(dict.fromkeys(one.key for listed in figures for one in listed))[:num_attacks]:
-        drawn[key] = partial(draw_figures, key=key)
+    drawn: dict[str, Callable[[Axes], None]] = {"Utility": _draw_utility}
+    for key in list(dict.fromkeys(figure.key for listed in figures for figure in listed))[:num_attacks]:
+        drawn[key] = partial(_draw_figures, key=key)
     sizes = [(case.bytes.up + case.bytes.down) / 2**20 for case in cases]
     seconds = [sum(entry.seconds for entry in case.rounds) for case in cases]
     return drawn | {
-        "MiB exchanged": partial(draw_amounts, amounts=sizes, unit="MiB both ways, an exact count"),
-        "Time": partial(draw_amounts, amounts=seconds, unit="s"),
+        "MiB exchanged": partial(_draw_amounts, amounts=sizes, unit="MiB both ways, an exact count"),
+        "Time": partial(_draw_amounts, amounts=seconds, unit="s"),
     }
 
 
 def draw_comparison(records: Mapping[str, Record]) -> bytes:
-    """Draw `comparison_figure`, as PNG."""
+    """Draw `comparison_figure` as PNG."""
     return saved(comparison_figure(records))
 
 
 def comparison_figure(records: Mapping[str, Record]) -> Picture:
-    """Draw utility, what the first questions' attacks got, and bytes, of the first cases: for a width of 600 pixels.
+    """Draw utility, the leading figure of the first questions, and bytes for the first cases, for a width of 600 pixels.
 
-    A row is a case that exchanges something; training alone is a line. Of more than `MOST_CASES` cases, the title names those
-    that are left out; the matrix has all.
+    Args:
+        records: cases by name. Each case that exchanges something gets a row; training alone becomes a dashed line. The title
+            counts cases beyond `MOST_CASES`; the matrix shows all.
     """
     names = named(records)
     joined = {name: record for name, record in names.items() if not trains_alone(record)} or names
     shown = dict(list(joined.items())[:MOST_CASES])
     alone = next((record for record in names.values() if trains_alone(record) and record not in joined.values()), None)
-    asked = dict(list(followed(shown).items())[: MOST_COLUMNS - 2])
+    # Utility and bytes take two of the columns.
+    followed_figures = dict(list(followed(shown).items())[: MOST_COLUMNS - 2])
     task = task_of(next(iter(shown.values())).spec)
     utilities = [record.utility[task.metric] for record in shown.values()]
     sizes = [exact((record.bytes.up + record.bytes.down) / 2**20, 1) for record in shown.values()]
     cells: dict[str, list[Estimate | None]] = {f"test {task.label(task.metric)}": [*utilities]}
     bases: dict[str, list[float | None]] = {}
-    for question, figure in asked.items():
+    for question, figure in followed_figures.items():
         same = [same_figure(record, figure) for record in shown.values()]
         title = f"{QUESTIONS[question]} {figure.label}"
-        cells[title] = [None if one is None or one.reason else one.estimate for one in same]
-        bases[title] = [one.baseline.value if one and one.baseline and not one.reason else None for one in same]
+        cells[title] = [None if cell is None or cell.reason else cell.estimate for cell in same]
+        bases[title] = [cell.baseline.value if cell and cell.baseline and not cell.reason else None for cell in same]
     cells["MiB"] = [*sizes]
 
     labels = ["\n".join(textwrap.wrap(name.replace(",", ", "), 15)).replace(", ", ",") for name in shown]
+    # A row is as high as its label has lines.
     heights = [0.34 + 0.17 * label.count("\n") for label in labels]
     paper = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
     picture = Picture(figsize=(8.4, 1.9 + 1.25 * sum(heights)), layout="constrained")
@@ -263,6 +292,7 @@ def comparison_figure(records: Mapping[str, Record]) -> Picture:
             axes.set_xlabel("dashed: alone", fontsize=9)
         elif title in bases:
             axes.set_xlabel("black: baseline", fontsize=9)
+        # Leave room for the number right of the bar; the first row is on top.
         axes.set(xlim=(0, 1.75 * most), ylim=(float(ends[-1]), 0))
         axes.set_title("\n".join(textwrap.wrap(title, 16)), fontsize=10, va="bottom")
         axes.xaxis.set_major_locator(MaxNLocator(2))
@@ -287,18 +317,29 @@ def _matrix(runs: Sequence[Run]) -> Matrix:
 
 
 def utility_leakage(runs: Sequence[Run]) -> Picture | None:
-    """Draw utility over the leading figures that most runs have, of each metric under one adversary; dotted: from the base."""
+    """Draw utility over leakage for the leading metrics that most runs have; a dotted line starts at the baseline.
+
+    Args:
+        runs: runs of one task.
+
+    Returns:
+        None if nothing was attacked.
+
+    Raises:
+        RunError: runs of several tasks.
+    """
     table = _matrix(runs)
     rows = {label: cells for label, cells in table.rows.items() if any(isinstance(cell, Figure) for cell in cells)}
     if not rows:
         return None
 
-    def order(label: str) -> tuple[int, float]:
+    def _order(label: str) -> tuple[int, float]:
         measured = [cell for cell in rows[label] if isinstance(cell, Figure)]
         return -len(measured), -max(figure.advantage for figure in measured)
 
+    # A label starts with the metric, then names the adversary. Take the best adversary of each metric.
     by_metric: dict[str, str] = {}
-    for label in sorted(rows, key=order):
+    for label in sorted(rows, key=_order):
         by_metric.setdefault(label.partition("\n")[0], label)
     shown = list(by_metric.values())[:MOST_PANELS]
     figure = Picture(figsize=(1.2 + 4.2 * len(shown), 4.8), layout="constrained")
@@ -332,8 +373,15 @@ def _point(axes: Axes, figure: Figure, utility: Estimate, name: str, number: int
 
 
 def draw_point(axes: Axes, across: Estimate, up: Estimate, name: str, number: int) -> None:
-    """Draw a point with its two intervals, in the style of a number."""
-    errors = [[[max(0.0, one.value - one.low)], [max(0.0, one.high - one.value)]] for one in (across, up)]
+    """Draw a point with both of its intervals.
+
+    Args:
+        across: horizontal value.
+        up: vertical value.
+        name: label of the legend.
+        number: position of the run, which selects color and marker.
+    """
+    errors = [[[max(0.0, end.value - end.low)], [max(0.0, end.high - end.value)]] for end in (across, up)]
     style = _style(number)
     axes.errorbar(
         across.value, up.value, xerr=errors[0], yerr=errors[1], ls="", ms=7, capsize=2, lw=1, label=name, **style
@@ -341,7 +389,11 @@ def draw_point(axes: Axes, across: Estimate, up: Estimate, name: str, number: in
 
 
 def validations(records: Mapping[str, Record]) -> pd.DataFrame:
-    """Return every validation: columns run, round, bytes (exchanged until then), valid, best (whether it is the best round)."""
+    """Return a row for each validation.
+
+    Returns:
+        Columns run, round, bytes (exchanged until then), valid, and best (True in the best round).
+    """
     return pd.DataFrame(
         [
             (name, entry.round, num_bytes, entry.valid, entry.round == record.best_round)
@@ -356,7 +408,15 @@ def validations(records: Mapping[str, Record]) -> pd.DataFrame:
 
 
 def convergence(runs: Sequence[Run], *, narrow: bool = False) -> Picture | None:
-    """Draw validation by round, and by bytes exchanged until then; a marker at the best round. `narrow`: one below the other."""
+    """Draw validation by round and by bytes exchanged until then, with a marker at the best round.
+
+    Args:
+        runs: runs of one task.
+        narrow: draw one chart below the other, for a page.
+
+    Returns:
+        None if no run was validated.
+    """
     checked = validations(_records(runs))
     if not len(checked):
         return None
@@ -380,14 +440,19 @@ def convergence(runs: Sequence[Run], *, narrow: bool = False) -> Picture | None:
 
 
 def bytes_by_run(runs: Sequence[Run]) -> Picture | None:
-    """Draw the MiB of each run: alignment, to the server, and back."""
+    """Draw the MiB of each run by direction.
+
+    Args:
+        runs: any runs.
+    """
     records = _records(runs)
+    # Entry 0 holds the bytes of entity alignment.
     first = [record.rounds[0] for record in records.values()]
     parts = {
         "alignment": [entry.bytes_up + entry.bytes_down for entry in first],
-        "to the server": [one.bytes.up - entry.bytes_up for one, entry in zip(records.values(), first, strict=True)],
+        "to the server": [run.bytes.up - entry.bytes_up for run, entry in zip(records.values(), first, strict=True)],
         "to the clients": [
-            one.bytes.down - entry.bytes_down for one, entry in zip(records.values(), first, strict=True)
+            run.bytes.down - entry.bytes_down for run, entry in zip(records.values(), first, strict=True)
         ],
     }
     figure = Picture(figsize=(9, 1.6 + 0.5 * len(records)), layout="constrained")
@@ -405,15 +470,25 @@ def bytes_by_run(runs: Sequence[Run]) -> Picture | None:
 
 
 def heat_map(runs: Sequence[Run]) -> Picture | None:
-    """Draw configurations beside adversaries; see `fkgsec.experiments.reporting.matrix`."""
+    """Draw configurations by adversaries; see `fkgsec.experiments.reporting.matrix`.
+
+    Args:
+        runs: runs of one task.
+    """
     table = _matrix(runs)
     return matrix_figure(table) if table.rows else None
 
 
 def matrix_figure(table: Matrix, title: str = "What each adversary gets, by configuration") -> Picture:
-    """Draw adversaries below each other, cases beside each other, the figure in each cell; see `LEGEND`."""
+    """Draw a matrix with adversaries as rows, cases as columns, and the figure in each cell; see `LEGEND`.
+
+    Args:
+        table: cases by adversaries.
+        title: printed above.
+    """
     reasons, columns = table.reasons, len(table.cases)
     notes = [LEGEND, *(f"{number}: {reason}" for number, reason in enumerate(reasons, start=1))]
+    # Sizes in inches: the axes cover exactly the cells, so that one cell is one unit of both axes.
     text = [line for note in notes for line in textwrap.wrap(note, 62 + 26 * columns)]
     height, below = 0.42 * (len(table.rows) + 2), 0.17 * (len(text) + 2)
     width, whole = 4.2 + 1.7 * columns, height + below + 1.3
@@ -432,6 +507,7 @@ def matrix_figure(table: Matrix, title: str = "What each adversary gets, by conf
         for place, cell in enumerate(cells):
             face, color, weight = NOT_ATTACKED, GREY, "normal"
             if isinstance(cell, Figure):
+                # The cell gets darker from the baseline to the upper bound.
                 face = ADDS_NOTHING if cell.given else (ORANGE, level(cell))
                 color, weight = "black", "bold" if cell.beyond else "normal"
             axes.add_patch(Rectangle((place, down), 1, 1, facecolor=face, edgecolor="white", lw=2))
@@ -444,15 +520,24 @@ def matrix_figure(table: Matrix, title: str = "What each adversary gets, by conf
 
 
 def roc(runs: Sequence[Run], *, narrow: bool = False) -> Picture | None:
-    """Draw `roc_figure` of one run; None without candidates."""
+    """Draw `roc_figure` of one run; None without candidates.
+
+    Args:
+        runs: the run, alone in a sequence as for the other pictures.
+        narrow: see `roc_figure`.
+    """
     candidates = runs[0].candidates
     return None if candidates is None or not len(candidates) else roc_figure(candidates, narrow=narrow)
 
 
 def roc_figure(candidates: pd.DataFrame, *, narrow: bool = False) -> Picture:
-    """Draw for each threat model the curves of its victims and, in bold, of all, both axes logarithmic; chance is dotted.
+    """Draw for each threat model the curves of its victims and, in bold, of all; chance is dotted.
 
-    `narrow`: one threat model below the other.
+    Both axes are logarithmic: low false alarm rates matter most (Carlini et al. 2022).
+
+    Args:
+        candidates: rows of `membership.candidates_of`.
+        narrow: draw one threat model below the other, for a page.
     """
     by_threat: dict[str, list[Curve]] = {}
     for curve in curves(candidates):
@@ -461,6 +546,7 @@ def roc_figure(candidates: pd.DataFrame, *, narrow: bool = False) -> Picture:
     size, shape = ((5.6, 5.9 * count), (count, 1)) if narrow else ((0.6 + 4.6 * count, 5.9), (1, count))
     figure = Picture(figsize=size, layout="constrained")
     for axes, (place, listed) in zip(np.ravel(figure.subplots(*shape, squeeze=False)), by_threat.items(), strict=True):
+        # A logarithmic axis has no zero: draw zero below the smallest rate that a curve can have.
         least = min(0.5 / curve.num_controls for curve in listed)
         victims = [curve for curve in listed if curve.victim != ALL][:MOST_VICTIMS]
         for number, curve in enumerate((*victims, *(curve for curve in listed if curve.victim == ALL))):
@@ -471,9 +557,12 @@ def roc_figure(candidates: pd.DataFrame, *, narrow: bool = False) -> Picture:
                     "color": (ORANGE, GREEN, GREY)[number % 3],
                     "ls": ("-", "--", "-.")[number // 3 % 3],
                 }
-            alarms, found = np.maximum(curve.false_alarms, least), np.maximum(curve.found, least)
+            alarms, detected = np.maximum(curve.false_alarms, least), np.maximum(curve.detected, least)
             axes.plot(
-                alarms, found, label=f"{printable(curve.victim, MOST_LETTERS)}: {curve.auc:.3f} ({curve.by})", **style
+                alarms,
+                detected,
+                label=f"{printable(curve.victim, MOST_LETTERS)}: {curve.auc:.3f} ({curve.by})",
+                **style,
             )
         axes.plot([least, 1], [least, 1], color="black", lw=0.8, ls=":")
         axes.set(xscale="log", yscale="log", xlim=(least, 1), ylim=(least, 1.05))
@@ -488,7 +577,14 @@ def roc_figure(candidates: pd.DataFrame, *, narrow: bool = False) -> Picture:
 
 
 def risk_by_relation(runs: Sequence[Run]) -> Picture | None:
-    """Draw the share of triples rebuilt by relation of one run, by threat model, with the base; sensitive relations first."""
+    """Draw the share of rebuilt triples by relation and threat model, with the baseline; sensitive relations first.
+
+    Args:
+        runs: one run with scores.
+
+    Returns:
+        None without scores or reconstruction.
+    """
     sheet = relations_sheet(runs[0])
     if sheet is None or not sheet.rows:
         return None
@@ -500,6 +596,7 @@ def risk_by_relation(runs: Sequence[Run]) -> Picture | None:
     size = 0.8 / len(threats)
     for number, place in enumerate(threats):
         at = [len(rows) - down - 1 + 0.4 - size * (number + 0.5) for down in range(len(rows))]
+        # In this sheet, each figure's baseline is the next column.
         bases = [row[place + 1] for row in rows] if has_base else []
         style = {"color": COLOURS[number], "label": sheet.columns[place].head}
         draw_bars(axes, at, [row[place] for row in rows], 0.9 * size, bases, **style)

@@ -1,7 +1,7 @@
 """Finished runs, read from folders and files for tables, pictures and pages.
 
-find_records([Path("runs")]).records          # every record below a folder by the run's name, damaged ones left out
-read_runs([Path("runs/mine")])                # runs with their per-item scores; a damaged one is refused
+find_records([Path("runs")]).records          # all records below a folder by the run's name, without damaged ones
+read_runs([Path("runs/mine")])                # runs with their per-item scores; damaged runs are refused
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-class Found(NamedTuple):
+class FoundRecords(NamedTuple):
     """Records by the name of their run, and a line for each file that cannot be read."""
 
     records: dict[str, Record]
@@ -41,12 +41,12 @@ def _cases(file: Path) -> list[Case]:
     return comparison.cases if comparison else [Case("", read_record(file))]
 
 
-def find_records(paths: Sequence[Path]) -> Found:
+def find_records(paths: Sequence[Path]) -> FoundRecords:
     """Read the record of every finished run.
 
     Args:
-        paths: folders, searched for record.json at any depth, and files of any name that are records or comparisons. A run
-            is called by its folder's path below the one that was searched, or by its file's name (and the case).
+        paths: folders, searched for record.json at any depth, and record or comparison files with any name. A run is named
+            after its folder's path below the searched folder, or after its file (and the case).
 
     Raises:
         RunError: a path does not exist, or there is no record at all.
@@ -59,30 +59,41 @@ def find_records(paths: Sequence[Path]) -> Found:
         for file in sorted(root.rglob(RECORD_FILE)) if root.is_dir() else [root]:
             try:
                 cases = _cases(file)
-            except FkgsecError as error:  # that of a value which this version does not allow names no file
+            except FkgsecError as error:
+                # Errors about a value do not name the file.
                 damaged.append(str(error) if str(error).startswith(str(file)) else f"{file}: {error}")
                 continue
             name = name_of(file) if file.parent == root or root == file else file.parent.relative_to(root).as_posix()
+            # Searched folders may contain runs of the same name; the whole path is unique.
             name = file.as_posix() if any(f"{name} {case.name}".strip() in records for case in cases) else name
             records |= {f"{name} {case.name}".strip(): case.record for case in cases}
     if not records and not damaged:
         raise RunError(
             f"{', '.join(map(str, paths))}: no {RECORD_FILE} at any depth; fkgsec train and attack write them"
         )
-    return Found(records, damaged)
+    return FoundRecords(records, damaged)
 
 
 def name_of(path: Path) -> str:
-    """Return the folder's name, or the file's where files of their own stand side by side."""
+    """Return the folder's name; for a renamed record or comparison, the file's name.
+
+    Args:
+        path: a folder or file of a run.
+    """
     if path.is_file() and path.name not in (RECORD_FILE, COMPARISON_FILE):
         return path.stem
     return (path.parent if path.is_file() else path).resolve().name
 
 
 def places_of(path: Path) -> list[Path]:
-    """Return the file of a run or comparison; of another folder all below it, the cases of a comparison by the comparison.
+    """Return the files of runs and comparisons at a path.
 
-    Raises `RunError` where there are none.
+    Args:
+        path: a file; a folder of a run or comparison; or any other folder, which is searched. A comparison stands for the runs
+            of its cases.
+
+    Raises:
+        RunError: the folder contains neither.
     """
     if not path.is_dir():
         return [path]
@@ -104,10 +115,13 @@ def places_of(path: Path) -> list[Path]:
 
 
 def read_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read the runs in these folders, records and comparisons with their scores, each under a name of its own.
+    """Read the runs in folders, records and comparisons, with their scores, each under a distinct name.
+
+    Args:
+        paths: see `places_of`.
 
     Raises:
-        RunError: something is missing, damaged, or scores that are not those of their record.
+        RunError: a file is missing or damaged, or scores do not belong to their record.
     """
     runs: list[Run] = []
     seen: Counter[str] = Counter()
@@ -115,8 +129,10 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
     for file in files:
         cases = _cases(file)
         folders = [file.parent / folder_name(case.name) if case.name else file.parent for case in cases]
+        # A record that was copied out of its folder has no scores next to it.
         is_folder = file.name == RECORD_FILE or cases[0].name
         for folder in folders:
+            # Refuse damaged runs before reading their large files of scores.
             if is_folder and (folder / RECORD_FILE).exists():
                 require_whole(folder)
         for case, folder in zip(cases, folders, strict=True):
@@ -130,17 +146,17 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
 
 
 def _read_alone(record: Record, folder: Path) -> Record | None:
-    """Read the run of the same clients alone beside a run, or beside the run that a further attack is on; None without one."""
+    """Read the run of the same clients alone, next to a run or to the run that a later attack used; None if there is none."""
     of_attack = folder.absolute().parent
-    found = find_alone(record, of_attack.parent if of_attack.name == ATTACKS else folder)
-    return None if found is None else read_record(found / RECORD_FILE)
+    alone_folder = find_alone(record, of_attack.parent if of_attack.name == ATTACKS else folder)
+    return None if alone_folder is None else read_record(alone_folder / RECORD_FILE)
 
 
 def _read_scores(path: Path, record: Record) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
-    """Read the per-item scores of reconstruction, and those of membership; None where there are none.
+    """Read the per-item scores of reconstruction, and those of membership; None if there are none.
 
     Raises:
-        RunError: the file is damaged, is not the record's, or gives other figures than it.
+        RunError: the file is damaged, does not belong to the record, or contradicts its figures.
     """
     scores = read_scores(path, record)
     if scores is None or not len(scores):
@@ -149,9 +165,10 @@ def _read_scores(path: Path, record: Record) -> tuple[pd.DataFrame | None, pd.Da
         candidates = candidates_of(scores)
     except (KeyError, ValueError) as error:
         raise RunError(f"{path}: not the scores of an attack ({error})") from error
-    if not record.rebuilt:  # nothing to attack, counts only, or nothing rebuilt
+    # Nothing to attack, only counts, or nothing rebuilt.
+    if not record.rebuilt:
         return None, candidates
     if missing := [name for name in _COLUMNS if name not in scores]:
-        raise RunError(f"{path}: not the scores of an attack; columns that are not there: {', '.join(missing)}")
+        raise RunError(f"{path}: not the scores of an attack; missing columns: {', '.join(missing)}")
     check_shares(path, record, scores)
     return scores, candidates

@@ -1,10 +1,11 @@
-"""One table of figures, and its writers: terminal, Markdown, JSON, CSV and the cells of an HTML page.
+r"""Tables of figures, and their writers: terminal, Markdown, JSON, CSV and the cells of an HTML page.
 
     sheet = Sheet.of("Utility", run_frame(records), {"run": "run", "mrr": Column("test MRR", "figure"), "bytes": "MiB"})
     console.print(terminal_table(sheet))
     print("\\n".join(markdown_lines(sheet)))
 
-A column has a kind, and every writer uses the same notation for a kind. A figure is `.363 [.345, .380]`: value and 95 % interval.
+A column has a kind, and every writer uses the same notation for a kind. A figure is written as `.363 [.345, .380]`: value
+and 95 % interval.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Kind = Literal["text", "count", "number", "figure", "value", "MiB", "s", "ratio"]
+# Kinds of the columns of frames; all others are text.
 KINDS: dict[str, Kind] = {
     "leak": "number", "temperature": "number", "value": "figure", "mrr": "figure", "accuracy": "figure", "baseline": "value",
     "attainable": "value", "hits@10": "value", "valid": "value", "bytes": "MiB", "bytes_up": "MiB", "bytes_down": "MiB",
     "bytes_kept": "MiB", "seconds": "s", "p98": "ratio", "p99": "ratio",
 }  # fmt: skip
-"""Kinds of the columns of frames; all others are text."""
 NONE, NOT_ATTACKED = "–", "n/a"
+# Spaces between two columns of a terminal, and the least length of a shortened text.
 GAP, LEAST_LETTERS = 2, 10
-"""Spaces between two columns of a terminal, and letters of a text that is shortened."""
 
 
 class Column(NamedTuple):
     """Heading and kind of a column. Only text is left-aligned.
 
     Attributes:
-        drop: where a table is too wide for the terminal, columns with the largest number are left out first; 0: never.
+        drop: priority for leaving the column out of a table that is too wide; largest first, 0 never.
     """
 
     head: str
@@ -52,7 +53,12 @@ class Column(NamedTuple):
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table of values. `foot` stays at the bottom when a reader sorts; `notes` are printed below."""
+    """Table of values.
+
+    Attributes:
+        foot: rows that stay at the bottom when a reader sorts.
+        notes: lines printed below.
+    """
 
     title: str
     columns: tuple[Column, ...]
@@ -64,7 +70,13 @@ class Sheet:
     def of(
         cls, title: str, frame: pd.DataFrame, heads: Mapping[str, str | Column], *, notes: Iterable[str] = ()
     ) -> Sheet:
-        """Select columns of a frame. In a row with a `reason`, a missing figure is `n/a`."""
+        """Select columns of a frame. In a row with a `reason`, a missing figure is `n/a`.
+
+        Args:
+            frame: rows; an interval is read from the columns `NAME_low` and `NAME_high`.
+            heads: heading by the frame's column; its kind follows from the column's name.
+            notes: lines printed below.
+        """
         columns = {
             name: head if isinstance(head, Column) else Column(head, KINDS.get(name, "text"))
             for name, head in heads.items()
@@ -74,7 +86,7 @@ class Sheet:
 
 
 def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """Return the rows as dictionaries; missing values are None."""
+    """Return a frame's rows as dictionaries; missing values are None."""
     columns = [column.to_numpy(dtype=object, na_value=None).tolist() for _, column in frame.items()]
     return [dict(zip(frame.columns, row, strict=True)) for row in zip(*columns, strict=True)]
 
@@ -83,6 +95,7 @@ def _cell(row: Mapping[str, Any], name: str, column: Column) -> Any:
     value = row.get(name)
     if value is None:
         return NOT_ATTACKED if row.get("reason") and column.kind in ("figure", "value") else None
+    # A figure's interval is `low` and `high`; that of utility is `mrr_low` and `mrr_high`.
     prefix = "" if name == "value" else f"{name}_"
     low, high = (row.get(f"{prefix}{end}") for end in ("low", "high"))
     return value if column.kind != "figure" or low is None or high is None else Estimate(value, low, high, 1, "")
@@ -90,6 +103,9 @@ def _cell(row: Mapping[str, Any], name: str, column: Column) -> Any:
 
 def short(value: Estimate | float) -> str:
     """Write a number with three decimals and no leading zero.
+
+    Args:
+        value: a share or a metric. A value that would round to zero is written as a bound.
 
     >>> short(0.0421), short(-0.017), short(2e-6), short(-2e-6), short(1.0)
     ('.042', '-.017', '<.001', '>-.001', '1.000')
@@ -107,7 +123,7 @@ def interval(value: Estimate | float) -> str:
 
 
 def mebibytes(num_bytes: float) -> str:
-    """Write bytes in MiB.
+    """Write bytes in MiB, with more digits for small sizes.
 
     >>> mebibytes(271_000_000), mebibytes(140_000), mebibytes(0)
     ('258.4', '0.13', '0')
@@ -133,14 +149,22 @@ WRITERS: Mapping[Kind, Callable[[Any], str]] = {
 
 
 def cell_text(value: Any, column: Column, none: str = NONE) -> str:
-    """Write a cell; text stays as it is."""
+    """Write a cell; text stays unchanged.
+
+    Args:
+        none: text of a missing value or of an estimate over no items.
+    """
     if value is None or (isinstance(value, Estimate) and not value.n):
         return none
     return str(value) if isinstance(value, str) or column.kind == "text" else WRITERS[column.kind](value)
 
 
 def cell_order(value: Any, column: Column) -> float | None:
-    """Return the number by which a page sorts a cell, or None for text. A missing figure comes last."""
+    """Return the number by which a page sorts a cell, or None for text.
+
+    Args:
+        value: a cell; missing figures sort below all others.
+    """
     if column.kind == "text":
         return None
     if value is None or isinstance(value, str) or (isinstance(value, Estimate) and not value.n):
@@ -149,7 +173,11 @@ def cell_order(value: Any, column: Column) -> float | None:
 
 
 def written_rows(sheet: Sheet, none: str = NONE) -> list[list[str]]:
-    """Write all cells, row by row."""
+    """Write all cells, row by row.
+
+    Args:
+        none: text of a missing value.
+    """
     rows = (*sheet.rows, *sheet.foot)
     return [[cell_text(value, column, none) for value, column in zip(row, sheet.columns, strict=True)] for row in rows]
 
@@ -158,7 +186,7 @@ def terminal_table(sheet: Sheet, *, once: int = 0) -> Table:
     """Return the table for a terminal, with the rows of all victims together in bold.
 
     Args:
-        once: number of leading columns that are left empty where they repeat the row above.
+        once: number of leading columns to leave empty where they repeat the row above.
     """
     table = Table(
         title=sheet.title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
@@ -168,6 +196,7 @@ def terminal_table(sheet: Sheet, *, once: int = 0) -> Table:
         table.add_column(column.head, justify=justify, overflow="fold", no_wrap=column.kind != "text")
     before: list[str] = []
     for row in written_rows(sheet):
+        # A cell repeats only if all cells before it repeat, too.
         same = next((place for place in range(once) if row[: place + 1] != before[: place + 1]), once)
         first = row[0].replace(",", ",\n") if once else row[0]
         table.add_row(*[""] * same, *[first, *row[1:]][same:], style="bold" if ALL in row[:2] else None)
@@ -176,7 +205,7 @@ def terminal_table(sheet: Sheet, *, once: int = 0) -> Table:
 
 
 def text_widths(sheet: Sheet) -> list[int]:
-    """Return the number of characters that each column takes."""
+    """Return the number of characters of each column, in a terminal."""
     rows = [[column.head for column in sheet.columns], *written_rows(sheet)]
     return [
         max(len(line) for row in rows for line in (row[place].splitlines() or [""])) for place in range(len(rows[0]))
@@ -184,14 +213,19 @@ def text_widths(sheet: Sheet) -> list[int]:
 
 
 def total_width(sheet: Sheet) -> int:
-    """Return the number of characters of a row in a terminal."""
+    """Return the number of characters of a row in a terminal, gaps included."""
     return sum(text_widths(sheet)) + GAP * (len(sheet.columns) - 1)
 
 
 def fitted(sheet: Sheet, width: int) -> tuple[Sheet, list[str]]:
-    """Leave out columns by `Column.drop` until the table fits, then shorten texts; a table without such columns stays.
+    """Leave out columns by `Column.drop` until the table fits, then shorten texts.
 
-    Returns: the table, and the headings that were left out.
+    Args:
+        sheet: a table; without a column that may be left out, it stays unchanged.
+        width: characters of a line.
+
+    Returns:
+        The table, and the headings that were left out.
     """
     left_out: list[str] = []
     if not any(column.drop for column in sheet.columns):
@@ -208,21 +242,26 @@ def fitted(sheet: Sheet, width: int) -> tuple[Sheet, list[str]]:
 
 
 def narrowed(sheet: Sheet, width: int) -> Sheet:
-    """Shorten the longest texts of a table until it fits, to no fewer than `LEAST_LETTERS`."""
+    """Shorten the longest texts of a table until it fits, to no fewer than `LEAST_LETTERS`.
+
+    Args:
+        width: characters of a line. A table of numbers may stay wider.
+    """
     widths, heads = text_widths(sheet), [len(column.head) for column in sheet.columns]
     texts = [place for place, column in enumerate(sheet.columns) if column.kind == "text"]
+    # Take one character at a time from the column that is widest at that moment.
     for _ in range(total_width(sheet) - width):
         longer = [place for place in texts if widths[place] > max(LEAST_LETTERS, heads[place])]
         if longer:
             widths[max(longer, key=lambda place: widths[place])] -= 1
 
-    def cut(row: tuple[Any, ...]) -> tuple[Any, ...]:
+    def _cut(row: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(
             "\n".join(shortened(line, widths[place]) for line in cell.split("\n")) if isinstance(cell, str) else cell
             for place, cell in enumerate(row)
         )
 
-    return dataclasses.replace(sheet, rows=tuple(map(cut, sheet.rows)), foot=tuple(map(cut, sheet.foot)))
+    return dataclasses.replace(sheet, rows=tuple(map(_cut, sheet.rows)), foot=tuple(map(_cut, sheet.foot)))
 
 
 def shortened(text: str, width: int) -> str:
@@ -237,7 +276,12 @@ def shortened(text: str, width: int) -> str:
 
 
 def print_sheets(console: Console, sheets: Iterable[Sheet], *, once: int = 0) -> None:
-    """Print tables, each with its notes and an empty line below; see `terminal_table` and `fitted`."""
+    """Print tables, each with its notes and an empty line below.
+
+    Args:
+        sheets: tables; see `fitted` for those that are too wide.
+        once: see `terminal_table`.
+    """
     for whole in sheets:
         shown, left_out = fitted(whole, console.width)
         console.print(shown.title, style="table.title", highlight=False, markup=False)
@@ -245,17 +289,22 @@ def print_sheets(console: Console, sheets: Iterable[Sheet], *, once: int = 0) ->
         if left_out:
             console.print(f"Too wide to show: {', '.join(left_out)}.", soft_wrap=True, highlight=False, markup=False)
         for note in shown.notes:
+            # A pipe keeps a note on one line, for tools that search it.
             console.print(note, soft_wrap=not console.is_terminal, highlight=False, markup=False)
         console.print()
 
 
 def markdown_text(text: str) -> str:
-    """Write text on one line: white space is folded; control characters, bars and what HTML would read are escaped."""
+    """Write text as one line of Markdown: fold white space; escape control characters, bars and HTML."""
     return printable(" ".join(text.split())).replace("|", "\\|").replace("<", "&lt;")
 
 
 def markdown_lines(sheet: Sheet, write: Callable[[str], str] = markdown_text) -> list[str]:
-    """Write head and rows in Markdown, without title and notes; `write` writes each cell."""
+    """Write head and rows in Markdown, without title and notes.
+
+    Args:
+        write: writes each cell.
+    """
     heads = [column.head for column in sheet.columns]
     rows = ([markdown_text(head) for head in heads], *(map(write, row) for row in written_rows(sheet, none="")))
     head, *body = (f"| {' | '.join(row)} |" for row in rows)
@@ -263,15 +312,17 @@ def markdown_lines(sheet: Sheet, write: Callable[[str], str] = markdown_text) ->
 
 
 def json_rows(sheet: Sheet) -> list[dict[str, Any]]:
-    """Return the rows by heading as plain values; a figure is an object with value, low and high."""
+    """Return the rows by heading as plain values; a figure becomes an object with value, low and high."""
     heads = [column.head for column in sheet.columns]
     return [dict(zip(heads, msgspec.to_builtins(row), strict=True)) for row in (*sheet.rows, *sheet.foot)]
 
 
 def as_csv(frame: pd.DataFrame) -> str:
-    """Write a frame as CSV. An apostrophe guards text that a spreadsheet would compute, such as `=HYPERLINK(...)`.
+    """Write a frame as CSV that is safe to open in a spreadsheet.
 
-    A carriage return is escaped: many readers take it for the end of a row.
+    Args:
+        frame: text that a spreadsheet would compute, such as `=HYPERLINK(...)`, gets an apostrophe. Carriage returns are
+            escaped, because many readers take them for the end of a row.
     """
     text = frame.select_dtypes("string")
     guarded = text.replace(r"^([=+\-@\t\r])", r"'\1", regex=True).replace("\r", "\\\\r", regex=True)

@@ -27,7 +27,14 @@ from fkgsec.text import printable
 
 
 def matrix_lines(files: Sequence[Path]) -> list[str]:
-    """Write the matrix of a comparison, or of the means of several, in Markdown. Raises `RunError` for other files."""
+    """Write the matrix of a comparison, or of the means over several seeds, in Markdown.
+
+    Args:
+        files: comparisons of the same cases, one per seed.
+
+    Raises:
+        RunError: a file is not a comparison, or the cases differ.
+    """
     matrices = []
     for path in files:
         if (comparison := read_comparison(path)) is None:
@@ -38,10 +45,15 @@ def matrix_lines(files: Sequence[Path]) -> list[str]:
 
 
 def summary_sheets(files: Sequence[Path]) -> list[Sheet]:
-    """Return the tables of these files: runs (a table for each task and comparison), figures, and verifications."""
+    """Return the tables of files: runs (a table for each task and comparison), figures, and verifications.
+
+    Args:
+        files: records, comparisons and verifications, in any order.
+    """
     groups: dict[str, dict[str, Record]] = {}
     verifications: dict[str, Verification] = {}
     for path in files:
+        # Files with a standard name are told apart by their folders.
         name = path.parent.name if path.stem in ("record", "comparison", "verification") else path.stem
         if (comparison := read_comparison(path)) is not None:
             groups[name] = {f"{name} {case.name}": case.record for case in comparison.cases}
@@ -50,12 +62,12 @@ def summary_sheets(files: Sequence[Path]) -> list[Sheet]:
         else:
             record = read_record(path)
             groups.setdefault(f"task {record.spec.task}", {})[name] = record
-    found = figure_frame(
+    figures = figure_frame(
         {run: record.figures for group in groups.values() for run, record in group.items()}, every_variant
     )
     return [
         *map(runs_sheet, groups.values()),
-        *([figure_sheet(found, "Figures of attacks")] if len(found) else []),
+        *([figure_sheet(figures, "Figures of attacks")] if len(figures) else []),
         *([quality_sheet(verifications), audit_sheet(verifications)] if verifications else []),
     ]
 
@@ -63,7 +75,10 @@ def summary_sheets(files: Sequence[Path]) -> list[Sheet]:
 def main(
     files: Annotated[list[Path], typer.Argument(help="record, comparison or verification files")],
     as_matrix: Annotated[
-        bool, typer.Option("--matrix", help="comparisons only: adversaries by case; several files are seeds of one")
+        bool,
+        typer.Option(
+            "--matrix", help="comparisons only: adversaries by case; several files count as seeds of one comparison"
+        ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the tables as JSON")] = False,
 ) -> None:

@@ -1,4 +1,4 @@
-"""Every table of runs and figures, made from `frames` and written by `sheets`.
+r"""All tables of runs and figures, built from `frames` and written by `sheets`.
 
 print_sheets(console, run_sheets(record))
 print("\\n".join(markdown_lines(figure_sheet(figures(records, each_victim), "Attacks"))))
@@ -32,14 +32,19 @@ RUNS_TITLE = "Utility, cost and convergence"
 
 
 def run_sheets(record: Record) -> list[Sheet]:
-    """Return what attacks found, utility and cost of one run."""
+    """Return the results of attacks, the utility and the cost of one run."""
     return [*attack_sheets(record.figures), utility_sheet(record), cost_sheet(record)]
 
 
 def attack_sheets(listed: Sequence[Figure]) -> list[Sheet]:
-    """Return a table for each attack: the headline figures of each victim, and every variant over all victims."""
+    """Return a table for each attack: the headline figures of each victim, and every variant over all victims.
+
+    Args:
+        listed: figures of one run. Of many victims, those that lose most are shown.
+    """
     frame = figure_frame({"": listed}, each_victim)
-    frame = frame.assign(place=frame["place"].str.replace(", leak", ""))  # or it would not fit in 80 columns
+    # Shortened to fit in 80 columns; the heading says which number is the leak.
+    frame = frame.assign(place=frame["place"].str.replace(", leak", ""))
     heads = {"victim": "victim", "place": "threat, leak"} | FIGURE
     sheets = []
     for attack, rows in frame.groupby("attack", sort=False):
@@ -53,7 +58,11 @@ def attack_sheets(listed: Sequence[Figure]) -> list[Sheet]:
 
 
 def optional(rows: pd.DataFrame) -> dict[str, str]:
-    """Return the columns that only some attacks fill."""
+    """Return headings of the columns that only some attacks fill.
+
+    Args:
+        rows: rows of `figure_frame`.
+    """
     heads = {"by": "strongest", "baselines": "baselines", "sources": "right claims by source"}
     return {name: head for name, head in heads.items() if len(rows[name].dropna())}
 
@@ -62,7 +71,8 @@ def comparison_sheets(records: Mapping[str, Record], unlearned: Mapping[str, lis
     """Return a table for each attack: every variant over all victims, in each run.
 
     Args:
-        unlearned: by run the figures of the round after clients unlearned; empty where none did.
+        records: runs by the name of the case.
+        unlearned: figures of the unlearning round by case; empty lists without unlearning.
     """
     stages = {"training": {name: record.figures for name, record in records.items()}, "unlearning": unlearned}
     frame = pd.concat(
@@ -71,6 +81,7 @@ def comparison_sheets(records: Mapping[str, Record], unlearned: Mapping[str, lis
             for stage, listed in stages.items()
             if any(listed.values())
         ]
+        # `pd.concat` needs at least one frame.
         or [figure_frame({})],
         ignore_index=True,
     )
@@ -85,16 +96,23 @@ def comparison_sheets(records: Mapping[str, Record], unlearned: Mapping[str, lis
 
 
 def figure_sheet(frame: pd.DataFrame, title: str, notes: Iterable[str] = ()) -> Sheet:
-    """Return one table of `figure_frame` with a row for each figure and the reason where there is none."""
+    """Return one table with a row for each figure, and the reason if a figure is missing.
+
+    Args:
+        frame: rows of `figure_frame`.
+        title: printed above.
+        notes: lines printed below.
+    """
     heads = {"run": "run", "attack": "attack", "place": "threat model", "victim": "victim"} | FIGURE
     reason = {"reason": "not attacked"} if len(frame["reason"].dropna()) else {}
     return Sheet.of(title, frame, heads | {"status": "status"} | optional(frame) | reason, notes=notes)
 
 
 def utility_sheet(record: Record) -> Sheet:
-    """Return the utility of each client, of items that also stand in training, and of all clients."""
+    """Return the utility of each client, of leaked and other test items, of the shared model, and of all clients."""
     task, total = task_of(record.spec), record.utility
     rows = dict(record.utility_by_client)
+    # Leaked test items also occur in some client's training data.
     if record.utility_by_leak["leaked"][task.metric].n:
         rows |= {task.leaked[part]: figures for part, figures in record.utility_by_leak.items()}
     if record.utility_shared:
@@ -108,14 +126,18 @@ def utility_sheet(record: Record) -> Sheet:
 
 
 def runs_sheet(records: Mapping[str, Record]) -> Sheet:
-    """Return a row for each run of one task: settings that differ, utility, bytes, seconds and convergence."""
+    """Return a row for each run: settings that differ, utility, bytes, seconds and convergence.
+
+    Args:
+        records: runs of one task by name.
+    """
     frame, groups, note = _runs(records)
     heads = {name: head for group in groups for name, head in group.items()}
     return Sheet.of(RUNS_TITLE, frame, {"run": "run"} | heads, notes=[note])
 
 
 def runs_sheets(records: Mapping[str, Record]) -> list[Sheet]:
-    """Return `runs_sheet` in parts of at most 80 columns, for names of cases of up to 40."""
+    """Return `runs_sheet` in parts that fit in 80 columns if names of cases have at most 40 characters."""
     frame, groups, note = _runs(records)
     sheets = [Sheet.of(RUNS_TITLE, frame, {"run": "run"} | group) for group in groups]
     return [*sheets[:-1], replace(sheets[-1], notes=(note,))]
@@ -143,6 +165,7 @@ def _runs(records: Mapping[str, Record]) -> tuple[pd.DataFrame, list[dict[str, s
 
 def cost_sheet(record: Record) -> Sheet:
     """Return rounds, bytes and seconds of one run."""
+    # Entry 0 is entity alignment, before the first round.
     trained, first = record.rounds[1:], record.rounds[0]
     cells = {
         Column("rounds"): len(trained),
@@ -161,6 +184,7 @@ def seeds_sheet(several: SeedsRecord) -> Sheet:
     """Return figures over several seeds, with the smallest and the largest value."""
     rows = []
     for name, figure in several.figures.items():
+        # Bytes are counted, so they have no interval.
         exact, ends = figure.over.method == "exact", (min(figure.values), max(figure.values))
         cells = (f"{value:,.0f}" for value in (figure.over.value, *ends)) if exact else (figure.over, *ends)
         rows.append((name.replace("/", "\n  ", 1), *cells))

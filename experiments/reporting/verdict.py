@@ -1,11 +1,11 @@
-"""The verdict on attacked runs: an answer to each question. Terminal, comparisons, HTML pages and lists of runs print this one.
+"""Verdict on attacked runs: an answer to each question. Terminal, comparisons, HTML pages and lists of runs print it.
 
     verdict = verdict_of(record.figures)
     verdict.label, verdict.brief                    # "LEAKS", "LEAKS: triples; EXPOSED: entities, uploads"
     print_sheets(console, [verdict_sheet(verdict, "Verdict")])
 
-The rule is `fkgsec.attacks.figure.Figure.answer`. The figures of a verdict are judged together: each interval is at the level
-that the number of figures calls for (Bonferroni).
+The rule is `fkgsec.attacks.figure.Figure.answer`. The figures of a verdict are judged together: the level of each interval
+follows from the number of figures (Bonferroni).
 """
 
 from __future__ import annotations
@@ -44,29 +44,30 @@ from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
 
 NOT_ATTACKED = "NOT ATTACKED"
-KNOWN = "KNOWN"
+ALREADY_KNOWN = "KNOWN"
 PROTOCOL = "the protocol"
 RULE = (
-    "LEAKS: the excess over the baseline is above 0, corrected for the number of figures. EXPOSED: the protocol "
-    "sends as much, no attack is needed. NO EVIDENCE: an effect of the stated size would have shown. Baseline: the same "
+    "LEAKS: the excess over the baseline is above 0, corrected for the number of figures. EXPOSED: the protocol itself "
+    "sends it, no attack is needed. NO EVIDENCE: an effect of the stated size would have shown. Baseline: the same "
     "adversary without the messages of the rounds."
 )
 SAYS_NOT = (
-    "Intervals are of this training; other seeds differ more. The verdict covers only the adversaries that were run. A question "
-    "answered by NO EVIDENCE may still leak to another adversary."
+    "Intervals cover this training; other seeds differ more. The verdict covers only the adversaries that were run. A question "
+    "answered by NO EVIDENCE may leak to another adversary."
 )
 SURE_ONE = "[low, high]: 95 % interval of one figure in this training; other seeds differ more."
 SURE = "[low, high]: 95 % interval of one figure in this training; --seeds 3 covers several."
 SURE_TABLES = "[low, high]: 95 % interval of one figure on these tables; other trainings differ."
 SURE_OVER = "[low, high]: 95 % interval over items and trainings, with the worst baseline."
 PAIRED = (
-    "Excess: measured less the baseline, the same adversary without the messages of the rounds. The baseline has what alignment "
-    "reveals, so that it changes with psu. Differences are of what is measured, on the same items, corrected for their number."
+    "Excess: measured minus the baseline, the same adversary without the messages of the rounds. The baseline knows what "
+    "alignment reveals, so it changes with psu. "
+    "Differences compare the measured values on the same items, corrected for their number."
 )
-MOST_LETTERS = 28  # of a reason in a table; longer ones stand below it
+MOST_LETTERS = 28  # of a reason in a table; longer reasons are printed below it
 DIFFERENCES = {
     "≥": "(≥ x): a difference of x would show.",
-    "*": "*: compared as independent runs, since the items differ or their outcomes were not kept.",
+    "*": "*: compared as independent runs, because the items differ or their outcomes were not stored.",
 }
 
 
@@ -74,7 +75,10 @@ class Answer(NamedTuple):
     """Answer to a question, by the figure that is worst for the victims.
 
     Attributes:
-        question: a name in `QUESTIONS`. label: one of `LABELS`. figure: the figure. compared: number of figures judged together.
+        question: a name in `QUESTIONS`.
+        label: one of `LABELS`.
+        figure: the figure.
+        compared: number of figures judged together.
     """
 
     question: str
@@ -84,14 +88,14 @@ class Answer(NamedTuple):
 
     @property
     def word(self) -> str:
-        """The label as tables print it: KNOWN where the baseline already has all that there is to find."""
-        if self.label == NOT_APPLICABLE and self.figure.given and self.figure.estimate.value:
-            return KNOWN
+        """The label as tables print it; KNOWN if the baseline already finds everything."""
+        if self.label == NOT_APPLICABLE and self.figure.baseline_at_bound and self.figure.estimate.value:
+            return ALREADY_KNOWN
         return LEAK_WORDS.get(self.question, self.label) if self.label == LEAKS else self.label
 
     @property
     def about(self) -> str:
-        """State what was measured, by whom, and what the answer depends on."""
+        """Description of the measure and its threat model, with the limits of the answer."""
         figure = self.figure
         if figure.reason is not None:
             return f"{figure.attack}, {attack_name(figure.threat_model, figure.leak)}: {figure.reason}"
@@ -103,8 +107,8 @@ class Answer(NamedTuple):
         if self.label == INCONCLUSIVE:
             return f"{measured}; {_what_decides(figure, self.compared)}"
         if self.label == NOT_APPLICABLE:
-            known = "known without the messages of the rounds" if figure.estimate.value else "there is nothing to find"
-            return f"{measured}; {known}"
+            reason = "known without the messages of the rounds" if figure.estimate.value else "there is nothing to find"
+            return f"{measured}; {reason}"
         return measured
 
 
@@ -112,8 +116,8 @@ class Verdict(NamedTuple):
     """Verdict on a run, several trainings or audited tables.
 
     Attributes:
-        answers: one for each question that an attack was run on, in the order of `QUESTIONS`.
-        ranked: the figures that it rests on with their labels, the worst first.
+        answers: one answer per attacked question, in the order of `QUESTIONS`.
+        ranked: the judged figures with their labels, the worst first.
     """
 
     answers: tuple[Answer, ...]
@@ -126,7 +130,7 @@ class Verdict(NamedTuple):
 
     @property
     def brief(self) -> str:
-        """Write the questions that leak or are exposed, `LEAKS: triples; EXPOSED: entities`; without any, the label."""
+        """The questions that leak or are exposed, as `LEAKS: triples; EXPOSED: entities`; if there are none, the label."""
         words = (LEAKS, *LEAK_WORDS.values(), EXPOSED)
         parts = ((word, [answer.question for answer in self.answers if answer.word == word]) for word in words)
         return "; ".join(f"{word}: {', '.join(names)}" for word, names in parts if names) or self.label
@@ -138,16 +142,24 @@ class Verdict(NamedTuple):
 
 
 def verdict_of(listed: Sequence[Figure]) -> Verdict:
-    """Judge the leading figures of what was attacked, together."""
+    """Judge the leading figures of all attacks together.
+
+    Args:
+        listed: figures of one run.
+    """
     return judge(leading_figures(listed))
 
 
 def judge(figures: Sequence[Figure]) -> Verdict:
-    """Answer each question by the figure with the worst label, of these the one with the largest excess.
+    """Answer each question by the figure with the worst label, and among these by the largest excess.
 
     LEAKS and EXPOSED are equally bad, so that a small leak does not hide a large exposure.
+
+    Args:
+        figures: figures to judge together.
     """
-    compared = max(1, sum(figure.reason is None and not figure.given for figure in figures))
+    # Figures that cannot exceed their baseline are no hypotheses, so they need no correction.
+    compared = max(1, sum(figure.reason is None and not figure.baseline_at_bound for figure in figures))
     answered = [(figure.answer(compared), figure) for figure in figures]
     labelled = [(label, _as_exposed(figure) if label == EXPOSED else figure) for label, figure in answered]
     ranked = tuple(sorted(labelled, key=_severity))
@@ -172,7 +184,7 @@ def _as_exposed(figure: Figure) -> Figure:
 
 
 def _severity(labelled: tuple[str, Figure]) -> tuple[int, float, int]:
-    """Sort by label, then by excess; of equal ones the adversary that has least comes first."""
+    """Sort by label, then by excess; of equal figures the one of the weakest adversary comes first."""
     label, figure = labelled
     threats = list(THREAT_MODELS)
     place = threats.index(figure.threat_model) if figure.threat_model in threats else len(threats)
@@ -180,7 +192,11 @@ def _severity(labelled: tuple[str, Figure]) -> tuple[int, float, int]:
 
 
 def question_of(figure: Figure) -> str:
-    """Return the question that a figure's metric answers."""
+    """Return the question that a figure's metric answers.
+
+    Args:
+        figure: a figure, also of an attack that is not installed.
+    """
     questions = ATTACKS[figure.attack].questions if figure.attack in ATTACKS else {}
     return questions.get(figure.metric, OTHER)
 
@@ -188,7 +204,8 @@ def question_of(figure: Figure) -> str:
 def verdict_over(records: Sequence[Record]) -> Verdict:
     """Judge several trainings together: intervals cover items and trainings, and the worst baseline counts.
 
-    A figure that some training does not have counts as not attacked.
+    Args:
+        records: trainings with different seeds. A figure missing in one of them counts as not attacked.
     """
     by_training = [leading_by_place(record.figures) for record in records]
     places = dict.fromkeys(place for figures in by_training for place in figures)
@@ -202,6 +219,7 @@ def _over(cells: Sequence[Figure | None]) -> Figure:
         return unmeasured[0]
     if len(figures) < len(cells):
         return msgspec.structs.replace(figures[0], reason="not measured in every training")
+    # Conservative: no training's baseline, bound or exposure may make a leak look larger.
     worst = min if figures[0].less_is_worse else max
     bases = [figure.baseline for figure in figures if figure.baseline is not None]
     bounds = [figure.attainable for figure in figures if figure.attainable is not None]
@@ -218,7 +236,13 @@ def _over(cells: Sequence[Figure | None]) -> Figure:
 
 
 def verdict_sheet(verdict: Verdict, title: str, sure: str = SURE) -> Sheet:
-    """Return the verdict as a table with a row for each question; notes name the adversaries and how to read it."""
+    """Return the verdict as a table with a row for each question; notes name the adversaries and how to read it.
+
+    Args:
+        verdict: answers to print.
+        title: printed above.
+        sure: line about what the intervals cover.
+    """
     columns = (
         Column("question"), Column("answer"), Column("measured", "figure"), Column("baseline", "value"),
         Column("at most", "value"),
@@ -234,7 +258,7 @@ def verdict_sheet(verdict: Verdict, title: str, sure: str = SURE) -> Sheet:
 
 
 def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
-    """Name the adversary of each answer, and say how to read the table."""
+    """Name the adversary of each answer, and explain how to read the table."""
     if not verdict.answers:
         yield "NOT ATTACKED. Use fkgsec attack --run RUN."
         return
@@ -243,7 +267,8 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
     answered = [answer for answer in verdict.answers if answer.figure.reason is None]
     yield from dict.fromkeys(_adversary_line(answer.figure) for answer in answered)
     if leaks := {leak for answer in answered if (leak := answer.figure.leak) is not None}:
-        yield f"leak {' or '.join(f'{leak:g}' for leak in sorted(leaks))}: share of its entities that the client tells the server"
+        shares = " or ".join(f"{leak:g}" for leak in sorted(leaks))
+        yield f"leak {shares}: share of its entities that the client reveals to the server"
     labels = {answer.label for answer in verdict.answers}
     words = dict.fromkeys(answer.word for answer in verdict.answers if answer.label == LEAKS)
     compared = verdict.answers[0].compared
@@ -256,25 +281,25 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
     if legend := [f"{shown[label]}: {text}." for label, text in meanings if label in labels]:
         yield " ".join(legend)
     if answered:
-        altered = " (of altered training: the run without the attack)" * (
-            INTEGRITY in {one.question for one in answered}
+        altered = " (for altered training: the run without the attack)" * (
+            INTEGRITY in {answer.question for answer in answered}
         )
         yield f"Baseline: the same adversary without the messages of the rounds{altered}."
         yield sure
 
 
 def _larger(answer: Answer, verdict: Verdict) -> str:
-    """Name an adversary that reaches more by the same measure, though the messages add less to what it has."""
+    """Name an adversary with a higher value of the same measure but a smaller excess."""
     shown = answer.figure
     others = [figure for _, figure in verdict.measured if figure.key == shown.key and not figure.less_is_worse]
     most = max(others, key=lambda figure: figure.estimate.value, default=shown)
     if shown.reason is not None or most.baseline is None or short(most.estimate) <= short(shown.estimate):
         return ""
-    return f"; {most.threat_model} reaches {short(most.estimate)}, {short(most.baseline)} of it without the messages"
+    return f"; {most.threat_model} reaches {short(most.estimate)}, of which {short(most.baseline)} without the messages"
 
 
 def _adversary_line(figure: Figure) -> str:
-    """State what the adversary has, without the source of its threat model."""
+    """Describe the adversary's observations, without the source of its threat model."""
     if figure.threat_model not in THREAT_MODELS:
         return f"{figure.threat_model}: a threat model that is not installed"
     model = THREAT_MODELS[figure.threat_model]
@@ -283,16 +308,21 @@ def _adversary_line(figure: Figure) -> str:
 
 
 def _what_decides(figure: Figure, compared: int) -> str:
-    """State how many times the items would let an effect of the smallest size of interest show, or that it takes seeds."""
+    """State how many times more items would show the smallest effect of interest, or that more trainings are needed."""
     if figure.estimate.method.endswith(" seeds"):
         return "more trainings would decide (--seeds)"
     effect, smallest = figure.visible_effect(compared), SMALLEST_SHARE * figure.room
+    # The visible effect shrinks with the square root of the number of items.
     times = math.ceil((effect / smallest) ** 2) if smallest else 0
     return f"{max(times, 2)} times the {figure.estimate.n:,} items would decide"
 
 
 def adversary(figure: Figure) -> str:
-    """Write `reconstruction.trr by identifiers, leak 0.5 (combined)`, and the worst victim where no figure is over all."""
+    """Write `reconstruction.trr by identifiers, leak 0.5 (combined)`, with the worst victim if no figure covers all.
+
+    Args:
+        figure: a figure of an attack.
+    """
     way = f" ({figure.by})" if figure.by not in (None, "attack") else ""
     place = attack_name(figure.threat_model, figure.leak)
     return f"{figure.attack}.{figure.label} by {place}{way}{_whose(figure)}"
@@ -303,28 +333,34 @@ def _whose(figure: Figure) -> str:
 
 
 def figure_text(figure: Figure) -> str:
-    """Write `.906 [.872, .941], baseline .380, at most 1.000`."""
+    """Write `.906 [.872, .941], baseline .380, at most 1.000`.
+
+    Args:
+        figure: a measured figure.
+    """
     ends = (("baseline", figure.baseline), ("at most", figure.attainable))
     return interval(figure.estimate) + "".join(f", {head} {short(end)}" for head, end in ends if end is not None)
 
 
 def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
-    """Return a table for each question: the same figure in each case, and how it differs from the first case.
+    """Return a table for each question: the same figure in each case, and its difference from the first case.
 
-    The adversary, the metric and the victim are the same in each case, see `followed`. Differences are corrected for their number
-    (Bonferroni).
+    Args:
+        records: cases by name; the first one with the figure is the reference. Adversary, metric and victim are the
+            same in each case, see `followed`. Differences are corrected for their number (Bonferroni).
     """
     by_question = followed(records)
     compared = max(1, len(by_question) * (len(records) - 1))
     sheets = []
-    for question, asked in by_question.items():
+    for question, reference_figure in by_question.items():
         rows, base, differences = [], None, []
         reasons: list[str] = []
         for case, record in records.items():
-            figure = same_figure(record, asked)
+            figure = same_figure(record, reference_figure)
             if figure is None or figure.reason is not None:
                 alone = trains_alone(record)
                 reason = "exchanges nothing" if alone else (figure and figure.reason) or "not attacked"
+                # The cell gets a number, and a note below states the reason.
                 if len(reason) > MOST_LETTERS:
                     reasons = list(dict.fromkeys([*reasons, reason]))
                     reason = f"n/a {reasons.index(reason) + 1}"
@@ -336,8 +372,9 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
                 differences.append(apart)
             base = base or (figure, record)
             rows.append((case, figure.estimate, figure.advantage, apart and str(apart)))
-        whose = "" if asked.victim == ALL else f", {asked.victim}"
-        place = f"{asked.key} by {attack_name(asked.threat_model, asked.leak)}{whose}"
+        whose = "" if reference_figure.victim == ALL else f", {reference_figure.victim}"
+        threat = attack_name(reference_figure.threat_model, reference_figure.leak)
+        place = f"{reference_figure.key} by {threat}{whose}"
         notes = [text for sign, text in DIFFERENCES.items() if any(sign in str(apart) for apart in differences)]
         notes += [f"n/a {number}: {reason}" for number, reason in enumerate(reasons, start=1)]
         reference = next((row[0] for row in rows if row[1] is not None), "")
@@ -349,9 +386,15 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
 
 
 def followed(records: Mapping[str, Record]) -> dict[str, Figure]:
-    """Return by question the figure that a comparison follows: of those that most cases have, the largest excess over all cases.
+    """Return for each question the figure that a comparison follows.
 
-    A defense may leave one adversary as strong as before and stop another one. So no case alone chooses the adversary.
+    A defense may stop one adversary and leave another as strong as before, so no single case selects the adversary.
+
+    Args:
+        records: cases by name.
+
+    Returns:
+        By question, the figure that most cases measured, and among these the one with the largest sum of excesses.
     """
     best: dict[str, tuple[tuple[int, float], Figure]] = {}
     for record in records.values():
@@ -365,27 +408,36 @@ def followed(records: Mapping[str, Record]) -> dict[str, Figure]:
     return {question: best[question][1] for question in QUESTIONS if question in best}
 
 
-def same_figure(record: Record, asked: Figure) -> Figure | None:
-    """Return the figure of a record at the place of another record's: of its victim, else the one that leads there."""
-    same = [figure for figure in headline(record.figures) if figure.question[:4] == asked.question[:4]]
-    of_victim = next((figure for figure in same if figure.victim == asked.victim), None)
+def same_figure(record: Record, reference: Figure) -> Figure | None:
+    """Return the figure of a record that matches another record's figure.
+
+    Args:
+        record: the record to search.
+        reference: figure of another record.
+
+    Returns:
+        The figure of the same victim, else the leading one under the same threat model; None if there is none.
+    """
+    same = [figure for figure in headline(record.figures) if figure.question[:4] == reference.question[:4]]
+    of_victim = next((figure for figure in same if figure.victim == reference.victim), None)
     return of_victim if of_victim is not None and not same[0].reason else next(iter(over_victims(same)), None)
 
 
 def _ends(*records: Record) -> dict[str, bytes]:
-    """Return the ends of the items by the items' digest; nothing for runs on other data or with another seed."""
+    """Return the ends of the items by the items' digest; nothing for runs with different data or seeds."""
+    # Only the same data and the same seed give the same items.
     if len({(record.data.hash, record.seed) for record in records}) > 1:
         return {}
-    kept = [figure.outcomes for record in records for figure in record.figures if figure.outcomes]
-    return {outcomes.items: outcomes.ends for outcomes in kept if outcomes.ends}
+    outcomes_list = [figure.outcomes for record in records for figure in record.figures if figure.outcomes]
+    return {outcomes.items: outcomes.ends for outcomes in outcomes_list if outcomes.ends}
 
 
 class Difference(NamedTuple):
-    """Figure of a configuration less that of another one, with its interval.
+    """Difference between a figure in two configurations, with its interval.
 
     Attributes:
-        visible: the smallest difference that would be shown with a probability of 0.9 at least; 0 where all outcomes are equal.
-        paired: True if the outcomes of the same items were compared, False if the two runs count as independent.
+        visible: smallest difference that would be shown with a probability of at least 0.9; 0 if all outcomes are equal.
+        paired: True if outcomes of the same items were compared, False if the runs count as independent.
     """
 
     value: float
@@ -411,13 +463,15 @@ class Difference(NamedTuple):
 def difference(
     figure: Figure, base: Figure, compared: int = 1, *, ends: Mapping[str, bytes] = MappingProxyType({})
 ) -> Difference:
-    """Compare a figure with that of another configuration, item by item where both have outcomes of the same items.
+    """Compare a figure with that of another configuration, item by item if both have outcomes of the same items.
 
-    Both figures are by the strongest variant of their run, so that the choice favors neither. Where the leaked entities are
-    drawn several times, draws are paired, too. Without the same items, errors are added as independent ones: the interval is then
-    too wide rather than too narrow.
+    Both figures use the strongest variant of their run, so that the choice favors neither. If leaked entities are drawn
+    several times, draws are paired, too. Without the same items, errors are added as if independent: the interval is
+    then too wide rather than too narrow.
 
     Args:
+        figure: the figure to compare.
+        base: the same figure of the reference configuration.
         compared: number of differences judged together; the level is 1 - 0.05 / compared (Bonferroni).
         ends: by the items' digest, see `fkgsec.attacks.outcomes.Outcomes.ends`.
 
@@ -434,6 +488,7 @@ def difference(
         linear = both**2 * variance.per_difference / 2
         visible = linear + math.sqrt(linear**2 + both**2 * variance.total) if variance.total else 0.0
         return Difference(value, value - half, value + half, visible, paired=True)
+    # Independent errors: half-widths add in quadrature, each side with the ends that face each other.
     now, then = (at_level(side.estimate, compared, least=-math.inf, most=math.inf) for side in (figure, base))
     low = math.hypot(now.value - now.low, then.high - then.value)
     high = math.hypot(now.high - now.value, then.value - then.low)

@@ -1,4 +1,4 @@
-"""Sentences that are printed below tables: what a defense protects, what figures mean, and why some were not measured."""
+"""Sentences printed below tables: protection by a defense, meaning of figures, and reasons for missing figures."""
 
 from __future__ import annotations
 
@@ -26,20 +26,21 @@ def reading_aid(record: Record) -> list[str]:
 
 
 def protection_lines(record: Record) -> list[str]:
-    """State what the defense protects, and what it cost the training."""
+    """State what the defense protects, and its cost for the training."""
     return [*(f"{line}." for line in record.protection), *training_lines(record)]
 
 
 def guarantee_lines(record: Record) -> list[str]:
-    """State the guarantee of differential privacy, and what a defense or codec lost of the training."""
+    """State the guarantee of differential privacy, and losses of the training by a defense or codec."""
     return [*(f"{line}." for line in record.protection if line.startswith("dp, ")), *training_lines(record)]
 
 
 def training_lines(record: Record) -> list[str]:
-    """State which rounds, rows or values of the training a defense or a codec lost."""
+    """State which rounds, rows or values of the training were lost to a defense or a codec."""
     trained, lines = record.rounds[1:], []
     void = sum(entry.num_survivors == 0 for entry in trained)
     if record.protection and void:
+        # Below the threshold of survivors, the server cannot unmask the sum.
         lines.append(f"{void} of {len(trained)} rounds opened nothing: too many clients dropped out.")
     if unchanged := sum(entry.num_kept_rows for entry in trained):
         lines.append(
@@ -53,7 +54,12 @@ def training_lines(record: Record) -> list[str]:
 def lines_by_case(
     records: Mapping[str, Record], lines_of: Callable[[Record], list[str]] = protection_lines
 ) -> list[str]:
-    """State each sentence of `lines_of` once, with the name of the case where it holds for one case only."""
+    """State each sentence once, preceded by the name of the case if it holds for only one.
+
+    Args:
+        records: runs by the name of the case.
+        lines_of: returns the sentences of a run.
+    """
     owners: dict[str, list[str]] = {}
     for case, record in records.items():
         for line in lines_of(record):
@@ -62,7 +68,11 @@ def lines_by_case(
 
 
 def figure_aid(listed: Sequence[Figure]) -> list[str]:
-    """State what figures mean, and why some were not measured; nothing without an attack."""
+    """State the meaning of figures, and why some were not measured; nothing without an attack.
+
+    Args:
+        listed: figures of one run or of several.
+    """
     if not listed:
         return []
     shown = dict.fromkeys((figure.attack, figure.metric) for figure in headline(listed) if not figure.reason)
@@ -71,11 +81,16 @@ def figure_aid(listed: Sequence[Figure]) -> list[str]:
 
 
 def figure_reasons(listed: Sequence[Figure]) -> list[str]:
-    """State why victims were not attacked, or which metrics of an attack were not measured."""
+    """State why victims were not attacked, or which metrics of an attack were not measured.
+
+    Args:
+        listed: figures of one run or of several.
+    """
     attacked = {(figure.attack, figure.threat_model, figure.victim) for figure in listed if not figure.reason}
     unmeasured: dict[tuple[str, str, str], list[str]] = {}
     for figure in listed:
         if figure.reason:
+            # If other metrics of the attack were measured, name the metric, otherwise the attack.
             whole = (figure.attack, figure.threat_model, figure.victim) not in attacked
             name = figure.attack if whole else figure.key
             unmeasured.setdefault((name, figure.threat_model, figure.reason), []).append(figure.victim)
@@ -86,7 +101,7 @@ def figure_reasons(listed: Sequence[Figure]) -> list[str]:
 
 
 def _remarks(listed: Sequence[Figure]) -> Iterator[str]:
-    """State each remark once, after the victims and threat models it is about."""
+    """State each remark once, preceded by its victims and threat models."""
     places: dict[str, dict[str, list[str]]] = {}
     for figure in listed:
         for remark in filter(None, (figure.remark or "").split("; ")):
@@ -101,18 +116,22 @@ def _remarks(listed: Sequence[Figure]) -> Iterator[str]:
 
 
 def temperature_remark(records: Mapping[str, Record]) -> str | None:
-    """State the temperatures of negatives where runs differ in them; None where they do not."""
+    """State the temperatures of negative sampling if runs differ in them; None otherwise.
+
+    Args:
+        records: runs by name.
+    """
     if not mixed_temperatures(records.values()):
         return None
     names: dict[float, list[str]] = {}
     for name, record in records.items():
         names.setdefault(task_of(record.spec).columns(record.spec)["temperature"], []).append(name)
     parts = "; ".join(f"{temperature:g} in {', '.join(which)}" for temperature, which in sorted(names.items()))
-    return f"The temperature of negatives differs: {parts} (0 weights all alike)."
+    return f"The temperature of negatives differs: {parts} (0 weights all negatives equally)."
 
 
 def attack_lines() -> list[str]:
-    """Describe the registered attacks: what each needs, its threat models and its metrics."""
+    """Describe the registered attacks: needs, threat models, settings and metrics."""
     lines = []
     for name, attack in ATTACKS.items():
         about = f"{attack.about} ({task_named(attack.task).about})"

@@ -1,4 +1,4 @@
-"""Whether joining a federation pays: each client's utility with it against training alone, test item by test item.
+"""Gain from joining a federation: each client's utility compared with training alone, paired by test item.
 
 gains(record, alone)["all"]                      # Estimate: gain in test MRR, or accuracy, with its interval
 worth_lines([(record, alone)])                   # the answer to "Worth joining?", for the end of a verdict
@@ -23,34 +23,40 @@ from fkgsec.federation.recipes import RECIPES
 
 
 def trains_alone(run: Record | RunSpec) -> bool:
-    """True if the clients of a run exchange nothing."""
+    """Return True if the clients of a run exchange nothing and each trains on its own data."""
     recipe = RECIPES[(run.spec if isinstance(run, Record) else run).algorithm]
     return not recipe.shared and not recipe.pooled
 
 
 def gains(record: Record, alone: Record, compared: int = 1) -> dict[str, Estimate]:
-    """Return the gain of each client, and of all, in the task's metric; empty where records have no outcomes by item.
+    """Return the gain of each client, and of all, in the task's metric.
 
     Intervals cover test items, paired, but not other trainings.
 
     Args:
-        record, alone: runs on the same data; the second one of clients that exchange nothing.
-        compared: number of gains that are looked at together (Bonferroni).
+        record: a run in which clients exchange.
+        alone: a run of the same clients on the same data without exchange.
+        compared: number of gains judged together (Bonferroni).
+
+    Returns:
+        Gains by client; empty if a record has no outcomes by item, or the data differ.
     """
     task = task_of(record.spec)
     if record.items is None or alone.items is None or record.data.hash != alone.data.hash:
         return {}
     outcomes = [scores_of(run.items, task.metric) for run in (record, alone) if run.items is not None]
+    # Accuracy is the mean of the clients' means; MRR is the mean over all items.
     average: Average = "clients" if task.metric == "accuracy" else "items"
     whole = record.utility[task.metric].value - alone.utility[task.metric].value
     variance = paired_variance([(record.items, alone.items)], task.metric, average=average)
     z, differences = critical_value(compared), outcomes[0] - outcomes[1]
-    made = {}
+    gains_by_client = {}
     for client, rows in zip(record.data.clients, record.items.client_slices(), strict=True):
-        own = differences[rows]
-        if len(own) > 1:
-            made[client] = _interval(own.mean(), own.var(ddof=1) / len(own), z, len(own))
-    return made | {ALL: _interval(whole, variance, z, len(differences))}
+        paired = differences[rows]
+        # One item gives no variance.
+        if len(paired) > 1:
+            gains_by_client[client] = _interval(paired.mean(), paired.var(ddof=1) / len(paired), z, len(paired))
+    return gains_by_client | {ALL: _interval(whole, variance, z, len(differences))}
 
 
 def _interval(value: float, variance: float, z: float, n: int) -> Estimate:
@@ -59,36 +65,45 @@ def _interval(value: float, variance: float, z: float, n: int) -> Estimate:
 
 
 def gains_over(pairs: Sequence[tuple[Record, Record]], compared: int = 1) -> dict[str, Estimate]:
-    """Return the gains over several trainings, each with the same clients alone; intervals cover items and trainings.
+    """Return the gains over several trainings; intervals cover items and trainings.
 
     Args:
-        pairs: a run and that of its clients alone, for each seed. compared: see `gains`.
+        pairs: for each seed, a run and the run of its clients alone.
+        compared: see `gains`.
     """
     by_seed = [gains(record, alone, compared) for record, alone in pairs]
     return {
         name: over_seeds([each[name] for each in by_seed], compared)
         for name in by_seed[0]
+        # A client with too few items in some seed has no gain over all seeds.
         if all(name in each for each in by_seed)
     }
 
 
 def counted(pairs: Sequence[tuple[Record, Record]]) -> tuple[int, int, int]:
-    """Return how many clients gain, how many lose, and of how many, by intervals that hold for all clients together."""
+    """Return how many clients gain, how many lose, and the number of clients.
+
+    Args:
+        pairs: see `gains_over`. Intervals hold for all clients together.
+    """
     each = gains_over(pairs, max(1, len(pairs[0][0].data.clients)))
     clients = [gain for client, gain in each.items() if client != ALL]
     return sum(gain.low > 0 for gain in clients), sum(gain.high < 0 for gain in clients), len(clients)
 
 
 def answer(gain: Estimate) -> str:
-    """Return what an interval of a gain says in words."""
+    """Describe the interval of a gain in words."""
     return "gains" if gain.low > 0 else "loses" if gain.high < 0 else "no gain shown"
 
 
 def worth_lines(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
-    """State utility, that of the same clients alone, the gain, and the clients that gain or lose.
+    """State the utility with and without joining, the gain, and how many clients gain or lose.
 
     Args:
-        pairs: a run and that of its clients alone, for each seed; without any, or without outcomes by item, there is no line.
+        pairs: see `gains_over`.
+
+    Returns:
+        No line without pairs, or without outcomes by item.
     """
     overall = gains_over(pairs).get(ALL) if pairs else None
     if overall is None:
@@ -107,11 +122,16 @@ def worth_lines(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
 
 
 def gain_sheet(pairs: Mapping[str, tuple[Record, Record]]) -> Sheet:
-    """Return the gain of each client, and of all, of each run over the same clients alone."""
+    """Return the gain of each client, and of all, over training alone.
+
+    Args:
+        pairs: by name, a run and the run of its clients alone.
+    """
     task = task_of(next(iter(pairs.values()))[0].spec)
     label = f"test {task.label(task.metric)}"
     rows = []
     for name, (record, alone) in pairs.items():
+        # Clients are judged together; the gain over all is one figure of its own.
         together = max(1, len(record.data.clients))
         for client, gain in (gains(record, alone, together) | {ALL: gains(record, alone).get(ALL)}).items():
             if gain is not None:
@@ -132,7 +152,11 @@ def gain_sheet(pairs: Mapping[str, tuple[Record, Record]]) -> Sheet:
 
 
 def worth_sheet(records: Mapping[str, Record]) -> Sheet:
-    """Return utility, gain over training alone, and bytes of each case."""
+    """Return utility, gain over training alone, and bytes of each case.
+
+    Args:
+        records: runs by the name of the case. Gains need one case that exchanges nothing.
+    """
     task = task_of(next(iter(records.values())).spec)
     label = f"test {task.label(task.metric)}"
     by_name = {name: record for name, record in records.items() if trains_alone(record)}
@@ -152,6 +176,8 @@ def worth_sheet(records: Mapping[str, Record]) -> Sheet:
         if by_name and others:
             cells += [None, None]
             if (alone := alone_among(record, by_name.values())) is not None:
+                # Correct for all clients and cases: the table invites the reader to look at all of
+                # them.
                 each = gains(record, alone, others * max(1, len(record.data.clients)))
                 clients = [gain for client, gain in each.items() if client != ALL]
                 counts = sum(gain.low > 0 for gain in clients), sum(gain.high < 0 for gain in clients)

@@ -1,11 +1,11 @@
-"""The clients of a federation alone: same data, model, seed, rounds and optimizer, but nothing is exchanged.
+"""Training of a federation's clients alone: same data, model, seed, rounds and optimizer, but no exchange.
 
-    alone = train_alone(record, graph, Path("runs/fede"), observe=unobserved)   # or read back, if it is there
-    gains(record, alone.record)["all"]                                               # what joining is worth
+    alone = train_alone(record, graph, Path("runs/fede"), observe=unobserved)   # or read back if it exists
+    gains(record, alone.record)["all"]                                               # gain from joining
 
-A run of the clients alone lies beside the runs that it belongs to. One serves all defenses, and all algorithms of the same
-optimizer schedule: FedE starts a new Adam in each round, and so must its clients alone. Otherwise clients that share nothing
-would "gain".
+A run of the clients alone lies next to the runs that it is compared with. One such run serves all
+defenses, and all algorithms of the same optimizer schedule: FedE starts a new Adam in each round, and so must its clients alone.
+Otherwise clients that share nothing would "gain".
 """
 
 from __future__ import annotations
@@ -24,14 +24,25 @@ from fkgsec.federation.task import MakeTask
 
 
 def alone_folder(spec: RunSpec, data: Any, run: Path) -> Path:
-    """Return the folder beside a run in which its clients are trained alone; `data` have a name and a hash."""
+    """Return the folder, next to a run's, for training its clients alone.
+
+    Args:
+        data: the clients' data, or anything with its name and hash.
+        run: folder of the run.
+    """
     return run.absolute().parent / default_folder(alone_spec(spec), data).name
 
 
 def find_alone(record: Record, run: Path) -> Path | None:
-    """Return the folder beside a run that has a finished run of the same clients alone; None without one."""
+    """Return the folder, next to a run's, with a finished run of the same clients alone; None if there is none.
+
+    Args:
+        record: record of the run.
+        run: folder of the run.
+    """
     if not exchanges(record.spec):
         return None
+    # Compare what training reads; the device and options of attacks may differ.
     options = alone_spec(record.spec).settled().federation_options()
     for file in sorted(run.absolute().parent.glob(f"*/{SPEC_FILE}")):
         try:
@@ -54,11 +65,16 @@ def train_alone(
     make_task: MakeTask | None = None,
     name: str = "the same clients alone",
 ) -> Finished:
-    """Train the clients of a run alone, beside it. A finished training is read back, and a killed one continues.
+    """Train the clients of a run alone, next to it. A finished training is read back, and an interrupted one continues.
 
     Args:
-        record, graph, run: record, data and folder of the run.
-        observe: gives a training its observer, by `name`. checkpoint_every_s, at_once, make_task: see `execute`.
+        record: record of the run.
+        graph: data of the run.
+        run: folder of the run.
+        observe: gives a training its observer, by `name`.
+        checkpoint_every_s: see `execute`.
+        at_once: see `execute`.
+        make_task: see `execute`.
 
     Raises:
         RunError: the folder cannot be written, or another process trains there.

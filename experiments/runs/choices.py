@@ -1,4 +1,4 @@
-"""The words that options allow, from registries and types. Papers' spellings are accepted; errors suggest the nearest word.
+"""Words that options allow, from registries and types. Papers' spellings are accepted; errors suggest the nearest word.
 
 allowed("model")                    # ("transe", "rotate", "distmult", "complex")
 spelled("algorithm", "FedE-SVD+")   # "fede-svd+"
@@ -23,6 +23,7 @@ from fkgsec.gnn.options import MODELS as CONVOLUTIONS
 from fkgsec.kge.models import ENCODERS, MODELS
 from fkgsec.text import shown
 
+# Functions, because packages may register models later than this module is imported.
 _REGISTRIES: dict[str, dict[str, Callable[[], Iterable[str]]]] = {
     "kge": {"model": lambda: (*MODELS, *ENCODERS), "threat": lambda: threat_models(KGE)},
     "graph": {"model": lambda: CONVOLUTIONS, "threat": lambda: threat_models(GRAPH)},
@@ -34,7 +35,12 @@ _ALIASES: dict[str, Mapping[str, str]] = {
 
 
 def allowed(name: str, options: type[Any]) -> tuple[str, ...]:
-    """Return the words that an option of a spec allows; empty where it is no choice of words."""
+    """Return the words that an option of a spec allows; empty if it is not a choice of words.
+
+    Args:
+        name: name of the option.
+        options: class of a spec or of options.
+    """
     if name == "algorithm":
         return tuple(algorithms_of(options.task))
     if registry := _REGISTRIES.get(getattr(options, "task", ""), {}).get(name):
@@ -48,7 +54,12 @@ def _field_words(options: type[msgspec.Struct]) -> dict[str, tuple[str, ...]]:
 
 
 def spelled(name: str, value: Any, choices: Iterable[str]) -> Any:
-    """Return an option's value, or each of a list, in fkgsec's spelling; capitals, hyphens and underscores do not matter.
+    """Return an option's value in fkgsec's spelling; case, hyphens and underscores do not matter.
+
+    Args:
+        name: name of the option, for the error.
+        value: a word, or a list of words. Values of other types are returned unchanged.
+        choices: allowed words.
 
     Raises:
         SpecError: an unknown word; the message names the option, the value, all words and the nearest.
@@ -72,6 +83,9 @@ def spelled(name: str, value: Any, choices: Iterable[str]) -> Any:
 def spelled_defense(value: str) -> str:
     """Return a defense with its kinds in fkgsec's spelling.
 
+    Args:
+        value: text of `--defense`. Values of settings are not checked here.
+
     Raises:
         SpecError: an unknown kind or setting; the message names all of them and the nearest.
 
@@ -81,6 +95,8 @@ def spelled_defense(value: str) -> str:
     kind, pieces = "", []
     for piece in value.split(","):
         head, colon, rest = piece.partition(":")
+        # A comma separates kinds as well as settings. A piece with an equals sign and no colon is a further
+        # setting.
         if head.strip() and (colon or "=" not in piece):
             kind = spelled("defense", head.strip(), KINDS)
             pieces.append(f"{kind}{colon}{rest}")
@@ -95,8 +111,11 @@ def spelled_defense(value: str) -> str:
 def spelled_case(value: str) -> str:
     """Return a case of `fkgsec compare` in fkgsec's spelling.
 
+    Args:
+        value: none, an algorithm, a defense, or algorithm/defense.
+
     Raises:
-        SpecError: an unknown algorithm or defense, or both joined other than by a slash; the message has the right form.
+        SpecError: an unknown algorithm or defense, or another separator than a slash; the message has the right form.
 
     >>> spelled_case("FedR/PSU,SecAgg"), spelled_case("FedAvg"), spelled_case("SecAgg"), spelled_case("none")
     ('fedr/psu,secagg', 'fedavg', 'secagg', 'none')
@@ -113,23 +132,24 @@ def spelled_case(value: str) -> str:
 
 
 def _alone(value: str) -> str:
-    """Spell a case that names an algorithm or defenses, not both."""
+    """Correct a case that names an algorithm or defenses, not both."""
     try:
         return spelled("algorithm", value, RECIPES)
     except SpecError as error:
         if value.partition(":")[0].partition(",")[0].strip().casefold() in KINDS:
             return spelled_defense(value)
-        raise SpecError(f"case: {value!r} is no defense either; {error}") from error
+        raise SpecError(f"case: {value!r} is not a defense either; {error}") from error
 
 
 def _joined_otherwise(value: str) -> str | None:
-    """Rewrite a case that joins its parts by wrong signs or has them in another order; None for anything else.
+    """Rewrite a case that uses other separators or the other order; None for anything else.
 
     >>> _joined_otherwise("FedAvg+secagg"), _joined_otherwise("secagg/fedr"), _joined_otherwise("psu + secagg")
     ('fedavg/secagg', 'fedr/secagg', 'psu,secagg')
     """
     algorithms = {_fold(name): name for name in RECIPES}
-    for sign in reversed(list(re.finditer(r"[^A-Za-z0-9]", value))):  # the last one first: gcfl+ has one in its name
+    # From the last separator: the name gcfl+ ends with one itself.
+    for sign in reversed(list(re.finditer(r"[^A-Za-z0-9]", value))):
         left, right = value[: sign.start()].strip(), value[sign.end() :].strip()
         for algorithm, defense in ((left, right), (right, left)):
             if _fold(algorithm) in algorithms and (kinds := _kinds_and_settings(defense)):
@@ -138,14 +158,14 @@ def _joined_otherwise(value: str) -> str | None:
 
 
 def _kinds_and_settings(value: str) -> str | None:
-    """Rewrite defenses joined by any signs, then settings, as `spelled_defense` reads them; None where one is unknown."""
+    """Rewrite defenses joined by any separators, then settings, as `spelled_defense` reads them; None if one is unknown."""
     kinds, colon, settings = value.partition(":")
     named = re.split(r"[^a-z]+", kinds.strip().casefold())
     return f"{','.join(named)}{colon}{settings}" if all(kind in KINDS for kind in named) else None
 
 
 def suggestion(name: str, allowed: Iterable[str]) -> str:
-    """End of an error about an unknown name: the nearest name, or all of them.
+    """Return the end of an error about an unknown name: the nearest name, or all of them.
 
     >>> suggestion("reconstruction.tr", ["reconstruction.trr", "epsilon"]), suggestion("x", ["min", "max"])
     ('; did you mean reconstruction.trr?', '; allowed: min, max')
@@ -160,7 +180,7 @@ def _fold(word: str) -> str:
 
 
 def _words(kind: Any) -> tuple[str, ...]:
-    """The words of the `Literal` in a type, inside optional types and tuples too."""
+    """Return the words of the `Literal` in a type, also inside optional types and tuples."""
     if get_origin(kind) is Literal:
         return tuple(word for word in get_args(kind) if isinstance(word, str))
     return next((words for part in get_args(kind) if (words := _words(part))), ())

@@ -1,4 +1,4 @@
-"""Compare a federation under several defenses: utility, leakage by threat model, bytes, seconds."""
+"""Comparison of a federation under several defenses: utility, leakage by threat model, bytes, seconds."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ UPDATE_AID = (
 
 
 class Case(msgspec.Struct, frozen=True):
-    """A configuration by the user's name for it, its record, and the figures of attacks on a later unlearning."""
+    """Configuration with the user's name for it, its record, and the figures of attacks on a later unlearning."""
 
     name: str
     record: Record
@@ -57,14 +57,23 @@ class Case(msgspec.Struct, frozen=True):
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """All cases, the first being the baseline. `unlearning`: digest of the unlearning; empty without one."""
+    """All cases, the first being the baseline.
+
+    Attributes:
+        schema: schema of the file.
+        unlearning: digest of the unlearning; empty without one.
+    """
 
     schema: str
     cases: list[Case]
     unlearning: str = ""
 
     def to_frame(self) -> pd.DataFrame:
-        """Return a row for each figure: columns `case`, `unlearned` (after clients unlearned), and those of a record's frame."""
+        """Return a row for each figure.
+
+        Returns:
+            Columns `case`, `unlearned` (True for attacks on the unlearning round), and those of a record's frame.
+        """
         frames = [
             frame.assign(case=case.name, unlearned=unlearned)
             for case in self.cases
@@ -85,7 +94,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class Unlearning(NamedTuple):
-    """A forget set of clients, and the method that removes it after a run."""
+    """Forget set of clients, and the method that removes it after a run."""
 
     forget: Forget
     options: UnlearnOptions
@@ -100,10 +109,10 @@ class Unlearning(NamedTuple):
 def _attack_unlearning(
     run: Path, spec: RunSpec, unlearning: Unlearning, exchange: MakeTransport, observer: Observer
 ) -> list[Figure]:
-    """Unlearn on a finished run and attack that round, as `spec` says; nothing is written.
+    """Unlearn on a finished run and attack that round as `spec` says; nothing is written.
 
-    Reconstruction is left out: a round of unlearning reveals how rows changed. So are attacks that train: they would attack the
-    run before it once more.
+    Reconstruction is left out: a round of unlearning reveals how rows changed. Attacks that train federations are left
+    out, too: they would attack the run before it once more.
     """
     _, result = load_run(run, exchange=exchange)
     method = unlearning.options.method
@@ -116,18 +125,27 @@ def _attack_unlearning(
 
 
 def read_comparison(path: Path) -> Comparison | None:
-    """Read the comparison in a file; None when the file is something else. Raises `RunError` when it cannot be read."""
+    """Read a comparison; None if the file contains something else.
+
+    Raises:
+        RunError: the file cannot be read.
+    """
     return read_if_of(path, SCHEMA, Comparison)
 
 
 def case_spec(spec: RunSpec, name: str) -> RunSpec:
-    """Return the spec of a case: "none", an algorithm, a defense, or algorithm/defense. Raises `SpecError` for other names.
+    """Return the spec of a case. The case `single` is the clients of `spec` alone, with its optimizer schedule.
 
-    The case `single` (of graphs `local-gc`) is the clients of `spec` alone, with the optimizer schedule of its algorithm.
+    Args:
+        spec: options of all cases.
+        name: "none", an algorithm, a defense, or algorithm/defense.
+
+    Raises:
+        SpecError: any other name, or an algorithm of another task.
     """
     algorithms, (algorithm, slash, defense) = algorithms_of(spec.task), name.strip().partition("/")
     if not slash and not algorithm:
-        raise SpecError("case: an empty name; write none for no defense")
+        raise SpecError("case: the name is empty; use none for no defense")
     if algorithm in RECIPES and algorithm not in algorithms:
         raise SpecError(
             f"case: {algorithm} {task_named(RECIPES[algorithm].task).does}; {spec.algorithm} {task_of(spec).does}"
@@ -135,14 +153,14 @@ def case_spec(spec: RunSpec, name: str) -> RunSpec:
     if not slash:
         algorithm, defense = (name, "") if name in algorithms else (spec.algorithm, "" if name == "none" else name)
     if algorithm not in algorithms:
-        raise SpecError(f"case: {algorithm!r} is no algorithm; allowed: {', '.join(algorithms)}")
+        raise SpecError(f"case: {algorithm!r} is not an algorithm; allowed: {', '.join(algorithms)}")
     if exchanges(spec) and not defense and algorithm == alone_spec(spec).algorithm:
         return spec.replace(algorithm=algorithm, settings=alone_spec(spec).settings)
     return spec.replace(algorithm=algorithm, defense=defense)
 
 
 def base_algorithm(cases: Sequence[str]) -> str | None:
-    """Return the default algorithm of the task of the first case that names an algorithm; None where no case does.
+    """Return the default algorithm for the task of the first case that names an algorithm; None if no case does.
 
     >>> base_algorithm(["secagg", "cefgl"]), base_algorithm(["none", "fedr/psu"]), base_algorithm(["none"])
     ('fedavg', 'fede', None)
@@ -164,12 +182,19 @@ def compare(
     at_once: int = 1,
     whose: Mapping[str, str] | None = None,
 ) -> Comparison:
-    """Train and attack every case in a folder of its own; finished cases are read, and a killed one continues.
+    """Train and attack every case in its own folder. Finished cases are read back, and an interrupted one continues.
 
     Args:
-        observe: gives each case its observer. unlearning: what every case forgets afterwards.
+        spec: options of all cases, without a defense.
+        graph: the clients' data.
+        folder: folder of the comparison.
+        cases: see `case_spec`.
+        observe: gives each case its observer.
         overwrite: replace a finished comparison of other cases or options; finished trainings are only attacked anew.
-        exchange: makes the transport; experiments pass one with an adversary in it. at_once, whose: see `execute`.
+        unlearning: forget set and method to apply to every finished case.
+        exchange: makes the transport; experiments pass one with an adversary in it.
+        at_once: see `execute`.
+        whose: see `execute`.
 
     Raises:
         RunError: the folder has a finished comparison of something else.
@@ -177,6 +202,7 @@ def compare(
     """
     if spec.defense:
         raise SpecError("defense does not apply to a comparison, whose cases name defenses; leave it out")
+    # Check all cases before training the first, which may take hours.
     specs: dict[str, RunSpec] = {}
     for name in cases:
         case = case_spec(spec, name)
@@ -191,7 +217,7 @@ def compare(
         earlier = _finished(folder / COMPARISON_FILE, specs, graph)
         if earlier.unlearning == forgotten:
             return earlier
-        raise refused(folder / COMPARISON_FILE, "unlearnt something else, or nothing")
+        raise refused(folder / COMPARISON_FILE, "has another unlearning, or none")
     make_folder(folder)
     done = []
     for name, case in specs.items():
@@ -209,18 +235,19 @@ def compare(
     if has_matrix(records) or len(records) > pictures.MOST_CASES:
         about = f"{graph.name} · {spec.model} · {len(graph.clients)} clients · leakage by adversary and configuration"
         write_atomically(folder / pictures.MATRIX_FILE, pictures.saved(pictures.matrix_figure(matrix(records), about)))
+    # The comparison comes last: its presence means that the folder is complete.
     write_atomically(folder / COMPARISON_FILE, encode_stored(comparison))
     return comparison
 
 
 def default_folder(spec: RunSpec, graph: Any) -> Path:
-    """Name a comparison's folder by its data and 8 digits of its options: runs/compare-<data>-<digits>."""
+    """Return the default folder of a comparison: runs/compare-<data>-<8 digits of its options>."""
     identity = [run_identity(graph, spec.federation_options()), spec.attack_options()]
     return Path("runs") / f"compare-{data_name(graph)}-{hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:8]}"
 
 
 def _finished(path: Path, specs: Mapping[str, RunSpec], graph: Any) -> Comparison:
-    """Read a finished comparison. Raises `RunError` when it is not of these cases, options and data."""
+    """Read a finished comparison. Raises `RunError` if it has other cases, options or data."""
     comparison = read_comparison(path)
     cases = {} if comparison is None else {case.name: case.record for case in comparison.cases}
     settled = {name: spec.settled() for name, spec in specs.items()}
@@ -231,7 +258,7 @@ def _finished(path: Path, specs: Mapping[str, RunSpec], graph: Any) -> Compariso
 
 
 def folder_name(case: str) -> str:
-    """Turn a case into a folder's name.
+    """Convert a case into a folder's name.
 
     >>> folder_name("fedr/psu,secagg"), folder_name("dp:clip=0.5"), folder_name("fede-svd+")
     ('fedr-psu-secagg', 'dp-clip-0.5', 'fede-svd+')

@@ -1,4 +1,4 @@
-"""A YAML file with the line of every key, for errors that say where. Keys given twice are errors, not overwritten."""
+"""YAML files with the line of every key, for errors that name the line. Duplicate keys are errors."""
 
 from __future__ import annotations
 
@@ -19,28 +19,46 @@ Where = tuple[str, ...]
 
 
 class Document(NamedTuple):
-    """A file's content as plain dicts, lists and scalars, with the line of each key by its path from the top."""
+    """Content of a file as plain dicts, lists and scalars, with the line of each key by its path from the top."""
 
     path: Path
     content: Any
     lines: dict[Where, int]
 
     def wrong(self, where: Where, message: str) -> NoReturn:
-        """Raise `SpecError` with file, line and key."""
+        """Raise `SpecError` with file, line and key.
+
+        Args:
+            where: path of the key.
+            message: the problem.
+        """
         named = [printable(".".join(where), 200)] if where else []
         raise SpecError(": ".join([f"{self.path}:{self.line(where)}", *named, message]))
 
     def line(self, where: Where) -> int:
-        """The line of a key, or of the nearest key above it that has one."""
+        """Return the line of a key, or of the nearest key above it that has one.
+
+        Args:
+            where: path of the key.
+        """
         while where and where not in self.lines:
             where = where[:-1]
         return self.lines.get(where, 1)
 
     def mapping(self, where: Where, value: Any, allowed: Iterable[str] | None = None) -> dict[str, Any]:
-        """Check that `value` is a non-empty mapping with allowed keys only (None: any). Raises `SpecError`."""
+        """Check that a value is a non-empty mapping, and return it.
+
+        Args:
+            where: path of the value.
+            value: content at that path.
+            allowed: allowed keys; None allows any.
+
+        Raises:
+            SpecError: not a mapping, empty, or an unknown key.
+        """
         if not isinstance(value, dict) or not value:
             kind = "nothing" if value in (None, {}) else type(value).__name__
-            self.wrong(where, f"a mapping is expected, found {kind}")
+            self.wrong(where, f"expected a mapping; got {kind}")
         for key in value:
             if allowed is not None and key not in (names := list(allowed)):
                 self.wrong((*where, key), f"unknown key{suggestion(key, names)}")
@@ -48,16 +66,22 @@ class Document(NamedTuple):
 
 
 class _Loader(yaml.SafeLoader):
-    """Reads plain values only: no sexagesimal or octal numbers of YAML 1.1, no tags."""
+    """Loader of plain values: no sexagesimal or octal numbers of YAML 1.1, no tags."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        """Compose a node, and refuse one with a tag."""
+        """Compose a node; reject one with a tag.
+
+        Args:
+            parent: the containing node.
+            index: position in the containing node.
+        """
         event = self.peek_event()
         if getattr(event, "tag", None) not in (None, "!"):
-            raise ComposerError(None, None, "tags are not read", event.start_mark)
+            raise ComposerError(None, None, "tags are not supported", event.start_mark)
         return super().compose_node(parent, index)
 
 
+# YAML 1.1 reads 1:30 as 90 and 010 as 8. These patterns replace its resolvers.
 _DECIMAL = r"[-+]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][-+]?[0-9]+)?"
 _WORDS = (
     ("bool", "yes|Yes|YES|no|No|NO|true|True|TRUE|false|False|FALSE|on|On|ON|off|Off|OFF", "yYnNtTfFoO"),
@@ -74,13 +98,17 @@ def read_document(path: Path) -> Document:
     """Read a YAML file.
 
     Raises:
-        SpecError: it cannot be read, is not YAML, gives a key twice or uses an alias; names the line.
+        SpecError: the file cannot be read, is not YAML, repeats a key or uses an alias; the message names the line.
     """
     return _parsed(path, _text(path))
 
 
 def read_shared(path: Path) -> Document:
-    """Read like `read_document`, but parse the same text once. Callers must not change the content."""
+    """Read a file like `read_document`, but parse the same text only once.
+
+    Args:
+        path: a file. Its content is shared, so callers must not change it.
+    """
     return _parsed_once(path, _text(path))
 
 
@@ -107,8 +135,8 @@ def _parsed(path: Path, text: str) -> Document:
     except yaml.YAMLError as error:
         raise SpecError(f"{path}: not YAML ({' '.join(str(error).split())})") from error
     except RecursionError as error:
-        raise SpecError(f"{path}: not YAML that can be read (nested too deeply)") from error
-    except OverflowError as error:  # a number of a character beyond the last, in an escape
+        raise SpecError(f"{path}: YAML is nested too deeply") from error
+    except OverflowError as error:  # an escape beyond the last Unicode character
         raise SpecError(f"{path}: not YAML ({error})") from error
     return Document(path, content, lines)
 
@@ -124,11 +152,12 @@ def _plain(path: Path, loader: _Loader, node: yaml.Node, where: Where, lines: di
             node.value.encode()
             return loader.construct_object(node)
         except UnicodeEncodeError as error:
-            raise SpecError(f"{path}:{line}: {'.'.join(where)}: holds half a character") from error
-        except ValueError as error:  # more digits than Python reads
+            raise SpecError(f"{path}:{line}: {'.'.join(where)}: has half of a surrogate pair") from error
+        except ValueError as error:  # more digits than Python converts
             raise SpecError(f"{path}:{line}: {'.'.join(where)}: not a value ({error})") from error
+    # An alias refers to the same node object. Nested aliases could expand to any size.
     if id(node) in seen:
-        raise SpecError(f"{path}:{line}: {'.'.join(where)}: aliases are not read; write it out")
+        raise SpecError(f"{path}:{line}: {'.'.join(where)}: aliases are not supported; write the value out")
     seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         return [

@@ -1,6 +1,6 @@
-"""A federation as folders of triples, written under the rule of `fkgsec.experiments.runs.writing`.
+"""Federations as folders of triples, written under the rule of `fkgsec.experiments.runs.writing`.
 
-written = write_federation(graph, Path("consortium"), overwrite=False)   # False: the same is there already
+written = write_federation(graph, Path("consortium"), overwrite=False)   # False: the same files exist already
 """
 
 from __future__ import annotations
@@ -19,15 +19,25 @@ _FILES = {"entities.dict", "relations.dict", *(f"{split}.txt" for split in SPLIT
 
 
 def write_federation(graph: FederatedGraph, out: Path, *, overwrite: bool) -> bool:
-    """Write a folder of train/valid/test.txt for each client; False where the same federation is there already.
+    """Write a folder with train.txt, valid.txt and test.txt for each client.
+
+    Args:
+        graph: the clients' data.
+        out: folder to write.
+        overwrite: replace another federation that this function wrote.
+
+    Returns:
+        False if the same federation exists there already.
 
     Raises:
-        RunError: something else is there. DataError: it cannot be written, or a name does not fit the layout.
+        RunError: the folder contains something else.
+        DataError: it cannot be written, or a name does not fit the layout.
     """
     if not must_write(out, same=lambda: _has_data(out, graph), ours=lambda: _is_federation(out), overwrite=overwrite):
         return False
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
+        # Write next to the target and rename, so that a killed process leaves no half federation.
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as scratch:
             write_client_folders(graph, Path(scratch) / "whole")
             put_in_place(Path(scratch) / "whole", out)

@@ -1,7 +1,7 @@
 """Intervals of differences between runs on paired items that share entities, and over seeds.
 
-An attack's interval comes with its figure (`fkgsec.attacks.reconstruction.leak_draws`). Two runs are compared here item by item.
-An adversary who knows an entity rebuilds many of its triples at once; the design effect counts that.
+An attack's interval comes with its figure (`fkgsec.attacks.reconstruction.leak_draws`). This module compares two runs item by
+item. An adversary who knows an entity rebuilds many of its triples at once; the design effect accounts for that.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 
 
 def design_effect(values: np.ndarray, ends: np.ndarray) -> float:
-    """Ratio of a mean's variance to its variance if items that share an entity were independent; at least 1.
+    """Return the ratio of a mean's variance to its variance if items that share an entity were independent; at least 1.
 
     Args:
-        values: `[n]`; if all are equal, the ratio is 1.
+        values: float `[n]`; if all are equal, the ratio is 1.
         ends: int `[n, 1]` or `[n, 2]`, the entity of each item, or the head and the tail of each triple.
 
     Source: Fafchamps and Gubert 2007; Aronow, Samii and Assenova 2015: the sum of products over all pairs of items that share
@@ -30,19 +30,26 @@ def design_effect(values: np.ndarray, ends: np.ndarray) -> float:
     independent = float(centred @ centred)
     if not independent:
         return 1.0
+    # Sum over entities of the squared sum of their items covers all pairs that share an entity.
     first, last, count = ends[:, 0], ends[:, -1], int(ends.max()) + 1
     single = first == last
     by_entity = np.bincount(first, centred, count) + np.bincount(last[~single], centred[~single], count)
+    # Pairs of items that share both ends are in the sum twice; subtract them once.
     _, pair = np.unique(np.sort(ends[~single], axis=1), axis=0, return_inverse=True)
     by_pair = np.bincount(pair.ravel(), centred[~single])
     return max(1.0, float(by_entity @ by_entity - by_pair @ by_pair) / independent)
 
 
 def paired_difference(now: np.ndarray, then: np.ndarray, ends: np.ndarray) -> Estimate:
-    """Share of right items now minus then, bool `[n]` each, of the same items, which may share entities.
+    """Return the difference between two shares of correct items, on the same items, which may share entities.
 
-    Source: Agresti and Min 2005: the interval of Wald after adding half an item to each of the four cells; times the root of
-    the design effect.
+    Args:
+        now: bool `[n]`, correct items of the run.
+        then: bool `[n]`, correct items of the run to compare with.
+        ends: see `design_effect`.
+
+    Source: Agresti and Min 2005: Wald's interval after adding half an item to each of the four cells, times the root of the
+    design effect.
 
     >>> right = np.arange(100) < 50
     >>> str(paired_difference(right, right, np.arange(100)[:, None]))
@@ -50,6 +57,7 @@ def paired_difference(now: np.ndarray, then: np.ndarray, ends: np.ndarray) -> Es
     """
     n = len(now)
     gained, lost = int((now & ~then).sum()), int((then & ~now).sum())
+    # Four cells with half an item each add two items in all.
     value, wide = (gained - lost) / n, n + 2
     centre = (gained - lost) / wide
     variance = gained + lost + 1 - (gained - lost) ** 2 / wide
@@ -58,7 +66,15 @@ def paired_difference(now: np.ndarray, then: np.ndarray, ends: np.ndarray) -> Es
 
 
 def width(figures: Sequence[Estimate], compared: int = 1) -> tuple[float, float, float]:
-    """Half widths of the interval of `over_seeds`: of items below and above the figure, and Student's of the seeds' mean."""
+    """Return half-widths of the interval of `over_seeds`.
+
+    Args:
+        figures: one figure per seed.
+        compared: number of figures judged together (Bonferroni).
+
+    Returns:
+        The average half-width below and above a seed's figure, and Student's half-width of the mean over seeds.
+    """
     items_low = float(np.mean([figure.value - figure.low for figure in figures]))
     items_high = float(np.mean([figure.high - figure.value for figure in figures]))
     count = len(figures)
@@ -71,10 +87,11 @@ def width(figures: Sequence[Estimate], compared: int = 1) -> tuple[float, float,
 def over_seeds(figures: Sequence[Estimate], compared: int = 1) -> Estimate:
     """Combine the figures of several seeds: the largest of exact figures, the mean of others.
 
-    The mean's interval adds, as independent errors add, the average interval of a seed and Student's interval of the mean. The
-    seeds attack the same items, so more seeds never shrink the first part, and equal figures do not make it vanish.
+    The mean's interval adds, in quadrature, the average interval of a seed and Student's interval of the mean. The seeds share
+    their items, so more seeds never shrink the first part, and equal figures do not make it vanish.
 
     Args:
+        figures: one figure per seed, at least one.
         compared: number of figures judged together (Bonferroni). The intervals of `figures` are at that level already.
 
     >>> from fkgsec.estimate import proportion
@@ -88,7 +105,7 @@ def over_seeds(figures: Sequence[Estimate], compared: int = 1) -> Estimate:
     mean = float(np.mean([figure.value for figure in figures]))
     items_low, items_high, seeds = width(figures, compared)
     low, high = mean - math.hypot(items_low, seeds), mean + math.hypot(items_high, seeds)
-    if all(figure.low >= 0 for figure in figures) and "paired" not in figures[0].method:  # a difference can be negative
+    if all(figure.low >= 0 for figure in figures) and "paired" not in figures[0].method:  # differences can be negative
         low = max(low, 0.0)
     if all(figure.high <= 1 for figure in figures):
         high = min(high, 1.0)

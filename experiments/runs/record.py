@@ -1,4 +1,4 @@
-"""The record of a run in one versioned JSON file: spec, data, environment, and every figure with its interval."""
+"""Record of a run in one versioned JSON file: spec, data, environment, and every figure with its interval."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from fkgsec.version import __version__
 
 SCHEMA = "fkgsec/record/2"
 _ROUNDING = 1e-9
+# Start of a protection line that names a client whose figures are missing.
 ABSENT = "apart: utility is without "
-"""How a line of a record's statement begins that names a client whose figures are missing."""
 _PACKAGES = ("torch", "numpy", "numba", "pandas", "cryptography", "opacus")
 
 
 class DataRecord(msgspec.Struct, frozen=True):
-    """The data of a run.
+    """Data of a run.
 
     Attributes:
-        name: of the data set, and the number of clients.
+        name: name of the data set, and the number of clients.
         hash: digest of everything that training reads, independent of the files.
         clients: sizes of each client's data by name, such as entities and triples.
         sensitive: relations whose answers the attack `attributes` infers; empty for graph classification.
@@ -70,14 +70,21 @@ class DataRecord(msgspec.Struct, frozen=True):
 
 
 class Environment(msgspec.Struct, frozen=True):
-    """The machine, versions and command of a run. Fields with defaults are missing in older records.
+    """Machine, versions and command of a run. Fields with defaults are missing in older records.
 
     Attributes:
-        commit: of the checkout. dirty: True if it had changes. None outside a checkout of fkgsec.
-        python: its version. platform: system and machine. versions: of packages, by name.
-        device: the name of the GPU, or cpu. threads: of torch. command: the command line; "" from a script.
-        vector_level: vector unit of the CPU; figures are equal to the last bit only on an equal one.
-        attack_s: seconds of its attacks. processor: model of the CPU. peak_bytes: largest memory of this process so far.
+        commit: commit of the checkout; None outside a checkout of fkgsec.
+        dirty: True if the checkout had changes.
+        python: version of Python.
+        platform: system and machine.
+        versions: versions of packages by name.
+        device: name of the GPU, or cpu.
+        threads: number of torch's threads.
+        command: the command line; empty for a script.
+        vector_level: vector unit of the CPU; figures agree to the last bit only on the same one.
+        attack_s: seconds of its attacks.
+        processor: model of the CPU.
+        peak_bytes: largest memory of this process so far.
     """
 
     commit: str | None
@@ -98,8 +105,10 @@ class Bytes(msgspec.Struct, frozen=True):
     """Serialized bytes to and from the server.
 
     Attributes:
-        up: to the server, in all rounds. down: from it.
-        up_by_round: to the server in each round; round 0 is the alignment. down_by_round: from it.
+        up: bytes to the server, in all rounds.
+        down: bytes from the server, in all rounds.
+        up_by_round: bytes to the server in each round; round 0 is the alignment.
+        down_by_round: bytes from the server in each round.
     """
 
     up: int
@@ -112,26 +121,32 @@ class Record(msgspec.Struct, frozen=True):
     """All figures of a run, from which tables and pictures are made. Fields with defaults are missing in older records.
 
     Attributes:
-        schema: of the file. seed: of training; the spec has it, too.
-        data: the clients' data. environment: machine, versions and command.
-        bytes: transmitted bytes. rounds: figures of each round.
+        schema: schema of the file.
         spec: the options, with values left to the algorithm spelled out, such as a temperature.
-        utility: test figures over all clients; of the private models where clients have two.
-        utility_by_client: the same for each client.
-        utility_shared: the same of the shared models after the broadcast, where clients have two; else empty.
+        seed: seed of training, as in the spec.
+        data: the clients' data.
+        environment: machine, versions and command.
+        utility: test figures over all clients; of the private models if clients have two.
+        utility_by_client: test figures of each client.
         utility_by_leak: figures of test triples in their own client's train split ("leaked"), only in another client's
             ("elsewhere"), and in none ("new"); for deployed clients and older records "clean" replaces the last two. For
             graphs: with a twin in any client's train split ("leaked") and without ("clean").
+        bytes: transmitted bytes.
+        rounds: figures of each round.
         best_round: the round whose models were evaluated and attacked.
-        protection: statement of the defense, in lines. guarantees: of differential privacy, by the tables that each covers.
-        withstands: for each part of the protection the kind of server and the number of colluders that it withstands.
-        figures: of all attacks.
-        metric: the task's validation metric. valid: its value for the best round.
+        protection: statement of the defense, in lines.
+        utility_shared: test figures of the shared models after the broadcast, if clients have two models; else empty.
+        guarantees: guarantees of differential privacy, by the tables that each covers.
+        withstands: for each part of the protection, the kind of server and the number of colluders that it withstands.
+        figures: figures of all attacks.
+        metric: the task's validation metric.
+        valid: validation metric of the best round.
         validation: estimate of a sampled validation with its interval; None for full validation.
-        whose: source of each option that is not at its default.
-        items, items_shared: outcome on each test item; None for deployed clients.
-        gains: gain of each client, and of all, over the same clients alone, in `metric`; only in copies that `--json` writes.
         origin: digests of the inputs; None for runs without a folder.
+        whose: source of each option that differs from its default.
+        items: outcome on each test item; None for deployed clients.
+        items_shared: outcome of the shared models on each test item.
+        gains: gain of each client, and of all, over training alone, in `metric`; only in copies that `--json` writes.
     """
 
     schema: str
@@ -171,14 +186,15 @@ class Record(msgspec.Struct, frozen=True):
 
     @property
     def rebuilt(self) -> list[Figure]:
-        """ERR and TRR, of each victim by each inference."""
+        """ERR and TRR of each victim by each inference."""
         return rebuilt(self.figures)
 
     def to_frame(self) -> pd.DataFrame:
         """Return every figure in a row, with its interval and baseline; utility and bytes appear as further "attacks".
 
-        Returns: columns `fkgsec.attacks.frames.COLUMNS`; for utility `metric` is for example "mrr" and `victim` a client or
-            "all", for bytes `metric` is "up" or "down".
+        Returns:
+            Columns `fkgsec.attacks.frames.COLUMNS`. For utility, `metric` is for example "mrr" and `victim` a client or
+            "all"; for bytes, `metric` is "up" or "down".
         """
         rows = [
             {"attack": "utility", "metric": metric, "victim": client, "round": self.best_round, **interval(figure)}
@@ -193,7 +209,7 @@ class Record(msgspec.Struct, frozen=True):
         return tidy(rows + figure_rows(self.figures), COLUMNS)
 
     def rounds_frame(self) -> pd.DataFrame:
-        """Return a row for each round, as `RunResult.to_frame`."""
+        """Return a row for each round, as `RunResult.to_frame` does."""
         return pd.DataFrame([msgspec.structs.asdict(entry) for entry in self.rounds]).set_index("round")
 
     def _repr_html_(self) -> str:
@@ -218,7 +234,16 @@ def make_record(
     whose: Mapping[str, str] | None = None,
     attack_s: float | None = None,
 ) -> Record:
-    """Build the record of a finished run from its result and the figures of attacks, which took `attack_s` seconds."""
+    """Build the record of a finished run.
+
+    Args:
+        spec: the run and its attack.
+        result: result of the training.
+        figures: figures of attacks.
+        origin: digests of the inputs.
+        whose: source of each option.
+        attack_s: seconds of the attacks.
+    """
     reached = task_of(spec).reached(result)
     return Record(
         schema=SCHEMA,
@@ -262,8 +287,13 @@ def guarantees_of(result: RunResult) -> dict[str, Guarantee]:
 
 
 def describe_data(task: RunTask, graph: Any) -> DataRecord:
-    """Describe the clients' data by name, hash and sizes."""
-    # A record is shared, so it must not name the folder of the data on this machine.
+    """Describe the clients' data by name, hash and sizes.
+
+    Args:
+        task: the task, which counts the sizes.
+        graph: the clients' data.
+    """
+    # Records are published, so they must not name this machine's data folder.
     folder = os.environ.get(DATA_VARIABLE)
     prefix = f"{folder.rstrip('/')}/" if folder else ""
     warnings = [warning.replace(prefix, "") if prefix else warning for warning in graph.warnings]
@@ -271,10 +301,14 @@ def describe_data(task: RunTask, graph: Any) -> DataRecord:
 
 
 def environment_of(options: RunOptions) -> Environment:
-    """Describe this process: versions, device, commit and command line."""
+    """Describe this process: versions, device, commit and command line.
+
+    Args:
+        options: options of a run, for its device.
+    """
     here = Path(str(resources.files("fkgsec")))
 
-    def git(*arguments: str) -> str | None:
+    def _git(*arguments: str) -> str | None:
         try:
             done = subprocess.run(
                 ["git", *arguments], cwd=here, capture_output=True, text=True, timeout=10, check=False
@@ -283,13 +317,13 @@ def environment_of(options: RunOptions) -> Environment:
             return None
         return done.stdout.strip() if done.returncode == 0 else None
 
-    # Ignore another repository that fkgsec is installed in.
-    root = git("rev-parse", "--show-toplevel")
+    # fkgsec may be installed inside another project's repository, whose commit would mislead.
+    root = _git("rev-parse", "--show-toplevel")
     ours = root is not None and Path(root) == here.parent
-    status = git("status", "--porcelain") if ours else None
+    status = _git("status", "--porcelain") if ours else None
     device = options.torch_device()
     return Environment(
-        commit=git("rev-parse", "HEAD") if ours else None,
+        commit=_git("rev-parse", "HEAD") if ours else None,
         dirty=bool(status) if status is not None else None,
         python=platform.python_version(),
         platform=f"{platform.system()} {platform.machine()}",
@@ -303,7 +337,7 @@ def environment_of(options: RunOptions) -> Environment:
 
 
 def processor() -> str:
-    """Return the model of the CPU, by Linux if possible, else by Python's `platform`."""
+    """Return the model of the CPU from Linux, else from Python's `platform`."""
     with contextlib.suppress(OSError):
         if match := re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text()):
             return match[1].strip()
@@ -311,7 +345,7 @@ def processor() -> str:
 
 
 def vector_level() -> str:
-    """Return torch's vector unit and numba's CPU, such as `AVX2, znver3`. On another unit the last digits of sums differ."""
+    """Return torch's vector unit and numba's CPU, such as `AVX2, znver3`. Other units change the last digits of sums."""
     from llvmlite.binding import get_host_cpu_name
 
     return f"{torch.backends.cpu.get_cpu_capability()}, {os.environ.get('NUMBA_CPU_NAME') or get_host_cpu_name()}"
@@ -330,13 +364,21 @@ def sealed(record: Record) -> Record:
 
 
 def with_gains(record: Record, gains: Mapping[str, Estimate]) -> Record:
-    """Return a copy with the gains over training alone, sealed again."""
+    """Return a copy with the gains over training alone, sealed again.
+
+    Args:
+        gains: gain of each client, and of all.
+    """
     copy = msgspec.structs.replace(record, gains=dict(gains))
     return copy if copy.origin is None else sealed(copy)
 
 
 def read_record(path: Path) -> Record:
-    """Read record.json. Raises `RunError` when it is missing, damaged, of another schema, or contradicts itself."""
+    """Read record.json.
+
+    Raises:
+        RunError: the file is missing, damaged, of another schema, or contradicts itself.
+    """
     try:
         record = decode_stored(read_bytes(path), Record)
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
@@ -348,17 +390,17 @@ def read_record(path: Path) -> Record:
 
 
 def is_record(path: Path) -> bool:
-    """Return True if a JSON file has the schema of records, of any version. Raises `RunError` for other files."""
+    """Return True if a JSON file has the schema of records, in any version. Raises `RunError` if it is not JSON."""
     schema = _schema(path, read_bytes(path))
     return isinstance(schema, str) and schema.rpartition("/")[0] == SCHEMA.rpartition("/")[0]
 
 
 def _schema(path: Path, content: bytes) -> Any:
-    """Return the schema that a JSON file names, if any. Raises `RunError` where it is no JSON."""
+    """Return the schema that a JSON file names, if any. Raises `RunError` if it is not JSON."""
     try:
         document = msgspec.json.decode(content)
     except RecursionError as error:
-        raise RunError(f"{path}: not JSON that can be read (nested too deeply)") from error
+        raise RunError(f"{path}: JSON is nested too deeply") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise RunError(f"{path}: not JSON ({error})") from error
     return document.get("schema") if isinstance(document, dict) else None
@@ -375,10 +417,15 @@ T = TypeVar("T")
 
 
 def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
-    """Decode a JSON file to `kind`; None when it names another schema or none.
+    """Decode a JSON file; return None if it names another schema, or none.
+
+    Args:
+        path: a JSON file.
+        schema: expected schema.
+        kind: type to decode to.
 
     Raises:
-        RunError: it cannot be read, is no JSON, or contradicts its schema.
+        RunError: the file cannot be read, is not JSON, or contradicts its schema.
     """
     content = read_bytes(path)
     if _schema(path, content) != schema:
@@ -387,14 +434,18 @@ def read_if_of(path: Path, schema: str, kind: type[T]) -> T | None:
         read = decode_stored(content, kind)
     except (msgspec.MsgspecError, UnicodeDecodeError, SpecError) as error:
         raise RunError(f"{path}: not a {kind.__name__.lower()} of schema {schema} ({error})") from error
-    for case in getattr(read, "cases", ()):  # of a comparison
+    for case in getattr(read, "cases", ()):  # a comparison's cases
         if isinstance(record := getattr(case, "record", None), Record):
             _check(path, record)
     return read
 
 
 def check_record(record: Record) -> None:
-    """Check that a record does not contradict itself. Raises `RunError` with the field, its value and the right one."""
+    """Check that a record does not contradict itself.
+
+    Raises:
+        RunError: names the field, its value and the expected one.
+    """
     task = task_of(record.spec)
     if record.metric != task.metric:
         raise RunError(f"metric: {record.spec.algorithm} is validated by {task.metric}; got {record.metric!r}")
@@ -414,12 +465,12 @@ def check_record(record: Record) -> None:
 
 
 def _check_figures(record: Record, task: RunTask) -> None:
-    """Check attacks, threat models and victims; of an attack that is not installed any metric is accepted."""
+    """Check attacks, threat models and victims. Any metric is accepted for an attack that is not installed."""
     threats, victims = threat_models(task.name), {*record.data.clients, ALL}
     for number, figure in enumerate(record.figures):
         attack = ATTACKS[figure.attack] if figure.attack in ATTACKS else None  # noqa: SIM401 (a registry raises for unknown names)
         if attack and attack.task != task.name:
-            raise RunError(f"figures[{number}]: {figure.attack} is no attack on {task.about}")
+            raise RunError(f"figures[{number}]: {figure.attack} is not an attack on {task.about}")
         if figure.threat_model not in threats:
             allowed = ", ".join(threats)
             raise RunError(f"figures[{number}]: threat_model must be one of {allowed}; got {figure.threat_model!r}")
@@ -431,7 +482,15 @@ def _check_figures(record: Record, task: RunTask) -> None:
 
 
 def check_numbering(rounds: Sequence[int], best_round: int) -> None:
-    """Check that rounds are numbered from 0, the alignment, and include the best one. Raises `RunError`."""
+    """Check that rounds are numbered from 0, the alignment, and include the best one.
+
+    Args:
+        rounds: numbers of the rounds, in order.
+        best_round: number of the best round.
+
+    Raises:
+        RunError: they are not, or do not.
+    """
     if not rounds or list(rounds) != list(range(len(rounds))):
         raise RunError(f"rounds: must be numbered 0, 1, 2, ...; got {', '.join(map(str, rounds[:10])) or 'none'}")
     if not 0 <= best_round < len(rounds):
@@ -439,6 +498,7 @@ def check_numbering(rounds: Sequence[int], best_round: int) -> None:
 
 
 def _check_utility(record: Record, task: RunTask) -> None:
+    # Deployed clients may drop out of the evaluation; the record then names them.
     absent = [line for line in record.protection if line.startswith(ABSENT)]
     due = {name for name in record.data.clients if not any(line.startswith(f"{ABSENT}{name}, ") for line in absent)}
     if record.utility_by_client.keys() != due:
@@ -460,7 +520,7 @@ def _check_utility(record: Record, task: RunTask) -> None:
 
 
 def _check_items(record: Record, task: RunTask) -> None:
-    """Check that items match the clients' test splits, and their mean the utility."""
+    """Check that items match the clients' test splits, and that their mean is the utility."""
     if record.items is None:
         return
     tested = [sizes["test"] for sizes in record.data.clients.values()]
@@ -470,6 +530,7 @@ def _check_items(record: Record, task: RunTask) -> None:
         outcomes, seen = record.items.values(), record.items.where_seen()
     except ValueError as error:
         raise RunError(f"items: {error}") from error
+    # Outcomes of MRR are stored as twice the rank.
     scores = (2 / outcomes if task.metric == "mrr" else outcomes).mean(axis=1)
     for name, rows in zip(record.data.clients, record.items.client_slices(), strict=True):
         figure = record.utility_by_client[name][task.metric]
@@ -482,7 +543,7 @@ def _check_items(record: Record, task: RunTask) -> None:
 
 
 def _check_names(where: str, values: Mapping[str, object], needed: Iterable[str], allowed: Iterable[str]) -> None:
-    """Check that all needed names are there and all are allowed. Raises `RunError`."""
+    """Check that all needed names occur and all names are allowed. Raises `RunError`."""
     least, most = tuple(needed), tuple(allowed)
     if not set(least) <= values.keys() <= set(most):
         further = "" if set(least) == set(most) else f", further ones are {', '.join(most)}"

@@ -1,8 +1,8 @@
-"""A run on disk: train (or go on, or reuse), attack, write the folder.
+"""Runs on disk: train (or resume, or reuse), attack, write the folder.
 
 runs/mine/record.json, scores.parquet, picture.png    the run as it was first finished
-runs/mine/membership-roc.png, membership-risk.csv     where membership was inferred
-runs/mine/attacks/score-2f1c09a4d7/record.json        a further attack on it, found again by its options
+runs/mine/membership-roc.png, membership-risk.csv     if membership was inferred
+runs/mine/attacks/score-2f1c09a4d7/record.json        a later attack on it, identified by its options
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ ATTACKS = "attacks"
 
 
 class Finished(NamedTuple):
-    """A finished run: record, per-item scores of its attacks, folder, and `reused` if it was there before."""
+    """A finished run: record, per-item scores of its attacks, folder, and `reused` if it existed before."""
 
     record: Record
     scores: pd.DataFrame
@@ -66,33 +66,40 @@ class Finished(NamedTuple):
 
 
 def default_folder(spec: RunSpec, graph: Any) -> Path:
-    """Name a run's folder by its options and data: runs/<data>-<algorithm>-<model>-<8 digits>."""
+    """Return the default folder of a run: runs/<data>-<algorithm>-<model>-<8 digits of options and data>."""
     digest = run_identity(graph, spec.federation_options())
     defense = "".join(f"+{name}" for name in parse_defense(spec.defense).names)
-    model = re.sub(r"[^\w-]+", "-", spec.model.partition("(")[0].rpartition(".")[2])  # of a dotted name the class
+    model = re.sub(r"[^\w-]+", "-", spec.model.partition("(")[0].rpartition(".")[2])  # the class of a dotted name
     return Path("runs") / f"{data_name(graph)}-{spec.algorithm}{defense}-{model}-{digest[:8]}"
 
 
 def data_name(graph: Any) -> str:
-    """Turn the data's name into a part of a folder's name: a path's file, or several sets joined by plus."""
+    """Convert the data's name into a part of a folder's name: a path's file, or several sets joined by plus."""
     return Path(graph.name).stem.replace(",", "+").replace(" ", "")
 
 
 def warnings_of(spec: RunSpec, graph: Any) -> list[str]:
-    """List a user's caveats about figures on these data: the loader's warnings and split leaks, a line each."""
+    """Return warnings about figures on these data, one per line: the loader's warnings and split leaks."""
     return task_of(spec).warnings(graph)
 
 
 def check_run(spec: RunSpec, graph: Any, *, attack: bool) -> None:
     """Check before training that the run makes sense on these data.
 
+    Args:
+        spec: the run.
+        graph: the clients' data.
+        attack: whether the run will be attacked.
+
     Raises:
-        ThreatModelError: the run cannot be attacked. SpecError: the defense does not fit the federation; an attack is unknown.
+        ThreatModelError: the run cannot be attacked.
+        SpecError: the defense does not fit the federation, or an attack is unknown.
     """
     if attack:
         check_attacks(spec.attack)
         check_attackable(graph, spec.algorithm, spec.colluder)
     parties = [client_party(client.name) for client in graph.clients]
+    # Building a transport checks the defense; nothing is sent.
     make_transport(Channel(), spec.federation_options(), parties, RECIPES[spec.algorithm].shared, "check")
 
 
@@ -110,19 +117,26 @@ def execute(
     make_task: MakeTask | None = None,
     whose: Mapping[str, str] | None = None,
 ) -> Finished:
-    """Train in `folder` (continuing a killed run), attack if `attack`, and write record, scores and picture.
+    """Train in `folder` (resuming an interrupted run), attack if `attack`, and write record, scores and picture.
 
-    A finished record of the same run and attack is read back. Another attack on the same run gets its `attack_folder`.
+    A finished record of the same run and attack is read back. A different attack on the same run gets its `attack_folder`.
 
     Args:
-        overwrite: train a run of other options or data anew, and repeat an attack.
+        spec: the run and its attack.
+        graph: the clients' data.
+        folder: the run's folder.
+        attack: whether to attack the run.
+        observer: progress of the training and of federations that attacks train.
+        checkpoint_every_s: seconds between checkpoints.
+        overwrite: replace a run of other options or data, and repeat an attack.
         exchange: makes the transport; experiments pass one with an adversary in it.
-        at_once: number of such runs that must fit into memory; 0: no check.
-        make_task: makes the task, see `run_federation`; None: clients train in this process.
+        at_once: number of such runs that must fit into memory; 0 skips the check.
+        make_task: makes the task, see `run_federation`; None trains the clients in this process.
         whose: source of each option, for the record.
 
     Raises:
-        RunError: the folder cannot be written, or has another run. SpecError: the run does not fit into memory.
+        RunError: the folder cannot be written, or contains another run.
+        SpecError: the run does not fit into memory.
     """
     options = spec.federation_options()
     check_run(spec, graph, attack=attack)
@@ -134,12 +148,14 @@ def execute(
     with locked(folder):
         if overwrite:
             _clear_other_run(folder, run_identity(graph, options))
+        # Another process may have finished the run while this one waited for the lock.
         elif (finished := _finished(spec, graph, folder, attack=attack)) is not None:
             return finished
         further = not overwrite and (folder / RECORD_FILE).exists()
         if not further:
             if (folder / CHECKPOINT).exists():
-                checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))  # before spec.json is written over
+                # Refuse the checkpoint of another run before overwriting its spec.json.
+                checkpoint.load(folder / CHECKPOINT, run_identity(graph, options))
             write_atomically(folder / SPEC_FILE, encode_stored(spec))
         result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange, make_task=make_task)
         target = attack_folder(folder, spec) if further else folder
@@ -153,7 +169,7 @@ def execute(
 
 
 def _finished(spec: RunSpec, graph: Any, folder: Path, *, attack: bool) -> Finished | None:
-    """Read the run with this attack, if it is finished. Raises `RunError` for the record of another run."""
+    """Read the run with this attack if it is finished. Raises `RunError` for the record of another run."""
     if not (folder / RECORD_FILE).exists():
         return None
     fingerprint = None
@@ -170,9 +186,15 @@ def _finished(spec: RunSpec, graph: Any, folder: Path, *, attack: bool) -> Finis
 
 
 def attack_folder(run: Path, spec: RunSpec) -> Path:
-    """Return the folder of a further attack: attacks/<inferences>-<digest of the options that are not default>."""
+    """Return the folder of a later attack: attacks/<inferences>-<digest of the options that differ from defaults>.
+
+    Args:
+        run: the run's folder.
+        spec: the run with the options of the attack.
+    """
     options = spec.attack_options()
     defaults, values = type(options)(), msgspec.structs.asdict(options)
+    # Without defaults, so that a new option does not rename the folders of earlier attacks.
     changed = {name: value for name, value in values.items() if value != getattr(defaults, name)}
     digest = hashlib.sha256(msgspec.json.encode(changed, order="sorted")).hexdigest()
     return run / ATTACKS / f"{'-'.join(values.get('inference', ())) or 'all'}-{digest[:10]}"
@@ -186,20 +208,24 @@ def reuse(
     *,
     overwrite: bool = False,
 ) -> tuple[Finished, Any]:
-    """Attack a finished run again, with other attack options. An attack that was made before is read back.
+    """Attack a finished run again with other options. An earlier attack with the same options is read back.
 
     Args:
-        folder: the finished run. changes: attack options by name; without `threat`, named attacks run under their own threat
-            models. observer: of federations that the attack trains.
-        out: folder to write; None: the run's `attack_folder`.
+        folder: the finished run.
+        changes: options of the attack by name. Without `threat`, named attacks run under their own threat models.
+        out: folder to write; None for the run's `attack_folder`.
+        observer: progress of federations that the attack trains.
         overwrite: repeat the attack, and replace another record in `out`.
+
+    Returns:
+        The finished attack, and the clients' data.
 
     Raises:
         RunError: the folder has no finished run, the data have changed since, or `out` has another record.
     """
     spec, result = load_run(folder)
     fingerprint = _fingerprint(folder, result.graph, result.options)
-    if "attack" in changes:  # under its own threat models, not those of the earlier attack
+    if "attack" in changes:  # use its own threat models, not those of the earlier attack
         changes = {"threat": (), **changes}
     spec = spec.replace(**changes)
     target = out or attack_folder(folder, spec)
@@ -215,7 +241,8 @@ def reuse(
     elif not overwrite and (earlier := _earlier(target, spec, result.graph, fingerprint)) is not None:
         return earlier, result.graph
     if out is not None:
-        make_folder(target)  # fail before the attack, which takes long
+        make_folder(target)  # fail before the attack, which may take hours
+    # The folder of the run may be read-only if the attack is written elsewhere.
     with locked(folder if out is None else target):
         train = functools.partial(run_federation, make_transport=make_transport, start=folder / BEFORE_END)
         finished = _report(spec, result, target, attack=True, fingerprint=fingerprint, train=train, observer=observer)
@@ -228,7 +255,7 @@ def _is_run(record: Record, spec: RunSpec, graph: Any) -> bool:
 
 
 def _is_attack(record: Record, spec: RunSpec) -> bool:
-    """Return True if a record is of this attack, on any run."""
+    """Return True if a record has this attack, on any run."""
     return record.attacked and record.spec.attack_options() == spec.attack_options()
 
 
@@ -238,7 +265,7 @@ def _fingerprint(folder: Path, graph: Any, options: Any) -> str:
 
 
 def _earlier(folder: Path, spec: RunSpec, graph: Any, fingerprint: str | None) -> Finished | None:
-    """Read the finished attack in a folder; None without a record. Raises `RunError` for the record of anything else."""
+    """Read the finished attack in a folder; None without a record. Raises `RunError` for a record of anything else."""
     if not (folder / RECORD_FILE).exists():
         return None
     finished = _read_finished(folder)
@@ -256,7 +283,18 @@ def _read_finished(folder: Path) -> Finished:
 
 
 def read_scores(path: Path, record: Record) -> pd.DataFrame | None:
-    """Read the score of each attacked item; None without a file. Raises `RunError` for a file that is not the record's."""
+    """Read the score of each attacked item.
+
+    Args:
+        path: file of scores.
+        record: record of the attack, with the digest of the file.
+
+    Returns:
+        None if neither the file nor the record has scores.
+
+    Raises:
+        RunError: the file cannot be read, or does not belong to the record.
+    """
     try:
         content = path.read_bytes() if path.exists() else None
         check_scores(path, record.origin, content)
@@ -266,7 +304,7 @@ def read_scores(path: Path, record: Record) -> pd.DataFrame | None:
 
 
 def _clear_other_run(folder: Path, identity: str) -> None:
-    """Remove another run and its attacks from a folder; the checkpoint of the same run stays."""
+    """Remove another run and its attacks from a folder; keep the checkpoint of the same run."""
     try:
         if (folder / CHECKPOINT).exists():
             checkpoint.load(folder / CHECKPOINT, identity)
@@ -297,7 +335,15 @@ def read_spec(folder: Path) -> Any:
 
 
 def check_fits(folder: Path, *, at_once: int) -> None:
-    """Check that `at_once` runs like the one in a folder fit into memory; 0: no check. Raises `SpecError`."""
+    """Check that runs like the one in a folder fit into memory.
+
+    Args:
+        folder: folder of a run.
+        at_once: number of runs at the same time; 0 skips the check.
+
+    Raises:
+        SpecError: they do not fit.
+    """
     if at_once:
         spec = read_spec(folder)
         check_memory(spec, spec.load_graph(), at_once=at_once)
@@ -306,16 +352,29 @@ def check_fits(folder: Path, *, at_once: int) -> None:
 def load_run(
     folder: Path, observer: Observer | None = None, exchange: MakeTransport = make_transport
 ) -> tuple[Any, Any]:
-    """Load a finished run from its checkpoint; return its spec and its task's result.
+    """Load a finished run from its checkpoint.
+
+    Args:
+        folder: the run's folder.
+        observer: receives the rounds of the run.
+        exchange: makes the transport, as in training.
+
+    Returns:
+        The spec, and the task's result.
 
     Raises:
-        RunError: the folder has no finished run, or the data have changed since.
+        RunError: the folder has no finished run, the data have changed since, or the checkpoint is not that of the record.
     """
     spec = read_spec(folder)
     graph, options = spec.load_graph(), spec.federation_options()
     if not (folder / CHECKPOINT).exists():
         raise RunError(f"{folder}: has no {CHECKPOINT}; finish the run first")
-    result = load_result(folder / CHECKPOINT, graph, options, exchange)
+    record = folder / RECORD_FILE
+    origin = read_record(record).origin if record.exists() else None
+    result = load_result(
+        folder / CHECKPOINT, graph, options, exchange,
+        check=lambda tensors, progress: check_checkpoint(record, origin, checkpoint.fingerprint(tensors, progress)),
+    )  # fmt: skip
     if observer:
         for entry in result.rounds:
             observer.round_done(entry)
@@ -349,10 +408,12 @@ def _report(
     if len(candidates):
         files[ROC_FILE] = pictures.saved(pictures.roc_figure(candidates))
         files[RISK_FILE] = as_csv(risk_table(candidates)).encode()
+    # The record holds digests of all other files, and its own digest is computed last.
     origin = Origin(fingerprint, scores_digest, files={name: digest_of(written) for name, written in files.items()})
     record = sealed(msgspec.structs.replace(record, origin=origin))
     make_folder(folder)
-    _remove(*(folder / name for name in (RECORD_FILE, SCORES_FILE, ROC_FILE, RISK_FILE)))  # those of an earlier attack
+    # Files of an earlier attack must not stay next to the new record.
+    _remove(*(folder / name for name in (RECORD_FILE, SCORES_FILE, ROC_FILE, RISK_FILE)))
     if scores_digest:
         files[SCORES_FILE] = content.getvalue()
     for name, written in ({SPEC_FILE: encode_stored(spec)} | files | {RECORD_FILE: encode_record(record)}).items():

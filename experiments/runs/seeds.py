@@ -1,12 +1,12 @@
-"""Train a federation with several seeds: a run folder for each, and figures with intervals over them.
+"""Training with several seeds: a run folder for each, and figures with intervals over them.
 
     several, records = train_seeds(spec, graph, Path("runs/mine"), count=3, attack=True, observe=unobserved)
     several.figures["utility.mrr"].over            # mean over seeds; its interval covers items and seeds
 
-runs/mine/seed-0/record.json, ...   each as `fkgsec train` writes it; read back or continued
+runs/mine/seed-0/record.json, ...   as `fkgsec train` writes them; read back or resumed
 runs/mine/seeds.json                this record
 
-The seed changes all draws of training, and the share that leaks to an attack; data and division stay the same (`split_seed`).
+The seed changes all draws of training, and the share that leaks to an attack. Data and division stay the same (`split_seed`).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ SEEDS_FILE = "seeds.json"
 
 
 class OverSeeds(msgspec.Struct, frozen=True):
-    """A figure over several seeds: the mean with its interval (the largest for bytes), and each seed's value."""
+    """Figure over several seeds: the mean with its interval (the largest for bytes), and each seed's value."""
 
     over: Estimate
     values: list[float]
@@ -47,9 +47,12 @@ class SeedsRecord(msgspec.Struct, frozen=True):
     """Results of several trainings of a federation.
 
     Attributes:
-        spec, environment: of the first run. runs: the folders of all, beside this file.
-        figures: those that every run has, by name.
-        guarantees: of differential privacy, for the releases of all seeds together, by the tables that each covers.
+        spec: spec of the first run.
+        seeds: seeds of the runs.
+        runs: folders of the runs, next to this file.
+        environment: environment of the first run.
+        figures: figures that every run has, by name.
+        guarantees: guarantees of differential privacy for the releases of all seeds together, by the tables that each covers.
         gains: see `Record`; over seeds.
     """
 
@@ -78,13 +81,27 @@ def train_seeds(
     make_task: MakeTask | None = None,
     whose: Mapping[str, str] | None = None,
 ) -> tuple[SeedsRecord, list[Record]]:
-    """Train (and attack) with `count` seeds from the spec's seed on, and return each record, too. Finished runs are read.
+    """Train (and attack) with several seeds. Finished runs are read back.
 
     Args:
-        at_once, make_task, whose: see `execute`.
+        spec: options of all runs; its seed is the first.
+        graph: the clients' data.
+        folder: folder of the run folders.
+        count: number of seeds.
+        attack: whether to attack each run.
+        observe: gives each run its observer.
+        checkpoint_every_s: see `execute`.
+        overwrite: see `execute`.
+        at_once: see `execute`.
+        make_task: see `execute`.
+        whose: see `execute`.
+
+    Returns:
+        The summary, and the record of each run.
 
     Raises:
-        SpecError: fewer than two seeds, or too many. RunError: `folder` has results of other options, data or seeds.
+        SpecError: fewer than two seeds, or too many.
+        RunError: `folder` has results of other options, data or seeds.
     """
     if not 2 <= count <= MOST_SEEDS:
         raise SpecError(f"seeds must lie in 2..{MOST_SEEDS:,}; got {count:,}")
@@ -92,6 +109,7 @@ def train_seeds(
     if (folder / SEEDS_FILE).exists():
         earlier = read_if_of(folder / SEEDS_FILE, SCHEMA, SeedsRecord)
         same = earlier is not None and (earlier.spec, earlier.data.hash) == (spec, graph.hash)
+        # More seeds may extend an earlier series; fewer would drop finished runs from it.
         if not overwrite and not (same and earlier and len(earlier.seeds) <= count):
             raise refused(folder / SEEDS_FILE, "is of other options, data or seeds")
     records = []
@@ -110,7 +128,11 @@ def train_seeds(
 
 
 def record_of(records: list[Record]) -> SeedsRecord:
-    """Combine the records of at least one seed; `spec` is that of the first record."""
+    """Combine the records of at least one seed.
+
+    Args:
+        records: runs that differ only in their seed; the spec of the first one is kept.
+    """
     first = records[0]
     return SeedsRecord(
         SCHEMA,
@@ -125,7 +147,11 @@ def record_of(records: list[Record]) -> SeedsRecord:
 
 
 def figures_over(records: list[Record]) -> dict[str, OverSeeds]:
-    """Combine the figures that all records have over their seeds."""
+    """Combine the figures that all records have, over their seeds.
+
+    Args:
+        records: runs that differ only in their seed.
+    """
     by_record = [_figures(record) for record in records]
     combined = {}
     for name in by_record[0]:
@@ -136,7 +162,7 @@ def figures_over(records: list[Record]) -> dict[str, OverSeeds]:
 
 
 def _figures(record: Record) -> dict[str, Estimate]:
-    """Name the figures of utility, cost and attacks of a run; figures that could not be measured are left out."""
+    """Return the figures of utility, cost and attacks of a run by name; figures that could not be measured are left out."""
     figures = {f"utility.{name}": figure for name, figure in record.utility.items() if figure.n}
     figures |= {f"utility.shared.{name}": figure for name, figure in record.utility_shared.items() if figure.n}
     figures["bytes.total"] = exact(record.bytes.up + record.bytes.down, 1)

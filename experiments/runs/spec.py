@@ -1,4 +1,4 @@
-"""Make the spec of a run from a file and options, for the task of its algorithm.
+"""Construction of a run's spec from a file and options, for the task of its algorithm.
 
 make_spec(None, {"algorithm": "fedr", "dim": 64})                       # an `fkgsec.experiments.tasks.kge.Spec`
 make_spec(Path("spec.yaml"), {"algorithm": "cefgl"})                    # an `fkgsec.experiments.tasks.graph.GraphSpec`
@@ -42,9 +42,14 @@ ALL_ATTACKS = "all"
 
 
 def make_spec(config: Path | None, options: dict[str, Any]) -> Any:
-    """Override defaults by a YAML or JSON file, and these by options (None: not given).
+    """Build a spec from defaults, a file and options; the later source wins.
 
-    Returns: a `Spec` or a `GraphSpec`, by the task of the algorithm, else by the data.
+    Args:
+        config: YAML or JSON file, or None.
+        options: options by name; None values count as absent.
+
+    Returns:
+        A `Spec` or a `GraphSpec`, by the task of the algorithm, else by the data.
 
     Raises:
         SpecError: the file cannot be read, or a field or value is not allowed; the message names the field, its line in the
@@ -66,7 +71,11 @@ def make_spec(config: Path | None, options: dict[str, Any]) -> Any:
 
 
 def allowed_words(name: str, task: str | None = None) -> tuple[str, ...]:
-    """Return the words that an option allows in a task or in any; empty where it is no choice of words.
+    """Return the words that an option allows; empty if it is not a choice of words.
+
+    Args:
+        name: name of the option.
+        task: name of a task; None for the words of all tasks.
 
     >>> allowed_words("eval_sides"), allowed_words("dim"), allowed_words("readout")
     (('tail', 'both'), (), ('sum', 'mean', 'max'))
@@ -86,6 +95,7 @@ def _converted(fields: dict[str, Any]) -> Any:
     _refuse_foreign(fields, task)
     for name, value in fields.items():
         words = allowed_words(name, task.name)
+        # Models of other libraries are not in the registry; the spec checks them itself.
         if words and not (name == "model" and _is_unlisted(str(value), task)):
             try:
                 fields = fields | {name: spelled(name, value, words)}
@@ -109,12 +119,12 @@ def _converted(fields: dict[str, Any]) -> Any:
 
 
 def _is_unlisted(model: str, task: RunTask) -> bool:
-    """Return True for a model outside the registries: a convolution by its module, or a family's, as in pykeen:TransH."""
+    """Return True for a model outside the registries: a convolution by its module, or a family's model, as in pykeen:TransH."""
     return "." in model if task.name == "graph" else model.partition(":")[0] in MODELS.families
 
 
 def _family_model(model: str) -> str:
-    """Find the family that has an unlisted model, and name it as in pykeen:TransH; empty without one."""
+    """Return the name of an unlisted model in its family, as in pykeen:TransH; empty if no family has it."""
     for name in (f"{prefix}:{model}" for prefix in MODELS.families):
         with contextlib.suppress(SpecError):
             if name in MODELS or name in ENCODERS:
@@ -123,18 +133,20 @@ def _family_model(model: str) -> str:
 
 
 def _expand_all(names: Any, task: RunTask) -> Any:
-    """Replace `all` by every attack of the task. Raises `SpecError` for further names beside it."""
+    """Replace `all` by every attack of the task. Raises `SpecError` for further names."""
     from fkgsec.attacks.registry import attacks_of
 
     if not isinstance(names, list | tuple) or ALL_ATTACKS not in names:
         return names
     if len(names) > 1:
-        raise SpecError(f"attack: {ALL_ATTACKS} takes every attack; leave out {', '.join(map(str, names[1:]))}")
+        raise SpecError(
+            f"attack: {ALL_ATTACKS} already selects every attack; leave out {', '.join(map(str, names[1:]))}"
+        )
     return list(attacks_of(task.name))
 
 
 def _check_attacks(names: Sequence[str], algorithm: str, task: RunTask) -> None:
-    """Check that attacks exist and are of the task. Raises `SpecError`."""
+    """Check that attacks exist and belong to the task. Raises `SpecError`."""
     if not names:
         return
     from fkgsec.attacks.registry import ATTACKS, attacks_of, check_attacks
@@ -144,21 +156,21 @@ def _check_attacks(names: Sequence[str], algorithm: str, task: RunTask) -> None:
         if ATTACKS[name].task != task.name:
             fitting = ", ".join(attacks_of(task.name))
             about = task_named(ATTACKS[name].task).about
-            raise SpecError(f"attack: {name} is one on {about}; {algorithm} {task.does}; give one of {fitting}")
+            raise SpecError(f"attack: {name} attacks {about}, but {algorithm} {task.does}; use one of {fitting}")
 
 
 def _task_of(algorithm: Any, data: Any) -> RunTask:
-    """Return the task of an algorithm, else of the data. Raises `SpecError` where the two do not fit."""
+    """Return the task of an algorithm, else of the data. Raises `SpecError` if they do not fit together."""
     graphs = isinstance(data, str) and not is_knowledge_graph(data) and is_graph_data(data)
     if not isinstance(algorithm, str):
         return task_named("graph" if graphs else "kge")
     task = task_named(RECIPES[algorithm].task)
     if graphs and task.name != "graph" and not Path(str(data)).exists():
         fitting = ", ".join(allowed_words("algorithm", "graph"))
-        raise SpecError(f"data: {data} has graphs to classify, and {algorithm} {task.does}; give one of {fitting}")
+        raise SpecError(f"data: {data} has graphs to classify, but {algorithm} {task.does}; use one of {fitting}")
     if task.name == "graph" and isinstance(data, str) and is_knowledge_graph(data):
         raise SpecError(
-            f"data: {data} is a knowledge graph, and {algorithm} {task.does}; leave it out to generate graphs"
+            f"data: {data} is a knowledge graph, but {algorithm} {task.does}; leave it out to generate graphs"
         )
     return task
 
@@ -175,22 +187,35 @@ def _refuse_foreign(fields: Mapping[str, Any], task: RunTask) -> None:
 
 
 def option_names(task: str | None = None) -> list[str]:
-    """List the options of a task or of all tasks, with those of single algorithms."""
+    """Return the names of the options, including those of single algorithms.
+
+    Args:
+        task: name of a task; None for all tasks.
+    """
     tasks = all_tasks() if task is None else [task_named(task)]
     names = [name for run_task in tasks for name in run_task.spec.__struct_fields__ if name != "settings"]
     return list(dict.fromkeys([*names, *(name for run_task in tasks for name in all_settings(run_task.name))]))
 
 
 def require_triples(spec: RunSpec, command: str, instead: str = "") -> Any:
-    """Return the spec if it is of knowledge graphs, as the command requires. Raises `SpecError` for another task."""
+    """Return the spec if its task is knowledge-graph embedding.
+
+    Args:
+        spec: any spec.
+        command: the command, for the error.
+        instead: what to do for another task.
+
+    Raises:
+        SpecError: another task.
+    """
     task, hint = task_of(spec), f"; {instead}" if instead else ""
     if task.name != "kge":
-        raise SpecError(f"fkgsec {command} is for knowledge-graph embedding, and {spec.algorithm} {task.does}{hint}")
+        raise SpecError(f"fkgsec {command} is for knowledge-graph embedding, but {spec.algorithm} {task.does}{hint}")
     return spec
 
 
 def _plain(message: str, fields: dict[str, Any]) -> str:
-    """Reword msgspec's message: the field's name first, and its value last."""
+    """Rephrase msgspec's message: the field's name first, and its value last."""
     text, _, path = message.partition(" - at `$.")
     name, text = path.rstrip("`").split("[")[0], text.replace("`array`", "a list")
     return f"{name}: {text}; got {shown(fields.get(name))}" if name else text

@@ -1,4 +1,4 @@
-"""Records, specs, comparisons and manifests as JSON with flat specs; files of earlier versions are translated.
+"""Records, specs, comparisons and manifests as JSON with flat specs. Files of earlier versions are translated.
 
 write_atomically(folder / "spec.json", encode_stored(spec))
 spec = decode_stored((folder / "spec.json").read_bytes(), RunSpec)
@@ -17,11 +17,16 @@ from fkgsec.federation.options import RENAMED, flat, nested
 from fkgsec.federation.recipes import RECIPES
 
 Kind = TypeVar("Kind")
-_EARLIER = {"valid_mrr": "valid", "best_mrr": "best_valid"}  # names of when knowledge graphs were the one task
+# Names from versions whose only task was knowledge graphs.
+_EARLIER = {"valid_mrr": "valid", "best_mrr": "best_valid"}
 
 
 def decode_stored(content: bytes | str, kind: type[Kind]) -> Kind:
-    """Decode JSON to `kind`, with its specs translated to the current version.
+    """Decode JSON, with its specs translated to the current version.
+
+    Args:
+        content: JSON text.
+        kind: type to decode to.
 
     Raises:
         msgspec.MsgspecError: as `msgspec.json.decode`; also for a figure outside its interval, and too deep nesting.
@@ -47,6 +52,7 @@ def _spec(kind: type, raw: Any) -> Any:
     if not issubclass(kind, RunSpec) or not isinstance(raw, dict):
         raise msgspec.ValidationError(f"Expected `object`, got `{type(raw).__name__}`")
     name = raw.get("algorithm")
+    # An unknown algorithm is reported by the spec's own check.
     task = RECIPES[name].task if isinstance(name, str) and name in RECIPES else "kge"
     return msgspec.convert(raw, task_named(task).spec, str_keys=True)
 
@@ -69,7 +75,11 @@ def _check_figures(raw: Any, where: str) -> None:
 
 
 def encode_stored(value: Any) -> bytes:
-    """Encode a struct as indented JSON with flat specs, as users write them."""
+    """Encode a struct as indented JSON with flat specs, as users write them.
+
+    Args:
+        value: a spec, a record, or a struct that contains some.
+    """
     raw = msgspec.to_builtins(value, str_keys=True)
     if isinstance(value, RunSpec):
         raw = flat(raw)
@@ -79,7 +89,7 @@ def encode_stored(value: Any) -> bytes:
 
 
 def _holders(raw: Any) -> list[dict[str, Any]]:
-    """List the parts of a document that have a spec: itself, the record of its run, or those of its cases."""
+    """Return the parts of a document that have a spec: itself, the record of its run, or those of its cases."""
     cases = raw.get("cases") if isinstance(raw, dict) else None
     records = [case.get("record") for case in cases if isinstance(case, dict)] if isinstance(cases, list) else []
     run = raw.get("run") if isinstance(raw, dict) else None
@@ -100,14 +110,14 @@ def _with_current_names(document: dict[str, Any]) -> dict[str, Any]:
 def _updated(spec: dict[str, Any]) -> dict[str, Any]:
     """Translate the options of a spec to the current version.
 
-    Until 0.1 a spec had every option of every algorithm, with None for open ones and tau 0.2 in all; `init_epsilon` was called
-    epsilon; FedLU had a temperature that its training ignored, which is now refused; and `seed` divided the data. There were two
-    generators, of which `draws` named one.
+    Until 0.1, a spec had every option of every algorithm, with None for open ones and tau 0.2 in all. `init_epsilon`
+    was called epsilon. FedLU had a temperature that its training ignored and that is now refused. `seed` divided the
+    data. `draws` selected one of two generators.
     """
     spec = {"split_seed": spec.get("seed", 0)} | spec
     if spec.get("draws") == "numpy":
         del spec["draws"]
-    if "entity_scope" in spec:  # which said both where negatives are drawn and among which entities ranks are taken
+    if "entity_scope" in spec:  # set the scope of both negatives and ranks
         scope = spec.pop("entity_scope")
         spec |= {"negative_scope": scope, "rank_scope": "own" if scope == "own" else "all"}
     spec = nested({({"epsilon": "init_epsilon"} | RENAMED).get(name, name): value for name, value in spec.items()})

@@ -1,4 +1,4 @@
-"""The write guard: finished files are not overwritten unless the user asks for it.
+"""Write guard: finished files are not overwritten unless the user requests it.
 
     write_new(Path("tables.csv"), content, overwrite=False)
 
@@ -7,9 +7,9 @@ error that names it and `--overwrite`. Devices and pipes are written to. A folde
 removes its old reports (`--junit`, `--sarif`, `--markdown`, `--json`) at its start, so that a failing check leaves no earlier
 verdict behind.
 
-One process at a time writes in a folder (`locked`). The lock is the operating system's (`flock`) on the file `.lock`, so it is
-free at once when its process is killed. The file names the process for the error of others. File systems without such locks lock
-nothing.
+One process at a time writes in a folder (`locked`). The operating system holds the lock (`flock`) on the file `.lock`,
+so it is free as soon as its process is killed. The file names the process for the error of others. On file systems
+without such locks, nothing is locked.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents. Raises `RunError`."""
+    """Create a folder and its parents. Raises `RunError`."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -57,19 +57,25 @@ def make_folder(folder: Path) -> None:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Write beside the file and rename, so that a reader or a kill never sees half of it. Raises `RunError`.
+    """Write next to the file and rename, so that a reader or a kill never sees half of it.
 
-    A path that is no plain file (/dev/stdout, a named pipe, a link) is written to directly.
+    Args:
+        path: file to write. A device, pipe or link, such as /dev/stdout, is written to directly.
+        content: the whole file.
+
+    Raises:
+        RunError: the file cannot be written.
     """
     part = path.with_name(path.name + ".part")
     try:
         if not is_plain_place(path):
             path.write_bytes(content)
             return
-        part.unlink(missing_ok=True)  # of a killed process; or a link, which would be written through
+        part.unlink(missing_ok=True)  # left by a killed process, or a link to elsewhere
         with part.open("xb") as handle:
             handle.write(content)
             handle.flush()
+            # Otherwise a power failure could leave an empty file under the final name.
             os.fsync(handle.fileno())
         part.replace(path)
     except OSError as error:
@@ -78,13 +84,26 @@ def write_atomically(path: Path, content: bytes) -> None:
         raise RunError(f"{path}: cannot be written ({error.strerror})") from error
 
 
-def refused(path: Path, what: str = "is there already and differs") -> RunError:
-    """Build the error for a file that would be overwritten."""
+def refused(path: Path, what: str = "exists and differs") -> RunError:
+    """Return the error for a file that would be overwritten.
+
+    Args:
+        what: predicate of the file.
+    """
     return RunError(f"{path}: {what}; name another place, or give --overwrite")
 
 
 def write_new(path: Path, content: bytes, *, overwrite: bool) -> None:
-    """Write a file that does not exist, has the same content, or may be overwritten. Raises `RunError`."""
+    """Write a file that does not exist, has the same content, or may be overwritten.
+
+    Args:
+        path: file to write.
+        content: the whole file.
+        overwrite: replace a file with other content.
+
+    Raises:
+        RunError: the file exists with other content, or cannot be written.
+    """
     if not overwrite and is_plain_place(path) and path.exists():
         if read_bytes(path) != content:
             raise refused(path)
@@ -93,13 +112,16 @@ def write_new(path: Path, content: bytes, *, overwrite: bool) -> None:
 
 
 def must_write(place: Path, *, same: Callable[[], bool], ours: Callable[[], bool], overwrite: bool) -> bool:
-    """Return True if a folder must be written, False if the same is already there.
+    """Return True if a folder must be written, False if the same content exists already.
 
     Args:
-        same: tells if the content is the same. ours: tells if this command wrote it; nothing else is ever replaced.
+        place: the folder.
+        same: returns True if the content is the same.
+        ours: returns True if this command wrote the folder; nothing else is ever replaced.
+        overwrite: replace a folder of this command.
 
     Raises:
-        RunError: something else is there.
+        RunError: the folder contains something else.
     """
     if not place.exists() or (place.is_dir() and not any(place.iterdir())):
         return True
@@ -114,7 +136,15 @@ def must_write(place: Path, *, same: Callable[[], bool], ours: Callable[[], bool
 
 @contextlib.contextmanager
 def locked(folder: Path, name: str = LOCK_FILE) -> Iterator[None]:
-    """Lock a folder. Raises `RunError` if another process has the lock, or the folder cannot be written."""
+    """Lock a folder for the duration of the context.
+
+    Args:
+        folder: the folder to write in.
+        name: name of the lock file.
+
+    Raises:
+        RunError: another process has the lock, or the folder cannot be written.
+    """
     path = folder / name
     try:
         handle = _take(path)
@@ -134,17 +164,20 @@ def locked(folder: Path, name: str = LOCK_FILE) -> Iterator[None]:
 
 
 def _take(path: Path) -> int:
-    """Open and lock a file, again if its last owner removed it meanwhile."""
+    """Open and lock a file; retry if its last owner removed it meanwhile."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             with contextlib.suppress(FileNotFoundError):
+                # The locked file may have been removed while this process opened it. Then the lock
+                # protects nothing.
                 if os.path.samestat(os.fstat(handle), path.stat()):
                     os.truncate(handle, 0)
                     os.write(handle, f"process {os.getpid()} on {socket.gethostname()}".encode())
                     return handle
         except OSError as error:
+            # This file system has no locks.
             if error.errno in _NO_LOCKS:
                 return handle
             os.close(handle)
@@ -153,7 +186,16 @@ def _take(path: Path) -> int:
 
 
 def put_in_place(whole: Path, place: Path) -> None:
-    """Rename a finished folder or file to its place, and then remove the folder that was there. Raises `OSError`."""
+    """Rename a finished folder or file to its place, and then remove the folder that was there.
+
+    Args:
+        whole: finished folder or file, on the same file system.
+        place: final path.
+
+    Raises:
+        OSError: a rename failed.
+    """
+    # Renaming over a non-empty folder is an error, so it is moved aside first.
     aside = whole.with_name(f"{whole.name}.replaced")
     if place.is_dir() and any(place.iterdir()):
         place.rename(aside)

@@ -1,1 +1,1 @@
-"""The two tasks in experiments, a module for each: options, figures, and wording."""
+"""Both tasks in experiments, a module for each: options, figures, and wording."""

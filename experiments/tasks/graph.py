@@ -1,4 +1,4 @@
-"""Graph classification in experiments: the spec of a run, its utility, its data, and their wording."""
+"""Graph classification in experiments: spec, utility, data and wording."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ else:
 class GraphSpec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A federation of graph classifiers, its data and the attack on it.
 
-    Attributes (beside those of `GnnOptions` and `GraphAttackOptions`):
+    Attributes (in addition to those of `GnnOptions` and `GraphAttackOptions`):
         data, clients, partition, size, clean: see `fkgsec.graphs.collection.load_federation`.
     """
 
@@ -59,12 +59,16 @@ class GraphSpec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fie
         self.check()
 
     def load_graph(self) -> FederatedGraphs:
+        """Load or generate the graphs and divide them; see `fkgsec.graphs.collection.load_federation`."""
         names = ("clients", "partition", "size", "clean")
         return load_federation(self.data, seed=self.split_seed, **{name: getattr(self, name) for name in names})
 
 
 def is_graph_data(name: str) -> bool:
     """Return True for graphs to classify: generated ones, sets or groups of the TU collection, or a folder in its format.
+
+    Args:
+        name: value of `--data`.
 
     >>> is_graph_data("CHEM"), is_graph_data("MUTAG,BZR"), is_graph_data("motifs"), is_graph_data("FB15k-237")
     (True, True, True, False)
@@ -149,12 +153,14 @@ def _memory(spec: GraphSpec, graph: FederatedGraphs) -> dict[str, float]:
     rule: GraphRule = (recipe.rule or GraphRule)(spec.federation_options())
     networks, shared, widest = 0, 0, 0
     for client in graph.clients:
+        # Tensors on this device have shapes but no memory.
         with torch.device("meta"):
             network = rule.network(feature_width(client.graphs), client.graphs.num_classes)
         sizes = {name: 4 * parameter.numel() for name, parameter in network.named_parameters()}
         networks += sum(sizes.values())
         shared += sum(size for name, size in sizes.items() if name.startswith(rule.shared))
         at_once = min(len(client.graphs), max(spec.batch_size, JUDGED_AT_ONCE))
+        # Worst case: the largest graphs of a client meet in one batch.
         nodes = int(np.sort(client.graphs.sizes)[-at_once:].sum())
         values = feature_width(client.graphs) + spec.width * (_LAYER * spec.layers + _LAYER)
         widest = max(widest, 4 * nodes * values)
@@ -169,16 +175,16 @@ def _memory(spec: GraphSpec, graph: FederatedGraphs) -> dict[str, float]:
     }
 
 
-# Copies of networks and of what crosses that are held at once, values of a node and layer, and bytes of a node.
+# Copies of networks and of messages in memory at once, values per node and layer, and bytes per node.
 _NETWORKS = 5  # values, Adam's two moments, gradients, private ones
-_KEPT = 6  # of the best round before and after its broadcast, and of the round that may take its place
+_KEPT = 6  # models of the best round before and after its broadcast, and of the round that may replace it
 _MESSAGES = 9  # rounds 0, the best, the last and those before, to the server and back
 _LAYER = 6
 _NODE = 400
 
 
 def _statistics(graph: FederatedGraphs) -> tuple[list[Sheet], dict[str, Any]]:
-    """Sizes of each client's graphs, and the features of their nodes."""
+    """Return sizes of each client's graphs, and the features of their nodes."""
     from fkgsec.experiments.reporting.sheets import Column, Sheet
     from fkgsec.graphs.features import feature_kind, feature_width
 
@@ -197,7 +203,7 @@ TASK = RunTask(
     does="classifies graphs",
     spec=GraphSpec,
     metric="accuracy",
-    metrics={"accuracy": "share of test graphs that are classified right, mean over clients"},
+    metrics={"accuracy": "share of correctly classified test graphs, mean over clients"},
     labels={},
     items="graphs",
     utility_title=lambda spec: "Utility: test accuracy (all: mean over clients)",
@@ -209,7 +215,8 @@ TASK = RunTask(
     first_policy=FirstPolicy(
         "secagg",
         "secure sums",
-        {"rounds": 30, "width": 32, "dropout": 0.0, "learning_rate": 0.01},  # so that there is something to leak
+        # Without dropout and with large steps, networks memorize something that can leak.
+        {"rounds": 30, "width": 32, "dropout": 0.0, "learning_rate": 0.01},
         ("graph-membership.auc", "graph-membership.advantage"),
     ),
     embedded={MOTIFS: {"rounds": 20}},

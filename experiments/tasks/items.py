@@ -1,4 +1,4 @@
-"""The outcome of a run on every test item, stored in its record, so that two runs can be compared item by item.
+"""Outcome of a run on every test item, stored in its record, so that two runs can be compared item by item.
 
     items = TestItems.from_ranks(result.test_ranks, seen)
     items.ranks()                                    # float64 `[n, sides]`
@@ -42,12 +42,24 @@ class TestItems(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_ranks(cls, ranks: Sequence[np.ndarray], seen: Sequence[np.ndarray]) -> TestItems:
-        """Pack each client's ranks, float64 `[n, sides]`, and `seen`, `[n]`."""
+        """Pack the clients' ranks.
+
+        Args:
+            ranks: per client, float64 `[n, sides]`.
+            seen: per client, `[n]`, see the class.
+        """
+        # The mean of tied ranks is a multiple of one half.
         return cls.pack(np.rint(2 * np.concatenate(ranks)), [len(client) for client in ranks], seen)
 
     @classmethod
     def pack(cls, outcomes: np.ndarray, counts: Sequence[int], seen: Sequence[np.ndarray]) -> TestItems:
-        """Pack outcomes `[n, sides]` of all clients' items, in as few bytes as the largest needs."""
+        """Pack the outcomes of all clients' items, in as few bytes as the largest needs.
+
+        Args:
+            outcomes: integers `[n, sides]`.
+            counts: number of items of each client.
+            seen: per client, `[n]`, see the class.
+        """
         width = next(width for width in (1, 2, 4) if outcomes.max(initial=0) < 256**width)
         packed = [outcomes.astype(f"<u{width}"), np.concatenate(seen).astype(np.uint8)]
         return cls(list(counts), outcomes.shape[1], width, *(zlib.compress(array.tobytes(), 9) for array in packed))
@@ -61,7 +73,7 @@ class TestItems(msgspec.Struct, frozen=True):
         return outcomes.reshape(sum(self.counts), self.sides).astype(np.float64)
 
     def ranks(self) -> np.ndarray:
-        """Ranks, float64 `[n, sides]`."""
+        """Return the ranks, float64 `[n, sides]`."""
         return self.values() / 2
 
     def where_seen(self) -> np.ndarray:
@@ -75,13 +87,17 @@ class TestItems(msgspec.Struct, frozen=True):
         return seen
 
     def client_slices(self) -> list[slice]:
-        """The rows of each client."""
+        """Return the rows of each client."""
         ends = np.cumsum([0, *self.counts])
         return [slice(int(low), int(high)) for low, high in itertools.pairwise(ends)]
 
 
 def scores_of(items: TestItems, metric: str) -> np.ndarray:
-    """Contribution of each test item to a metric, float64 `[n]`: the mean over its sides."""
+    """Return the contribution of each test item to a metric, float64 `[n]`: the mean over its sides.
+
+    Args:
+        metric: `accuracy`, `mrr` or `hits@K`.
+    """
     if metric == "accuracy":
         return items.values()[:, 0]
     ranks = items.ranks()
@@ -91,11 +107,13 @@ def scores_of(items: TestItems, metric: str) -> np.ndarray:
 def paired_variance(
     pairs: Sequence[tuple[TestItems, TestItems]], metric: str, share: float = 1.0, average: Average = "items"
 ) -> float:
-    """Variance over test items of the mean of `first - share * second`; clients are strata.
+    """Return the variance over test items of the mean of `first - share * second`; clients are strata.
 
     Args:
         pairs: outcomes of two runs on the same items, a pair for each seed; an item counts with its mean over seeds.
-        average: of all items alike, or the plain mean over clients.
+        metric: see `scores_of`.
+        share: weight of the second run.
+        average: `items` averages over all items, `clients` over the means of clients.
     """
     differences = np.mean(
         [scores_of(first, metric) - share * scores_of(second, metric) for first, second in pairs], axis=0
@@ -103,6 +121,7 @@ def paired_variance(
     clients = [differences[rows] for rows in pairs[0][0].client_slices() if rows.stop > rows.start]
     counts = np.array([len(client) for client in clients], dtype=np.float64)
     weights = counts / counts.sum() if average == "items" else np.full(len(clients), 1 / len(clients))
+    # A client with one item has no variance of its own. The largest variance of a share is 1/4.
     overall = differences.var(ddof=1) if len(differences) > 1 else 0.25
     variances = np.array([client.var(ddof=1) if len(client) > 1 else overall for client in clients])
     return float((weights**2 * variances / counts).sum())

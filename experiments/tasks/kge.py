@@ -1,4 +1,4 @@
-"""Knowledge-graph embedding in experiments: the spec of a run, its utility, its data, and their wording."""
+"""Knowledge-graph embedding in experiments: spec, utility, data and wording."""
 
 from __future__ import annotations
 
@@ -43,12 +43,13 @@ else:
 class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A federation of knowledge graphs, its data and the attack on it.
 
-    Attributes (beside those of `KgeOptions` and `KgeAttackOptions`):
+    Attributes (in addition to those of `KgeOptions` and `KgeAttackOptions`):
         data: "consortium" (the embedded default), a catalogue name (`fkgsec data list`), a folder or a file.
-        clients: None: 3, or as the data are divided. partition: one of `PARTITIONS`; None: triples at random.
-        size: triples of the embedded consortium; None: `DEFAULT_SIZE`.
+        clients: number of clients; None for 3, or as the data are divided.
+        partition: one of `PARTITIONS`; None for triples at random.
+        size: triples of the embedded consortium; None for `DEFAULT_SIZE`.
         triple_columns: a table's columns of head, relation and tail, separated by commas.
-        normalise: "nfc" merges names that differ only in their Unicode form; None: no change.
+        normalise: "nfc" merges names that differ only in their Unicode form; None changes nothing.
     """
 
     options_type: ClassVar[type[KgeOptions]] = KgeOptions
@@ -68,14 +69,14 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
     triple_columns: Annotated[
         str | None,
         Meta(
-            description="of a .csv, .tsv or .parquet table: its columns of head, relation and tail, as in "
-            "subject,predicate,object (default: head,relation,tail); a column split or client is read, "
-            "too"
+            description="columns of head, relation and tail in a .csv, .tsv or .parquet table, as in "
+            "subject,predicate,object (default: head,relation,tail); columns named split or client are read "
+            "as well"
         ),
     ] = None
     normalise: Annotated[
         Literal["nfc"] | None,
-        Meta(description="Unicode form of names: as they stand (the default) or one spelling each"),
+        Meta(description="Unicode form of names: unchanged (default), or nfc, which merges equal-looking names"),
     ] = None
 
     def __post_init__(self) -> None:
@@ -84,14 +85,14 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
         msgspec.structs.force_setattr(self, "colluder", self.attack_options().colluder)
         self.check()
         if self.metric == "published" and parse_defense(self.defense).secagg:
-            raise SpecError("metric published counts uploads in clear; take metric paper where they are summed")
+            raise SpecError("metric published counts plaintext uploads; use metric paper with secure aggregation")
         if self.attack and RECONSTRUCTION not in self.attack and (self.inference or self.metric != "paper"):
             name = "inference" if self.inference else "metric"
             raise SpecError(
-                f"{name} applies to the attack {RECONSTRUCTION}, which attack leaves out; leave it out, too"
+                f"{name} applies to the attack {RECONSTRUCTION}, which is not in attack; leave it out or add the attack"
             )
         if self.shadows and MEMBERSHIP not in self.attack:
-            raise SpecError(f"shadows applies to the attack {MEMBERSHIP}, which attack leaves out; give it, too")
+            raise SpecError(f"shadows applies to the attack {MEMBERSHIP}, which is not in attack; add it")
 
     def _column_names(self) -> tuple[str, str, str] | None:
         if self.triple_columns is None:
@@ -105,9 +106,16 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
         return names[0], names[1], names[2]
 
     def settled(self) -> Spec:
+        """Return the spec with the algorithm's temperature filled in, and the device reset."""
         return self.replace(device="auto", temperature=self.sampling_temperature)
 
     def load_graph(self) -> FederatedGraph:
+        """Generate or load the triples, and divide them among clients unless they are divided already.
+
+        Raises:
+            DataError: the data cannot be read.
+            SpecError: options do not fit the data.
+        """
         from fkgsec.data.consortium import generate_consortium
         from fkgsec.data.graph import FederatedGraph
         from fkgsec.data.normalise import normalised
@@ -130,6 +138,7 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
                 raise SpecError(f"partition does not apply to {graph.name}, which is divided already; leave it out")
             if self.clients not in (None, len(graph.clients)):
                 raise SpecError(f"clients is {self.clients}, but {graph.name} has {len(graph.clients)}; leave it out")
+            # Files of a user's own often have no splits. Draw them, and tell the user.
             if not any(len(client.valid) or len(client.test) for client in graph.clients):
                 from fkgsec.data.formats.in_memory import with_splits
                 from fkgsec.data.partition import RATIO
@@ -144,7 +153,7 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 def _read_lines(spec: Spec, graph: FederatedGraph) -> list[str]:
-    """State what was read from a user's file or folder: clients, sizes, and one triple by name; nothing of other data."""
+    """State the content of a user's file or folder: clients, sizes, and one triple by name; nothing for other data."""
     if is_knowledge_graph(spec.data):
         return []
     sizes = [f"{printable(client.name, 40)} {len(client.triples):,}" for client in graph.clients]
@@ -165,12 +174,16 @@ def _read_lines(spec: Spec, graph: FederatedGraph) -> list[str]:
 
 
 def is_knowledge_graph(name: str) -> bool:
-    """Return True for the embedded consortium and names in the catalogue of knowledge graphs; False for files."""
+    """Return True for the embedded consortium and names in the catalogue of knowledge graphs; False for files.
+
+    Args:
+        name: value of `--data`.
+    """
     return name == CONSORTIUM or name.casefold() in {dataset.name.casefold() for dataset in datasets()}
 
 
 def _reached(result: KgeResult) -> Reached:
-    """Weight every client by its triples."""
+    """Weight every client by its triples, as the papers do."""
     import numpy as np
 
     from fkgsec.data.split_leaks import NEW, OTHER_TRAIN, OWN_TRAIN, seen_in_training
@@ -207,7 +220,7 @@ def _describe(graph: FederatedGraph) -> dict[str, dict[str, int]]:
 
 
 def _warnings(graph: FederatedGraph) -> list[str]:
-    """Warn of split leaks, and of clients with too few test triples for figures of their own."""
+    """Warn of split leaks, and of clients with too few test triples for their own figures."""
     from fkgsec.data.split_leaks import split_leak_warning
 
     leaks = list(filter(None, [split_leak_warning(graph)]))
@@ -218,7 +231,7 @@ def _warnings(graph: FederatedGraph) -> list[str]:
     more = f" and {len(few) - MOST_NAMED} more" if len(few) > MOST_NAMED else ""
     have = "client has" if len(few) == 1 else "clients have"
     line = f"{len(few)} of {len(graph.clients)} {have} {FEW_TESTS} test triples or fewer ({named}{more})"
-    return [*graph.warnings, f"{line}: their own figures say nothing there", *leaks]
+    return [*graph.warnings, f"{line}: figures of these clients are meaningless", *leaks]
 
 
 def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
@@ -233,6 +246,7 @@ def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
     widths = {"entities": model.entity_width, "relations": model.relation_width}
     if recipe.pooled:
         counts = {"entities": len(graph.entities), "relations": len(graph.relations)}
+    # Tables are float32, values in secure sums float64.
     rows = 4 * sum(counts[table] * widths[table] for table in counts)
     tables = rows * (1 if recipe.private == "none" else 2)
     shared = 4 * sum(counts[table] * widths[table] for table in recipe.shared)
@@ -254,10 +268,10 @@ def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
 
 # Copies of tables and messages in memory at once, and bytes of a candidate and a triple in training.
 _TABLES = 5  # values, Adam's two moments, gradients, those of a client in its step
-_KEPT = 6  # of the best round before and after its broadcast, and of the round that may take its place
+_KEPT = 6  # models of the best round before and after its broadcast, and of the round that may replace it
 _MESSAGES = 9  # rounds 0, the best, the last and those before, to the server and back
 _MASKED = 18  # one party's input to a secure sum, float64, and its masked forms; the sum, stored and opened
-_CHECKPOINT = 4  # the tensors of the last, and their bytes as they are written
+_CHECKPOINT = 4  # tensors of the last checkpoint, and their serialized bytes
 _STEP = 24
 _SCORES = 4
 _TRIPLE = 400
@@ -271,10 +285,10 @@ _TIMED_TRIPLES = 64
 
 
 def _timed_by(spec: Spec) -> dict[str, Any]:
-    """Algorithms that train alike, such as FedE, FedS and training alone, share a timing."""
+    """Return the options that decide the time of training; algorithms that train alike share a timing."""
     recipe, values = RECIPES[spec.algorithm], spec.document()
     trained = {"private": recipe.private, "pooled": recipe.pooled, "local": recipe.rule and recipe.rule.__qualname__}
-    width = spec.kge_model().entity_width  # FedEPL's is less than `dim` says
+    width = spec.kge_model().entity_width  # FedEPL trains fewer values than `dim`
     return {name: values[name] for name in _TIMED_BY} | trained | {"width": width}
 
 
@@ -300,7 +314,7 @@ _LEAK_WORDS = {
 
 
 def _statistics(graph: FederatedGraph) -> tuple[list[Sheet], dict[str, Any]]:
-    """Sizes of the clients, and the share of evaluation triples that leak from train; a column for each client."""
+    """Return sizes of the clients, and the share of evaluation triples that leak from train; a column for each client."""
     from fkgsec.data.split_leaks import EVALUATION_SPLITS, LEAKS, find_split_leaks
     from fkgsec.data.statistics import statistics_rows
     from fkgsec.experiments.reporting.sheets import Column, Sheet

@@ -1,7 +1,7 @@
-"""Check that a run fits into memory before it starts: an estimate by parts, against the free memory.
+"""Check that a run fits into memory before it starts: an estimate by parts, compared with the free memory.
 
     parts = task_of(spec).memory(spec, graph)               # {"tables and optimizer": 1.2e9, "messages": ...}
-    check_memory(spec, graph)                               # `SpecError` with the figures where it does not fit
+    check_memory(spec, graph)                               # `SpecError` with the figures if it does not fit
 
 Free memory is the least that the machine, the control groups of this process (a container's limit) and `ulimit -v` leave.
 An estimate is no bound: `python -m benchmarks.memory` compares it with the peaks of real runs.
@@ -20,18 +20,27 @@ from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import task_of
 
 GIB = 2**30
-HOST = ("messages", "checkpoint", "data")  # what is in the machine's memory whatever the device is
+HOST = ("messages", "checkpoint", "data")  # parts in the machine's memory even if a GPU trains
 
 
 class Free(NamedTuple):
-    """Bytes that this process may still take, and the source of the limit."""
+    """Bytes that this process can still allocate, and the source of the limit."""
 
     num_bytes: float
     says: str
 
 
 def check_memory(spec: RunSpec, graph: Any, *, at_once: int = 1) -> None:
-    """Check that `at_once` runs of this spec fit into the free memory. Raises `SpecError`."""
+    """Check that runs of a spec fit into the free memory.
+
+    Args:
+        spec: the run.
+        graph: the clients' data.
+        at_once: number of runs at the same time.
+
+    Raises:
+        SpecError: they do not fit; the message lists the parts.
+    """
     parts = needed(spec, graph)
     total, free = at_once * sum(parts.values()), available()
     if total <= free.num_bytes:
@@ -41,12 +50,17 @@ def check_memory(spec: RunSpec, graph: Any, *, at_once: int = 1) -> None:
     several = f"{at_once} runs at a time need" if at_once > 1 else "the run needs"
     raise SpecError(
         f"memory: {several} about {total / GIB:,.1f} GiB ({each}); {free.says} leaves {max(free.num_bytes, 0) / GIB:,.1f} GiB; "
-        f"take {task_of(spec).smaller}, or give --force"
+        f"use {task_of(spec).smaller}, or --force"
     )
 
 
 def needed(spec: RunSpec, graph: Any) -> Mapping[str, float]:
-    """Estimate a run's bytes by part, without the program itself; on a GPU only those in the host's memory."""
+    """Estimate a run's bytes by part, without the program itself; on a GPU only those in the host's memory.
+
+    Args:
+        spec: the run.
+        graph: the clients' data.
+    """
     parts = task_of(spec).memory(spec, graph)
     if spec.federation_options().torch_device().type != "cpu":
         return {name: parts[name] for name in HOST}
@@ -60,7 +74,8 @@ def available(root: Path = Path("/")) -> Free:
         root: folder of /proc and /sys.
     """
     fields, page = _fields(root / "proc/meminfo"), os.sysconf("SC_PAGE_SIZE")
-    limits = [Free(os.sysconf("SC_PHYS_PAGES") * page, "the machine, all told,"), *_groups(root)]
+    limits = [Free(os.sysconf("SC_PHYS_PAGES") * page, "the whole machine"), *_groups(root)]
+    # Better than the machine's size: Linux knows what other processes use.
     if "MemAvailable:" in fields:
         limits[0] = Free(1024 * fields["MemAvailable:"], "the machine")
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
@@ -71,7 +86,9 @@ def available(root: Path = Path("/")) -> Free:
 
 
 def _groups(root: Path) -> Iterator[Free]:
-    """Limits of the control groups, version 2 and 1, from this process's group to the top; cached files count as free."""
+    """Yield the limits of the control groups, version 2 and 1, from this process's group to the top; cached files count
+    as free.
+    """
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controllers == "":
@@ -82,7 +99,7 @@ def _groups(root: Path) -> Iterator[Free]:
         else:
             continue
         group = base / path.strip("/")
-        # In a container the path is the host's, and its own group lies at the top.
+        # In a container, the path is the host's, and the container's group is mounted at the top.
         for folder in (group, *group.parents) if group.exists() else (base,):
             limit = _text(folder / most).strip()
             if limit.isdigit():

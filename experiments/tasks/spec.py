@@ -1,6 +1,6 @@
 """Fields and methods that the specs of both tasks share.
 
-    spec = make_spec(None, {"algorithm": "cefgl", "data": "MUTAG,BZR"})     # a GraphSpec, since cefgl classifies graphs
+    spec = make_spec(None, {"algorithm": "cefgl", "data": "MUTAG,BZR"})     # a GraphSpec, because cefgl classifies graphs
     result = run_federation(spec.load_graph(), spec.federation_options())
 
 A spec is a flat document: every option of the command line is a field of it, and a key of `--config spec.yaml`.
@@ -26,19 +26,25 @@ class SharedOptions(msgspec.Struct, frozen=True, kw_only=True):
     clients: Annotated[
         int | None, Meta(description="clients to divide a graph or a data set among, or to generate")
     ] = None
-    size: Annotated[int | None, Meta(description="triples of the embedded consortium, or generated graphs in all")] = (
+    size: Annotated[
+        int | None, Meta(description="triples of the embedded consortium, or total number of generated graphs")
+    ] = None
+    split_seed: Annotated[
+        int, Meta(description="seed of divisions and generated data, which --seed does not change")
+    ] = 0
+    attack_seed: Annotated[int | None, Meta(description="seed of the attack's draws; default: the value of --seed")] = (
         None
     )
-    split_seed: Annotated[int, Meta(description="of divisions and of generated data; --seed redraws neither")] = 0
-    attack_seed: Annotated[
-        int | None, Meta(description="of what the attack draws; default: the number given by --seed")
-    ] = None
 
 
 def with_attacks(options: type[Any], attacks: type[Any]) -> Any:
-    """Extend the options of a run by those of attacks and the shared ones; structs cannot have two bases with fields.
+    """Return a struct with the options of a run, those of attacks, and the shared ones.
 
-    The `seed` is the run's.
+    Structs cannot have two bases with fields, so the type is created at run time. Fields of the run win, such as `seed`.
+
+    Args:
+        options: struct of a run's options.
+        attacks: struct of the options of attacks.
     """
     further = (*msgspec.structs.fields(attacks), *msgspec.structs.fields(SharedOptions))
     fields = [field for field in further if field.name not in options.__struct_fields__]
@@ -53,10 +59,13 @@ class RunSpec:
     """A federation, its data and the attack on it: a mixin for structs that extend the options of a task.
 
     Attributes:
-        options_type: the options of `run_federation`. attacks_type: those of attacks.
-        clients: number of clients that share the data. partition: way of dividing them. size: of generated data.
-        split_seed: of divisions and generated data; `seed` redraws neither.
-        attack_seed: seed of attacks; None: the run's.
+        options_type: options of `run_federation`.
+        attacks_type: options of attacks.
+        clients: number of clients that share the data.
+        partition: method of dividing the data.
+        size: size of generated data.
+        split_seed: seed of divisions and generated data; `seed` changes neither.
+        attack_seed: seed of attacks; None for the run's.
         The others are those of `RunOptions` and of the options of attacks.
     """
 
@@ -86,7 +95,7 @@ class RunSpec:
 
     def check(self) -> None:
         """Check the options that both tasks have. Raises `SpecError`."""
-        options: Any = self  # a spec is a struct of options, which a mixin cannot say
+        options: Any = self  # a spec is a struct of options, which a mixin cannot declare
         check_defense(options)
         for name, least in (("split_seed", 0), ("attack_seed", 0), ("clients", 1), ("size", 1)):
             if (value := getattr(self, name)) is not None and value < least:
@@ -102,11 +111,15 @@ class RunSpec:
         return options if self.attack_seed is None else msgspec.structs.replace(options, seed=self.attack_seed)
 
     def settled(self) -> Self:
-        """Spell out values left to the algorithm, and reset the device, which changes no result."""
+        """Return the spec with values left to the algorithm filled in, and the device reset, because it changes no result."""
         return self.replace(device="auto")
 
     def replace(self, **changes: Any) -> Self:
-        """Return a changed copy; settings of the algorithm go by their own names."""
+        """Return a changed copy.
+
+        Args:
+            changes: options by name; an algorithm's settings by their own names.
+        """
         options: Any = self
         return replace(options, **changes)
 
@@ -115,5 +128,10 @@ class RunSpec:
         return flat(msgspec.to_builtins(self))
 
     def load_graph(self) -> Any:
-        """Load the clients' data. Raises `DataError` if they cannot be read, `SpecError` for options that do not fit them."""
+        """Load the clients' data.
+
+        Raises:
+            DataError: the data cannot be read.
+            SpecError: options do not fit the data.
+        """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""A task as experiments see it: how to compute and name a run's figures.
+"""Interface between experiments and a task: how to compute and name a run's figures.
 
     task = task_of(spec)                      # by `spec.task`
     task.reached(result).of_all[task.metric]  # the headline figure of utility, with its interval
@@ -28,9 +28,12 @@ class Reached(NamedTuple):
     """Utility of the best round's models on test items, by the name of the figure.
 
     Attributes:
-        of_all: over all clients. by_leak: of the parts of the test items that `RunTask.leaked` names.
-        shared: of the shared models, where clients use private ones; else empty.
-        items: outcome on each test item; None where clients report sums alone. items_shared: of the shared models.
+        of_all: figures over all clients.
+        by_client: figures of each client.
+        by_leak: figures of the parts of the test items that `RunTask.leaked` names.
+        shared: figures of the shared models, if clients use private ones; else empty.
+        items: outcome on each test item; None if clients report only sums.
+        items_shared: outcome of the shared models on each test item.
     """
 
     of_all: Figures
@@ -42,11 +45,13 @@ class Reached(NamedTuple):
 
 
 class FirstPolicy(NamedTuple):
-    """The two runs of `fkgsec check --init`, and the figures that it proposes limits on.
+    """The two runs of `fkgsec check --init`, and the figures for which it proposes limits.
 
     Attributes:
-        defense: of the second run. about: the defense in words. settings: options of a quick run.
-        measures: of leakage; those that tell the two runs apart get a limit.
+        defense: defense of the second run.
+        about: the defense in words.
+        settings: options of a quick run.
+        measures: measures of leakage; those that separate the two runs get a limit.
     """
 
     defense: str
@@ -60,21 +65,35 @@ class RunTask:
     """A task as experiments see it.
 
     Attributes:
-        name: in `fkgsec.federation.recipes`. about: the task in words. does: predicate of its algorithms.
+        name: name in `fkgsec.federation.recipes`.
+        about: the task in words.
+        does: predicate of its algorithms.
+        spec: class of its specs.
         metric: headline figure of utility and of validation, in 0..1; larger is better.
-        metrics: description of every figure of utility. labels: names of figures in tables, where they differ.
-        items: noun for test items. leaked: descriptions of the parts of `Reached.by_leak`. standing: predicate of leaked items.
-        network: a spec's model and size in words. columns: the same by column of a listing.
+        metrics: description of every figure of utility.
+        labels: names of figures in tables, if they differ.
+        items: noun for test items.
+        utility_title: title of the table of utility, for a spec.
+        leaked: descriptions of the parts of `Reached.by_leak`.
+        standing: predicate of leaked items.
+        network: a spec's model and size in words.
+        columns: the same by column of a listing.
         cases: default cases of `fkgsec compare`.
+        first_policy: the runs of `fkgsec check --init`.
         embedded: for embedded data by name, options of a quick first run.
-        sizes: names of the sizes that `describe` counts for each client. sizes_title: description of them.
+        sizes: names of the sizes that `describe` counts for each client.
+        sizes_title: description of the sizes.
+        marked: noun for sensitive parts of the data, if any.
         reached: utility of a finished run.
-        marked: noun for sensitive parts of the data, if any. sensitive: their names. warnings: caveats, a line each.
+        describe: sizes of each client's data.
+        sensitive: names of the sensitive parts of the data.
+        warnings: caveats about the data, a line each.
         statistics: tables of `fkgsec data stats`, and the same as plain values.
-        memory: bytes of a run by part. smaller: options that reduce it.
-        timed_by: the options of a spec that decide the time of an epoch and a validation.
+        memory: bytes of a run by part.
+        smaller: options that reduce the memory.
+        timed_by: options of a spec that decide the time of an epoch and a validation.
         time_validation: CPU seconds of one validation of all clients.
-        read_lines: of a spec and its data, what was read from a user's own file, in a few lines.
+        read_lines: a few lines about the content of a user's own file, for a spec and its data.
     """
 
     name: str
@@ -108,12 +127,20 @@ class RunTask:
     read_lines: Callable[[Any, Any], list[str]] = lambda spec, graph: []
 
     def label(self, figure: str) -> str:
-        """Name of a figure of utility in tables."""
+        """Return the name of a figure of utility in tables.
+
+        Args:
+            figure: key of `metrics`.
+        """
         return self.labels.get(figure, figure)
 
 
 def cpu_seconds(run: Callable[[], object]) -> float:
-    """Measure CPU seconds of a second call of `run`, since the first may also compile."""
+    """Measure CPU seconds of a second call, because the first may also compile.
+
+    Args:
+        run: called twice.
+    """
     run()
     began = time.process_time()
     run()
@@ -124,15 +151,23 @@ _MODULES = {"kge": "fkgsec.experiments.tasks.kge", "graph": "fkgsec.experiments.
 
 
 def task_named(name: str) -> RunTask:
-    """Return the task of this name; `KeyError` for a task that has algorithms but no experiments."""
+    """Return the task of this name.
+
+    Args:
+        name: `kge` or `graph`.
+
+    Raises:
+        KeyError: the task has algorithms but no experiments.
+    """
+    # Imported by name, because the module of a task imports this one.
     return importlib.import_module(_MODULES[name]).TASK
 
 
 def task_of(spec: RunSpec) -> RunTask:
-    """The task of a spec."""
+    """Return the task of a spec."""
     return task_named(spec.task)
 
 
 def all_tasks() -> list[RunTask]:
-    """Every task that has experiments."""
+    """Return the tasks that have experiments."""
     return [task_named(name) for name in _MODULES]

@@ -1,10 +1,10 @@
-"""Federations that attacks train, such as shadow federations: with progress, and continued after a kill.
+"""Federations that attacks train, such as shadow federations: with progress, and resumed after an interruption.
 
     trainings = Trainings(run_federation, folder / TRAININGS, observer, count=4, seconds=38.0)
     run_attacks(result, options, train=trainings)
     trainings.clear()                                   # once the results are written
 
-Each has a folder below the run's, named by its options and data, and is read back when the same attack is given again.
+Each training has a folder below the run's, named after its options and data, and is read back if the attack is repeated.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ TRAININGS = "shadows"
 
 
 class Trainings:
-    """The `train` function of attacks. Calls with an adversary or a transcript's options are trained from the start each time.
+    """The `train` function of attacks. Calls with an adversary or a transcript's options always train from the start.
 
     Args:
-        train: as `run_federation`, under the run's defense. folder: for checkpoints. observer: of each training.
-        count: expected number of trainings. seconds: expected time of each.
+        train: a function like `run_federation`, with the run's defense.
+        folder: folder for checkpoints.
+        observer: progress of each training.
+        count: expected number of trainings.
+        seconds: expected time of each.
     """
 
     def __init__(
@@ -51,6 +54,9 @@ class Trainings:
 
 def lasting(seconds: float) -> str:
     """Format a duration.
+
+    Args:
+        seconds: any positive number.
 
     >>> lasting(0.2), lasting(41), lasting(500), lasting(9000)
     ('1 s', '41 s', '8 min', '2.5 h')

@@ -19,10 +19,18 @@ from fkgsec.estimate import Estimate
 from fkgsec.experiments.reporting.pages import render_page
 from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, markdown_lines, markdown_text
 from fkgsec.experiments.unlearning.unlearn import UNLEARNED_FILE
-from fkgsec.experiments.unlearning.verification import Verification
+from fkgsec.experiments.unlearning.verification import UNCHANGED, Verification
 
 UNMEASURED = "cannot be measured"
+NOT_MEASURED = "not measured"
 MOST_REASONS = 8  # on the first page, and in the terminal
+TERMS = [
+    "Measure: a membership attack on one model. It compares forgotten triples with triples that nobody trained on.",
+    "Test: a comparison of forgotten triples with the audit's own re-trainings. Its figure is the audited model minus "
+    "re-training, in the unit that follows it. p is the chance of at least such a difference under honest re-training.",
+    "Told apart: the difference is larger than the stated error allows under honest re-training.",
+    "Likelihood: minus the training loss of a triple, in nats. MRR: mean reciprocal rank, from 0 to 1.",
+]
 DID_NOT_ASK = "*: did not ask; (others): all of these together."
 _ROLES = tuple(Column(role, "figure") for role in ROLES)
 
@@ -46,18 +54,26 @@ def asked_lines(verification: Verification) -> list[str]:
         for name, (forgotten, matched, controls) in verification.forgetting.counts.items()
     )
     digest, cost = verification.unlearned_sha256, f"Unlearning took {unlearning.seconds:.1f} s"
+    auditor = (options and options.auditor) or "an auditor who is not named (--auditor)"
     lines = [
         f"Asked to be forgotten: {asked}. Method: {unlearning.options.method}.",
         f"Run {unlearning.identity[:12]}, without the triples {unlearning.forget_hash[:12]}"
         + (f"; {UNLEARNED_FILE} has sha256 {digest}." if digest else "."),
+        *(
+            f"Request of {name}: sha256 {digest} of its sorted lines."
+            for name, digest in verification.request_sha256.items()
+        ),
         *(["The forget set of the run equals the file that --forget named."] if verification.request_given else []),
+        *([f"Audited on {verification.audited_on} by {auditor}."] if verification.audited_on else []),
         f"{cost}." if reference is None else f"{cost}, re-training {reference.seconds:.1f} s.",
         f"Audited: {counts}. Shadow federations: {verification.num_shadows}.",
     ]
     if options is None:
         return lines
     controls = "the clients' test triples" if verification.escrow is None else f"escrow {verification.escrow[:12]}"
-    drawn = "drawn when the audit began" if options.audit_seed is None else "given"
+    drawn = "given" if options.audit_seed is not None else "drawn when the audit began"
+    if options.audit_seed is None and verification.escrow is not None:
+        drawn = "which follows from the escrow, the request and the audited file"
     num_references = 0 if verification.evidence is None else verification.evidence.num_references
     return [
         *lines,
@@ -92,8 +108,10 @@ def sections(verification: Verification, *, annex: bool = False) -> list[tuple[s
         return [("All reasons", verdict.reasons), ("Remarks", [*verification.remarks, *notes])]
     shown = verdict.reasons[:MOST_REASONS]
     more = len(verdict.reasons) - len(shown)
+    unchanged = [line for line in verification.remarks if line == UNCHANGED]
     return [
-        ("Why", shown + [f"And {more} more in the annex."] * bool(more)),
+        ("Why", unchanged + shown + [f"And {more} more in the annex."] * bool(more)),
+        ("Terms", TERMS),
         ("What was asked", asked_lines(verification)),
         ("What would have been noticed", noticed_lines(verification)),
         ("What is not covered", verification.assumptions),
@@ -141,6 +159,7 @@ def _who(row: Any) -> str:
 
 def _share_sheet(verification: Verification) -> Sheet:
     rows = []
+    level = 0.05 if verification.evidence is None else verification.evidence.level
     for row in verification.evidence.models if verification.evidence else ():
         if not row.reading:
             rows.append((_who(row), UNMEASURED, *[None] * 2, row.reason or "no memory to measure it by", *[None] * 4))
@@ -160,9 +179,10 @@ def _share_sheet(verification: Verification) -> Sheet:
             "hidden, re-training passes from",
         ),
         rows,
-        "Share of the forget set with 95 % interval: 0 is what re-training remembers, 1 what training on all of it does; below "
-        f"0, triples were pushed down. Tolerated: {verification.thresholds.share:.0%}. {UNMEASURED}: the interval has no upper "
-        "end below 100 %, or nothing shows a memory to measure by. told apart from: the smallest planted share from which on 19 "
+        f"Share of the forget set with its {1 - level:.1%} interval: 0 is what re-training remembers, 1 what training on all of "
+        f"it does; below 0, triples were pushed down. Tolerated: {verification.thresholds.share:.0%}. "
+        f"{UNMEASURED}: the interval has no upper end below 100 %, or nothing shows a memory to measure by. "
+        "told apart from: the smallest planted share from which on 19 "
         "of 20 mixtures of re-trained and trained models are told apart from honest re-training. re-training passes from: the "
         "smallest tolerance at which the audit's own re-trainings pass. planted: models that were trained with a share left in. "
         "if others were lowered: what can be remembered in full at most if all other triples were lowered to pay for it, "
@@ -281,7 +301,10 @@ def _other_sheets(verification: Verification) -> list[Sheet]:
         (row.client, *(row.figures[role].auc if role in row.figures else row.reasons[role] for role in after))
         for row in forgetting.updates
     ]
-    rebuilt = [(row.client, row.threat_model, *_by_role(row.figures)) for row in forgetting.rebuilt]
+    rebuilt = [
+        (row.client, row.threat_model, *(NOT_MEASURED if cell is None else cell for cell in _by_role(row.figures)))
+        for row in forgetting.rebuilt
+    ]
     return [
         _sheet(
             "Link prediction on forgotten and test triples",
@@ -315,7 +338,8 @@ def _other_sheets(verification: Verification) -> list[Sheet]:
             "Reconstruction of the forgotten triples from what crossed",
             ("victim", "threat model", *_ROLES),
             rebuilt,
-            "Share rebuilt when the linked pairs are given. The rest of the graph tells what is rebuilt after re-training.",
+            "Share rebuilt when the linked pairs are given. The rest of the graph tells what is rebuilt after re-training. "
+            f"{NOT_MEASURED}: says nothing about safety; the remarks give the reason.",
         ),
     ]
 

@@ -199,9 +199,11 @@ def _write(verification: Verification, earlier: Verification | None, target: Pat
     except OSError as problem:
         raise RunError(f"{target}: cannot be made ({problem.strerror})") from problem
     if earlier is not None:
-        # Once through JSON, as the earlier one was: 0 and 0.0 are one value there. They may differ in where they were made.
+        # Once through JSON, as the earlier one was: 0 and 0.0 are one value there. They may differ in where and when they were
+        # made.
         again = msgspec.json.decode(encode(verification), type=Verification)
-        if encode(msgspec.structs.replace(again, environment=earlier.environment)) != encode(earlier):
+        again = msgspec.structs.replace(again, environment=earlier.environment, audited_on=earlier.audited_on)
+        if encode(again) != encode(earlier):
             raise refused(target / AUDIT_FILE, "is of another verification")
         return earlier
     for names, annex in (((MARKDOWN_FILE, HTML_FILE), False), (ANNEX_FILES, True)):

@@ -10,7 +10,7 @@ from msgspec import Meta
 from fkgsec.errors import SpecError
 
 AUDIT_FILE = "verification.json"  # the record, in the folder of an audit
-DOUBTFUL = 0.1
+DOUBTFUL = 0.1  # of the tolerated error: a single test below it certifies nothing
 MIN_SHADOWS = 4  # each triple twice in, twice out: with fewer there is no spread to take a likelihood from
 MIN_REFERENCES = 3  # two to hold the third against
 DEFAULT_REFERENCES = 4
@@ -94,7 +94,9 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         shadows: federations trained with half of the forget set; 0, else even and at least `MIN_SHADOWS`.
         plants: trainings with a share of the forget set left in: twice the tolerated share, then that itself, and so on by turns.
         relearn_steps: of training on the forget set; 0: none.
-        audit_seed: of controls and of all trainings; None: drawn from the operating system.
+        audit_seed: of controls and of all trainings; None: follows from the escrow and from what is audited, or without an escrow
+            is drawn from the operating system.
+        auditor: name for the certificate; None: not named.
     """
 
     references: Annotated[
@@ -111,6 +113,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     audit_seed: Annotated[
         int | None, Meta(description="repeats an audit in --out (default: drawn now, printed afterwards)")
     ] = None
+    auditor: Annotated[str | None, Meta(description="name of the auditor, for the certificate")] = None
 
     def __post_init__(self) -> None:
         if self.shadows and (self.shadows < MIN_SHADOWS or self.shadows % 2):

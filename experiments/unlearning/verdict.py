@@ -8,7 +8,7 @@ forgotten triples against never-seen ones. A *test* holds one model beside re-tr
   triples below never-seen ones gives them away as well as remembering them, so both directions count.
 * *told apart*: a measure's AUC differs from 0.5, and in the same direction from the re-trained model's on the same triples, and
   it is not within; or a test differs from re-training. Both are corrected for the number of measures and tests.
-* *undecided*: neither; the interval is too wide, or too near the threshold.
+* *inconclusive*: neither; the interval is too wide, or too near the threshold.
 
 *Not forgotten*: anything is told apart. *Forgotten*, where nothing is, takes all of:
 
@@ -18,8 +18,8 @@ forgotten triples against never-seen ones. A *test* holds one model beside re-tr
 * no single test of a client that asked is below a tenth of the error: scores that were made to look re-trained miss by little;
 * the controls of clients that asked are fair: no corrected interval of the re-trained model excludes 0.5. A model that never saw
   the triples must pass its own audit, else the test split or the choice of the triples tells them apart, not a memory;
-* the share of the forget set that each model of a client that asked may still remember (the end of its 95 % interval) is within
-  what is tolerated;
+* the share of the forget set that each model of a client that asked may still remember (the upper end of its interval, at the
+  part of the error that the look spends) is within what is tolerated;
 * so it is even if all other triples were lowered to pay for it, which no mean shows: no more of them lie where trained-on triples
   do and others rarely;
 * this audit rejects runs with the tolerated share planted: mixtures that keep this share at random, those that hide it from all
@@ -55,13 +55,19 @@ from scipy.special import ndtri
 from fkgsec.attacks.forgetting.evaluation import Membership
 from fkgsec.attacks.forgetting.evidence import Evidence, ModelEvidence, PairedTest
 from fkgsec.attacks.forgetting.paired import Sensitivity
+from fkgsec.attacks.forgetting.readings import RELATION_RANK
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.unlearning.options import Thresholds
 
 Outcome = Literal["forgotten", "not forgotten", "inconclusive"]
-Reading = Literal["within", "told apart", "undecided", "not measured"]
-# Of the tolerated error: a single test below it certifies nothing, though among so many it tells nothing apart.
+Reading = Literal["within", "told apart", "inconclusive", "not measured"]
 MUCH_BELOW = 0.1  # of the re-trained models' test MRR: a loss that damages what is audited
+UNITS = {
+    "score": "of the scoring function", "likelihood": "nats", "reciprocal rank": "MRR", RELATION_RANK: "MRR",
+    "spread": "of the scoring function", "upper tail": "standard deviations", "order": "squared share of ranks",
+    "relearned": "MRR", "distance": "log ratio",
+}  # fmt: skip
+"""Unit of the difference of each test, by its name without ", against controls"."""
 EXIT_STATUS: dict[Outcome, int] = {"forgotten": 0, "not forgotten": 1, "inconclusive": 3}
 
 
@@ -166,17 +172,21 @@ def _named(judgement: Judgement) -> str:
 
 
 def _tests(tests: Sequence[PairedTest]) -> str:
-    return ", ".join(f"{test.name} {test.difference.value:+.3g} (p {test.p_value:.1g})" for test in tests)
+    return ", ".join(
+        f"{test.name} {test.difference.value:+.3g} {UNITS.get(test.name.partition(',')[0], '')}".rstrip()
+        + f" (p {test.p_value:.1g})"
+        for test in tests
+    )
 
 
 def _doubts_of_measures(
     measures: Sequence[Membership], judgements: Sequence[Judgement], thresholds: Thresholds, count: int
 ) -> Iterator[str]:
     rows = list(zip(measures, judgements, strict=True))
-    if undecided := [_named(one) for row, one in rows if one.reading == "undecided" and row.asked]:
+    if inconclusive := [_named(one) for row, one in rows if one.reading == "inconclusive" and row.asked]:
         yield (
-            f"{len(undecided)} of {count} measures are undecided, neither within {thresholds.distinguishability:.3g} nor told "
-            f"apart from re-training: {', '.join(undecided)}"
+            f"{len(inconclusive)} of {count} measures are inconclusive, neither within {thresholds.distinguishability:.3g} nor "
+            f"told apart from re-training: {', '.join(inconclusive)}"
         )
     yield from (f"not measured: {row.client} {row.model}: {row.reason}" for row in measures if row.reason and row.asked)
     if unfair := [_named(judgement) for judgement in judgements if not judgement.fair]:
@@ -253,16 +263,19 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
 
 
 def _bounds(evidence: Evidence | None, thresholds: Thresholds) -> Iterator[str]:
-    for model in evidence.models if evidence is not None else ():
+    if evidence is None:
+        return
+    at = f"{1 - evidence.level:.1%} interval"
+    for model in evidence.models:
         if model.asked and model.share is not None:
             assert model.hidden is not None  # else there is a doubt
             who = f"{model.client} {model.model}"
             yield (
-                f"{who} remembers at most {max(0.0, model.share.high):.0%} of the forget set (95 %). Kept at random: "
+                f"{who} remembers at most {max(0.0, model.share.high):.0%} of the forget set ({at}). Kept at random: "
                 f"{describe_sensitivity(model.at_random)}"
             )
             yield (
-                f"if all others were lowered to compensate, {who} remembers at most {model.hidden.high:.0%} in full (95 %). "
+                f"if all others were lowered to compensate, {who} remembers at most {model.hidden.high:.0%} in full ({at}). "
                 f"Weaker memory that is hidden from means and distributions: {describe_sensitivity(model.hiding)}; smaller "
                 "shares may pass"
             )
@@ -271,7 +284,7 @@ def _bounds(evidence: Evidence | None, thresholds: Thresholds) -> Iterator[str]:
         elif not model.asked and model.share is not None:
             yield (
                 f"{model.client} {model.model} remember at most {max(0.0, model.share.high):.0%} of what they can express of the "
-                "forget set (95 %)"
+                f"forget set ({at})"
             )
 
 
@@ -314,7 +327,7 @@ def _judge_one(row: Membership, thresholds: Thresholds, count: int, error: float
     excess = widened(row.excess, count, error, bounds=(-1, 1))
     above = corrected.low > 0.5 and excess.low > 0
     below = row.asked and corrected.high < 0.5 and excess.high < 0
-    reading: Reading = "undecided"
+    reading: Reading = "inconclusive"
     alone = widened(audited.auc, 1, error, bounds=(0, 1))
     if max(alone.high, 1 - alone.low) <= thresholds.distinguishability:
         reading = "within"

@@ -15,6 +15,7 @@ import hashlib
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -28,7 +29,7 @@ from fkgsec.attacks.forgetting.evaluation import Forgetting, Results, measure_fo
 from fkgsec.attacks.forgetting.evidence import Evidence, Power, measure_power, weigh_evidence
 from fkgsec.attacks.forgetting.readings import AuditRun, read_run
 from fkgsec.attacks.membership.audits import Audited, Shadow, audited_triples, replace_train, train_shadow
-from fkgsec.data.escrow import read_escrow
+from fkgsec.data.escrow import Escrow, read_escrow
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError, SpecError
@@ -36,7 +37,14 @@ from fkgsec.experiments.cli.progress import Observe, unobserved
 from fkgsec.experiments.runs.record import Environment, environment_of, read_if_of
 from fkgsec.experiments.runs.run import check_fits, load_run
 from fkgsec.experiments.unlearning.options import AuditOptions, Look, Thresholds, looks
-from fkgsec.experiments.unlearning.unlearn import NO_TRACE, UNLEARNED_FILE, Unlearned, Unlearning, read_unlearned
+from fkgsec.experiments.unlearning.unlearn import (
+    NO_TRACE,
+    UNLEARNED_FILE,
+    Unlearned,
+    Unlearning,
+    read_unlearned,
+    triple_lines,
+)
 from fkgsec.experiments.unlearning.verdict import Verdict, judge
 from fkgsec.federation.loop import run_federation, run_identity
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
@@ -53,6 +61,7 @@ REQUEST_UNKNOWN = (
     "the request itself was not given: the forget set is the one in the folder, from which whoever unlearned may have left out "
     "what is still remembered (--forget FILE, from whoever asked)"
 )
+UNCHANGED = "Not one embedding of the audited run differs from the raw run's."
 
 
 class OwnRuns(NamedTuple):
@@ -206,6 +215,8 @@ class Verification(msgspec.Struct, frozen=True):
         options: how the audit was made; None in earlier records.
         request_given: whether the folder's forget set was held against the request as whoever asked gave it.
         unlearned_sha256: of the embeddings that were audited, in hexadecimal: `unlearned.safetensors`; "" in earlier records.
+        request_sha256: of each client's forget set, see `request_digest`; empty in earlier records.
+        audited_on: the day in UTC, as 2026-01-31; "" in earlier records.
     """
 
     schema: str
@@ -224,6 +235,8 @@ class Verification(msgspec.Struct, frozen=True):
     options: AuditOptions | None = None
     request_given: bool = False
     unlearned_sha256: str = ""
+    request_sha256: dict[str, str] = {}
+    audited_on: str = ""
 
     @property
     def figures(self) -> list[Figure]:
@@ -295,59 +308,28 @@ def verify(
     if before and run_identity(before.graph, before.options) != candidate.unlearning.identity:
         raise RunError(f"{raw}: is not the run that {run} was made from")
     sealed, pools = (None, None) if escrow is None else read_escrow(escrow, candidate.graph)
-    commitment = None if sealed is None else sealed.commitment
-    seed = audit_seed_of(options)
+    seed = audit_seed_of(options, sealed, digest, candidate.unlearning.forget_hash)
     audits = audited_triples(
         candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
     )
     auditor = Auditor(target, candidate, audits, seed, options.relearn_steps, observe)
-    kept = {} if kept is None else kept
+    commitment = None if sealed is None else sealed.commitment
     key = (
         target.resolve(), seed, options, thresholds, commitment, candidate.graph.hash,
         run_identity(candidate.result.graph, candidate.result.options), candidate.unlearning.options,
     )  # fmt: skip
-    measurable = any(len(audit.members) + len(audit.unmatched) for audit in audits)
-    shares = [min(1.0, thresholds.share * (1 + (number + 1) % 2)) for number in range(options.plants)]
+    results = {"unlearned": candidate.result} | ({} if before is None else {"raw": before})
     unchecked = [] if forget else [REQUEST_UNKNOWN]
-    results: Results = {"raw": before} if before is not None else {}
-    audited, own, forgetting, evidence, verdict = auditor.read(candidate.result), None, None, None, None
-    # Without the request no reference makes it "forgotten", so a single look spends the whole error.
-    for look in looks(options.references, options.references if unchecked else options.budget):
-        if (*key, look) not in kept:
-            kept[*key, look] = auditor.own_runs(
-                look, options.shadows if measurable else 0, shares if measurable else [], thresholds, own
-            )
-        own = kept[*key, look]
-        if own.first is not None:
-            evidence = weigh_evidence(
-                audited,
-                own.references,
-                own.shadow_runs,
-                own.plants,
-                candidate.graph,
-                audits,
-                own.power,
-                thresholds.error * look.spending,
-            )
-        if forgetting is None:  # more references add nothing to it
-            retrained = own.first or (supplied and supplied.result)
-            assert retrained is not None
-            results |= {"retrained": retrained, "unlearned": candidate.result}
-            forgetting = measure_forgetting(
-                results,
-                candidate.graph,
-                candidate.forget,
-                audits,
-                shadows=own.shadows,
-                seed=seed,
-                relearn_steps=options.relearn_steps,
-            )
-        verdict = judge(forgetting.membership, thresholds, evidence, unchecked, look.spending)
-        if verdict.outcome != "inconclusive":
-            break
-    assert own is not None
-    assert forgetting is not None
-    assert verdict is not None
+    own, forgetting, evidence, verdict = _decide(
+        auditor,
+        thresholds,
+        options,
+        results,
+        supplied and supplied.result,
+        unchecked,
+        {} if kept is None else kept,
+        key,
+    )
     return Verification(
         schema=SCHEMA,
         unlearning=candidate.unlearning,
@@ -365,12 +347,97 @@ def verify(
         options=options,
         request_given=forget is not None,
         unlearned_sha256=digest,
+        request_sha256={
+            name: request_digest(candidate.graph, name, triples) for name, triples in candidate.forget.items()
+        },
+        audited_on=datetime.now(UTC).date().isoformat(),
     )
 
 
-def audit_seed_of(options: AuditOptions) -> int:
-    """Return the audit seed, drawn from the operating system where none is set."""
-    return secrets.randbelow(2**53) if options.audit_seed is None else options.audit_seed
+def _decide(
+    auditor: Auditor,
+    thresholds: Thresholds,
+    options: AuditOptions,
+    results: dict[str, KgeResult],
+    supplied: KgeResult | None,
+    unchecked: Sequence[str],
+    kept: dict[tuple[object, ...], OwnRuns],
+    key: tuple[object, ...],
+) -> tuple[OwnRuns, Forgetting, Evidence | None, Verdict]:
+    """Add references until the verdict is decided or the budget is spent.
+
+    Args:
+        results: the audited run and the raw one, if there is one; gains the re-trained one. supplied: a re-trained run, which is
+            read only where the audit trains none. unchecked: see `judge`. kept: trainings as they were read, by `key` and look.
+    """
+    candidate, audits = auditor.candidate, auditor.audits
+    measurable = any(len(audit.members) + len(audit.unmatched) for audit in audits)
+    num_shadows = options.shadows if measurable else 0
+    shares = [
+        min(1.0, thresholds.share * (1 + (number + 1) % 2)) for number in range(options.plants if measurable else 0)
+    ]
+    audited, own, forgetting, evidence, verdict = auditor.read(candidate.result), None, None, None, None
+    # Without the request no reference makes it "forgotten", so a single look spends the whole error.
+    for look in looks(options.references, options.references if unchecked else options.budget):
+        if (*key, look) not in kept:
+            kept[*key, look] = auditor.own_runs(look, num_shadows, shares, thresholds, own)
+        own = kept[*key, look]
+        if own.first is not None:
+            evidence = weigh_evidence(
+                audited,
+                own.references,
+                own.shadow_runs,
+                own.plants,
+                candidate.graph,
+                audits,
+                own.power,
+                thresholds.error * look.spending,
+            )
+        if forgetting is None:  # more references add nothing to it
+            retrained = own.first or supplied
+            assert retrained is not None
+            results["retrained"] = retrained
+            forgetting = measure_forgetting(
+                results,
+                candidate.graph,
+                candidate.forget,
+                audits,
+                shadows=own.shadows,
+                seed=auditor.seed,
+                relearn_steps=options.relearn_steps,
+            )
+        verdict = judge(forgetting.membership, thresholds, evidence, unchecked, look.spending)
+        if verdict.outcome != "inconclusive":
+            break
+    assert own is not None
+    assert forgetting is not None
+    assert verdict is not None
+    return own, forgetting, evidence, verdict
+
+
+def audit_seed_of(
+    options: AuditOptions, escrow: Escrow | None = None, unlearned_sha256: str = "", forget_hash: str = ""
+) -> int:
+    """Return the audit seed: the one that is set; else with an escrow one that follows from it and from what is audited.
+
+    A derived seed binds the audit: repeating it gives the same references and controls. The party that unlearned cannot compute
+    it, since it does not have the nonce of the escrow. Without an escrow the operating system draws one.
+
+    Args:
+        unlearned_sha256: of the audited embeddings. forget_hash: of the graph without the forget set.
+    """
+    if options.audit_seed is not None:
+        return options.audit_seed
+    if escrow is None:
+        return secrets.randbelow(2**53)
+    fields = ["fkgsec/audit seed/1", escrow.nonce, unlearned_sha256, forget_hash]
+    return int.from_bytes(hashlib.sha256(msgspec.json.encode(fields)).digest()[:6])
+
+
+def request_digest(graph: FederatedGraph, client: str, triples: np.ndarray) -> str:
+    """Return the sha256 of a client's request, as `LC_ALL=C sort -u FILE | sha256sum` prints it of a forget file."""
+    lines = sorted(set(triple_lines(graph, client, triples).encode().splitlines(keepends=True)))
+    return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
 def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path:
@@ -455,6 +522,12 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) ->
         made.append(
             "The audit seed was given, not drawn. A party that knew it before unlearning knew the controls and references."
         )
+    elif escrowed:
+        made.append(
+            "The audit seed follows from the escrow, the request and the audited file: a repeated audit is the same."
+        )
+    else:
+        made.append("Without an escrow nothing binds the audit seed: an auditor can repeat the audit until it passes.")
     return made
 
 
@@ -470,7 +543,7 @@ def _remarks(results: Results, candidate: Unlearned, num_shadows: int) -> list[s
         )
 
     if "raw" in results and same("raw"):
-        remarks.append("Not one embedding of the audited run differs from the raw run's.")
+        remarks.append(UNCHANGED)
     if same("retrained"):
         remarks.append("The audited run is the re-trained one itself, so it exceeds it by 0 everywhere.")
     method = candidate.unlearning.options.method

@@ -1,1 +1,2 @@
-"""The shipped algorithms: `settings` has their settings and recipes, the other modules what they add to local training."""
+"""Built-in algorithms: `settings` has their settings and recipes, the other modules their additions to local
+training."""

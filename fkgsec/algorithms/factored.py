@@ -1,4 +1,4 @@
-"""FedE-SVD+: in the last epoch of a round, what is trained is the singular triplets of each entity's update."""
+"""FedE-SVD+: the last epoch of a round trains the singular triplets of each entity's update."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from fkgsec.kge.local.stack import ClientStack
 
 
 class FactoredRows:
-    """The rows of a table as those received plus factors, which an Adam of their own trains.
+    """Rows of a table as received rows plus factors, which a separate Adam trains.
 
-    Each client's factors are tensors of their own, and what enters a matrix product is copied out of the stacked table first:
-    LAPACK and BLAS sum in an order that depends on how memory is aligned, so on where in the stack the client's rows lie.
+    Each client's factors are separate tensors, and inputs of matrix products are copied out of the stacked table first.
+    LAPACK and BLAS sum in an order that depends on memory alignment, thus on the position of rows in the stack.
 
     Source: feds.txt VI-B: all singular triplets are trained, with alpha times Eq. 7 for each entity.
 
     Args:
-        received: the rows of all clients as the round began, `[N, W]`.
-        columns: of the matrix that an update is taken as. alpha: weight of Eq. 7.
+        stack: tables of all clients.
+        table: name of the table.
+        received: rows of all clients at the beginning of the round, float `[N, W]`.
+        columns: of the matrix that an update is reshaped to.
+        alpha: weight of Eq. 7.
+        learning_rate: of Adam.
     """
 
     def __init__(
@@ -41,6 +45,8 @@ class FactoredRows:
         self._table: Table = table
         self._parameters: list[list[Tensor]] = []
         for client in range(len(stack.graphs)):
+            # feds.txt VI-B: decompose each entity's update so far as e = U diag(s) V^T; U, s and V^T become the
+            # parameters.
             updates = stack.rows(table, client).detach() - received[stack.span(table, client)]
             factors = factorise(updates, columns=columns, rank=columns)
             self._parameters.append([part.contiguous().requires_grad_() for part in factors])
@@ -48,7 +54,15 @@ class FactoredRows:
         self._adam = Adam(flat, lr=learning_rate)
 
     def step(self, gradient: Tensor, clients: Collection[int]) -> Mapping[int, float]:
-        """Carry the gradient to the rows `[n, W]` over to the factors and take a step; returns each client's alpha L_r."""
+        """Carry the gradient of the rows over to the factors, and take a step.
+
+        Args:
+            gradient: of all clients' rows, float `[N, W]`.
+            clients: places of the active clients.
+
+        Returns:
+            alpha L_r of each client.
+        """
         losses = {}
         for client, parameters in enumerate(self._parameters):
             if client not in clients:
@@ -58,6 +72,7 @@ class FactoredRows:
             span = self._stack.span(self._table, client)
             with torch.enable_grad():
                 factors = Factors(*(part.detach().requires_grad_() for part in parameters))
+                # feds.txt Eq. 7: keep U and V^T orthogonal.
                 penalty = self._alpha * orthogonality(factors.left, factors.right)
                 outputs = [penalty, factors.rows()]
             slopes = torch.autograd.grad(outputs, list(factors), [torch.ones_like(penalty), gradient[span].clone()])
@@ -66,6 +81,7 @@ class FactoredRows:
             losses[client] = ordered_sum(penalty.detach())
         self._adam.step()
         for client in clients:
+            # Rows are received rows plus the update that the factors represent.
             rows = Factors(*self._parameters[client]).rows().detach()
             span = self._stack.span(self._table, client)
             self._stack.rows(self._table, client).detach().copy_(self._received[span] + rows)

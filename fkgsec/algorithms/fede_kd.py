@@ -1,4 +1,4 @@
-"""FedE-KD: a client keeps a model to itself, shares one of fewer dimensions, and both learn from each other."""
+"""FedE-KD: a client has a private model and shares one of fewer dimensions; both learn from each other."""
 
 from torch import Tensor
 
@@ -9,10 +9,22 @@ from fkgsec.kge.local.rule import LocalRule
 def co_distillation(
     low: Tensor, high: Tensor, counts: Tensor, *, temperature: float, importance: Tensor | float = 1.0
 ) -> Tensor:
-    """Both models' losses, plus their divergences from each other divided by these losses. Source: feds.txt Eq. 6.
+    """Add both models' losses and their mutual divergences, the latter divided by the losses.
 
-    Gradients are those of the equation as it stands: through both divergences, and through the losses that divide them.
+    Gradients are those of the whole equation: through both divergences, and through the losses that divide them.
+
+    Args:
+        low, high: float `[B, K]`, scores of the shared and of the private model.
+        counts: bool `[B, K]`, which candidates count.
+        temperature: of the self-adversarial weights.
+        importance: weight of each positive's prediction, float `[B]`.
+
+    Returns:
+        Losses, float `[B]`.
+
+    Source: feds.txt Eq. 6.
     """
+    # L_L + L_H + (KL(S_L, S_H) + KL(S_H, S_L)) / (L_L + L_H): distillation grows as the supervised loss shrinks.
     predicted = prediction_losses(low, high, counts, temperature)
     distilled = divergence(low, high, counts) + divergence(high, low, counts)
     return importance * predicted + distilled / predicted
@@ -22,5 +34,6 @@ class FedEKDRule(LocalRule):
     """Co-distillation of the two models."""
 
     def distil(self, private: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
+        """Compute the loss of both models; see `LocalRule.distil`."""
         temperature = self.options.sampling_temperature
         return co_distillation(shared, private, counts, temperature=temperature, importance=importance)

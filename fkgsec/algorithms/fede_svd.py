@@ -1,4 +1,6 @@
-"""FedE-SVD: the changes of entity rows cross as a few singular triplets, which FedE-SVD+ trains in a round's last epoch."""
+"""FedE-SVD: changes of entity rows are transmitted as a few singular triplets. FedE-SVD+ trains them in a round's last
+epoch.
+"""
 
 from collections.abc import Collection, Mapping
 
@@ -12,7 +14,7 @@ from fkgsec.kge.options import KgeOptions
 
 
 class FedESVDPlusRule(LocalRule):
-    """Singular triplets of the update so far are what is trained in the last epoch of a round."""
+    """Trains the singular triplets of the update in the last epoch of a round."""
 
     keeps_received = True
 
@@ -21,6 +23,8 @@ class FedESVDPlusRule(LocalRule):
         self._factored: FactoredRows | None = None
 
     def begin_epoch(self, epoch: int, stack: ClientStack, received: Mapping[Table, Tensor]) -> None:
+        """Factor the updates before the last epoch; see `LocalRule.begin_epoch`."""
+        # feds.txt VI-B: "in the final epoch of each round of local training".
         if epoch == self.options.local_epochs - 1:
             self._factored = FactoredRows(
                 stack,
@@ -32,7 +36,9 @@ class FedESVDPlusRule(LocalRule):
             )
 
     def take(self, gradients: dict[Table, Tensor], clients: Collection[int]) -> dict[int, float]:
+        """Step the factors instead of the rows; see `LocalRule.take`."""
         return {} if self._factored is None else dict(self._factored.step(gradients.pop("entities"), clients))
 
     def end_round(self) -> None:
+        """Discard the factors."""
         self._factored = None

@@ -1,11 +1,14 @@
-"""FedEC over FedE: a contrastive term draws a client's shared rows to those received and away from its last training's."""
+"""FedEC on top of FedE: a contrastive term pulls shared rows toward those received and away from those of the last
+training.
+"""
 
 from fkgsec.kge.local.objectives import OBJECTIVES
 from fkgsec.kge.local.rule import LocalRule, WeightedObjective
 
 
 class FedECRule(LocalRule):
-    """A contrastive term."""
+    """Adds a contrastive term."""
 
     def objective(self) -> WeightedObjective:
+        """Return the contrastive term, weighted by mu."""
         return WeightedObjective(OBJECTIVES["contrastive"], self.settings.mu, self.settings.tau)

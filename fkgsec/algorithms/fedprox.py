@@ -1,11 +1,12 @@
-"""FedProx over FedE: a proximal term keeps a client's shared rows near those it received."""
+"""FedProx on top of FedE: a proximal term keeps a client's shared rows near those it received."""
 
 from fkgsec.kge.local.objectives import OBJECTIVES
 from fkgsec.kge.local.rule import LocalRule, WeightedObjective
 
 
 class FedProxRule(LocalRule):
-    """A proximal term."""
+    """Adds a proximal term."""
 
     def objective(self) -> WeightedObjective:
+        """Return the proximal term, weighted by mu."""
         return WeightedObjective(OBJECTIVES[self.settings.proximal], self.settings.mu)

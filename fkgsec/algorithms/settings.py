@@ -1,8 +1,8 @@
-"""The shipped algorithms for knowledge-graph embedding: the settings and the recipe of each. Nothing here loads torch.
+"""Built-in algorithms for knowledge-graph embedding: settings and recipe of each. This module does not load torch.
 
     RECIPES["feds"].settings(sparsity=0.3)
 
-What an algorithm adds to local training is a rule in a module of its own, which its recipe names and which is loaded with it.
+An algorithm's addition to local training is a rule in a separate module, which is imported when the recipe is used.
 """
 
 from __future__ import annotations
@@ -26,14 +26,15 @@ class VariantSettings(KgeSettings, frozen=True):
     """Choice between a paper's text and FedLU's published code, which also trains its baselines.
 
     Attributes:
-        variant: "paper", or "published": triples weighed by frequency, and batches and negatives drawn once for the run
-            (nju-websoft/FedLU). An option that is given wins over the variant's value.
+        variant: "paper", or "published": triples weighted by frequency, and batches and negatives drawn once for the run
+            (nju-websoft/FedLU). An option that the user sets takes precedence over the variant.
     """
 
     variant: Annotated[Variant, Meta(description="training as the paper has it, or as FedLU's code")] = "paper"
 
     @property
     def training(self) -> Mapping[str, str]:
+        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         return {"triple_weights": "frequency", "redraw": "never"} if self.variant == "published" else {}
 
 
@@ -41,8 +42,8 @@ class SingleSettings(VariantSettings, frozen=True):
     """Settings of clients that train alone.
 
     Attributes:
-        variant: as in `VariantSettings`; "published" also keeps each client's own best round and starts from entity rows in the
-            range that the code's server has.
+        variant: as in `VariantSettings`; "published" also selects each client's own best round, and draws initial entity rows
+            in the range of the code's server.
         baseline: "papers", Adam's moments outlive a round as in the papers' baselines; or as in a federation that shares
             "entities" or "relations", but for the exchange: each round starts a new Adam, and clients start from the rows that
             its server would have sent. Clients that share nothing then gain exactly nothing by joining.
@@ -65,17 +66,18 @@ class SingleSettings(VariantSettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
+        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         published = {"entity_range": "width", "best_round": "client"} if self.variant == "published" else {}
         return {**super().training, **published}
 
 
 class FedESettings(VariantSettings, frozen=True):
-    """When shared models are judged.
+    """Settings of FedE: when shared models are evaluated.
 
     Attributes:
-        variant: as in `VariantSettings`; "published" also starts from entity rows in the range that the code's server has.
-        evaluate: whether they are validated, kept and tested "after" the broadcast of a round, or "before" it, as local training
-            left them (FedLU's code, in FedE, FedProx and FedEC, too).
+        variant: as in `VariantSettings`; "published" also draws initial entity rows in the range of the code's server.
+        evaluate: shared models are validated, selected and tested "after" the broadcast of a round, or "before" it, after local
+            training (FedLU's code, also in FedE, FedProx and FedEC).
     """
 
     evaluate: Annotated[
@@ -84,21 +86,23 @@ class FedESettings(VariantSettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
+        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         published = {"entity_range": "width"} if self.variant == "published" else {}
         return {**super().training, **published}
 
     @property
     def evaluates_before_broadcast(self) -> bool:
+        """Return whether shared models are validated and tested before the broadcast of a round."""
         return self.evaluate == "before"
 
 
 class FedProxSettings(FedESettings, frozen=True):
-    """The proximal term, and when shared models are judged.
+    """Settings of FedProx: the proximal term, and when shared models are evaluated.
 
     Attributes:
-        mu: its weight.
-        proximal: how far a client's table is from the one received: "squared", mu / 2 |w - w_t|^2, as FedProx defines it and
-            the code of FedLU's authors has it; or "distance", mu |w - w_t|, as their paper words it.
+        mu: weight of the proximal term.
+        proximal: distance of a client's table to the received one: "squared", mu / 2 |w - w_t|^2, as in FedProx's definition and
+            the code of FedLU; or "distance", mu |w - w_t|, as in the paper of FedLU.
     """
 
     mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the proximal term")] = 0.1
@@ -109,10 +113,11 @@ class FedProxSettings(FedESettings, frozen=True):
 
 
 class FedECSettings(FedESettings, frozen=True):
-    """The contrastive term, and when shared models are judged.
+    """Settings of FedEC: the contrastive term, and when shared models are evaluated.
 
     Attributes:
-        mu: its weight. tau: its temperature.
+        mu: weight of the contrastive term.
+        tau: its temperature.
     """
 
     mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the contrastive term")] = 0.3
@@ -120,14 +125,15 @@ class FedECSettings(FedESettings, frozen=True):
 
 
 def transmitted_ratio(sparsity: float, sparse_rounds: int, dim: int) -> float:
-    """Numbers that FedS transmits in a cycle over those of FedE, at most: (p s + 1 + (2 + p) s / (2 D)) / (s + 1).
+    """Compute the most values that FedS transmits per cycle, relative to FedE: (p s + 1 + (2 + p) s / (2 D)) / (s + 1).
 
     Args:
-        sparsity: p, the share of rows sent in a round between two synchronisations. sparse_rounds: s, how many such rounds there
-            are. dim: D, the width of a row.
+        sparsity: p, share of the rows sent in a sparse round, 0 to 1.
+        sparse_rounds: s, number of sparse rounds between two synchronizations.
+        dim: D, width of a row.
 
-    Source: feds.txt Eq. 5. It counts a sign, a priority and a number of a row alike, as the paper does.
-    Differs: without synchronisation (s = 0 here) there is no cycle; the ratio is that of one sparse round.
+    Source: feds.txt Eq. 5. Like the paper, it counts a sign, a priority and an embedding value as one each.
+    Differs: without synchronization (s = 0 here) there is no cycle; the ratio is that of one sparse round.
     """
     if sparse_rounds == 0:
         return sparsity + (2 + sparsity) / (2 * dim)
@@ -135,7 +141,13 @@ def transmitted_ratio(sparsity: float, sparse_rounds: int, dim: int) -> float:
 
 
 def equal_cost_dim(sparsity: float, sparse_rounds: int, dim: int) -> int:
-    """The dimension at which FedE transmits as much as FedS, rounded up. Source: feds.txt VI-C (256: 135 for p = 0.4)."""
+    """Compute the dimension at which FedE transmits as much as FedS, rounded up.
+
+    Args:
+        sparsity, sparse_rounds, dim: as in `transmitted_ratio`.
+
+    Source: feds.txt VI-C (256: 135 for p = 0.4).
+    """
     return math.ceil(transmitted_ratio(sparsity, sparse_rounds, dim) * dim - 1e-9)  # 28.000000000000004 is 28
 
 
@@ -144,7 +156,7 @@ class FedSSettings(KgeSettings, frozen=True):
 
     Attributes:
         sparsity: share p of its shared rows that a client and the server send in a sparse round.
-        sparse_rounds: so many sparse rounds lie between two in which all shared rows are sent; 0: never all.
+        sparse_rounds: number of sparse rounds between two in which all shared rows are sent; 0: never all.
     """
 
     sparsity: Annotated[float, Meta(ge=0, le=1, description="share of the shared rows sent in a sparse round")] = 0.4
@@ -154,9 +166,10 @@ class FedSSettings(KgeSettings, frozen=True):
 
 
 class FedEPLSettings(FedSSettings, frozen=True):
-    """The FedS whose cost is matched: the dimension is lowered until a round costs as much on average (feds.txt Eq. 5)."""
+    """Settings of FedEPL: the FedS whose cost it matches, by a lower dimension of equal average cost (feds.txt Eq. 5)."""
 
     def shared_dim(self, dim: int) -> int:
+        """Return the dimension of equal cost; see `equal_cost_dim`."""
         return equal_cost_dim(self.sparsity, self.sparse_rounds, dim)
 
 
@@ -164,15 +177,15 @@ PrivateStart = Literal["own", "server"]
 
 
 class FedLUSettings(FedESettings, frozen=True):
-    """Mutual distillation, and when shared models are judged.
+    """Settings of FedLU: mutual distillation, and when shared models are evaluated.
 
     Attributes:
-        mu: weight of what a model learns from the other.
-        warmup_rounds: rounds before the two models learn from each other; 0 is the paper's Algorithm 1. Ours: its code begins
-            without, too, but switches each direction on by what validation says of both models.
-        variant: as in `FedESettings`; "published" also has the code's loss (see `mutual`) and keeps each client's own best round.
-        private_start: first entity rows of the model that a client keeps to itself: drawn on its "own", or those that the
-            "server" sends in round 0, so that both models start alike (FedLU's code).
+        mu: weight of the distillation.
+        warmup_rounds: rounds without distillation; 0 is the paper's Algorithm 1. The published code also begins without it, but
+            enables each direction by the validation of both models.
+        variant: as in `FedESettings`; "published" also uses the code's loss (see `mutual`) and each client's own best round.
+        private_start: initial entity rows of the private model: its "own" draw, or the rows that the "server" sends in round 0,
+            so that both models start alike (FedLU's code).
     """
 
     mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the distillation")] = 2.0
@@ -186,15 +199,23 @@ class FedLUSettings(FedESettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
+        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         published = {"best_round": "client"} if self.variant == "published" else {}
         return {**super().training, **published}
 
     def sampling_temperature(self, option: float | None, model: str) -> float:
+        """Return the temperature of negatives; see `fedlu_temperature`."""
         return fedlu_temperature(self.variant, option, model)
 
 
 def fedlu_temperature(variant: Variant, option: float | None, model: str) -> float:
-    """FedLU weighs negatives alike (fedlu.txt Eq. 7), its code so but for RotatE."""
+    """Return 0, equal weights (fedlu.txt Eq. 7), except for RotatE in FedLU's code.
+
+    Args:
+        variant: "paper" or "published".
+        option: option `temperature`; None if not set.
+        model: name of the scoring function.
+    """
     if variant != "published" or model != "rotate":
         return 0.0
     return 1.0 if option is None else option
@@ -204,13 +225,13 @@ Affinity = Literal["shared", "embedding"]
 
 
 class PFedEGSettings(AlgorithmSettings, frozen=True):
-    """The personal means and what clients do with them.
+    """Settings of PFedEG: the personal means and their use by clients.
 
     Attributes:
-        mu: weight of the distance to the rows received.
-        mixing: the paper's p, the share of the others' knowledge in what a client receives.
-        affinity: how two clients are weighed, by the entities that they share or by the embeddings of these.
-        start: what a round's training starts from, the rows received or the client's own (`_Reg` in pfedeg.txt 4.4).
+        mu: weight of the distance to received rows; beta in pfedeg.txt Eq. 2.
+        mixing: p in pfedeg.txt Eq. 10, share of the other clients' knowledge in received rows.
+        affinity: weight of two clients: by the entities that they share (Eq. 4), or by the embeddings of these (Eq. 5).
+        start: rows from which a round's training starts: received, or the client's own (`_Reg` in pfedeg.txt 4.4).
     """
 
     mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the distance to the rows received")] = 0.003
@@ -222,10 +243,10 @@ class PFedEGSettings(AlgorithmSettings, frozen=True):
 
 
 class FedEKDSettings(KgeSettings, frozen=True):
-    """The size of what is shared.
+    """Settings of FedE-KD: the dimension of the shared model.
 
     Attributes:
-        shared_dim_ratio: dimension of the shared model over that of the one that a client keeps.
+        shared_dim_ratio: dimension of the shared model over that of the private one.
     """
 
     shared_dim_ratio: Annotated[
@@ -233,20 +254,23 @@ class FedEKDSettings(KgeSettings, frozen=True):
     ] = 0.75
 
     def shared_dim(self, dim: int) -> int:
+        """Return the dimension of the shared model, rounded up."""
         return math.ceil(self.shared_dim_ratio * dim)
 
 
 class FedESVDSettings(KgeSettings, frozen=True):
-    """The matrix that an entity's update is taken as.
+    """Settings of FedE-SVD: the matrix that an entity's update is reshaped to.
 
     Attributes:
-        rank: singular values sent of it. columns: of the matrix.
+        rank: number of transmitted singular values.
+        columns: of the matrix.
     """
 
     rank: Annotated[int, Meta(ge=1, le=1_000_000, description="singular values sent of an entity's update")] = 5
     columns: Annotated[int, Meta(ge=1, le=1_000_000, description="of the matrix that an update is taken as")] = 8
 
     def check(self, entity_width: int) -> None:
+        """Raise `SpecError` unless an update is a matrix with more rows than columns (feds.txt VI-B: m > n)."""
         rank, columns = self.rank, self.columns
         if entity_width % columns or columns >= entity_width // columns or rank > columns:
             raise SpecError(
@@ -256,7 +280,7 @@ class FedESVDSettings(KgeSettings, frozen=True):
 
 
 class FedESVDPlusSettings(FedESVDSettings, frozen=True):
-    """The same, and the weight of keeping singular vectors orthogonal.
+    """Settings of FedE-SVD+: those of FedE-SVD, and the weight of the singular vectors' orthogonality.
 
     Attributes:
         mu: the paper's alpha (feds.txt Eq. 7).

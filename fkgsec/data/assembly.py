@@ -1,7 +1,7 @@
-"""From triples by name, as files list them, to numbered graphs with counted warnings. Every reader ends here.
+"""Build numbered graphs, with warnings, from triples by name. Every reader uses this module.
 
-A reader hands over `NamedTriples` per split: three lists of names and a function that says where a row stands, so that
-an error or a warning can name file and line without a string per row.
+A reader passes `NamedTriples` per split: three lists of names and a function that locates a row. Errors and warnings can then
+give file and line without storing a string per row.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _RESPELLED = "name that is another but for its Unicode form, and counted apart f
 
 
 class NamedTriples(NamedTuple):
-    """The triples of one split by name, in file order, and `place(row)`: where a row stands (`path:line`)."""
+    """Triples of one split by name, in file order; `place(row)` locates a row (`path:line`)."""
 
     heads: list[str]
     relations: list[str]
@@ -33,24 +33,36 @@ class NamedTriples(NamedTuple):
 
 @dataclass(frozen=True)
 class NameList:
-    """A vocabulary that a file fixes: `names` by id, and the file that lists them."""
+    """Vocabulary from a file: `names` by ID, and the file that lists them."""
 
     source: str
     names: tuple[str, ...]
 
 
 class Findings:
-    """Counts what is odd but not wrong; over many clients one line per kind, with the first place of it."""
+    """Counter of irregularities that are no errors; over many clients one line per kind, with its first location."""
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, str, str], list[tuple[int, str]]] = {}
 
     def add(self, split: str, count: int, singular: str, plural: str, first: str) -> None:
-        """Note `count` findings of a kind (named for one and for many of it); nothing is noted when it is 0."""
+        """Record findings of a kind; 0 findings are not recorded.
+
+        Args:
+            split: where they occur.
+            count: number of findings.
+            singular, plural: names of one and of several findings.
+            first: location of the first.
+        """
         if count:
             self._found.setdefault((split, singular, plural), []).append((count, first))
 
     def lines(self, num_clients: int = 1) -> tuple[str, ...]:
+        """Return one warning per kind and split.
+
+        Args:
+            num_clients: of the federation; above 1, warnings count the affected clients.
+        """
         lines = []
         for (split, singular, plural), findings in self._found.items():
             total = sum(count for count, _ in findings)
@@ -62,12 +74,13 @@ class Findings:
 def inspect_splits(
     findings: Findings, splits: Mapping[str, np.ndarray], place: Callable[[str, int], str], empty: str
 ) -> None:
-    """Count empty splits, duplicates within a split, and what valid and test hold that train does not.
+    """Count empty splits, duplicates within a split, and names in valid and test that train lacks.
 
     Args:
-        splits: split -> int64 `[n, 3]` ids, in the order train, valid, test.
-        place: where row `i` of a split stands.
-        empty: how to name the place of an empty split, with `{split}` in it.
+        findings: extended in place.
+        splits: int64 `[n, 3]` IDs by split, in the order train, valid, test.
+        place: locates a row of a split.
+        empty: location of an empty split, with `{split}` in it.
 
     Raises:
         DataError: the train split is empty.
@@ -102,17 +115,21 @@ def build_graph(
     empty: str = "{split}",
     notes: Iterable[str] = (),
 ) -> KnowledgeGraph:
-    """Number the names of `splits` and count what is odd.
+    """Number the names of `splits` and count irregularities.
 
-    Ids follow `entities` / `relations` where given, else the order of first appearance (head before tail). A split that
-    is not a key (data that nobody has split yet) is empty without a warning.
+    IDs follow `entities` and `relations` if given, else the order of first appearance (head before tail). A missing
+    split (data that
+    were not split yet) is empty without a warning.
 
     Args:
-        empty: how to name the place of an empty split, with `{split}` in it.
+        name: of the graph.
+        splits: triples by split.
+        entities, relations: vocabularies from files, or None.
+        empty: location of an empty split, with `{split}` in it.
         notes: warnings of the reader itself, put first.
 
     Raises:
-        DataError: an empty train split, or a name that the given list lacks (with the place).
+        DataError: the train split is empty, or a given list lacks a name (with its location).
     """
     findings = Findings()
     vocabularies = _Vocabularies(splits.values(), entities, relations, findings)
@@ -137,7 +154,17 @@ def build_federation(
     empty: str = "client {client} {split}",
     notes: Iterable[str] = (),
 ) -> FederatedGraph:
-    """Do the same as `build_graph`, over one vocabulary for all `clients` (name -> split -> triples, in the clients' order)."""
+    """Number the names of all clients in one vocabulary, and count irregularities.
+
+    Args:
+        name: of the federation.
+        clients: triples by client and split, in the clients' order.
+        entities, relations, notes: as in `build_graph`.
+        empty: location of an empty split, with `{client}` and `{split}` in it.
+
+    Raises:
+        DataError: as in `build_graph`.
+    """
     findings = Findings()
     parts = [triples for splits in clients.values() for triples in splits.values()]
     vocabularies = _Vocabularies(parts, entities, relations, findings)
@@ -152,7 +179,7 @@ def build_federation(
 
 
 class _Vocabularies:
-    """The entity and relation names of a graph and their ids."""
+    """Entity and relation names of a graph and their IDs."""
 
     def __init__(
         self,
@@ -194,13 +221,19 @@ class _Vocabularies:
     def number_splits(
         self, splits: Mapping[str, NamedTriples], findings: Findings, empty: str
     ) -> dict[str, np.ndarray]:
-        """Split -> int64 `[n, 3]` ids for all three splits, after `inspect_splits` of those given."""
+        """Return int64 `[n, 3]` IDs for all three splits, after `inspect_splits` of the given ones.
+
+        Args:
+            splits: triples by split.
+            findings: extended in place.
+            empty: location of an empty split.
+        """
         numbered = {split: self._number(splits[split]) for split in SPLITS if split in splits}
         inspect_splits(findings, numbered, lambda split, row: splits[split].place(row), empty)
         return {split: numbered.get(split, np.empty((0, 3), dtype=np.int64)) for split in SPLITS}
 
     def _number(self, triples: NamedTriples) -> np.ndarray:
-        """Int64 `[n, 3]` ids. Raises `DataError` with the place of the first name that a given list lacks."""
+        """Return int64 `[n, 3]` IDs. Raises `DataError` with the location of the first name that a given list lacks."""
         columns = (triples.heads, triples.relations, triples.tails)
         indexes = (self._entity_ids, self._relation_ids, self._entity_ids)
         try:
@@ -226,7 +259,7 @@ class _Vocabularies:
 
 
 def _not_text(names: Iterable[str]) -> str | None:
-    """The first name that UTF-8 cannot hold, or that holds the NUL which separates names where they are hashed."""
+    """Return the first name that UTF-8 cannot encode, or that contains the NUL which separates names in hashes."""
     try:
         if b"\0" not in "".join(names).encode():
             return None
@@ -245,7 +278,10 @@ def _first_place(parts: Iterable[NamedTriples], what: str, name: str) -> str:
 
 
 def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
-    """Sort key under which client 10 comes after client 9, with digits before letters.
+    """Return a sort key that puts client 10 after client 9, and digits before letters.
+
+    Args:
+        name: to sort.
 
     >>> sorted(["10", "9", "b2", "b10"], key=natural_order)
     ['9', '10', 'b2', 'b10']
@@ -265,9 +301,10 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
 
 
 def _repeated(triples: np.ndarray) -> np.ndarray:
-    """Rows of `[n, 3]` that repeat an earlier one, in ascending order."""
+    """Return the rows of `[n, 3]` that repeat an earlier one, in ascending order."""
     spans = [int(column.max(initial=0)) + 1 for column in triples.T]
-    if spans[0] * spans[1] * spans[2] < 2**63:  # one number for each row: sorts several times as fast as three
+    # One number per row sorts several times as fast as three.
+    if spans[0] * spans[1] * spans[2] < 2**63:
         keys = (triples[:, 0] * spans[1] + triples[:, 1]) * spans[2] + triples[:, 2]
         order = np.argsort(keys, kind="stable")
         same = np.diff(keys[order]) == 0

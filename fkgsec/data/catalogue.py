@@ -1,7 +1,7 @@
-"""The published datasets by name: where their files lie, where they come from, and how one is fetched and checked.
+"""Published datasets by name: location and origin of their files, download and verification.
 
-The table itself is `catalogue.json`, one line a file: path, public address, digest, size. An address is pinned to a
-commit and given only where the hosted file is byte for byte the listed one.
+The table itself is `catalogue.json`, with path, public address, digest and size per file. An address is pinned to a commit, and
+given only if the hosted file equals the listed one byte for byte.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fkgsec.errors import DataError
 if TYPE_CHECKING:
     from fkgsec.data.graph import FederatedGraph, KnowledgeGraph
 
-# The folder with datasets of one's own keeping, laid out as the paths in the catalogue say.
+# Folder with local datasets, laid out like the paths in the catalogue.
 DATA_VARIABLE = "FKGSEC_DATA"
 
 Layout = Literal["tsv-folder", "client-folders", "fede-pickle"]
@@ -31,8 +31,8 @@ Layout = Literal["tsv-folder", "client-folders", "fede-pickle"]
 class DataFile(NamedTuple):
     """File of a dataset: path under the data folder, public address (None: nowhere to download), checksum, size.
 
-    The checksum is the sha256, or `git:` and git's own id of the content where a file's repository was seen and the file was not;
-    its size is 0 then, which is checked for no file.
+    The checksum is the sha256, or `git:` and git's ID of the content if only the repository's listing was available. The size is
+    then 0, which is not checked.
     """
 
     path: str
@@ -55,18 +55,25 @@ class Dataset:
 
     @property
     def size_bytes(self) -> int:
+        """Total size of the files."""
         return sum(file.size_bytes for file in self.files)
 
 
 @cache
 def datasets() -> tuple[Dataset, ...]:
-    """The whole catalogue."""
+    """Return the whole catalogue."""
     table = resources.files("fkgsec.data").joinpath("catalogue.json").read_bytes()
     return msgspec.json.decode(table, type=tuple[Dataset, ...])
 
 
 def find_dataset(name: str) -> Dataset:
-    """The dataset called `name`, in any case. Raises `DataError` with the closest names.
+    """Return a dataset by name, in any case.
+
+    Args:
+        name: of the dataset.
+
+    Raises:
+        DataError: no dataset has this name; the message lists the closest names.
 
     >>> find_dataset("fb15k-237-r3").path
     'FB15k-237-fedlu/R3'
@@ -81,25 +88,27 @@ def find_dataset(name: str) -> Dataset:
 
 
 def cache_folder() -> Path:
-    """Return where downloads are kept: `$XDG_CACHE_HOME/fkgsec`, else `~/.cache/fkgsec`."""
+    """Return the folder of downloads: `$XDG_CACHE_HOME/fkgsec`, else `~/.cache/fkgsec`."""
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "fkgsec"
 
 
 def locate(name: str, data_dir: Path | str | None = None, progress: bool = True) -> Path:
-    """The folder or file of the dataset called `name`, every file of it checked (size and digest).
+    """Return the folder or file of a dataset, after checking size and digest of every file.
 
-    It is looked for under `data_dir` (else the folder that `FKGSEC_DATA` names), then in the cache; what the cache
-    lacks is downloaded into it.
+    It is searched for under `data_dir` (else the folder that `FKGSEC_DATA` names), then in the cache. Files missing in
+    the cache are
+    downloaded.
 
     Args:
         name: of the catalogue, in any case.
-        data_dir: a data folder, in place of the environment variable.
+        data_dir: data folder, instead of the environment variable.
         progress: show a progress bar on standard error while downloading.
 
     Raises:
-        DataError: an unknown name, a data folder that is not there or has the dataset in part, a file that differs from
-            the catalogue, or a download that failed.
+        DataError: the name is unknown; the data folder does not exist or has only part of the dataset; a file differs
+            from the
+            catalogue; or a download failed.
     """
     dataset = find_dataset(name)
     own_folder = _own_folder(data_dir)
@@ -119,7 +128,7 @@ def locate(name: str, data_dir: Path | str | None = None, progress: bool = True)
     if missing:
         wanted = [(str(file.address), cached / file.path, file.sha256, file.size_bytes) for file in missing]
         advice = f"or place the files of {dataset.name} under the folder that {DATA_VARIABLE} names, as {dataset.path}"
-        from fkgsec.data.download import download_files  # loads requests, which a machine with the files need not have
+        from fkgsec.data.download import download_files  # requests is optional on machines that have the files
 
         download_files(wanted, title=dataset.name, advice=advice, progress=progress)
     return cached / dataset.path
@@ -132,15 +141,18 @@ def load_dataset(
     progress: bool = True,
     columns: tuple[str, str, str] | None = None,
 ) -> KnowledgeGraph | FederatedGraph:
-    """The dataset of that name, or what lies at that path.
+    """Load a dataset by name, or the data at a path.
 
-    A name of the catalogue comes first: a folder of the same name is meant by `./NAME` or a `Path`.
+    Names of the catalogue take precedence: `./NAME` or a `Path` refers to a folder of the same name.
 
     Args:
+        name_or_path: of the catalogue, in any case; or a path.
+        data_dir: data folder, instead of the environment variable.
+        progress: show a progress bar on standard error while downloading.
         columns: of a table at a path, see `read_path`.
 
     Raises:
-        DataError: neither a known name (the closest ones are given) nor a path, or what `locate` and the readers raise.
+        DataError: neither a known name (the closest ones are listed) nor a path; or as `locate` and the readers raise.
     """
     from fkgsec.data.formats.folders import read_client_folders, read_tsv_folder
     from fkgsec.data.formats.pickles import read_fede_pickle
@@ -163,10 +175,11 @@ def load_dataset(
 
 
 def shadowed(name: str, place: Path | None = None) -> tuple[str, ...]:
-    """A warning where a folder of the same name lies here, which is not what is read.
+    """Return a warning if a folder of the same name exists here but is not read.
 
     Args:
-        place: what is read; None: data that come with fkgsec.
+        name: of the dataset.
+        place: path that is read; None: built-in data.
     """
     here = Path(name)
     if not here.is_dir() or (place is not None and here.resolve() in (place.resolve(), *place.resolve().parents)):
@@ -187,7 +200,7 @@ def _own_folder(data_dir: Path | str | None) -> Path | None:
 
 
 def _check_file(path: Path, file: DataFile, dataset: Dataset) -> None:
-    """Raises `DataError` unless `path` is the listed file."""
+    """Raise `DataError` unless `path` is the listed file."""
     if not path.is_file():
         raise DataError(f"{path}: missing, {dataset.name} needs it")
     found_bytes = path.stat().st_size
@@ -204,7 +217,7 @@ def _check_file(path: Path, file: DataFile, dataset: Dataset) -> None:
 
 
 def _digest(path: Path, kind: str) -> str:
-    """The sha256 of a file; of kind "git" the id that git gives its content, a sha1 of its length and itself."""
+    """Return the sha256 of a file; of kind "git" the ID that git gives its content, a sha1 of its length and itself."""
     with path.open("rb") as content:
         if not kind:
             return hashlib.file_digest(content, "sha256").hexdigest()
@@ -215,7 +228,9 @@ def _digest(path: Path, kind: str) -> str:
 
 
 def _is_cached(path: Path, file: DataFile, dataset: Dataset) -> bool:
-    """Return whether the cache has the file. A damaged copy counts as missing if it can be downloaded anew, else it raises."""
+    """Return whether the cache has the file. A damaged copy counts as missing if it can be downloaded again; otherwise
+    it raises.
+    """
     if not path.exists():
         return False
     try:
@@ -228,7 +243,11 @@ def _is_cached(path: Path, file: DataFile, dataset: Dataset) -> bool:
 
 
 def tu_files(folder: Path) -> tuple[Path, str] | None:
-    """Return the place and name prefix of a TU folder's files; None if there are none, or several data sets."""
+    """Return folder and name prefix of a TU folder's files; None if there are none, or several data sets.
+
+    Args:
+        folder: the folder, whose subfolder `raw` is searched, too.
+    """
     for place in (folder, folder / "raw"):
         files = sorted(place.glob("*_A.txt")) if place.is_dir() else []
         if files:

@@ -1,8 +1,8 @@
-"""The embedded dataset: hospitals that hold their patients' records and parts of the public medical knowledge.
+"""Generated dataset: hospitals with their patients' records and parts of the public medical knowledge.
 
-Every number of it is drawn, nobody's record is in it. It has what the published graphs have (Zipf degrees, areas,
-inverse, symmetric, composed, one-to-many and many-to-one relations) and what they lack and an evaluation of privacy
-needs: triples that are somebody's secret, in relations that are marked as sensitive.
+All of it is drawn at random; it contains no real record. It has the properties of published graphs: Zipf degrees, areas, inverse,
+symmetric, composed, one-to-many and many-to-one relations. It also has what they lack and an evaluation of privacy needs: secret
+triples, in relations that are marked as sensitive.
 
 Legend: `T` topics, `C` hospitals.
 """
@@ -93,7 +93,7 @@ SIZE_EXPONENT = 0.25
 
 
 def _distinct(rows: np.ndarray) -> np.ndarray:
-    """The first of all rows that agree in their first two columns, in their order."""
+    """Return the first of all rows that agree in their first two columns, in order."""
     if not len(rows):
         return rows
     _, index = np.unique(rows[:, 0] * (rows[:, 1].max() + 1) + rows[:, 1], return_index=True)
@@ -101,9 +101,9 @@ def _distinct(rows: np.ndarray) -> np.ndarray:
 
 
 def _draw_distinct(count: int, draw_rows: Callable[[int], np.ndarray], first: np.ndarray | None = None) -> np.ndarray:
-    """`count` rows that differ in their first two columns, those of `first` before others.
+    """Draw `count` rows that differ in their first two columns, those of `first` before others.
 
-    Fewer only where eight draws did not find as many: a world that small holds no more.
+    Fewer are returned if eight draws do not suffice: a world that small has no more.
     """
     rows = draw_rows(0) if first is None else _distinct(first)
     for _ in range(8):
@@ -115,7 +115,7 @@ def _draw_distinct(count: int, draw_rows: Callable[[int], np.ndarray], first: np
 
 
 def _draw_facts(world: World, count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Public facts as pairs `[n, 2]` (head, tail) per relation; `count` of them in all, each stated once."""
+    """Draw `count` public facts as pairs `[n, 2]` (head, tail) per relation, each stated once."""
     kinds, topic_of = world.kinds, world.topic_of_entity
     budget = {relation: round(share * count) for relation, share in _PUBLIC_BUDGET.items()}
 
@@ -144,7 +144,7 @@ def _draw_facts(world: World, count: int, rng: np.random.Generator) -> dict[str,
 
     facts["targets"] = _draw_distinct(budget["targets"], draw_targets)
 
-    # What a drug must not be given for lies in one other topic, its drug's topic's rival, so that it can be learnt.
+    # Contraindications of a topic's drugs lie in one other topic, its rival, so that a model can learn them.
     rival = rng.permutation(world.num_topics)
 
     def draw_contraindicated(num_rows: int) -> np.ndarray:
@@ -165,7 +165,7 @@ def _draw_facts(world: World, count: int, rng: np.random.Generator) -> dict[str,
 
 
 def _draw_hierarchy(kind: Kind, count: int, rng: np.random.Generator) -> np.ndarray:
-    """`subtype_of` pairs: in each topic a tree, three children to a node; grandparents where these do not suffice."""
+    """Draw `subtype_of` pairs: per topic a tree with three children per node; grandparents if these do not suffice."""
     position = np.arange(kind.num_entities)
     root = kind.topic_bounds[kind.topics]
     parent = np.where(position > root, root + (position - root - 1) // 3, position)
@@ -184,13 +184,14 @@ def _state_facts(
     interest: np.ndarray,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Who states each fact `[n]`, and the triple `[n, 3]` in ids of the world; `interest` is `[C, areas]`, positive."""
+    """Draw the holder of each statement `[n]`, and the triple `[n, 3]` in IDs of the world; `interest` is `[C, areas]`,
+    positive.
+    """
     num_clients = len(interest)
     opposite = {a: b for pair in INVERSE_RELATIONS for a, b in (pair, pair[::-1])} | {r: r for r in SYMMETRIC_RELATIONS}
     rows = np.concatenate([np.insert(pairs, 1, RELATIONS.index(relation), axis=1) for relation, pairs in facts.items()])
     opposite_of = np.array([RELATIONS.index(opposite[r]) if r in opposite else -1 for r in RELATIONS])[rows[:, 1]]
-    # A hospital holds the facts of the areas that it works in; a second one holds some of
-    # them too, drawn alike among the others.
+    # A hospital holds facts of the areas that it works in; a second hospital, drawn likewise, holds some of them too.
     weight = interest[:, world.area_of_topic[world.topic_of_entity[rows[:, 0]]]]
     owner = _draw_hospital(weight, rng)
     has_second = rng.random(len(rows)) < (OVERLAP if num_clients > 1 else 0.0)
@@ -209,7 +210,7 @@ def _state_facts(
 
 
 def _draw_hospital(weight: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """A hospital for each column of `weight` `[C, n]`, with probability in proportion to it."""
+    """Draw a hospital for each column of `weight` `[C, n]`, with proportional probability."""
     edges = np.cumsum(weight, axis=0)
     return (edges < rng.random(weight.shape[1]) * edges[-1]).sum(axis=0) if weight.shape[1] else np.zeros(0, np.int64)
 
@@ -219,13 +220,14 @@ def _admit_patients(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draw a stay for each patient at home, `patients_at` `[C]`, and another for those who are transferred.
 
-    Returns: the patient and the hospital of each stay, and what each patient suffers from: topics `[2, patients]`.
+    Returns:
+        Patient and hospital of each stay, and the topics of each patient's illnesses, `[2, patients]`.
     """
     num_clients = len(interest)
     home = np.repeat(np.arange(num_clients), patients_at)
     transferred = np.flatnonzero(rng.random(len(home)) < (TRANSFER_SHARE if num_clients > 1 else 0.0))
     elsewhere = (home[transferred] + rng.integers(1, max(num_clients, 2), size=len(transferred))) % num_clients
-    # Two topics each: what the patient came for and another illness, both as common as their diagnoses at the hospital.
+    # Two topics each: the main illness and another one, both as common as their diagnoses at the hospital.
     diagnosis = world.kinds["diagnosis"]
     weight = np.add.reduceat(diagnosis.popularity, diagnosis.topic_bounds[:-1]) * interest[:, world.area_of_topic]
     edges = np.cumsum(weight, axis=1)
@@ -242,10 +244,11 @@ def _draw_records(
     count: int,
     rng: np.random.Generator,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The holder and about `count` triples of patients, as `_state_facts`; patients are numbered after the world's entities.
+    """Draw holder and about `count` triples of patients, like `_state_facts`; patients are numbered after the world's
+    entities.
 
     Args:
-        stays: of `_admit_patients`.
+        stays: from `_admit_patients`.
     """
     patient, hospital, topics_of = stays
 
@@ -290,7 +293,7 @@ def _draw_records(
 
 
 def _has_twin(triples: np.ndarray) -> np.ndarray:
-    """bool `[n]`: whether another triple `[n, 3]` links the same two entities, in either direction."""
+    """Return whether another triple `[n, 3]` links the same two entities, in either direction, bool `[n]`."""
     low, high = triples[:, [0, 2]].min(axis=1), triples[:, [0, 2]].max(axis=1)
     _, inverse, counts = np.unique(low * (triples.max() + 1) + high, return_inverse=True, return_counts=True)
     return counts[inverse] > 1
@@ -311,25 +314,24 @@ def _check(clients: int, size: int, seed: int) -> None:
 
 
 def generate_consortium(clients: int = 3, size: int = 13_500, seed: int = 0) -> FederatedGraph:
-    """A federation of `clients` hospitals with about `size` triples in all, split 8:1:1 at each of them.
+    """Generate a federation of `clients` hospitals with about `size` triples in total, split 8:1:1 at each of them.
 
-    Entities are named for reports (`hospital-2/patient-017`, `diagnosis:asthma-012`). A patient's triples stand at one
-    hospital each, and nearly all patients are known to one hospital only; public facts stand at the hospitals that
-    work in their area. All relations about patients are `sensitive`. Diseases, drugs and the rest fall into topics
-    within areas; popularity follows Zipf's law; a patient's prescriptions follow mostly from the diagnoses by
-    `is_treated_by`, which another hospital may hold. No client holds a triple twice.
+    Entities have readable names (`hospital-2/patient-017`, `diagnosis:asthma-012`). Each triple of a patient is at one
+    hospital, and nearly all patients are known to one hospital only. Public facts are at the hospitals that work in their
+    area. All relations about patients are `sensitive`. Diseases, drugs and other entities belong to topics within areas;
+    their popularity follows Zipf's law. Most prescriptions of a patient follow from the diagnoses by `is_treated_by`,
+    which another hospital may hold. No client has a triple twice.
 
-    Inverse leakage: facts that a client holds in both directions (`STATED_TWICE`) stand in its train split, both of
-    them, as does every other triple whose two entities are linked twice there. So no test triple of a client has its
-    inverse pair, or its pair under another relation, in the client's own train split (FB15k-237 is cleaned likewise;
-    WN18RR has 35 %). Inverse and symmetric relations are still tested, by the facts that stand in one direction.
-    Across clients, a test triple may stand in another's train split as it is, by `OVERLAP` (4 % of all), never as an
-    inverse or under another relation.
+    Inverse leakage: if a client has a fact in both directions (`STATED_TWICE`), both are in its train split, as is every
+    other triple whose entities are linked twice there. So the client's own train split has neither the inverse pair of a
+    test triple nor its pair under another relation (FB15k-237 is cleaned likewise; WN18RR has 35 %). Facts in one
+    direction still test inverse and symmetric relations. Across clients, a test triple may be in another client's train
+    split as it is, by `OVERLAP` (4 % of all), but never as an inverse or under another relation.
 
     Args:
-        clients: hospitals, 1 or more.
-        size: triples in the federation, train, valid and test; met within a few per cent, `SMALLEST_SIZE_PER_CLIENT`
-            per client or more. 300,000 take a second or two.
+        clients: number of hospitals, 1 or more.
+        size: number of triples in train, valid and test, met within a few percent; at least `SMALLEST_SIZE_PER_CLIENT`
+            per client. 300,000 take a second or two.
         seed: 0 or more; the same arguments give the same graph.
 
     Raises:
@@ -356,7 +358,7 @@ def generate_consortium(clients: int = 3, size: int = 13_500, seed: int = 0) -> 
     interest = np.maximum(taste, 1e-9) * hospital_size[:, None]
     patients_at = 1 + rng.multinomial(num_patients - clients, hospital_size / hospital_size.sum())
 
-    # Facts that stand twice or at two hospitals are several triples each.
+    # Facts in both directions or at two hospitals are several triples each.
     reversible = sum(_PUBLIC_BUDGET[relation] for relation in ("treats", *SYMMETRIC_RELATIONS))
     triples_per_fact = (1 + STATED_TWICE * reversible) * (1 + OVERLAP * (clients > 1))
     facts = _draw_facts(world, max(round((size - num_records) / triples_per_fact), len(_PUBLIC_BUDGET) * 2), rng)
@@ -364,7 +366,7 @@ def generate_consortium(clients: int = 3, size: int = 13_500, seed: int = 0) -> 
     stays = _admit_patients(world, interest, patients_at, rng)
     records = _draw_records(world, facts, stays, num_records, rng)
 
-    # Only what a triple mentions becomes part of the vocabulary; patients are numbered within their home hospital.
+    # The vocabulary has only entities that occur in a triple; patients are numbered within their home hospital.
     holder, triples = (np.concatenate(parts) for parts in zip(stated, records, strict=True))
     used, local = np.unique(triples[:, [0, 2]], return_inverse=True)
     triples[:, [0, 2]] = local.reshape(-1, 2)

@@ -1,4 +1,4 @@
-"""The public vocabulary of the embedded dataset: kinds of entities in topics within disease areas, and draws from them.
+"""Public vocabulary of the generated dataset: kinds of entities in topics within disease areas, and draws from them.
 
 Legend: `T` topics, `n` entities of a kind.
 """
@@ -12,7 +12,7 @@ import numpy as np
 KINDS_PER_TOPIC = {"diagnosis": 10, "drug": 9, "gene": 7, "symptom": 4, "procedure": 4, "class": 1}
 ENTITIES_PER_TOPIC = sum(KINDS_PER_TOPIC.values())
 
-# Words for one disease area: diagnosis, drug, gene, symptom, procedure, class. Names only; nothing is claimed by them.
+# Words for one disease area: diagnosis, drug, gene, symptom, procedure, class. Invented names without medical meaning.
 AREAS = tuple(
     dict(zip(KINDS_PER_TOPIC, line.split(), strict=True))
     for line in (
@@ -48,20 +48,32 @@ class Kind(NamedTuple):
 
     @property
     def num_entities(self) -> int:
+        """Number of entities of this kind."""
         return len(self.topics)
 
     def draw_between(self, low: np.ndarray, high: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw one entity ID by popularity from each range `low <= position < high`."""
+        """Draw one entity ID by popularity from each range `low <= position < high`.
+
+        Args:
+            low, high: int64 `[n]`.
+            rng: source of randomness.
+        """
         start, stop = self.edges[low], self.edges[high]
         position = np.searchsorted(self.edges, start + rng.random(len(low)) * (stop - start), side="right") - 1
         return self.first_id + np.clip(position, low, high - 1)  # rounding may step over an edge
 
     def draw(self, count: int, rng: np.random.Generator) -> np.ndarray:
+        """Draw entity IDs by popularity.
+
+        Args:
+            count: number of draws.
+            rng: source of randomness.
+        """
         return self.draw_between(np.zeros(count, np.int64), np.full(count, self.num_entities), rng)
 
 
 class World:
-    """The public vocabulary: topics within areas, and the kinds of entities in them. Ids count through the kinds."""
+    """Public vocabulary: topics within areas, and the kinds of entities in them. IDs count through the kinds."""
 
     def __init__(
         self,
@@ -86,7 +98,7 @@ class World:
         self.topic_of_entity = np.concatenate([kind.topics for kind in self.kinds.values()])
 
     def _make_kind(self, name: str, count: int, rng: np.random.Generator) -> Kind:
-        # One entity of each kind in every topic, so that no draw meets an empty topic; the others anywhere.
+        # One entity of each kind in every topic, so that no topic is empty; the others anywhere.
         topics = np.sort(
             np.concatenate([np.arange(self.num_topics), rng.integers(self.num_topics, size=count - self.num_topics)])
         )
@@ -95,7 +107,13 @@ class World:
         return Kind(name, self.num_entities, topics, bounds, popularity, np.concatenate([[0.0], np.cumsum(popularity)]))
 
     def draw_near(self, kind_name: str, topics: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Draw one entity ID of a kind for each of `topics`: from the topic, else from its area, else from anywhere."""
+        """Draw one entity ID of a kind for each topic: from the topic, else from its area, else from anywhere.
+
+        Args:
+            kind_name: key of `KINDS_PER_TOPIC`.
+            topics: int64 `[n]`.
+            rng: source of randomness.
+        """
         kind, chance = self.kinds[kind_name], rng.random((2, len(topics)))
         areas = self.area_of_topic[topics]
         in_topic = chance[0] < self.topic_focus
@@ -105,7 +123,14 @@ class World:
         return kind.draw_between(kind.topic_bounds[first], kind.topic_bounds[last], rng)
 
     def follow(self, facts: np.ndarray, starts: np.ndarray, kind_name: str, rng: np.random.Generator) -> np.ndarray:
-        """An end of a fact `[n, 2]` (start, end) for each of `starts`, with `composed_share`; else `draw_near`."""
+        """Draw for each start the end of a fact with this start, with probability `composed_share`; else `draw_near`.
+
+        Args:
+            facts: int64 `[m, 2]`, start and end.
+            starts: int64 `[n]`, entity IDs.
+            kind_name: kind of the ends.
+            rng: source of randomness.
+        """
         ordered = facts[np.argsort(facts[:, 0], kind="stable")]
         low, high = (np.searchsorted(ordered[:, 0], starts, side=side) for side in ("left", "right"))
         followed = (rng.random(len(starts)) < self.composed_share) & (high > low)
@@ -115,6 +140,7 @@ class World:
         return ends
 
     def entity_names(self) -> list[str]:
+        """Return a name for each entity, such as `drug:olsartan-003`."""
         return [
             f"{name}:{AREAS[area][name]}-{number:03d}"
             for name, kind in self.kinds.items()

@@ -28,16 +28,17 @@ Advance = Callable[[float], None]
 def download_files(
     files: Sequence[tuple[str, Path, str, int]], *, title: str, advice: str, progress: bool = True
 ) -> None:
-    """Download files, each to `<file>.part` first, resumed where one is there, checked and then renamed.
+    """Download files, each first to `<file>.part`, resumed if one exists, then verified and renamed.
 
     Args:
         files: (address, path, sha256, size in bytes) each.
-        title: what the progress bar shows.
+        title: of the progress bar.
         advice: what to do without a network; ends the message of a failed download.
         progress: show a bar on standard error.
 
     Raises:
-        DataError: no connection, a refusal, a wrong checksum (the part is deleted), or a file that cannot be written.
+        DataError: no connection, an HTTP error, a wrong checksum (the part is deleted), or a file that cannot be
+            written.
     """
     with ExitStack() as stack:
         advance: Advance = _show_nothing
@@ -62,7 +63,7 @@ def _show_nothing(_: float) -> None:
 
 
 def _fetch(session: requests.Session, address: str, part: Path, size_bytes: int, advice: str, advance: Advance) -> None:
-    """Bring `part` to `size_bytes`, over several attempts if need be."""
+    """Complete `part` to `size_bytes`, in several attempts if needed."""
     if part.exists():
         if part.stat().st_size > size_bytes:
             part.unlink()
@@ -91,7 +92,7 @@ def _fetch(session: requests.Session, address: str, part: Path, size_bytes: int,
 
 
 def _attempt(session: requests.Session, address: str, part: Path, size_bytes: int, advance: Advance) -> int | None:
-    """Request the bytes that `part` lacks. Returns the HTTP status where the server refused, else None."""
+    """Request the bytes that `part` lacks. Returns the HTTP status if the server refused, else None."""
     have = part.stat().st_size if part.exists() else 0
     # Without "identity" a server may compress, and then ranges and sizes are those of the compressed file.
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={have}-"} if have else {})

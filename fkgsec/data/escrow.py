@@ -1,15 +1,15 @@
-"""Escrow: triples that are kept out of every run, so that whoever trains cannot have trained on them.
+"""Escrow: triples withheld from every run, so that no party can have trained on them.
 
     >>> graph = generate_consortium(clients=3, size=900, seed=1)                                  # doctest: +SKIP
-    >>> kept, escrowed = split_escrow(graph, 0.05, np.random.default_rng())                       # doctest: +SKIP
-    >>> escrow = Escrow.seal(kept, escrowed)                                                      # doctest: +SKIP
-    >>> escrow.commitment                             # may be published before anything is trained # doctest: +SKIP
+    >>> remaining, escrowed = split_escrow(graph, 0.05, np.random.default_rng())                  # doctest: +SKIP
+    >>> escrow = Escrow.seal(remaining, escrowed)                                                 # doctest: +SKIP
+    >>> escrow.commitment                             # may be published before training          # doctest: +SKIP
 
-An audit of forgetting holds forgotten triples against triples that were never seen. Whoever unlearned can train on any triple
-that it knows, test triples too, and so make the two groups alike. It cannot train on what it never had: an escrow is drawn from
-the data before they are handed over, and opened when the audit is made. The commitment fixes it without showing it.
+An audit of forgetting compares forgotten triples with triples that were never trained on. A dishonest party could train on any
+triple it knows, including test triples, to make both groups alike. It cannot train on triples that it never had. An escrow is
+drawn from the data before they are handed over, and opened for the audit. The commitment fixes it without revealing it.
 
-What an escrow does not do: it binds nobody who still has the data from which it was drawn, such as the client itself.
+Limit: an escrow does not bind a party that still has the original data, such as the client itself.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ SCHEMA = "fkgsec/escrow/1"
 
 
 class Escrow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The file of an escrow.
+    """Content of an escrow file.
 
     Attributes:
-        data_hash: of the federation without the escrowed triples, which is what may be handed over.
-        nonce: 32 random bytes in hex, without which the commitment could be searched for.
-        triples: by client, names of head, relation, tail.
+        schema: `SCHEMA`.
+        data_hash: of the federation without the escrowed triples, which may be handed over.
+        nonce: 32 random bytes in hexadecimal, against guessing the triples from the commitment.
+        triples: names of head, relation and tail, by client.
         commitment: sha256 over the other fields.
     """
 
@@ -47,7 +48,12 @@ class Escrow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @classmethod
     def seal(cls, remaining: FederatedGraph, escrowed: Mapping[str, np.ndarray]) -> Escrow:
-        """Fix the escrowed triples (by client, local ids, int64 `[k, 3]`) of a federation that is without them."""
+        """Commit to escrowed triples.
+
+        Args:
+            remaining: the federation without these triples.
+            escrowed: int64 `[k, 3]` by client, in local IDs.
+        """
         named = {
             client.name: [
                 (remaining.entities[h], remaining.relations[r], remaining.entities[t])
@@ -66,13 +72,23 @@ def _commitment(data_hash: str, nonce: str, triples: Mapping[str, object]) -> st
 def split_escrow(
     graph: FederatedGraph, share: float, rng: np.random.Generator
 ) -> tuple[FederatedGraph, dict[str, np.ndarray]]:
-    """A federation without a share of each client's distinct training triples, and these by client, local ids, int64 `[k, 3]`.
+    """Remove a share of each client's distinct training triples.
 
-    Drawn are training triples that stand in no other split and at no other client, and whose head, relation and tail keep another
-    training triple there: so no vocabulary shrinks, and a triple that is escrowed is nowhere left.
+    Drawn are training triples that are in no other split and at no other client, and whose head, relation and tail have
+    another
+    training triple there. So no vocabulary shrinks, and no copy of an escrowed triple remains.
+
+    Args:
+        graph: the federation.
+        share: of each client's distinct training triples, above 0 and at most 0.5.
+        rng: source of randomness.
+
+    Returns:
+        The remaining federation, and the removed triples by client, int64 `[k, 3]` in local IDs.
 
     Raises:
-        SpecError: a share outside (0, 0.5]. DataError: a client has no such triple.
+        SpecError: the share is outside (0, 0.5].
+        DataError: a client has no such triple.
     """
     if not 0 < share <= 0.5:
         raise SpecError(f"share must lie in (0, 0.5]; got {share}")
@@ -96,7 +112,7 @@ def split_escrow(
 
 
 def _copies(graph: FederatedGraph) -> dict[tuple[int, ...], int]:
-    """In how many places, each a split of a client, a triple stands."""
+    """Count the splits of clients in which each triple occurs."""
     counts: dict[tuple[int, ...], int] = {}
     for client in graph.clients:
         for split in SPLITS:
@@ -106,7 +122,9 @@ def _copies(graph: FederatedGraph) -> dict[tuple[int, ...], int]:
 
 
 def _removable(client: ClientGraph, train: np.ndarray, order: np.ndarray, wanted: int) -> np.ndarray:
-    """The first `wanted` of `train[order]` that leave each of their names another triple; places in `train`."""
+    """Return the first `wanted` of `train[order]` that leave another triple to each of their names, as indices of
+    `train`.
+    """
     entities = np.bincount(train[:, [0, 2]].ravel(), minlength=client.num_entities)
     relations = np.bincount(train[:, 1], minlength=client.num_relations)
     chosen: list[int] = []
@@ -114,6 +132,7 @@ def _removable(client: ClientGraph, train: np.ndarray, order: np.ndarray, wanted
         if len(chosen) == wanted:
             break
         head, relation, tail = train[place]
+        # A loop counts twice at its entity.
         needed = 3 if head == tail else 2
         if entities[head] >= needed and entities[tail] >= needed and relations[relation] >= 2:
             entities[head] -= 1
@@ -124,11 +143,16 @@ def _removable(client: ClientGraph, train: np.ndarray, order: np.ndarray, wanted
 
 
 def read_escrow(path: Path, graph: FederatedGraph) -> tuple[Escrow, dict[str, np.ndarray]]:
-    """An escrow file and its triples by client, local ids of `graph`, the data that a run was trained on.
+    """Read an escrow file and its triples by client, in local IDs of `graph`.
+
+    Args:
+        path: of the file.
+        graph: the data that the run was trained on.
 
     Raises:
-        DataError: not an escrow file, one that was changed since it was sealed, one of other data, or one with a triple that
-            stands in a split of any client.
+        DataError: the file is no escrow, was changed after sealing, belongs to other data or clients, or has a triple
+            that is in
+            a split of any client.
     """
     try:
         escrow = msgspec.json.decode(path.read_bytes(), type=Escrow)

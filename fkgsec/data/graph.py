@@ -1,7 +1,7 @@
 """Knowledge graphs and their division among clients.
 
-A triple is a row `(head, relation, tail)` of int64 ids. Global ids index the vocabularies of a graph; local ids index a
-client's own entities and relations, and `ClientGraph.entity_ids` / `relation_ids` map them back.
+A triple is a row `(head, relation, tail)` of int64 IDs. Global IDs index the vocabularies of a graph. Local IDs index a client's
+own entities and relations; `ClientGraph.entity_ids` and `relation_ids` map them to global IDs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,16 @@ SPLITS = ("train", "valid", "test")
 def as_triples(
     rows: np.ndarray | Sequence[Sequence[int]], num_entities: int, num_relations: int, what: str
 ) -> np.ndarray:
-    """A read-only int64 `[n, 3]` copy of `rows`; raises `DataError` on a wrong shape or an id out of range."""
+    """Copy rows to read-only int64 `[n, 3]`.
+
+    Args:
+        rows: integers `[n, 3]`.
+        num_entities, num_relations: bounds of the IDs.
+        what: description of the rows, for messages.
+
+    Raises:
+        DataError: the shape is wrong, or an ID is out of range.
+    """
     triples = np.array(rows, dtype=np.int64)
     if triples.size == 0:
         triples = triples.reshape(0, 3)
@@ -53,7 +62,12 @@ def _as_ids(ids: Iterable[int] | np.ndarray, what: str) -> np.ndarray:
 
 
 def content_hash(entities: Sequence[str], relations: Sequence[str], arrays: Iterable[np.ndarray]) -> str:
-    """sha256 over names and ids: the same data gives the same hash, whatever file layout it came from."""
+    """Compute the sha256 over names and IDs: equal data have equal hashes, whatever their file layout.
+
+    Args:
+        entities, relations: names.
+        arrays: of integers.
+    """
     digest = hashlib.sha256()
     for names in (entities, relations):
         digest.update(str(len(names)).encode())
@@ -70,11 +84,11 @@ class KnowledgeGraph:
     """Knowledge graph with its splits, before it is divided among clients.
 
     Attributes:
-        name: what reports call it.
-        entities, relations: vocabularies; position = global id.
-        train, valid, test: int64 `[n, 3]` global ids, read-only.
+        name: of the graph in reports.
+        entities, relations: vocabularies; position = global ID.
+        train, valid, test: int64 `[n, 3]` global IDs, read-only.
         sensitive: names of relations whose triples must not leak (reports show them first).
-        warnings: what the reader counted and did not treat as an error, one line each.
+        warnings: of the reader, one line each.
     """
 
     name: str
@@ -103,7 +117,8 @@ class KnowledgeGraph:
         return f"KnowledgeGraph({printable(self.name, 80)}: {_sizes(self, [self])})"
 
     def to_frame(self) -> pd.DataFrame:
-        """All triples by name: columns `head`, `relation`, `tail`, `split`, as `fkgsec.graph_from` reads them."""
+        """Return all triples by name: columns `head`, `relation`, `tail`, `split`, as `fkgsec.graph_from` reads
+        them."""
         return _named_triples(self, {split: getattr(self, split) for split in SPLITS})
 
     @property
@@ -113,6 +128,7 @@ class KnowledgeGraph:
 
     @cached_property
     def hash(self) -> str:
+        """sha256 over names and splits, see `content_hash`."""
         return content_hash(self.entities, self.relations, (self.train, self.valid, self.test))
 
 
@@ -120,8 +136,8 @@ class KnowledgeGraph:
 class ClientGraph:
     """Part of a federation that one client holds, in local IDs.
 
-    Local ids number the entities of the train split first (`num_trained_entities` of them), then those that stand in
-    valid or test alone; relations likewise. So "the rows that this client trains" is always a prefix.
+    Local IDs number the entities of the train split first (`num_trained_entities` of them), then those that occur only in
+    valid or test; relations likewise. The rows that a client trains are therefore always a prefix.
     """
 
     name: str
@@ -144,7 +160,12 @@ class ClientGraph:
 
     @classmethod
     def from_global(cls, name: str, train: np.ndarray, valid: np.ndarray, test: np.ndarray) -> ClientGraph:
-        """Number a client's entities and relations from triples `[n, 3]` in global ids."""
+        """Number a client's entities and relations.
+
+        Args:
+            name: of the client.
+            train, valid, test: int64 `[n, 3]` in global IDs.
+        """
         splits = [np.asarray(split, dtype=np.int64).reshape(-1, 3) for split in (train, valid, test)]
 
         def numbering(columns: list[int]) -> np.ndarray:
@@ -168,27 +189,35 @@ class ClientGraph:
 
     @property
     def num_entities(self) -> int:
+        """Number of entities in all splits."""
         return len(self.entity_ids)
 
     @property
     def num_relations(self) -> int:
+        """Number of relations in all splits."""
         return len(self.relation_ids)
 
     @cached_property
     def num_trained_entities(self) -> int:
+        """Number of entities in the train split."""
         return int(self.train[:, [0, 2]].max()) + 1
 
     @cached_property
     def num_trained_relations(self) -> int:
+        """Number of relations in the train split."""
         return int(self.train[:, 1].max()) + 1
 
     @property
     def triples(self) -> np.ndarray:
-        """All splits together in local ids, int64 `[n, 3]`."""
+        """All splits together in local IDs, int64 `[n, 3]`."""
         return np.concatenate([self.train, self.valid, self.test])
 
     def to_global(self, triples: np.ndarray) -> np.ndarray:
-        """Local triples `[n, 3]` in global ids."""
+        """Convert local to global IDs.
+
+        Args:
+            triples: int64 `[n, 3]`.
+        """
         return np.stack(
             [self.entity_ids[triples[:, 0]], self.relation_ids[triples[:, 1]], self.entity_ids[triples[:, 2]]], axis=1
         )
@@ -196,7 +225,7 @@ class ClientGraph:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class FederatedGraph:
-    """The clients' graphs over one global vocabulary. `clients` keep the order in which they were read or made."""
+    """Clients' graphs over one global vocabulary."""
 
     name: str
     entities: tuple[str, ...]
@@ -227,8 +256,10 @@ class FederatedGraph:
         return f"FederatedGraph({printable(self.name, 80)}: {len(self.clients)} clients, {_sizes(self, self.clients)})"
 
     def to_frame(self) -> pd.DataFrame:
-        """All triples by name: columns `client`, `head`, `relation`, `tail`, `split`, as `fkgsec.graph_from` reads them."""
-        import pandas as pd  # which a machine that only trains need not have
+        """Return all triples by name: columns `client`, `head`, `relation`, `tail`, `split`, as `fkgsec.graph_from`
+        reads them.
+        """
+        import pandas as pd  # optional on machines that only train
 
         frames = [
             _named_triples(self, {split: client.to_global(getattr(client, split)) for split in SPLITS})
@@ -242,10 +273,16 @@ class FederatedGraph:
 
     @cached_property
     def hash(self) -> str:
+        """sha256 over names and the clients' splits, see `content_hash`. Names of clients do not count."""
         arrays = [client.to_global(getattr(client, split)) for client in self.clients for split in SPLITS]
         return content_hash(self.entities, self.relations, arrays)
 
     def with_warnings(self, warnings: Iterable[str]) -> FederatedGraph:
+        """Return the same federation with additional warnings.
+
+        Args:
+            warnings: one line each.
+        """
         return replace(self, warnings=(*self.warnings, *warnings))
 
 

@@ -1,10 +1,10 @@
 """Names in one Unicode form.
 
-    graph = normalised(read_path("export.csv"))     # "é" as one character and as e with an accent are one entity then
+    graph = normalised(read_path("export.csv"))     # "é" as one character and as e with an accent become one entity
 
-The same word can be spelled in several sequences of characters (Unicode Standard Annex 15); files from different systems mix
-them. Readers take names as they stand, so an entity that two clients spell differently is two, and overlap and leakage come out
-low. Readers warn of such names; this makes one of them.
+Unicode can encode the same word as several sequences of characters (Standard Annex 15), and files from different
+systems mix them. Readers do not change names, so an entity that two clients spell differently counts as two, and
+overlap and leakage are underestimated. Readers warn of such names; this module merges them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ Graph = KnowledgeGraph | FederatedGraph
 
 
 def composed(name: str) -> str:
-    """A name in Unicode's form NFC.
+    """Return a name in Unicode's form NFC.
+
+    Args:
+        name: to convert.
 
     >>> composed("Cafe\\u0301") == "Caf\\u00e9"
     True
@@ -30,7 +33,10 @@ def composed(name: str) -> str:
 
 
 def respelled(names: Iterable[str]) -> list[str]:
-    """The names that are an earlier one in another form, in order.
+    """Return the names that equal an earlier one except for their Unicode form, in order.
+
+    Args:
+        names: to compare.
 
     >>> respelled(["Caf\\u00e9", "Tea", "Cafe\\u0301"]) == ["Cafe\\u0301"]
     True
@@ -40,10 +46,15 @@ def respelled(names: Iterable[str]) -> list[str]:
 
 
 def normalised(graph: Graph) -> Graph:
-    """The graph with names in form NFC, entities and relations of one name made one; the same object where nothing changes.
+    """Convert names to form NFC, and merge entities and relations of equal names; return the same object if nothing
+    changes.
 
-    Ids follow the first appearance of a name. Triples stay in their order; those that become equal stay, too. Clients' names
-    and their local order (by global id, those of train first) are as in `ClientGraph.from_global`.
+    IDs follow the first appearance of a name. Triples keep their order, also those that become equal. Clients' names
+    and their local
+    order (by global ID, those of train first) are as in `ClientGraph.from_global`.
+
+    Args:
+        graph: to convert.
     """
     entities, of_entity = _merged(graph.entities)
     relations, of_relation = _merged(graph.relations)
@@ -75,7 +86,7 @@ def normalised(graph: Graph) -> Graph:
 
 
 def _merged(names: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
-    """The names in form NFC, each once, and for each old id the new one."""
+    """Return the names in form NFC, each once, and the new ID of each old one."""
     places: dict[str, int] = {}
     ids = [places.setdefault(composed(name), len(places)) for name in names]
     return tuple(places), np.array(ids, dtype=np.int64)

@@ -20,7 +20,7 @@ RATIO = (8, 1, 1)
 
 
 class TripleSplit(NamedTuple):
-    """Rows of the triples that were split, each `[*, 3]`, and what could not be had, one line each."""
+    """Splits of triples, each `[*, 3]`, and warnings, one line each."""
 
     train: np.ndarray
     valid: np.ndarray
@@ -35,26 +35,29 @@ def split_triples(
     rng: np.random.Generator,
     train_only: np.ndarray | None = None,
 ) -> TripleSplit:
-    """Split int64 triples `[n, 3]` at random in the given ratio, so that train knows every entity and relation.
+    """Split triples at random in a ratio, such that train has every entity and relation.
 
-    Valid and test have `floor(n * part / sum)` triples. A triple that train needs in order to know an entity or a
-    relation is never drawn for them (first those with an entity that stands nowhere else, then the first
-    triple of each other entity and relation in a random order). Where too few others remain, as in sparse graphs,
-    valid and test are made smaller in the same proportion and a warning counts it: an entity that was never trained
-    has a random embedding, its rank says nothing of the model, and a smaller sample is the honest price.
+    Valid and test have `floor(n * part / sum)` triples. A triple that train needs for an entity or a relation is never
+    drawn for
+    them: first those with an entity that occurs nowhere else, then the first triple of each other entity and relation
+    in a random
+    order. If too few others remain, as in sparse graphs, valid and test shrink in proportion and a warning counts it.
+    An untrained
+    entity would have a random embedding, so its rank says nothing about the model.
 
     Args:
+        triples: int64 `[n, 3]`.
         ratio: parts of train, valid, test; train above 0, the others 0 or more.
         rng: the only source of randomness.
-        train_only: bool `[n]`, triples that must not leave train (those whose inverse would leak, say).
+        train_only: bool `[n]`, triples that must stay in train (such as those whose inverse would leak).
 
     Raises:
-        SpecError: a ratio that is not three such integers.
-        DataError: no triples, or `train_only` of another length.
+        SpecError: the ratio is not three such integers.
+        DataError: there are no triples, or `train_only` has another length.
 
-    Source: 8:1:1 as in FedR B.1, FedLU section 5.2 and FedS section IV.A.
-    Differs: the papers draw without regard to coverage; their published federations cover all but a handful of
-        entities.
+    Source: 8:1:1 as in FedR B.1, FedLU section 5.2 and FedS section IV.A. Differs: the papers draw without regard to
+    coverage;
+    their published federations cover all but a handful of entities.
     """
     if len(ratio) != 3 or not all(isinstance(part, int) for part in ratio) or ratio[0] <= 0 or min(ratio) < 0:
         raise SpecError(f"ratio is {tuple(ratio)}, allowed: three integers, train above 0, valid and test 0 or more")
@@ -84,7 +87,7 @@ def split_triples(
 
 
 def _needed_in_train(triples: np.ndarray, in_train: np.ndarray) -> np.ndarray:
-    """bool `[n]`: triples that together know every entity and relation; those `kept` in train anyway come first."""
+    """Return triples that together cover every entity and relation, bool `[n]`; those forced into train come first."""
     entities, relations = triples[:, [0, 2]], triples[:, 1]
     forced = (
         in_train | (np.bincount(entities.ravel())[entities] == 1).any(axis=1) | (np.bincount(relations)[relations] == 1)
@@ -98,14 +101,19 @@ def _needed_in_train(triples: np.ndarray, in_train: np.ndarray) -> np.ndarray:
 
 
 class Assignment(NamedTuple):
-    """The client `[n]` of each triple, and what had to be counted, one line each."""
+    """Client of each triple, int64 `[n]`, and warnings, one line each."""
 
     client_of: np.ndarray
     warnings: tuple[str, ...] = ()
 
 
 def assign_triples(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
-    """Triples `[n, 3]` at random without replacement; numbers per client differ by one at most.
+    """Assign triples at random without replacement; counts per client differ by at most one.
+
+    Args:
+        triples: int64 `[n, 3]`.
+        clients: number of clients.
+        rng: source of randomness.
 
     Source: FedR B.1. Differs: none.
     """
@@ -113,7 +121,10 @@ def assign_triples(triples: np.ndarray, clients: int, rng: np.random.Generator) 
 
 
 def assign_relations(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
-    """Relations at random, numbers per client differ by one at most; triples `[n, 3]` follow their relation.
+    """Assign relations at random, with counts per client that differ by at most one; triples follow their relation.
+
+    Args:
+        triples, clients, rng: as in `assign_triples`.
 
     Source: FedS section IV.A, of FB15k-237-R3, R5 and R10. Differs: none.
     """
@@ -122,16 +133,19 @@ def assign_relations(triples: np.ndarray, clients: int, rng: np.random.Generator
 
 
 def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
-    """Relations clustered by the entities that they share; triples `[n, 3]` follow their relation.
+    """Cluster relations by the entities that they share; triples follow their relation.
 
-    Clusters are numbered by their first relation, so that another seed changes clients only where it changes a cluster.
+    Clusters are numbered by their first relation, so that another seed only matters if it changes a cluster.
+
+    Args:
+        triples, clients, rng: as in `assign_triples`.
 
     Source: FedLU Algorithm 2. On FB15k-237 it gives the relations of the released C3 and C5 exactly, for every seed
-        tried.
-    Differs: the Laplacian is scikit-learn's normalised one; the paper does not say which.
+    tried.
+    Differs: the Laplacian is scikit-learn's normalized one; the paper does not say which.
     """
     relations, relation_of = _occurring_relations(triples, clients)
-    if clients in (1, len(relations)):  # no choice is left, and the eigensolver wants one
+    if clients in (1, len(relations)):  # only one clustering exists, and the eigensolver would fail
         return Assignment((np.arange(len(relations)) % clients)[relation_of])
     # Lines 3 to 10: M[r, r'] = number of entities that both relations link, zero on the diagonal.
     co_occurrence = count_co_occurrence(triples[:, 0], relation_of, triples[:, 2])
@@ -157,11 +171,14 @@ def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator)
 
 
 def count_co_occurrence(heads: np.ndarray, relations: np.ndarray, tails: np.ndarray) -> np.ndarray:
-    """float64 `[R, R]`: for two relations, the number of entities that stand in triples of both; zero on the diagonal.
+    """Count, for two relations, the entities in triples of both, float64 `[R, R]`; zero on the diagonal.
 
-    Source: FedLU Algorithm 2, lines 3 to 10. Differs: a sparse product does it at once.
+    Args:
+        heads, relations, tails: int64 `[n]`.
+
+    Source: FedLU Algorithm 2, lines 3 to 10. Differs: one sparse product.
     """
-    from scipy import sparse  # which a machine that only trains need not have
+    from scipy import sparse  # optional on machines that only train
 
     ends, repeated = np.concatenate([heads, tails]), np.concatenate([relations, relations])
     linked = sparse.csr_array((np.ones(len(ends)), (ends, repeated)))
@@ -173,7 +190,7 @@ def count_co_occurrence(heads: np.ndarray, relations: np.ndarray, tails: np.ndar
 
 
 def _occurring_relations(triples: np.ndarray, clients: int) -> tuple[np.ndarray, np.ndarray]:
-    """Ids of the relations that occur, and the position `[n]` among them of each triple's."""
+    """Return the IDs of the relations that occur, and each triple's position `[n]` among them."""
     relations, relation_of = np.unique(triples[:, 1], return_inverse=True)
     if len(relations) < clients:
         raise DataError(f"{len(relations)} relations cannot be divided among {clients} clients, one each at least")
@@ -196,21 +213,24 @@ def partition(
 ) -> FederatedGraph:
     """Divide a graph among clients, and each client's triples into train, valid and test by `split_triples`.
 
-    The graph's own splits are pooled first: a client's test triples are drawn from its own triples, as in the papers,
-    so its figures do not compare with those on the graph's published test split. Exact duplicates are dropped with a
-    warning that counts them. No triple then stands twice in the federation.
+    The graph's own splits are pooled first: a client's test triples are drawn from its own triples, as in the papers.
+    Figures
+    therefore do not compare with those on the graph's published test split. Exact duplicates are dropped with a warning
+    that counts
+    them, so no triple occurs twice in the federation.
 
     Args:
-        how: a name of `PARTITIONS`.
-        clients: 1 or more; they are called client-1, client-2 and so on.
+        graph: to divide.
+        how: a key of `PARTITIONS`.
+        clients: 1 or more; they are named client-1, client-2 and so on.
         seed: the same arguments give the same federation.
         ratio: see `split_triples`.
 
     Raises:
-        SpecError: an unknown `how`, fewer than one client, a wrong ratio.
-        DataError: fewer triples, or relations where these are divided, than clients.
+        SpecError: `how` is unknown, there is less than one client, or the ratio is invalid.
+        DataError: there are fewer triples than clients, or fewer relations if these are divided.
 
-    Source: see the function that `PARTITIONS` names. Differs: see there, and `split_triples` on coverage.
+    Source: see the function in `PARTITIONS`. Differs: see there, and `split_triples` on coverage.
     """
     if not isinstance(graph, KnowledgeGraph):
         divided = "; it is divided already" if isinstance(graph, FederatedGraph) else ""
@@ -228,7 +248,7 @@ def partition(
             f"{graph.name}: {len(triples)} triples cannot be divided among {clients} clients, one each at least"
         )
     client_of, notes = PARTITIONS[how](triples, clients, generator(seed, "partition", how))
-    # What the reader said of single splits ("test: 97 entities that train lacks") does not hold for those made here.
+    # The reader's warnings about single splits ("test: 97 entities that train lacks") do not hold for the new splits.
     of_old_splits = tuple(f"{split}:" for split in SPLITS)
     warnings = [*(warning for warning in graph.warnings if not warning.startswith(of_old_splits)), *notes]
     if len(triples) < len(pooled):

@@ -1,8 +1,8 @@
-"""Leaks between splits: evaluation triples that a client, or another, has already trained on, or nearly so.
+"""Leaks between splits: evaluation triples that this or another client has trained on, exactly or nearly.
 
-A triple leaks in one of three ways: `exact`, it stands in a train split; `inverse`, a train split links its tail to
-its head by any relation; `same_pair`, a train split links its head to its tail by another relation. Each is counted
-for the client's `own` train split and for the train splits of the `other` clients together.
+A triple leaks in one of three ways. `exact`: it is in a train split. `inverse`: a train split links its tail to its head by any
+relation. `same_pair`: a train split links its head to its tail by another relation. Each is counted for the client's `own` train
+split, and for the train splits of the `other` clients together.
 
 Legend: `n` triples of a split, `N` entities, `R` relations.
 """
@@ -18,13 +18,13 @@ from fkgsec.errors import DataError, SpecError
 
 EVALUATION_SPLITS = ("valid", "test")
 LEAKS = ("exact_own", "exact_other", "inverse_own", "inverse_other", "same_pair_own", "same_pair_other")
-# A memorised triple ranks near 1, a clean one at 0.1 to 0.4: from such a share on, the memorised ones make the figure.
+# A memorized triple has a reciprocal rank near 1, a clean one 0.1 to 0.4: above this share, memorized ones dominate the MRR.
 DOMINANT_SHARE = 0.1
 NEW, OTHER_TRAIN, OWN_TRAIN = 0, 1, 2
 
 
 class _Keys(NamedTuple):
-    """Packed int64 keys `[n]` of global triples and of their pairs, forth and back."""
+    """Packed int64 keys `[n]` of triples and of their (head, tail) pairs in both directions."""
 
     triple: np.ndarray
     pair: np.ndarray
@@ -32,22 +32,32 @@ class _Keys(NamedTuple):
 
     @classmethod
     def pack(cls, triples: np.ndarray, num_entities: int) -> _Keys:
+        """Pack triples into one number each.
+
+        Args:
+            triples: int64 `[n, 3]`.
+            num_entities: above every entity ID.
+        """
         head, relation, tail = triples.T
         pair = head * num_entities + tail
         return cls(relation * num_entities**2 + pair, pair, tail * num_entities + head)
 
 
 class _TrainIndex:
-    """Distinct train triples of some clients, and how many relations link each pair."""
+    """Distinct train triples of some clients, and the number of relations that link each pair."""
 
     def __init__(self, triple_keys: np.ndarray, num_entities: int) -> None:
         self.triples = np.unique(triple_keys)
         self.pairs, self.num_relations = np.unique(self.triples % num_entities**2, return_counts=True)
 
     def leaks_of(self, keys: _Keys) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """bool `[n]` each: exact, inverse, same pair under another relation."""
+        """Return three masks, bool `[n]`: exact, inverse, same pair under another relation.
+
+        Args:
+            keys: of the triples to check.
+        """
         exact = np.isin(keys.triple, self.triples)
-        # A loop is its own inverse: only `exact` and `same_pair` say anything of it.
+        # A loop is its own inverse: only `exact` and `same_pair` apply to it.
         inverse = np.isin(keys.inverse_pair, self.pairs) & (keys.inverse_pair != keys.pair)
         linked = np.zeros(len(keys.pair), dtype=np.int64)
         if len(self.pairs):
@@ -61,16 +71,22 @@ def find_split_leaks(
 ) -> tuple[list[dict[str, Any]], dict[tuple[int, str, str], np.ndarray]]:
     """Count every leak from train into valid and test, within each client and across clients.
 
+    Args:
+        federated: clients and their splits.
+
     Returns:
-        A row per client and evaluation split: `triples` rows, for each of `LEAKS` its number and (`_share`) its share of the
-        rows, NaN for an empty split; `repeated`, rows that repeat an earlier row of the same split. And the leaks as masks,
-        bool `[n]` per (client index, split, one of `LEAKS`).
+        One row per client and evaluation split: `triples` is its size; each of `LEAKS` has its count and (`_share`) its
+            share of
+        the rows, NaN for an empty split; `repeated` counts rows that repeat an earlier row of the same split. Second,
+        the leaks as
+        masks, bool `[n]` per (client index, split, one of `LEAKS`).
 
     Raises:
-        DataError: so many entities and relations that a triple does not fit 63 bits.
+        DataError: there are so many entities and relations that a triple does not fit 63 bits.
 
     Source: Toutanova and Chen 2015 (inverse pairs), the federations released with FedR (exact copies). Differs: also
-    across clients, since a federation trains on all train splits.
+    across
+    clients, since a federation trains on all train splits.
     """
     num_entities = len(federated.entities)
     if num_entities**2 * len(federated.relations) > np.iinfo(np.int64).max:
@@ -102,12 +118,17 @@ def find_split_leaks(
 
 
 def leaked_test_mask(federated: FederatedGraph, client_index: int, split: str = "test") -> np.ndarray:
-    """bool `[n]`: triples of a client's evaluation split that stand in its own train split as they are.
+    """Return the triples of a client's evaluation split that are also in its own train split, bool `[n]`.
 
-    Figures of the rows where it is False are the clean ones; report both.
+    Figures on the rows where it is False are clean; report both.
+
+    Args:
+        federated: clients and their splits.
+        client_index: of the client.
+        split: "valid" or "test".
 
     Raises:
-        SpecError: no such client, or a split other than valid and test.
+        SpecError: there is no such client, or the split is not valid or test.
     """
     if not 0 <= client_index < len(federated.clients):
         raise SpecError(f"client_index is {client_index}, allowed: 0 to {len(federated.clients) - 1}")
@@ -119,10 +140,13 @@ def leaked_test_mask(federated: FederatedGraph, client_index: int, split: str = 
 
 
 def seen_in_training(federated: FederatedGraph) -> list[np.ndarray]:
-    """Return where each client's test triples also stand as they are.
+    """Return which of each client's test triples are also in a train split.
+
+    Args:
+        federated: clients and their splits.
 
     Returns:
-        uint8 `[n]` for each client: `OWN_TRAIN`, in its own train split; `OTHER_TRAIN`, in another client's alone; `NEW`.
+        uint8 `[n]` per client: `OWN_TRAIN`, in its own train split; `OTHER_TRAIN`, only in another client's; or `NEW`.
     """
     size = len(federated.entities)
     train = [_Keys.pack(client.to_global(client.train), size).triple for client in federated.clients]
@@ -136,7 +160,11 @@ def seen_in_training(federated: FederatedGraph) -> list[np.ndarray]:
 
 
 def split_leak_warning(federated: FederatedGraph) -> str | None:
-    """Return a line if test (or else valid) triples stand in their own client's train split; None if there are none."""
+    """Return a warning if test (or else valid) triples are in their own client's train split; None if there are none.
+
+    Args:
+        federated: clients and their splits.
+    """
     for split in reversed(EVALUATION_SPLITS):
         masks = [leaked_test_mask(federated, index, split) for index in range(len(federated.clients))]
         everywhere = np.concatenate(masks)
@@ -152,7 +180,7 @@ def split_leak_warning(federated: FederatedGraph) -> str | None:
 
 
 def _percent(mask: np.ndarray) -> str:
-    """Share of True in whole per cent; a share that would round to nothing is not called nothing."""
+    """Format a share in whole percent; a positive share is never shown as 0."""
     if not mask.any():
         return "0"
     return f"{100 * mask.mean():.0f}" if mask.mean() >= 0.005 else "<1"

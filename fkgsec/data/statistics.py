@@ -15,16 +15,20 @@ UNION = "union"
 
 
 def statistics_rows(federated: FederatedGraph) -> list[dict[str, Any]]:
-    """Return a row per client, in their order, and a last row for the union, named `union`.
+    """Return one row per client, in order, and a last row for the union, named `union`.
 
-    Columns, over all splits where nothing else is said:
-        client: its name. clients: 1; in the union, all of them.
-        entities, relations: those that occur in a triple.
+    Columns, over all splits unless stated otherwise:
+        client: its name.
+        clients: 1; in the union, the number of clients.
+        entities, relations: number that occur in a triple.
         train, valid, test: rows of the split; in the union, the clients' sums.
-        distinct_triples: different triples; fewer than the rows where a file repeats triples.
+        distinct_triples: different triples; fewer than the rows if a file repeats triples.
         shared_entities: entities that at least one other client has; in the union, entities of two clients or more.
-        mean_degree, max_degree: distinct triples at an entity; a loop counts twice.
+        mean_degree, max_degree: distinct triples per entity; a loop counts twice.
         clustering: mean over entities of `local_clustering` of the undirected simple graph.
+
+    Args:
+        federated: clients and their splits.
 
     Source: FedR Table 5 and FedLU Table 5 and Figure 6 (what papers report of federations). Differs: none.
     """
@@ -64,13 +68,17 @@ def _describe(triples: np.ndarray, *, sizes: dict[str, int], num_shared: int) ->
 
 
 def local_clustering(edges: np.ndarray, num_entities: int) -> np.ndarray:
-    """Local clustering coefficient of each entity, float64 `[N]` in 0..1; 0 below two neighbours.
+    """Compute the local clustering coefficient of each entity, float64 `[N]` in 0..1; 0 below two neighbors.
 
-    `edges` is int64 `[n, 2]`; direction, repetition and loops are ignored. The mean is Watts and Strogatz's
-    coefficient.
+    The mean is Watts and Strogatz's coefficient.
 
-    Source: Watts and Strogatz 1998. Differs: none; triangles are counted once, over edges turned towards the larger
-    degree, so that hubs do not make the sparse products dense.
+    Args:
+        edges: int64 `[n, 2]`; direction, repetition and loops are ignored.
+        num_entities: N.
+
+    Source: Watts and Strogatz 1998. Differs: none; triangles are counted once, over edges directed toward the larger
+    degree, so that
+    hubs do not make the sparse products dense.
     """
     from scipy import sparse
 
@@ -81,8 +89,8 @@ def local_clustering(edges: np.ndarray, num_entities: int) -> np.ndarray:
     turned = (degree[low] > degree[high]) | ((degree[low] == degree[high]) & (low > high))
     source, target = np.where(turned, high, low), np.where(turned, low, high)
     towards = sparse.csr_array((np.ones(len(source)), (source, target)), shape=(num_entities, num_entities))
-    # A triangle a -> b -> c, a -> c is found at its edge a -> c for a and c, and at its edge b -> c for b. Out-degrees
-    # are small, in-degrees of hubs are not: no product may sum over what points to a hub twice.
+    # A triangle a -> b -> c, a -> c is counted at its edge a -> c for a and c, and at its edge b -> c for b. Out-degrees
+    # are small, in-degrees of hubs are not: no product may sum over the predecessors of a hub twice.
     over_middle = (towards @ towards) * towards
     over_first = (towards.T @ towards) * towards
     triangles = over_middle.sum(axis=1) + over_middle.sum(axis=0) + over_first.sum(axis=1)

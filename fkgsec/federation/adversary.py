@@ -2,12 +2,12 @@
 
     class Flipper(Adversary):
         def upload(self, round, table, received, trained):
-            return 2 * received - trained            # the opposite of what it learnt
+            return 2 * received - trained            # the opposite of its update
 
     run_federation(graph, options, adversary=Flipper("hospital-2"))
 
-An adversary is given its own party's knowledge and nothing else: a client its own data and rows, the server the rows that it
-sends. It is part of the run's identity and of its checkpoint, and names the rounds whose messages attacks will need.
+An adversary has the knowledge of its own party and nothing else: a client its data and rows, the server the rows that it sends.
+It is part of the run's identity and of its checkpoint. It names the rounds whose messages attacks will need.
 """
 
 from __future__ import annotations
@@ -31,14 +31,13 @@ class Adversary:
         party: the name of a client, or `SERVER`. A client's hooks are `training_subset` and `upload`, the server's all others.
 
     Attributes:
-        guarded: whether the client then does to what `upload` returns what its defenses ask of it (clipping its changes, adding
-            its noise). Nobody can make a malicious client do so.
-        checks_order: whether the run's clients check the order of requests (`fkgsec.federation.order`). False shows what a design
-            without that check costs.
-        begins: the first round in which its hooks are called; the rounds before are those of the run without it. 0: from
-            alignment on.
-        watches: for so many rounds from there on it does what an honest party does. The run keeps the best round of those after
-            them, though validation may have found an earlier one better: what the adversary left is what is asked.
+        guarded: whether the client applies its defenses (clipping, noise) to the rows that `upload` returns. Nobody can force a
+            malicious client to do so.
+        checks_order: whether the run's clients check the order of requests (`fkgsec.federation.order`). False measures a design
+            without that check.
+        begins: first round in which its hooks are called; earlier rounds equal those of the run without it. 0: from alignment.
+        watches: number of rounds from `begins` in which it acts honestly. The best round is chosen among the rounds after
+            them, even if validation preferred an earlier one: attacks evaluate the model after the adversary acted.
     """
 
     guarded: bool = True
@@ -48,60 +47,93 @@ class Adversary:
 
     @property
     def acts(self) -> int:
-        """The first round in which it may do anything that an honest party does not."""
+        """First round in which it may deviate from an honest party."""
         return self.begins + self.watches
 
     def __init__(self, party: str) -> None:
         self.party = party
 
     def identity(self) -> str:
-        """Names the behaviour: two adversaries of one identity do the same. With settings of one's own, add these."""
+        """Name the behavior. Adversaries with the same identity act the same; a subclass with settings adds them."""
+        # Two adversaries that begin in different rounds give different runs.
         since = f" from round {self.begins} on" if self.begins else ""
         return f"{type(self).__module__}.{type(self).__qualname__}({self.party}){since}"
 
     def training_subset(self, triples: Any) -> Any | None:
-        """Return what the client trains on instead of its training items; None: these.
+        """Return the client's training items to use instead of its own, or None to keep them.
 
         Args:
-            own: its data, for knowledge graphs its `ClientGraph`; then a `TrainingSubset` of its local ids is returned.
+            triples: the client's data, for knowledge graphs its `ClientGraph`; return a `TrainingSubset` with its local
+                IDs.
         """
         return None
 
     def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
-        """The rows that the client hands to the exchange, `[n, width]`.
+        """Return the rows that the client passes to the exchange, `[n, width]`.
 
         Args:
-            received: its rows as the round's training began. trained: as training left them.
+            round: number of the round.
+            table: name of the shared table.
+            received: the client's rows before the round's training.
+            trained: the client's rows after it.
         """
         return trained
 
     def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
-        """The rows that the server sends a client (a party's name), `[n, width]`, where an honest one sends `rows`.
+        """Return the rows that the server sends to a client, `[n, width]`.
 
-        Under secure sums `rows` are those of the whole table, `[N, width]`, which clients check to be one table for all of them:
-        other rows for each client open no sum, the same for all are accepted within the clip.
+        In secure sums `rows` is the whole table, `[N, width]`, and clients check that all of them received the same
+        table. Different rows
+        for each client open no sum; the same rows for all are accepted within the clip.
+
+        Args:
+            round: number of the round.
+            table: name of the shared table.
+            receiver: party name of the client.
+            rows: the rows that an honest server sends.
         """
         return rows
 
     def asks_to_train(self, round: int, party: str) -> bool:
-        """Return whether the server asks a participant to train in a round, before it asks all participants to upload."""
+        """Return whether the server asks a participant to train, before it asks all participants to upload.
+
+        Args:
+            round: number of the round.
+            party: party name of the client.
+        """
         return True
 
     def drops(self, round: int, party: str) -> bool:
-        """Return whether the server leaves a participant out of a secure sum, as if it had dropped out before its upload."""
+        """Return whether the server excludes a participant from a secure sum, as if it had dropped out before its
+        upload.
+
+        Args:
+            round: number of the round.
+            party: party name of the client.
+        """
         return False
 
     def rows_to_send(self, round: int, table: Table, enough: np.ndarray) -> np.ndarray:
-        """The rows that the server tells clients to send under suppression, bool `[N]`. `enough`: rows with enough holders."""
+        """Return the rows that the server asks clients to send under suppression, bool `[N]`.
+
+        Args:
+            round: number of the round.
+            table: name of the shared table.
+            enough: bool `[N]`, rows with enough holders.
+        """
         return enough
 
     def rounds_needed(self) -> Collection[int]:
-        """Rounds whose messages the transcript is to keep, beside those that it keeps anyway."""
+        """Return the rounds whose messages the transcript must retain, besides those it retains anyway."""
         return ()
 
     def tensors(self) -> dict[str, Tensor]:
-        """State that a checkpoint must hold, by name."""
+        """Return the adversary's state for a checkpoint, by name."""
         return {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Load the state that `tensors` returned.
+
+        Args:
+            tensors: by name.
+        """

@@ -1,4 +1,4 @@
-"""The state of a federation on disk: one safetensors file, written beside the old one and renamed over it.
+"""State of a federation on disk: one safetensors file, written next to the old one and renamed over it.
 
 save(path, tensors, progress)
 tensors, progress = load(path, run_identity(graph, options))    # `RunError` for another run's
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,8 +26,9 @@ from fkgsec.federation.disk import streamed
 from fkgsec.federation.disk.condensed import HEADS, Layout, Messages, condense, expand, is_worthwhile
 from fkgsec.federation.disk.streamed import Joined, Stored
 from fkgsec.federation.messages import Entry
+from fkgsec.text import printable
 
-SCHEMA, CONDENSED = 3, 4  # of a file whose tensors stand as they are, and of one that `condensed` made smaller
+SCHEMA, CONDENSED = 3, 4  # schema of a file with plain tensors, and of one that `condensed` made smaller
 DIGEST = "sha256"  # in the file's metadata
 
 
@@ -34,14 +36,16 @@ class RoundEntry(msgspec.Struct, frozen=True):
     """Figures of one round. Round 0 is the alignment and the first broadcast; it trains nothing.
 
     Attributes:
-        round: its number. loss: of local training, mean over clients; None where nothing was trained.
-        bytes_up: serialised, to the server. bytes_down: from it. seconds: on the wall.
-        valid: the task's metric on validation items, its MRR in knowledge graphs; None where the round was not validated.
-        num_survivors: clients in the mean (of the table with the fewest); 0 in round 0, without exchange, and when it failed.
-        num_clipped: uploaded values that the server cut to what a screen lets pass (`robust`).
-        excluded: by party the reason why the secure aggregation left out a message of it.
-        cut_rows: by party, where a server screens single uploads: how many of its rows were cut, and of how many.
-        num_kept_rows: rows that kept their old value, because honest clients cannot have given the secure sum that was opened.
+        round: number of the round.
+        loss: of local training, mean over clients; None if nothing was trained.
+        valid: the task's metric on validation items, such as MRR; None if the round was not validated.
+        bytes_up, bytes_down: serialized bytes to the server and from it.
+        seconds: wall-clock time.
+        num_survivors: clients in the mean (of the table with the fewest); 0 in round 0, without an exchange, and if it failed.
+        num_clipped: uploaded values that the server clipped in a screen (`robust`).
+        excluded: by party, the reason why secure aggregation excluded its message.
+        cut_rows: by party, the number of its rows that a screen of single uploads cut, and the number of its rows.
+        num_kept_rows: rows that kept their old value because no honest clients can have produced the opened secure sum.
         changed_levels: share of the broadcast's quantized weight levels that differ from the last broadcast, 0 to 1; None without
             quantization or an exchange.
     """
@@ -61,7 +65,10 @@ class RoundEntry(msgspec.Struct, frozen=True):
 
 
 def quantization_lines(rounds: Sequence[RoundEntry]) -> list[str]:
-    """The share of quantized weight levels that changed between broadcasts, and a warning where none did; empty without any.
+    """Describe the share of quantized weight levels that changed between broadcasts, with a warning if none did.
+
+    Args:
+        rounds: of the run; the result is empty if none was quantized.
 
     >>> quantization_lines([RoundEntry(1, None, None, 0, 0, 0.0, changed_levels=0.0)])[-1][:8]
     'warning:'
@@ -85,8 +92,14 @@ class Progress(msgspec.Struct):
     """Contents of a checkpoint beside its tensors.
 
     Attributes:
-        metric: what validation measures, larger is better. best_valid: None before the first validation.
-        layout: of a condensed file alone.
+        identity: of the run, see `run_identity`.
+        rounds, entries: rounds and transcript lines so far.
+        best_round, best_valid: best validation; None before the first.
+        bad_checks: validations since without a better one.
+        finished: whether no round is left.
+        schema: `SCHEMA` or `CONDENSED`.
+        metric: name of the validation metric, larger is better.
+        layout: of a condensed file only.
     """
 
     identity: str
@@ -102,12 +115,19 @@ class Progress(msgspec.Struct):
 
 
 def save(path: Path, leaves: Mapping[str, Leaf], progress: Progress, messages: Messages = MappingProxyType({})) -> None:
-    """Write a checkpoint; after a kill at any moment either the old or the new one is there, whole.
+    """Write a checkpoint. After a kill at any moment, either the old or the new one exists, complete.
 
     Args:
-        messages: serialised ones, "frame", and notes, "note", by round; `load` gives them as tensors of bytes.
+        path: of the file.
+        leaves: tensors by name.
+        progress: everything else.
+        messages: serialized messages, "frame", and notes, "note", by round; `load` returns them as tensors of bytes.
+
+    Raises:
+        RunError: the file cannot be written.
     """
     part = path.with_name(path.name + ".part")
+    # Large files are deduplicated; small ones stay readable by other programs.
     if is_worthwhile(leaves, progress.entries, messages):
         tensors, layout = condense(leaves, progress.entries, messages)
         progress = msgspec.structs.replace(progress, entries=[], layout=layout, schema=CONDENSED)
@@ -115,8 +135,10 @@ def save(path: Path, leaves: Mapping[str, Leaf], progress: Progress, messages: M
         tensors = {name: packing.whole(leaf).detach().cpu().contiguous() for name, leaf in leaves.items()}
         tensors |= packing.pack({kind: packing.frames_by_round(rounds) for kind, rounds in messages.items()})
     content = msgspec.json.encode(progress).decode()
+    # safetensors metadata is text only, so the progress is JSON in one field.
     metadata = {"progress": content, DIGEST: _digest(tensors, content)}
     try:
+        # Write, flush to disk, then rename: a rename is atomic, and a crash cannot leave a new name on missing data.
         streamed.save_file(part, tensors, metadata)
         with part.open("rb") as handle:
             os.fsync(handle.fileno())
@@ -128,15 +150,25 @@ def save(path: Path, leaves: Mapping[str, Leaf], progress: Progress, messages: M
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str]) -> None:
-    """A safetensors file with the rights that files of this process have; the library makes it for its user alone."""
+    """Write a safetensors file with this process's default permissions; the library restricts it to the user.
+
+    Args:
+        path: of the file.
+        tensors: by name.
+        metadata: text by name.
+    """
     save_file(tensors, path, metadata)
+    # The umask can only be read by setting it.
     os.umask(mask := os.umask(0o077))
     path.chmod(0o666 & ~mask)
 
 
 def _digest(tensors: Mapping[str, Tensor | Joined | Stored], progress: str) -> str:
-    """sha256 of everything in a checkpoint, in hexadecimal: a bit that flips in an embedding would only move figures."""
+    """Compute the sha256 of a checkpoint's content, in hexadecimal. A flipped bit in an embedding would go unnoticed
+    otherwise.
+    """
     digest = hashlib.sha256(progress.encode())
+    # Sorted, so that the digest does not depend on the order in which tensors were collected.
     for name in sorted(tensors):
         dtype, shape = streamed.described(tensors[name])
         digest.update(f"{name} {dtype} {shape}".encode())
@@ -146,12 +178,17 @@ def _digest(tensors: Mapping[str, Tensor | Joined | Stored], progress: str) -> s
 
 
 def fingerprint(tensors: Mapping[str, Tensor], progress: Progress) -> str:
-    """sha256 of what a run left: every tensor, round and message, in hexadecimal.
+    """Compute the sha256 of a run's tensors, rounds and messages, in hexadecimal.
 
-    Seconds are left out, so that a run that was killed and went on has the fingerprint that it would have had anyway, and one
-    made again elsewhere says by it whether the bits are the same. What is digested is named here, so that a field added to a
-    round makes no stranger of what is on disk.
+    Seconds are excluded: a run that was killed and resumed has the same fingerprint, and a repetition elsewhere shows
+    whether its bits
+    are the same. Fields are listed here, so that a new field of a round does not change old fingerprints.
+
+    Args:
+        tensors: by name.
+        progress: of the run.
     """
+    # Fields by name, not the whole struct: see above.
     rounds = [
         (
             entry.round,
@@ -174,13 +211,20 @@ def fingerprint(tensors: Mapping[str, Tensor], progress: Progress) -> str:
 
 
 def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
-    """Read a checkpoint of this run. Of a large one tensors are made, and messages read, each time that they are asked for.
+    """Read a checkpoint of this run. In a large file, tensors and messages are read at each access.
+
+    Args:
+        path: of the file.
+        identity: of the expected run, see `run_identity`.
+
+    Returns:
+        Tensors by name, and the progress.
 
     Raises:
-        RunError: it is damaged or belongs to another spec or other data.
+        RunError: the file is damaged or belongs to other options or data.
     """
     try:
-        path.open("rb").close()  # the library calls a file that may not be read a damaged one
+        path.open("rb").close()  # the library reports a file without read permission as damaged
     except OSError as error:
         raise RunError(f"{path}: cannot be read ({error.strerror})") from error
     try:
@@ -188,6 +232,7 @@ def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
             metadata = handle.metadata() or {}
             progress = msgspec.convert(msgspec.json.decode(metadata["progress"]), Progress)
             names = list(handle.keys())
+            # Heads of messages are the largest tensor: they are read from the file when needed.
             stored = {HEADS: Stored(path, HEADS)} if progress.layout is not None and HEADS in names else {}
             loaded = {name: handle.get_tensor(name) for name in names if name not in stored}
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, ValueError, RecursionError) as error:
@@ -202,6 +247,7 @@ def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
             tensors, progress.entries = expand(loaded, progress.layout, stored.get(HEADS))
         except RunError as error:
             raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
+        # In memory the checkpoint looks like one that was never condensed.
         progress.layout = None
     if progress.identity != identity:
         raise RunError(
@@ -211,10 +257,46 @@ def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
     return tensors, progress
 
 
+def check_rounds(progress: Progress, most: int, metric: str) -> None:
+    """Check that rounds are numbered from 0 on, and that messages and the best round are of these rounds.
+
+    Args:
+        most: rounds of the run. metric: what its validation measures.
+
+    Raises:
+        RunError: one line with what is wrong.
+    """
+    last = len(progress.rounds) - 1
+    if [entry.round for entry in progress.rounds] != list(range(last + 1)) or not 0 <= last <= most:
+        raise RunError(f"rounds: expected 0 to at most {most}, each once and in order; got {last + 1} rounds")
+    if progress.metric != metric:
+        raise RunError(f"metric: {printable(progress.metric)}; the run validates {metric}")
+    if not 0 <= progress.best_round <= last:
+        raise RunError(f"best_round: {progress.best_round} is not among rounds 0 to {last}")
+    for entry in progress.rounds:
+        figures = (entry.bytes_up, entry.bytes_down, entry.seconds, entry.num_survivors, entry.num_clipped)
+        measured = (entry.loss or 0.0, entry.valid or 0.0)
+        if min(figures) < 0 or not all(map(math.isfinite, measured)) or not 0 <= (entry.changed_levels or 0.0) <= 1:
+            raise RunError(
+                f"round {entry.round}: has a negative count, a figure that is not finite or a share outside 0..1"
+            )
+    for message in progress.entries:
+        if not 0 <= message.round <= last or message.num_bytes < 0:
+            raise RunError(f"messages: one of round {message.round} with {message.num_bytes} bytes in {last} rounds")
+
+
 def stands_at(path: Path) -> tuple[str, int]:
-    """A checkpoint's run identity and last round; nothing else of it is read. Raises `RunError` where it cannot be."""
+    """Read a checkpoint's run identity and last round, without its tensors.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        RunError: the file is damaged.
+    """
     try:
         with safe_open(path, framework="pt") as handle:
+            # Untyped: a file of another version still tells its round.
             stored_progress = msgspec.json.decode((handle.metadata() or {})["progress"])
         return str(stored_progress["identity"]), len(stored_progress["rounds"]) - 1
     except (OSError, SafetensorError, msgspec.MsgspecError, KeyError, TypeError, RecursionError) as error:
@@ -222,7 +304,12 @@ def stands_at(path: Path) -> tuple[str, int]:
 
 
 def unfinished(path: Path, progress: Progress) -> RunError:
-    """The error for a run that is to be read but has rounds left."""
+    """Return the error for reading a run that has rounds left.
+
+    Args:
+        path: of its checkpoint.
+        progress: of the run.
+    """
     return RunError(
         f"{path.parent}: stopped after round {len(progress.rounds) - 1}; finish it with the command that began it"
     )

@@ -1,10 +1,10 @@
-"""The one loop of all algorithms: align, broadcast, then rounds of local training, upload, aggregation and broadcast.
+"""The training loop of all algorithms: align, broadcast, then rounds of local training, upload, aggregation and broadcast.
 
     graph = generate_consortium(clients=3, size=2_000, seed=0)
     result = run_federation(graph, KgeOptions(algorithm="feds", rounds=20), folder=Path("runs/mine"))
     print(result.summary())
 
-It knows neither triples nor metrics: what is trained is a `Task`, what crosses and what becomes of it a `Transport`.
+The loop knows neither triples nor metrics. A `Task` trains models; a `Transport` transmits and aggregates rows.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -43,8 +43,10 @@ __all__ = [
     "run_identity",
 ]
 
+CheckLoaded: TypeAlias = Callable[[Mapping[str, Tensor], Progress], None]
+
 CHECKPOINT = "checkpoint.safetensors"
-BEFORE_END, KEPT_BEFORE_END = "before-end.safetensors", 4  # a state beside it, of so many rounds before the last one
+BEFORE_END, KEPT_BEFORE_END = "before-end.safetensors", 4  # a second state, this many rounds before the last
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -56,7 +58,13 @@ class Best(Kept):
 
     @classmethod
     def of(cls, federation: Federation, trained: dict[str, Tensor], started: packing.ByParty) -> Best:
-        """Copy the state of the round that has just ended."""
+        """Copy the state of the round that has just ended.
+
+        Args:
+            federation: after the round's broadcast.
+            trained: snapshot of the shared models after local training.
+            started: shared rows before it.
+        """
         exchange = federation.exchange
         return cls(
             trained=trained,
@@ -75,18 +83,28 @@ class Best(Kept):
         )
 
     def tree(self, parties: Sequence[str]) -> dict[str, packing.Tree]:
-        """Return the tensors for a checkpoint."""
+        """Return the tensors for a checkpoint.
+
+        Args:
+            parties: party names, whose indices name the tensors.
+        """
         return {**super().tree(parties), "trained": self.trained, "final": self.final}
 
     @classmethod
     def from_tensors(cls, tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Best:
-        """Undo `tree`, packed."""
+        """Undo `tree`, packed.
+
+        Args:
+            tensors: by name.
+            tables: shared tables.
+            parties: party names.
+        """
         trained, final = (packing.below(f"{kind}.", tensors) for kind in ("trained", "final"))
         return cls(trained=trained, final=final, **Kept.read(tensors, tables, parties))
 
 
 class Federation:
-    """The parties of one run and their state. `run_federation` drives it."""
+    """Parties of one run and their state, driven by `run_federation`, which documents the arguments."""
 
     def __init__(
         self,
@@ -99,6 +117,7 @@ class Federation:
     ) -> None:
         if not isinstance(options, RunOptions):
             raise SpecError(f"options must be those of a task, such as KgeOptions(); got {type(options).__name__}")
+        # The default transport is plaintext: a defense must not be dropped silently.
         if options.defense and make_transport is Transport:
             raise SpecError(
                 f"defense {options.defense!r} was asked for, but a transport in clear was given; from Python give "
@@ -115,6 +134,7 @@ class Federation:
                 f"{task.options_type.__name__}; got {type(options).__name__}"
             )
         self.task: Task = (make_task or task)(graph, options)
+        # With one client, the mean is that client's upload.
         if self.recipe.shared and len(self.task.names) < 2:
             raise DataError(f"{graph.name}: {options.algorithm} needs at least 2 clients; the federation has one")
         self.parties = [client_party(name) for name in self.task.names]
@@ -122,20 +142,21 @@ class Federation:
         self.channel = Channel()
         run = run_identity(graph, options, adversary)
         self.exchange = make_transport(self.channel, options, self.parties, self.recipe.shared, run)
+        # Simulated clients check the order of requests like deployed ones.
         self.orders = ClientOrders(self.parties, options, self.recipe.shared, sums=self.exchange.sums)
         self.adversary = adversary
         self.needed = {*rounds_needed, *(adversary.rounds_needed() if adversary else ())}
         self.needed |= options.first_exchange() if self.recipe.keeps_first else set()
-        self._corrupt: int | None = None  # the adversary's place, where it is a client
+        self._corrupt: int | None = None  # index of the adversary if it is a client
         self.best: Best | None = None
-        # Shared rows that the round's training began from, and models as it left them; nothing before the first.
+        # Shared rows before the round's training, and models after it; empty before the first round.
         self._started: packing.ByParty = {}
         self._trained: dict[str, Tensor] = {}
         if adversary:
             self._seat(adversary)
 
     def _seat(self, adversary: Adversary) -> None:
-        """Give the adversary its party. Raises `SpecError` for a party that is not there."""
+        """Assign the adversary to a party. Raises `SpecError` if the party does not exist."""
         if adversary.party == SERVER:
             self.exchange.tamper_with(adversary)
             return
@@ -143,6 +164,7 @@ class Federation:
             raise SpecError(
                 f"adversary: {adversary.party!r} is no party; allowed: {SERVER}, {', '.join(self.task.names)}"
             )
+        # A malicious client may train on other data, and upload other rows.
         self._corrupt = list(self.task.names).index(adversary.party)
         if not adversary.guarded:
             self.exchange.unguarded.add(self.parties[self._corrupt])
@@ -152,32 +174,41 @@ class Federation:
 
     @property
     def transcript(self) -> Transcript:
-        """Return what crossed so far."""
+        """Messages transmitted so far."""
         return self.channel.transcript
 
     @property
     def judged_before_broadcast(self) -> bool:
-        """Value of the task."""
+        """Whether the task validates before the broadcast."""
         return self.task.judged_before_broadcast
 
     def align(self) -> None:
-        """Round 0: clients and server agree on the rows of every shared table, and the first rows are sent."""
+        """Run round 0: agree on the rows of every shared table, and broadcast the initial rows."""
+        # FedE and FedR (fedr.txt Algorithm 1, lines 1-2): collect the names of rows, then initialize the shared table.
         for table, shared in self.exchange.server.items():
             self.exchange.align(table, self.holdings(table))
             self.exchange.initialise(table, self.task.first_rows(table, shared.names))
         self.broadcast(0)
 
     def holdings(self, table: Table) -> dict[str, Holding]:
-        """Return which rows of a shared table each client holds, by name."""
+        """Return the rows of a shared table that each client holds.
+
+        Args:
+            table: name of the table.
+        """
         if table not in self._holdings:  # lists of all names, which no round changes
             self._holdings[table] = dict(zip(self.parties, self.task.holdings(table), strict=True))
         return self._holdings[table]
 
     def broadcast(self, round: int) -> None:
-        """Clients receive their rows of every shared table.
+        """Send every shared table to clients.
 
-        Where the federation's model is what is evaluated, every client receives it; else those that train next.
+        If the global model is evaluated, every client receives it, otherwise those that train next.
+
+        Args:
+            round: number of the round.
         """
+        # fedr.txt Algorithm 1, line 4: the server sends the table to the clients.
         receivers = range(len(self.parties))
         if self.recipe.evaluated == "local" and round > 0:
             receivers = self.participants(round + 1)
@@ -188,61 +219,108 @@ class Federation:
                 self.task.receive(round, table, self.parties.index(party), received)
 
     def num_steps(self, places: Sequence[int]) -> int:
-        """Value of the task."""
+        """Count the steps of a round.
+
+        Args:
+            places: client indices.
+        """
         return self.task.num_steps(places)
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> Callable[[], float | None]:
-        """These clients train; remembers their shared rows from before, and all clients' from after."""
+        """Train clients, and store all clients' shared rows from before and after.
+
+        Args:
+            round: number of the round.
+            places: client indices.
+            on_step: called after every step.
+
+        Returns:
+            A function that returns the mean loss, weighted by training items.
+        """
+        # A malicious server may ask only some participants to train.
         if (server := self.exchange.malicious_server) is not None:
             places = [client for client in places if server.asks_to_train(round, self.parties[client])]
+        # Optimizer state of shared rows is reset here unless the recipe keeps it.
         self.task.begin_round()
         self._started = self.shared_rows()
+        # fedr.txt Algorithm 1, lines 9-11: local epochs on the shared and private rows.
         losses = self.task.train(round, places, on_step)
         self.orders.train(round, self.changed_since(self._started, places))
         self._trained = self.task.snapshot(shared_only=True)
         return lambda: mean_loss(losses, self.task.sizes)
 
     def validate(self, round: int) -> Callable[[], float | None]:
-        """All clients validate at once."""
+        """Validate the models of all clients.
+
+        Args:
+            round: number of the round.
+
+        Returns:
+            A function that returns the metric.
+        """
         valid = self.task.validate()
         return lambda: valid
 
     def upload(self, round: int, places: Sequence[int]) -> list[Uploaded]:
-        """Participants send their trained rows, which the server aggregates; one outcome for each table."""
+        """Upload the participants' trained rows and aggregate them.
+
+        Args:
+            round: number of the round.
+            places: client indices.
+
+        Returns:
+            One outcome per table.
+        """
         outcomes = []
         for table in self.exchange.server:
             holdings = self.holdings(table)
             rows = {}
             for client in places:
                 party = self.parties[client]
+                # Only the rows of training items are uploaded; the first rows of a client.
                 own_rows = self.task.rows(table, client)[: holdings[party].num_uploaded].cpu()
                 if self.adversary and client == self._corrupt and self._started:
                     own_rows = self.adversary.upload(
                         round, table, self._started[table][party][: len(own_rows)], own_rows.clone()
                     )
                 rows[party] = own_rows
+            # Clients refuse an upload that would expose a summand, unless the run measures a design without that check.
             checked = self.adversary is None or self.adversary.checks_order
             refusals = self.orders.refusals(round, table, list(rows)) if checked else {}
+            # fedr.txt Algorithm 1, line 8: the server aggregates rows by their holders.
             outcomes.append(self.exchange.upload(round, table, rows, refusals=refusals))
         return outcomes
 
     def keep(self, round: int) -> None:
-        """Set `best` to what the round leaves."""
+        """Save the current state as the best round.
+
+        Args:
+            round: number of the round.
+        """
         self.best = Best.of(self, self._trained, self._started)
 
     def participants(self, round: int) -> list[int]:
-        """The clients of this round, by place."""
+        """Return the client indices of a round.
+
+        Args:
+            round: number of the round.
+        """
         return self.options.participants(len(self.parties), round)
 
     def shared_rows(self) -> packing.ByParty:
-        """Return a copy of each client's shared rows."""
+        """Copy each client's shared rows."""
         return {
             table: {party: self.task.rows(table, client).cpu().clone() for client, party in enumerate(self.parties)}
             for table in self.recipe.shared
         }
 
     def changed_since(self, before: packing.ByParty, places: Sequence[int]) -> dict[str, bool]:
-        """Map each party to whether training changed any of its shared rows in `before` (see `shared_rows`)."""
+        """Map each party to whether training changed any of its shared rows.
+
+        Args:
+            before: rows from `shared_rows`.
+            places: client indices.
+        """
         return {
             self.parties[client]: any(
                 not torch.equal(rows[self.parties[client]], self.task.rows(table, client).cpu())
@@ -252,20 +330,32 @@ class Federation:
         }
 
     def retain(self, *rounds: int) -> None:
-        """Keep the messages of round 0, of these rounds, of those that an attack or the adversary needs, and each client's last
-        upload up to these; the broadcasts that the last of these uploads were trained from; and the notes worth keeping."""
+        """Discard messages that no attack needs.
+
+        Retained are the messages of round 0, of `rounds`, of the rounds that an attack or the adversary needs, and each
+        client's last
+        upload up to these. So are the broadcasts before the last of these uploads, and notes of the rounds that need
+        them.
+
+        Args:
+            rounds: round numbers.
+        """
         transcript = self.channel.transcript
         whole = {0, *rounds, *self.needed}.union(*(transcript.latest_uploads(number) for number in rounds))
+        # Notes with an opened sum are needed to reconstruct updates between two sums.
         opened = [number for number in transcript.notes if any(note.total for note in transcript.opened(number))]
         latest = {max((earlier for earlier in opened if earlier <= number), default=number) for number in rounds}
         before = {transcript.last_broadcast(number) for number in (*rounds, *self.needed)}
         noted = {*rounds, *self.needed, *latest, *self.exchange.rounds_worth_noting()}
         transcript.retain(whole, noted, broadcasts=before)
 
-    # What is kept.
-
     def save(self, path: Path, progress: Progress) -> None:
-        """Write a checkpoint."""
+        """Write a checkpoint.
+
+        Args:
+            path: of the file.
+            progress: of the run; its `entries` are set.
+        """
         transcript = self.channel.transcript
         progress.entries = transcript.entries
         tree: dict[str, packing.Tree] = {
@@ -277,29 +367,42 @@ class Federation:
         }
         checkpoint.save(path, packing.leaves(tree), progress, {"frame": transcript.frames, "note": transcript.notes})
 
-    def restore(self, path: Path, *, honest: bool = False) -> Progress:
-        """Put a checkpoint's state back; returns where the run stands.
+    def restore(self, path: Path, *, honest: bool = False, check: CheckLoaded | None = None) -> Progress:
+        """Load a checkpoint's state and return the progress.
 
         Args:
-            honest: it is of the run without the adversary, which has not begun.
+            path: of the file.
+            honest: whether it is of the run without the adversary, which has not begun.
+            check: called with the tensors and the progress before they are used; raises `RunError` to refuse them.
 
         Raises:
-            RunError: it is damaged or of another run.
+            RunError: the checkpoint is damaged or of another run.
         """
         adversary = None if honest else self.adversary
         tensors, progress = checkpoint.load(path, run_identity(self.graph, self.options, adversary))
-        self.task.restore(packing.below("now.", tensors))
+        if check:
+            check(tensors, progress)
+        # The digest of a checkpoint has no key, so its content may be anything.
+        try:
+            checkpoint.check_rounds(progress, self.options.rounds, self.task.metric)
+            self._put_back(tensors, progress, adversary)
+        except (RunError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise RunError(f"{path}: damaged: {error}; delete it to start over") from error
+        return progress
+
+    def _put_back(self, tensors: Mapping[str, Tensor], progress: Progress, adversary: Adversary | None) -> None:
+        """Set the state of all parties. Raises `RunError`, `ValueError` or an error of torch if the tensors do not fit."""
+        whole, shared_only = self.task.snapshot(), self.task.snapshot(shared_only=True)
+        now = packing.below("now.", tensors)
+        packing.check_like(now, whole, "now")
+        self.task.restore(now)
         transcript = self.channel.transcript
         transcript.entries = list(progress.entries)
         transcript.frames = packing.frames_of(packing.view_below("frame.", tensors))
         transcript.notes = packing.frames_of(packing.below("note.", tensors))
         shared = self.recipe.shared
-        try:
-            self.exchange.restore(
-                {table: self.holdings(table) for table in shared}, packing.below("exchange.", tensors)
-            )
-        except RunError as error:
-            raise RunError(f"{path}: {error}") from error
+        self.exchange.restore({table: self.holdings(table) for table in shared}, packing.below("exchange.", tensors))
+        # The order checks must know that round 0 was broadcast.
         for table in shared:
             self.orders.broadcast(0, table)
         self.task.load_trainer_state(packing.below("trainer.", tensors))
@@ -307,7 +410,16 @@ class Federation:
             adversary.load(packing.below("adversary.", tensors))
         best_tensors = packing.view_below("best.", tensors)
         self.best = Best.from_tensors(best_tensors, shared, self.parties) if best_tensors else None
-        return progress
+        if self.best is None:
+            if progress.finished:
+                raise RunError("the run is finished, and its best round is missing")
+            return
+        packing.check_like(self.best.final, whole, "best.final")
+        if self.best.trained:  # empty before the first round
+            packing.check_like(self.best.trained, shared_only, "best.trained")
+        for table, rows in self.best.started.items():
+            like = {party: self.task.rows(table, client).cpu() for client, party in enumerate(self.parties)}
+            packing.check_like(rows, like, f"best.started.{table}")
 
 
 def run_federation(
@@ -327,26 +439,28 @@ def run_federation(
 
     Args:
         graph: the clients' data, for knowledge graphs a `FederatedGraph`.
-        options: what to run; those of the algorithm's task.
-        folder: where checkpoints go, made if it is not there; a run that was killed goes on from the last one found there.
+        options: options of the algorithm's task.
+        folder: folder of checkpoints, created if missing; a killed run resumes from the last checkpoint in it.
         observer: progress callbacks for every round and step.
-        checkpoint_every_s: least time between two checkpoints; 0 writes one after every round.
-        make_transport: how tables cross; a defense's own (`fkgsec.defenses.make_transport`), or in clear.
-        released: the protection of a run on the same clients' data that this one replaces; guarantees compose.
-        adversary: a party that misbehaves.
-        rounds_needed: rounds whose messages the transcript is to keep for attacks, beside those that it keeps anyway.
-        make_task: makes the clients' data and models of graph and options; None: those of the options' task, in this process.
-        start: `BEFORE_END` of the same run without an adversary, from which rounds are replayed where the adversary begins
-            (`Adversary.begins`) and messages are needed later. Else all are trained: on the CPU to the same bits.
+        checkpoint_every_s: minimum time between two checkpoints, in seconds; 0 writes one after every round.
+        make_transport: `fkgsec.defenses.make_transport` for defenses; the default transmits in plaintext.
+        released: protection of a run on the same data that this run replaces; guarantees compose.
+        adversary: a malicious party, or None.
+        rounds_needed: rounds whose messages the transcript must retain for attacks, besides those it retains anyway.
+        make_task: maps graph and options to the task; None: the task of the options, in this process.
+        start: `BEFORE_END` of the same run without an adversary. Rounds are replayed from it if the adversary begins
+            (`Adversary.begins`) and messages are needed later. Otherwise all rounds are trained, on the CPU to the same bits.
 
-    On the CPU the result depends on nothing but graph, options, seed and adversary, also across a kill and a resume.
+    Returns:
+        The result of the best round. On the CPU it depends only on graph, options, seed and adversary, also across a kill and a
+        resume.
 
     Raises:
-        DataError: a federated algorithm with one client, or a graph without clients.
-        SpecError: options that name a defense, and a transport that has none, or are another task's; an adversary that is no
+        DataError: a federated algorithm has one client, or the graph has no clients.
+        SpecError: the options name a defense but the transport has none, or belong to another task; or the adversary is no
             party.
-        TrainingError: a loss that is not finite; the last checkpoint stays.
-        RunError: a checkpoint that is damaged or of another run; a folder that cannot be made.
+        TrainingError: a loss is not finite; the last checkpoint stays.
+        RunError: a checkpoint is damaged or of another run, or the folder cannot be created.
     """
     observer = observer or Observer()
     federation = Federation(graph, options, make_transport, adversary, rounds_needed, make_task)
@@ -355,6 +469,7 @@ def run_federation(
     if path and path.exists():
         progress = federation.restore(path)
     else:
+        # Rounds before the adversary begins, and before needed messages, equal those of the honest run.
         begins = adversary.begins if adversary else min(rounds_needed, default=0) + 1
         usable = start if start and _may_start(federation, start, begins) else None
         if adversary and begins > 1:
@@ -364,14 +479,16 @@ def run_federation(
             progress = federation.restore(usable)
         else:
             _align(federation, progress)
-        if path:  # before anything is released: what is done again after a kill then goes on from the same entropy
+        if path:  # before anything is released, so that a repetition after a kill uses the same entropy
             federation.save(path, progress)
     for entry in progress.rounds:
         observer.round_done(entry)
     saved_at = time.perf_counter()
+    # The list includes round 0, so its length is the number of the next round.
     while not progress.finished and len(progress.rounds) <= options.rounds:
         _round(federation, progress, observer)
         observer.round_done(progress.rounds[-1])
+        # A later attack can resume just before the end instead of training the run again.
         if path and not adversary and _may_end(options, progress, KEPT_BEFORE_END):
             federation.save(path.with_name(BEFORE_END), progress)
         if path and (progress.finished or time.perf_counter() - saved_at >= checkpoint_every_s):
@@ -381,32 +498,35 @@ def run_federation(
 
 
 def _align(federation: Federation, progress: Progress) -> None:
-    """Round 0."""
+    """Run round 0."""
     began = time.perf_counter()
     federation.align()
     progress.rounds.append(round_entry(federation.transcript, 0, None, None, [], began))
 
 
 def _round(federation: Federation, progress: Progress, observer: Observer) -> None:
-    """The next round."""
+    """Run the next round."""
     passed = train_and_upload(federation, len(progress.rounds), observer)
     broadcast_and_check(federation, passed)
     judge(federation, progress, passed, federation.adversary.acts if federation.adversary else 0)
 
 
 def _may_end(options: RunOptions, progress: Progress, after: int) -> bool:
-    """Return whether the run may end in so many rounds after those that are done."""
+    """Return whether the run may end `after` rounds from now."""
     done = len(progress.rounds) - 1
     end = done + after
     if end >= options.rounds:
         return end == options.rounds
+    # The earliest end by patience: if every remaining validation is worse.
     checks = sum(options.is_checked(number) for number in range(done + 1, end + 1))
     return options.is_checked(end) and 0 < options.patience <= progress.bad_checks + checks
 
 
 def _may_start(federation: Federation, start: Path, begins: int) -> bool:
-    """Return whether a file has a usable state of the run without the adversary: of a round before it `begins`, and not after
-    one whose messages are needed."""
+    """Return whether a file has a usable state of the run without the adversary.
+
+    The state must be of a round before it `begins`, and not after a round whose messages are needed.
+    """
     if not start.exists():
         return False
     identity, done = stands_at(start)
@@ -417,11 +537,14 @@ def _may_start(federation: Federation, start: Path, begins: int) -> bool:
 def _as_it_begins(
     federation: Federation, adversary: Adversary, start: Path | None, make: Callable[[], Federation], progress: Progress
 ) -> None:
-    """Put a federation into the state in which the run without its adversary is before the round in which that begins.
+    """Put a federation into the state of the run without its adversary, before the round in which the adversary begins.
 
     Args:
-        start: an earlier state of that run, if there is one. make: makes that run's federation.
-        progress: of the run with the adversary, which gets the rounds.
+        federation: changed in place.
+        adversary: of the federation.
+        start: an earlier state of the honest run, or None.
+        make: creates the honest run's federation.
+        progress: of the run with the adversary; receives the rounds.
     """
     if start and stands_at(start)[1] == adversary.begins - 1:
         passed = federation.restore(start, honest=True)
@@ -434,6 +557,7 @@ def _as_it_begins(
             _align(honest, passed)
         while not passed.finished and len(passed.rounds) < adversary.begins:
             _round(honest, passed, Observer())
+        # Through a checkpoint, so that the copy has exactly the state of a resumed run.
         with tempfile.TemporaryDirectory() as folder:
             honest.save(Path(folder) / CHECKPOINT, passed)
             passed = federation.restore(Path(folder) / CHECKPOINT, honest=True)
@@ -448,21 +572,27 @@ def load_result(
     make_transport: MakeTransport = Transport,
     released: Protection = NOTHING,
     adversary: Adversary | None = None,
+    check: CheckLoaded | None = None,
 ) -> Result_co:
-    """The result of a finished run, from its checkpoint; trains nothing. Arguments are those of `run_federation`.
+    """Load the result of a finished run from its checkpoint, without training.
+
+    Args:
+        path: of the checkpoint.
+        graph, options, make_transport, released, adversary: as in `run_federation`.
+        check: as in `Federation.restore`.
 
     Raises:
-        RunError: the checkpoint is not there, damaged, of another run, or of one that is not finished.
+        RunError: the checkpoint is missing, damaged, of another run, or of an unfinished run.
     """
     federation = Federation(graph, options, make_transport, adversary)
-    progress = federation.restore(path)
+    progress = federation.restore(path, check=check)
     if not progress.finished:
         raise checkpoint.unfinished(path, progress)
     return _result(federation, progress, released)
 
 
 def _checkpoint_in(folder: Path) -> Path:
-    """Return where the checkpoint lies in a folder, which is made before anything is trained."""
+    """Create the folder if needed, before anything is trained; return the path of the checkpoint."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -493,11 +623,15 @@ def result_of(
     graph: Any = None,
     row_names: Mapping[Table, list[str]] | None = None,
 ) -> Any:
-    """The result of the task's type: what a round left, and what the task makes of its models.
+    """Build the task's result from a round.
 
     Args:
-        best: of round `best_round`.
-        graph, row_names: None: the federation's.
+        federation: with the transcript of the run.
+        best: state of round `best_round`.
+        rounds: all rounds.
+        best_round: number of the best round.
+        protection: of the exchange.
+        graph, row_names: None: those of the federation.
     """
     task, names = federation.task, {table: list(part.names) for table, part in federation.exchange.server.items()}
     return task.result_type(

@@ -1,4 +1,4 @@
-"""Messages between parties, and the channel that serialises, counts and records them.
+"""Messages between parties, and the channel that serializes, counts and records them.
 
 channel = Channel()
 received = channel.send(Rows.pack(1, client_party("a"), SERVER, "entities", rows))
@@ -29,7 +29,11 @@ Direction = Literal["up", "down"]
 
 
 def client_party(name: str) -> str:
-    """The party name of a client, kept apart from the server's."""
+    """Return the party name of a client, which never equals the server's.
+
+    Args:
+        name: of the client.
+    """
     return f"client/{name}"
 
 
@@ -43,18 +47,21 @@ class Message(msgspec.Struct, frozen=True, tag_field="kind", array_like=False):
 
     @property
     def label(self) -> str:
-        """Return what the transcript's line calls it."""
+        """Name of the message in the transcript."""
         return str(self.__struct_config__.tag)
 
 
 class Alignment(Message, frozen=True, tag="alignment", omit_defaults=True):
     """Client to server, before round 1: the names of the rows it wants to receive, those that it will upload first.
 
-    `weight`: an integer that its rows count for in a mean; 1 where sums of rows come with sums of weights. `num_upwards`: so many
-    of the last rows are not to be sent back.
+    Leakage: the server learns every name that the client holds. Private set union (fedr.txt Algorithm 1, line 1) prevents that;
+    without it, the message is in plaintext, as in FedE.
 
-    Leakage: the server learns every name that the client holds. Private set union (fedr.txt Algorithm 1 line 1) is what
-    prevents that; until it is chosen, the message says it in clear, as FedE does.
+    Attributes:
+        names: row names; uploaded ones first.
+        num_uploaded: number of rows that the client uploads.
+        weight: integer weight of its rows in a mean; 1 if sums of rows come with sums of weights.
+        num_upwards: number of last rows that the server does not send back.
     """
 
     names: list[str]
@@ -72,19 +79,24 @@ class Rows(Message, frozen=True, tag="rows"):
 
     @classmethod
     def pack(cls, round: int, sender: str, receiver: str, table: Table, rows: Tensor) -> Rows:
-        """Serialise float32 `[n, width]` as little-endian bytes."""
+        """Serialize rows as little-endian bytes.
+
+        Args:
+            round, sender, receiver, table: header, see `Message`.
+            rows: float32 `[n, width]`.
+        """
         num_rows, width = rows.shape
         return cls(round, sender, receiver, table, num_rows, width, _packed(rows))
 
     def unpack(self) -> Tensor:
-        """The rows, float32 `[num_rows, width]`, on the CPU. Raises `RunError` when the length does not fit."""
+        """Return the rows, float32 `[num_rows, width]`, on the CPU. Raises `RunError` if the length does not match."""
         return _unpacked(self, self.data, self.num_rows, self.width)
 
 
 class SparseRows(Message, frozen=True, tag="sparse-rows"):
-    """Some of a client's rows: which ones as one bit for each row, and these in their order (feds.txt III-C, III-D).
+    """Some of a client's rows: one bit per row says which, followed by these rows in order (feds.txt III-C, III-D).
 
-    A broadcast also says of how many other clients each of them is the sum.
+    In a broadcast, `priorities` are the numbers of other clients whose uploads each row sums.
     """
 
     num_rows: int
@@ -104,22 +116,34 @@ class SparseRows(Message, frozen=True, tag="sparse-rows"):
         rows: Tensor,
         priorities: Tensor | None = None,
     ) -> SparseRows:
-        """Serialise bool `[n]`, float32 `[number chosen, width]` and int64 `[number chosen]`.
+        """Serialize selected rows.
 
-        Raises `RunError` for a priority above 65,535.
+        Args:
+            round, sender, receiver, table: header, see `Message`.
+            chosen: bool `[n]`.
+            rows: float32 `[number chosen, width]`.
+            priorities: int64 `[number chosen]`, or None in an upload.
+
+        Raises:
+            RunError: a priority exceeds 65,535.
         """
         if priorities is not None and len(priorities) and int(priorities.max()) >= 2**16:
             raise RunError(f"{table}: a row is the sum of {int(priorities.max())} uploads; at most 65,535 can be said")
         counts = b"" if priorities is None else priorities.numpy().astype("<u2").tobytes()
+        # feds.txt III-C: the sign vector marks the rows that follow.
         signs = np.packbits(chosen.numpy()).tobytes()
         return cls(round, sender, receiver, table, len(chosen), rows.shape[1], signs, _packed(rows), counts)
 
     def without_rows(self) -> SparseRows:
-        """Return which rows they are alone, as rows of width 0."""
+        """Return the same selection with rows of width 0."""
         return msgspec.structs.replace(self, width=0, data=b"", priorities=b"")
 
     def unpack(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Places int64 `[k]`, rows float32 `[k, width]`, priorities int64 `[k]` (zeros in an upload). Raises `RunError`."""
+        """Return indices int64 `[k]`, rows float32 `[k, width]` and priorities int64 `[k]` (zeros in an upload).
+
+        Raises:
+            RunError: lengths do not match.
+        """
         signs = np.frombuffer(self.signs, dtype=np.uint8)
         if len(signs) != -(-self.num_rows // 8):
             raise RunError(f"message of {self.sender} in round {self.round}: {len(signs)} bytes of signs")
@@ -145,13 +169,18 @@ class LowRankRows(Message, frozen=True, tag="low-rank-rows"):
     def pack(
         cls, round: int, sender: str, receiver: str, table: Table, factors: tuple[Tensor, Tensor, Tensor]
     ) -> LowRankRows:
-        """Serialise the three, one after the other."""
+        """Serialize the three factors, one after the other.
+
+        Args:
+            round, sender, receiver, table: header, see `Message`.
+            factors: left `[n, m, r]`, values `[n, r]`, right `[n, k, r]`.
+        """
         left, _, right = factors
         data = b"".join(_packed(part) for part in factors)
         return cls(round, sender, receiver, table, len(left), left.shape[1], right.shape[1], left.shape[2], data)
 
     def unpack(self) -> tuple[Tensor, Tensor, Tensor]:
-        """The three again. Raises `RunError` when the length does not fit."""
+        """Return the three factors. Raises `RunError` if the length does not match."""
         heights = (self.height, 1, self.columns)
         whole = _unpacked(self, self.data, 1, self.num_rows * self.rank * sum(heights))[0]
         left, values, right = whole.split([self.num_rows * self.rank * height for height in heights])
@@ -163,10 +192,9 @@ class LowRankRows(Message, frozen=True, tag="low-rank-rows"):
 
 
 class QuantisedRows(Message, frozen=True, tag="quantised-rows", omit_defaults=True):
-    """Rows as small whole numbers, `bits` bits for each, times a step for each run of rows.
+    """Quantized rows: integers of `bits` bits, times a step per run of rows.
 
-    `ranks`: of each of the tensors whose rows they are, where some come as factors (`fkgsec.exchange.tensors.factors`); -1 of one
-    that comes as it is.
+    `ranks`: rank of each tensor if some are transmitted as factors (`fkgsec.exchange.tensors.factors`); -1 for a whole tensor.
     """
 
     num_rows: int
@@ -189,10 +217,20 @@ class QuantisedRows(Message, frozen=True, tag="quantised-rows", omit_defaults=Tr
         bits: int,
         ranks: Sequence[int] = (),
     ) -> QuantisedRows:
-        """Serialise int64 `[n, width]` in -2^(bits - 1)..2^(bits - 1) - 1 and float32 `[n]`, the step of each row."""
+        """Serialize levels and steps; equal steps of consecutive rows are sent once.
+
+        Args:
+            round, sender, receiver, table: header, see `Message`.
+            levels: int64 `[n, width]` in -2^(bits - 1)..2^(bits - 1) - 1.
+            steps: float32 `[n]`, step of each row.
+            bits: per transmitted value.
+            ranks: see the class.
+        """
+        # Run lengths of equal steps: the rows of one tensor share a step.
         starts = torch.ones(len(steps), dtype=torch.bool)
         starts[1:] = steps[1:] != steps[:-1]
         counts = torch.diff(torch.cat([starts.nonzero()[:, 0], torch.tensor([len(steps)])])).tolist()
+        # Shift levels to unsigned and pack their bits, most significant first.
         offset = (levels.reshape(-1, 1).numpy() + 2 ** (bits - 1)) >> np.arange(bits)[::-1]
         data = np.packbits((offset & 1).astype(np.uint8)).tobytes()
         num_rows, width = levels.shape
@@ -200,8 +238,11 @@ class QuantisedRows(Message, frozen=True, tag="quantised-rows", omit_defaults=Tr
         return cls(round, sender, receiver, table, *sizes, _packed(steps[starts]), data, list(ranks))
 
     def unpack(self) -> tuple[Tensor, Tensor]:
-        """Levels int64 `[num_rows, width]` and the step of each row, float32. Raises `RunError` when lengths do not fit."""
+        """Return levels int64 `[num_rows, width]` and the step of each row, float32. Raises `RunError` if lengths do
+        not match.
+        """
         numbers, packed = self.num_rows * self.width, np.frombuffer(self.data, dtype=np.uint8)
+        # Lengths come from the network: check them before they size arrays.
         fits = 1 <= self.bits <= 32 and min(self.counts, default=0) >= 0 and sum(self.counts) == self.num_rows
         if not fits or len(packed) != -(-numbers * self.bits // 8):
             raise RunError(
@@ -215,7 +256,7 @@ class QuantisedRows(Message, frozen=True, tag="quantised-rows", omit_defaults=Tr
         return rows, steps.repeat_interleave(torch.tensor(self.counts))
 
     def rows(self) -> Tensor:
-        """The rows, float32 `[num_rows, width]`. Raises `RunError` where some come as factors."""
+        """Return the rows, float32 `[num_rows, width]`. Raises `RunError` if some are factors."""
         if any(rank >= 0 for rank in self.ranks):
             raise RunError(f"message of {self.sender} in round {self.round}: its rows are factors")
         levels, steps = self.unpack()
@@ -231,13 +272,14 @@ def _unpacked(message: Message, data: bytes, num_rows: int, width: int) -> Tenso
         raise RunError(
             f"message of {message.sender} in round {message.round}: {len(data)} bytes do not hold {num_rows} x {width} float32"
         )
+    # A copy: tensors on a read-only buffer must not be written.
     return torch.from_numpy(np.frombuffer(data, dtype="<f4").reshape(num_rows, width).copy())
 
 
 class ProtocolMessage(Message, frozen=True, tag="protocol"):
-    """A message of a cryptographic protocol, sealed up: this package carries and counts it, and cannot read it.
+    """Message of a cryptographic protocol, opaque to this package, which transmits and counts it.
 
-    `step` is what the protocol calls it, `content` what it serialised.
+    `step` is the protocol's name for it, `content` its serialized content.
     """
 
     step: str
@@ -245,6 +287,7 @@ class ProtocolMessage(Message, frozen=True, tag="protocol"):
 
     @property
     def label(self) -> str:
+        """Step of the protocol."""
         return self.step
 
 
@@ -254,12 +297,23 @@ _decoder = msgspec.msgpack.Decoder(AnyMessage)
 
 
 def encode(message: AnyMessage) -> bytes:
-    """The bytes that would cross the network (msgpack)."""
+    """Serialize a message (msgpack).
+
+    Args:
+        message: of any kind.
+    """
     return _encoder.encode(message)
 
 
 def decode(frame: bytes) -> AnyMessage:
-    """The message in `frame`. Raises `RunError` when it is damaged."""
+    """Deserialize a message.
+
+    Args:
+        frame: from `encode`.
+
+    Raises:
+        RunError: the bytes are damaged.
+    """
     try:
         return _decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter
@@ -270,9 +324,9 @@ class Opened(msgspec.Struct, frozen=True):
     """Result of a secure aggregation at the server. It is never transmitted; an adversary that is the server has it.
 
     Attributes:
-        survivors: the parties that are in the sum.
-        total: float64 `[n, width]`, the sum of the survivors' rows, little-endian bytes; empty when only holders were summed.
-        holders: int64 `[n]`, how many of them hold each row, little-endian bytes.
+        survivors: parties in the sum.
+        total: float64 `[n, width]`, sum of the survivors' rows, little-endian bytes; empty if only holders were summed.
+        holders: int64 `[n]`, number of survivors that hold each row, little-endian bytes.
         error: largest absolute error of an element of `total`.
     """
 
@@ -284,7 +338,7 @@ class Opened(msgspec.Struct, frozen=True):
     error: float
 
     def sums(self) -> tuple[np.ndarray, np.ndarray]:
-        """The total `[n, width]` and the holders `[n]`."""
+        """Return the total `[n, width]` and the holders `[n]`."""
         holders = np.frombuffer(self.holders, dtype="<i8")
         return np.frombuffer(self.total, dtype="<f8").reshape(len(holders), -1), holders
 
@@ -304,16 +358,18 @@ class Entry(NamedTuple):
 
     @property
     def direction(self) -> Direction:
+        """ "up" to the server, "down" from it."""
         return "up" if self.receiver == SERVER else "down"
 
 
 class _Totals:
-    """Running totals of a transcript's lines, so that nothing scans millions of lines in each round.
+    """Running totals of a transcript's lines, so that no round scans millions of lines.
 
     Attributes:
         num_bytes: by round and direction.
-        uploads: by sender the rounds in which it sent the server something, ascending, round 0 left out.
-        sparse: rounds with sparse uploads. broadcasts: those in which the server sent something.
+        uploads: by sender, the rounds in which it sent something to the server, ascending, without round 0.
+        sparse: rounds with sparse uploads.
+        broadcasts: rounds in which the server sent something.
     """
 
     def __init__(self, entries: list[Entry]) -> None:
@@ -324,20 +380,26 @@ class _Totals:
         self.broadcasts: set[int] = set()
 
     def covers(self, entries: list[Entry]) -> bool:
-        """Return whether it counts this list, which has lost nothing since."""
+        """Return whether it counts this list, and the list has not shrunk.
+
+        Args:
+            entries: lines of the transcript.
+        """
         return entries is self._entries and self._counted <= len(entries)
 
     def catch_up(self) -> None:
-        """Count the lines that were added."""
+        """Count the lines added since the last call."""
         for entry in itertools.islice(self._entries, self._counted, None):
             direction = entry.direction
             self.num_bytes[entry.round, direction] += entry.num_bytes
             if direction == "down":
                 self.broadcasts.add(entry.round)
                 continue
+            # The rounds whose uploads keep their selection when messages are discarded.
             if entry.kind == "sparse-rows":
                 self.sparse.add(entry.round)
             rounds = self.uploads.setdefault(entry.sender, [])
+            # Lines mostly arrive in order of rounds; insort handles the others.
             if entry.round > 0 and (not rounds or rounds[-1] != entry.round):
                 bisect.insort(rounds, entry.round)
         self._counted = len(self._entries)
@@ -347,9 +409,9 @@ class _Totals:
 class Transcript:
     """Transmitted messages: a line for every message of the run, and the serialized messages of some rounds.
 
-    Holding every upload of a long run would take gigabytes, so `frames` keeps the rounds that `retain` was told to keep
-    (the alignment, the latest and the best round, and each client's last upload up to these); attacks work on those.
-    `notes` holds what the server opened in some rounds, serialised too.
+    Every upload of a long run would take gigabytes. `frames` therefore has only the rounds that `retain` selected (alignment,
+    latest and best round, and each client's last upload up to these); attacks use them. `notes` has the secure sums that the
+    server opened in some rounds, also serialized.
     """
 
     entries: list[Entry] = field(default_factory=list)
@@ -360,35 +422,54 @@ class Transcript:
     @property
     def _totals(self) -> _Totals:
         """Totals of the current lines."""
+        # A resumed run replaces the list; counting starts over then.
         if self._counts is None or not self._counts.covers(self.entries):
             self._counts = _Totals(self.entries)
         self._counts.catch_up()
         return self._counts
 
     def record(self, message: AnyMessage, frame: bytes) -> None:
+        """Add a message.
+
+        Args:
+            message: of any kind.
+            frame: its bytes.
+        """
         line = Entry(message.round, message.sender, message.receiver, message.label, message.table, len(frame))
         self.entries.append(line)
         self.frames.setdefault(message.round, Frames()).append(frame, shared=message.sender == SERVER)
 
     def note(self, opened: Opened) -> None:
-        """Keep what the server opened. Nothing crosses: no line, no bytes."""
+        """Store a sum that the server opened. Nothing is transmitted: no line, no bytes.
+
+        Args:
+            opened: the sum.
+        """
         self.notes.setdefault(opened.round, Frames()).append(_encoder.encode(opened), shared=False)
 
     def opened(self, round: int) -> list[Opened]:
-        """Return what the server opened in a retained round, a note for each table; empty where nothing was."""
+        """Return the sums that the server opened in a retained round, one per table.
+
+        Args:
+            round: number of the round.
+        """
         return [_opened_decoder.decode(note) for note in self.notes.get(round, [])]
 
     def retain(self, rounds: set[int], noted: set[int], *, broadcasts: set[int] | None = None) -> None:
-        """Forget the messages of all rounds but `rounds`, and the notes of all but `noted`; the lines stay.
+        """Discard the messages of all rounds but `rounds`, and the notes of all but `noted`; lines stay.
 
-        Of sparse uploads it stays which rows were sent: a bit for each.
+        Discarded sparse uploads keep one bit per row: whether it was sent.
 
         Args:
-            broadcasts: rounds of which at least what the server sent is kept.
+            rounds: rounds whose messages are retained.
+            noted: rounds whose notes are retained.
+            broadcasts: rounds of which at least the server's messages are retained.
         """
         frames_kept = {number: frames for number, frames in self.frames.items() if number in rounds}
         for number in sorted((broadcasts or set()) & set(self.frames) - rounds):
+            # Broadcasts alone: uploads of that round are not needed.
             frames_kept[number] = Frames(frame for frame in self.frames[number] if decode(frame).receiver != SERVER)
+        # Which rows a client sent is a leak of its own, and needs one bit per row.
         for number in self._totals.sparse & set(self.frames) - rounds:
             uploads = (
                 message
@@ -402,28 +483,46 @@ class Transcript:
         self.notes = {number: notes for number, notes in self.notes.items() if number in noted}
 
     def latest_uploads(self, round: int) -> set[int]:
-        """The rounds in which each client last uploaded, up to this one: what the server holds of everybody."""
+        """Return the rounds in which each client last uploaded, up to `round`.
+
+        Args:
+            round: number of the round.
+        """
         before = ((rounds, bisect.bisect_right(rounds, round)) for rounds in self._totals.uploads.values())
         return {rounds[end - 1] for rounds, end in before if end}
 
     def last_broadcast(self, round: int) -> int:
-        """The round of the server's last broadcast before the last upload up to a round; of round 0 where there is none.
+        """Return the round of the last broadcast before the last upload up to `round`; 0 if there is none.
 
-        That is the round before where rows cross in every round.
+        Args:
+            round: number of the round. If rows are exchanged in every round, the result is the round before it.
         """
         uploaded = max(self.latest_uploads(round), default=round)
         return max((number for number in self._totals.broadcasts if number < uploaded), default=0)
 
     def messages(self, round: int) -> list[AnyMessage]:
-        """The messages of a retained round in the order of sending; empty when it was not retained."""
+        """Return the messages of a round in sending order; empty if it was not retained.
+
+        Args:
+            round: number of the round.
+        """
         return list(self.each_message(round))
 
     def each_message(self, round: int) -> Iterator[AnyMessage]:
-        """The same, of which one is in memory at a time."""
+        """Iterate over the messages of a round, one in memory at a time.
+
+        Args:
+            round: number of the round.
+        """
         return map(decode, self.frames.get(round, []))
 
     def num_bytes(self, direction: Direction, round: int | None = None) -> int:
-        """Bytes in one direction, of one round or of the whole run."""
+        """Count the bytes in one direction.
+
+        Args:
+            direction: "up" or "down".
+            round: number of the round; None: the whole run.
+        """
         counts = self._totals.num_bytes
         if round is not None:
             return counts[round, direction]
@@ -432,12 +531,18 @@ class Transcript:
 
 @dataclass
 class Channel:
-    """The one way from party to party. What is received is what was decoded from the bytes that were counted."""
+    """The only connection between parties. A receiver gets the decoding of the counted bytes."""
 
     transcript: Transcript = field(default_factory=Transcript)
     _shared: SharedData = field(default_factory=SharedData, init=False, repr=False, compare=False)
 
     def send(self, message: AnyMessage) -> AnyMessage:
+        """Serialize, count and record a message; return what the receiver decodes.
+
+        Args:
+            message: of any kind.
+        """
         frame = encode(message)
         self.transcript.record(message, frame)
+        # Receivers of one broadcast share its bytes, instead of one copy per client.
         return self._shared.held_by(decode(frame))

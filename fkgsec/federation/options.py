@@ -1,11 +1,11 @@
-"""The options that a federation has whatever it trains; a task adds its own in a struct that extends these.
+"""Options of every federation; a task extends them with its own.
 
     class ShapeOptions(RunOptions[ShapeResult], frozen=True, kw_only=True, forbid_unknown_fields=True):
         task: ClassVar[str] = "shapes"
         width: int = 64
     replace(ShapeOptions(algorithm="fed-shapes"), rounds=5)
 
-Frozen; checked when made. Those of knowledge-graph embedding are `fkgsec.kge.options.KgeOptions`.
+Frozen, and validated on construction. Those of knowledge-graph embedding are `fkgsec.kge.options.KgeOptions`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 RENAMED = {"sync_every": "sparse_rounds", "wait": "warmup_rounds", "form": "variant", "low_share": "shared_dim_ratio"}
-"""Settings of algorithms that have got another name, by the old one, which stored runs and their identities go by."""
+"""New names of renamed settings, by the old name, which run identities use."""
 
 CHECKPOINT_EVERY_S = 20.0
 
@@ -40,23 +40,23 @@ Result_co = TypeVar("Result_co", covariant=True)
 class RunOptions(
     msgspec.Struct, Generic[Result_co], metaclass=Named, frozen=True, kw_only=True, forbid_unknown_fields=True
 ):
-    """Options of every task. The type parameter is the result that `run_federation` gives for these options.
+    """Options of every task. The type parameter is the type of result that `run_federation` returns for these options.
 
     Attributes:
-        task: the task that a subclass adds options for, a name in `fkgsec.federation.task.TASKS`; not an option itself.
-        algorithm: a row of `RECIPES`.
+        task: name of the task in `fkgsec.federation.task.TASKS` that a subclass adds options for; not an option itself.
+        algorithm: a key of `RECIPES`.
         batch_size, learning_rate, local_epochs: local training with Adam.
-        rounds: at most so many; training of `single` and `collective` counts `local_epochs` epochs as a round.
-        eval_every: validation after every so many rounds (and after the last).
-        patience: stop after so many validations without a better one; 0 never stops early.
-        participation: share of clients that train in a round, at least one; only they are averaged.
-        settings: those that the algorithm alone has, see its file in `fkgsec.algorithms`: given as its struct or by name, and
-            afterwards its struct, checked, with its own defaults for what was not given.
-        defense: what resists the server, in the words of `fkgsec.defenses.options`; empty: nothing does.
-        seed: everything random in training derives from it: first rows, order, negatives, participants, simulated dropouts.
-            Not what protocols draw: keys, masks, shares and noise come from the operating system.
-        protocol_seed: for tests only: fixes what protocols draw, so that whoever has the number opens every upload.
-        device: "auto" (CUDA if there is one), "cpu", "cuda", "cuda:1", ...
+        rounds: maximum number of rounds; `single` and `collective` count `local_epochs` epochs as a round.
+        eval_every: number of rounds between validations; the last round is always validated.
+        patience: stop after this many validations without a better one; 0 never stops early.
+        participation: share of clients that train in a round, at least one client; only they are averaged.
+        settings: settings of the algorithm, see its file in `fkgsec.algorithms`: a struct, or a mapping by name. Afterwards the
+            validated struct, with defaults for settings that were left out.
+        defense: defenses against the server, as `fkgsec.defenses.options` defines them; empty: none.
+        seed: seed of all randomness in training: initial rows, order, negatives, participants, simulated dropouts. Protocols
+            draw keys, masks, shares and noise from the operating system instead.
+        protocol_seed: for tests only: fixes the draws of protocols, so that anyone who knows the number can open every upload.
+        device: "auto" (CUDA if available), "cpu", "cuda", "cuda:1", ...
     """
 
     task: ClassVar[str] = ""
@@ -102,12 +102,13 @@ class RunOptions(
             raise SpecError(f"learning_rate must be a positive number; got {self.learning_rate}")
         if not 0 < self.participation <= 1:
             raise SpecError(f"participation must lie in (0, 1]; got {self.participation}")
+        # Users may give a mapping; afterwards the options always have the algorithm's struct.
         settings = make_settings(RECIPES[self.algorithm].settings, self.settings, self.algorithm)
         msgspec.structs.force_setattr(self, "settings", settings)
 
     @property
     def evaluates_before_broadcast(self) -> bool:
-        """Return whether shared models are validated, kept and tested as local training left them."""
+        """Return whether shared models are validated, selected and tested before the broadcast."""
         return RECIPES[self.algorithm].evaluated == "local" or self.settings.evaluates_before_broadcast
 
     @property
@@ -117,54 +118,71 @@ class RunOptions(
 
     @property
     def keeps_last(self) -> bool:
-        """Return whether the last round is kept, whatever validation says."""
+        """Return whether the last round is the best round, whatever validation says."""
         return False
 
     @property
     def keeps_by_client(self) -> bool:
-        """Return whether each client keeps the round of its own best validation."""
+        """Return whether each client selects its own best round."""
         return False
 
     def exchanges(self, round: int) -> bool:
-        """Return whether shared rows cross in this round; everybody can tell beforehand."""
+        """Return whether shared rows are exchanged in a round; every party can compute this.
+
+        Args:
+            round: number of the round.
+        """
         return self.settings.exchanges(round, self.seed)
 
     def first_exchange(self) -> set[int]:
-        """The first round in which shared rows cross; empty where they never do."""
+        """Return the first round in which shared rows are exchanged; empty if they never are."""
         return set(itertools.islice(filter(self.exchanges, range(1, self.rounds + 1)), 1))
 
     def num_participants(self, num_clients: int, round: int | None = None) -> int:
-        """Return how many clients take part in a round, at least one; halves are rounded up.
+        """Return the number of clients that take part in a round, at least one; halves are rounded up.
 
         Args:
-            round: None: if nobody drops out.
+            num_clients: of the federation.
+            round: number of the round; None: without dropouts.
         """
+        # floor(x + 0.5): Python's round would round halves to even numbers.
         count = max(1, math.floor(self.participation * num_clients + 0.5))
         return count if round is None else self.settings.num_present(count, round, self.seed)
 
     def participants(self, num_clients: int, round: int) -> list[int]:
-        """The clients of a round by place, at least one, drawn without replacement; in ascending order. All parties can tell."""
+        """Draw the client indices of a round without replacement, in ascending order; every party can compute this.
+
+        Args:
+            num_clients: of the federation.
+            round: number of the round.
+        """
         count = self.num_participants(num_clients, round)
+        # Without an exchange every client trains on its own: there is nobody to sample for.
         if count == num_clients or not RECIPES[self.algorithm].shared:
             return list(range(num_clients))
         drawn = generator(self.seed, "participants", round).choice(num_clients, size=count, replace=False)
         return sorted(int(client) for client in drawn)
 
     def is_checked(self, round: int) -> bool:
-        """Return whether models are validated in a round: every `eval_every`-th, and the last."""
+        """Return whether models are validated in a round: every `eval_every`-th, and the last.
+
+        Args:
+            round: number of the round.
+        """
         return round % self.eval_every == 0 or round == self.rounds
 
     def identity(self) -> dict[str, Any]:
-        """Return what tells a run from another, by name: all options but the device and those that are None.
+        """Return the values that distinguish a run, by name: all options except the device and those that are None.
 
-        Settings of the algorithm are left to `run_identity`.
+        `run_identity` adds the settings of the algorithm.
         """
+        # The device does not change what a run is.
         encoded = msgspec.json.encode(msgspec.structs.replace(self, device="auto"))
         fields = msgspec.structs.asdict(msgspec.json.decode(encoded, type=type(self)))  # 4 and 4.0 are one value
         return {name: value for name, value in fields.items() if value is not None and name != "settings"}
 
     def torch_device(self) -> torch.device:
-        """The device that `device` names; raises `SpecError` when the machine does not have it."""
+        """Return the device that `device` names. Raises `SpecError` if the machine does not have it."""
         import torch  # the command line reads options without it
 
         if self.device == "auto":
@@ -188,11 +206,16 @@ Options = TypeVar("Options", bound=RunOptions)
 class Identified(Protocol):
     """Part of an adversary that `run_identity` needs (`fkgsec.federation.adversary.Adversary`)."""
 
-    def identity(self) -> Any: ...
+    def identity(self) -> Any:
+        """Return a value that distinguishes the adversary."""
 
 
 def replace(options: Options, **changes: Any) -> Options:
-    """The options with these changes; settings of the algorithm by their own names, None for the default.
+    """Return options with changes.
+
+    Args:
+        options: to copy.
+        changes: options by name; settings of the algorithm by their names, None for the default.
 
     >>> replace(RunOptions(algorithm="feds"), rounds=5, sparsity=0.3).settings.sparsity
     0.3
@@ -202,12 +225,16 @@ def replace(options: Options, **changes: Any) -> Options:
         changes["settings"] = options.settings.given() | changes["settings"]
     for name in changes:
         if name not in options.__struct_fields__:
-            type(options)(**{name: changes[name]})  # which says so
+            type(options)(**{name: changes[name]})  # raises the error for an unknown name
     return msgspec.structs.replace(options, **changes)
 
 
 def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """A flat document of options, as the command line and files have it, with the settings of algorithms under "settings"."""
+    """Move the settings of algorithms under "settings", from a flat document as in files and on the command line.
+
+    Args:
+        fields: options and settings by name.
+    """
     settings_by_name = all_settings()
     settings = {name: value for name, value in fields.items() if name in settings_by_name}
     rest = {name: value for name, value in fields.items() if name not in settings_by_name}
@@ -215,7 +242,11 @@ def nested(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Undo `nested` for the plain values of an encoded struct of options."""
+    """Undo `nested`.
+
+    Args:
+        fields: plain values of an encoded struct of options.
+    """
     settings = fields.get("settings")
     return {name: value for name, value in fields.items() if name != "settings"} | dict(settings or {})
 
@@ -223,26 +254,38 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 def run_identity(
     graph: Any, options: RunOptions, adversary: Identified | None = None, spelled: Collection[str] = ()
 ) -> str:
-    """Return what a checkpoint must agree with: data, options except the device, and the adversary.
+    """Hash what a checkpoint must agree with: data, options except the device, and the adversary.
 
-    4 and 4.0 are one value, and settings at their defaults are left out, so that a new one does not make strangers of earlier
-    runs. For their sake names that have changed go by the old ones, and what once was there for all algorithms stays.
+    Equal values such as 4 and 4.0 hash alike. Settings at their defaults are excluded, so that a new setting does not
+    change the
+    identity of earlier runs. For their sake, renamed settings keep their old names here.
 
     Args:
-        spelled: settings to name although they are at their defaults.
+        graph: with a `hash`.
+        options: of the run.
+        adversary: of the run, or None.
+        spelled: settings to include although they are at their defaults.
+
+    Returns:
+        sha256 in hexadecimal.
     """
     old = {new: name for name, new in RENAMED.items()}
     named = options.settings.given() | {name: getattr(options.settings, name) for name in spelled}
+    # Old names keep the identities of stored runs valid.
     identity = options.identity() | {old.get(name, name): value for name, value in named.items()}
     parts: list[Any] = [graph.hash, identity, *([adversary.identity()] if adversary else [])]
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
 def run_identities(graph: Any, options: RunOptions, adversary: Identified | None = None) -> tuple[str, ...]:
-    """The run's identity, and those by which records of version 0.1 name it where settings were given at their defaults.
+    """Return the run's identity, and those under which records of version 0.1 may name it.
 
-    That version had knowledge graphs alone, whose algorithms have up to five settings; all ways to spell the 19 of `cefgl` would
-    take most of a minute.
+    Those records included settings that users gave at their defaults. Version 0.1 had knowledge graphs only, whose
+    algorithms have up
+    to five settings; all combinations of the 19 settings of `cefgl` would take most of a minute.
+
+    Args:
+        graph, options, adversary: as in `run_identity`.
     """
     explicit = options.settings.given()
     old = RECIPES[options.algorithm].task == "kge"

@@ -1,4 +1,4 @@
-"""The state machine of a client: which steps of a run it accepts, in which order, and which rounds' sums it stays out of.
+"""State machine of a client: which steps of a run it accepts, in which order, and which rounds' sums it avoids.
 
     order = ClientOrder(client_index=0, num_clients=5, options=options, tables=("entities",))
     order.check("train", 3)                          # raises `OrderError` if the step is not due
@@ -46,9 +46,9 @@ class Step(NamedTuple):
 
     Attributes:
         phase: position within a round. A client never goes back to an earlier phase of a round or to an earlier round.
-        when: the rounds in which it is accepted.
-        once: whether it is accepted once for each table and round. An upload takes several messages.
-        per_table: whether it is of one table. The name of a table means nothing to any other step.
+        when: rounds in which the step is accepted.
+        once: whether it is accepted once per table and round. An upload takes several messages.
+        per_table: whether it belongs to one table. Other steps ignore the name of a table.
     """
 
     phase: int
@@ -71,8 +71,8 @@ STEPS: dict[str, Step] = {
     "measure": Step(7, "end", once=False),
     "audit": Step(7, "end", once=False),
 }
-"""All steps but `keep`, which names a candidate, may come while the next round is under way, and changes no rows."""
-VALIDATE_AS_TRAINED = 2
+"""All steps except `keep`. `keep` selects a candidate, changes no rows, and is accepted while the next round runs."""
+VALIDATE_AS_TRAINED = 2  # phase
 
 
 class Position(msgspec.Struct):
@@ -119,6 +119,7 @@ class ClientOrder:
         self.client_index, self.num_clients, self.options = client_index, num_clients, options
         self.tables, self.sums, self.after_run = tuple(tables), sums, after_run
         self.always_sent = always_sent
+        # Private models, too, are validated as training left them: a broadcast does not change them.
         as_trained = options.evaluates_before_broadcast or RECIPES[options.algorithm].private != "none"
         self._steps = STEPS | (
             {"validate": STEPS["validate"]._replace(phase=VALIDATE_AS_TRAINED)} if as_trained else {}
@@ -126,16 +127,27 @@ class ClientOrder:
         self.position = Position()
 
     def check(self, step: str, round: int, table: str = "") -> None:
-        """Raise `OrderError` if the step is not due. A refused step keeps the client out of all sums of the round."""
+        """Raise `OrderError` if a step is not due. A refused step excludes the client from all sums of the round.
+
+        Args:
+            step: key of `STEPS`, or "keep".
+            round: number of the round.
+            table: name of the table, for steps of one table.
+        """
         try:
             self._check(step, round, table)
         except OrderError:
+            # Only real rounds count: a request with an absurd round must not exclude the client from all sums.
             if 0 < round <= self.options.rounds:
                 self.position.refused = max(self.position.refused, round)
             raise
 
     def mark(self, step: str, round: int, table: str = "") -> None:
-        """Record that the step was taken."""
+        """Record that a step was taken.
+
+        Args:
+            step, round, table: as in `check`.
+        """
         if step in self._steps:
             at = self.position
             at.round, at.phase = self._place(step, round)
@@ -144,16 +156,24 @@ class ClientOrder:
     def training_changed(self, round: int, *, changed: bool) -> None:
         """Record whether the training of a round changed any row of a shared table.
 
-        If it did not, the client takes part in no further sum: a server that could see such refusals again and again would learn
-        from each whether the client holds the rows that its table trains.
+        If it did not, the client takes part in no further sum. Otherwise a server could observe such refusals
+        repeatedly, and learn from
+        each whether the client holds the rows that its table trains.
+
+        Args:
+            round: number of the round.
+            changed: whether any row changed.
         """
         if not changed and not self.position.unchanged:
             self.position.unchanged = round
 
     def enter_union(self, table: Table) -> bool:
-        """Enter the private set union of a table; returns whether the client had entered it before.
+        """Enter the private set union of a table; return whether the client had entered it before.
 
-        Two unions with different parties would differ by what the others hold.
+        Two unions with different parties would reveal the difference of the others' sets.
+
+        Args:
+            table: name of the table.
         """
         entered = f"entered union {table}" in self.position.last
         self.position.last[f"entered union {table}"] = 0
@@ -171,10 +191,13 @@ class ClientOrder:
             return
         rule, at, name = self._steps[step], self.position, f"{step} {table}".strip()
         self._check_round(rule.when, round, name)
+        # A repeated step could make the client add its noise twice, or train twice.
         if rule.once and round <= at.last.get(self._key(step, table), -1):
             raise OrderError(f"{name} in round {round} was taken already")
+        # Phases only move forward: a server cannot rewind a client to an earlier broadcast.
         if self._place(step, round) < (at.round, at.phase):
             raise OrderError(f"{name} in round {round} comes too late: this client is past that step")
+        # Without a broadcast the client would train rows that the server never saw aligned.
         if step == "train" and (missing := [kind for kind in self.tables if f"broadcast {kind}" not in at.last]):
             raise OrderError(f"train in round {round} before any broadcast of {', '.join(missing)}")
         if step == "train" and self.sums and self.always_sent:
@@ -183,7 +206,7 @@ class ClientOrder:
             self._check_upload(round, name, table)
 
     def _check_sent(self, round: int) -> None:
-        """Between two trainings, each table must have been sent if it was due."""
+        """Raise `OrderError` if a table's broadcast was due between two trainings and did not come."""
         at, trained = self.position, self.position.last.get("train ", 0)
         due = max((number for number in range(1, trained + 1) if self.options.exchanges(number)), default=0)
         if late := [table for table in self.tables if at.last[f"broadcast {table}"] < due]:
@@ -193,8 +216,10 @@ class ClientOrder:
         at = self.position
         if round <= at.refused:
             raise OrderError(f"{name} in round {round}, in which the server asked for a step that was not due")
+        # An untrained upload is the server's own broadcast: it would isolate the other clients' sum.
         if at.last.get("train ") != round:
             raise OrderError(f"{name} in round {round}, in which this client did not train")
+        # Training without effect gives the same known upload.
         if self.sums and at.unchanged:
             raise OrderError(
                 f"{name} in round {round}: training changed no row in round {at.unchanged}, so the server would know the upload"
@@ -204,7 +229,7 @@ class ClientOrder:
 
     def _check_round(self, when: When, round: int, name: str) -> None:
         if when == "end":
-            return  # the reply is kept, whatever round is named
+            return  # these steps concern the whole run; the round in the request is ignored
         first, last = {"before": (0, 0), "exchanges": (0, self.options.rounds)}.get(when, (1, self.options.rounds))
         if not first <= round <= last:
             raise OrderError(f"{name} in round {round}; allowed: {first}..{last}")
@@ -220,7 +245,12 @@ class ClientOrder:
 
 
 class ClientOrders:
-    """The state machines of all clients of a simulated federation. Arguments are those of `ClientOrder`; `parties`: addresses."""
+    """State machines of all clients of a simulated federation.
+
+    Args:
+        parties: party names.
+        options, tables, sums, after_run: as in `ClientOrder`.
+    """
 
     def __init__(
         self,
@@ -238,17 +268,33 @@ class ClientOrders:
         }
 
     def broadcast(self, round: int, table: Table) -> None:
-        """The table is sent."""
+        """Record a broadcast to all clients.
+
+        Args:
+            round: number of the round.
+            table: name of the table.
+        """
         self._take(self._orders, "broadcast", round, table)
 
     def train(self, round: int, changed: Mapping[str, bool]) -> None:
-        """These clients trained; by party whether the training changed any row of a shared table."""
+        """Record the training of some clients.
+
+        Args:
+            round: number of the round.
+            changed: by party, whether training changed any row of a shared table.
+        """
         self._take(changed, "train", round)
         for party, moved in changed.items():
             self._orders[party].training_changed(round, changed=moved)
 
     def refusals(self, round: int, table: Table, participants: Sequence[str]) -> dict[str, str]:
-        """Map each party that takes no part in the upload of a table to the reason."""
+        """Map each party that refuses an upload to its reason.
+
+        Args:
+            round: number of the round.
+            table: name of the table.
+            participants: party names.
+        """
         refusals = {}
         for party in participants:
             try:

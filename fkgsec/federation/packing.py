@@ -1,9 +1,9 @@
-"""Named tensors: nested mappings under dotted names, as checkpoints, run folders and unlearned runs have them on disk.
+"""Named tensors: nested mappings under dotted names, as checkpoints, run folders and unlearned runs store them.
 
     pack({"now": {"entities": rows}, "best": {}})     # {"now.entities": rows}
     below("now.", tensors)                            # {"entities": rows}
 
-Parties go by their place among all of them, since names may hold anything.
+Parties are stored by index, since their names may contain any character.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fkgsec.errors import RunError
 from fkgsec.exchange import Observed
 from fkgsec.exchange.parts import FilledRows, LazyTensors, Leaf
 from fkgsec.exchange.parts import below as below
@@ -30,7 +31,11 @@ Seen: TypeAlias = "dict[Table, dict[str, Observed]]"
 
 
 def leaves(tree: Tree) -> dict[str, Leaf]:
-    """Return what nested mappings hold, each under the names that lead to it, joined by dots."""
+    """Flatten nested mappings to dotted names.
+
+    Args:
+        tree: tensors and mappings by name.
+    """
     packed: dict[str, Leaf] = {}
     for name, value in tree.items():
         if isinstance(value, Tensor | FilledRows):
@@ -40,18 +45,47 @@ def leaves(tree: Tree) -> dict[str, Leaf]:
     return packed
 
 
+def check_like(tensors: Mapping[str, Tensor], like: Mapping[str, Tensor], what: str) -> None:
+    """Raise `RunError` unless tensors have the names, types and shapes of others, and all their values are finite."""
+    if tensors.keys() != like.keys():
+        wrong = sorted(tensors.keys() ^ like.keys())
+        raise RunError(f"{what}: {wrong[0]} is {'missing' if wrong[0] in like else 'unknown'}")
+    for name, tensor in tensors.items():
+        expected = like[name]
+        if (tensor.dtype, tensor.shape) != (expected.dtype, expected.shape):
+            raise RunError(
+                f"{what}.{name}: {tensor.dtype} of shape {list(tensor.shape)}; expected {expected.dtype} of shape "
+                f"{list(expected.shape)}"
+            )
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise RunError(f"{what}.{name}: has a value that is not finite")
+
+
 def whole(leaf: Leaf) -> Tensor:
-    """A leaf as the tensor that it stands for."""
+    """Return a leaf as a tensor.
+
+    Args:
+        leaf: a tensor, or filled rows of one.
+    """
     return leaf if isinstance(leaf, Tensor) else leaf.whole()
 
 
 def pack(tree: Tree) -> dict[str, Tensor]:
-    """The same as `leaves`, each whole."""
+    """Flatten nested mappings to dotted names, with whole tensors.
+
+    Args:
+        tree: tensors and mappings by name.
+    """
     return {name: whole(leaf) for name, leaf in leaves(tree).items()}
 
 
 def view_below(prefix: str, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-    """The same as `below`, each read when it is asked for."""
+    """Select tensors by prefix and remove it, like `below`, but read each at its first access.
+
+    Args:
+        prefix: with its trailing dot.
+        tensors: by name.
+    """
     source = tensors.parts if isinstance(tensors, LazyTensors) else tensors
     return LazyTensors({name.removeprefix(prefix): source[name] for name in source if name.startswith(prefix)})
 
@@ -63,7 +97,12 @@ def _filled(tensors: Mapping[str, Tensor], name: str) -> FilledRows:
 
 
 def by_place(tensors: Mapping[Table, Mapping[str, Tensor]], parties: Sequence[str]) -> Tree:
-    """Tensors by table and party, the parties by their place."""
+    """Replace party names by indices.
+
+    Args:
+        tensors: by table and party.
+        parties: all party names.
+    """
     return {
         table: {
             str(parties.index(party)): rows.leaf(party) if isinstance(rows, LazyTensors) else rows[party]
@@ -74,7 +113,13 @@ def by_place(tensors: Mapping[Table, Mapping[str, Tensor]], parties: Sequence[st
 
 
 def by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> ByParty:
-    """Undo `by_place` for its packed tensors."""
+    """Undo `by_place` for its packed tensors.
+
+    Args:
+        tensors: packed, by name.
+        tables: shared tables.
+        parties: all party names.
+    """
     return {
         table: {
             party: tensors[f"{table}.{place}"] for place, party in enumerate(parties) if f"{table}.{place}" in tensors
@@ -84,7 +129,13 @@ def by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Se
 
 
 def filled_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Inputs:
-    """The same, of tables of which the filled rows are to be held."""
+    """Undo `by_place` for its packed tensors, with filled rows in memory instead of whole tables.
+
+    Args:
+        tensors: packed, by name.
+        tables: shared tables.
+        parties: all party names.
+    """
     return {
         table: LazyTensors(
             {
@@ -98,7 +149,12 @@ def filled_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], part
 
 
 def seen_by_place(observed: Mapping[Table, Mapping[str, Observed]], parties: Sequence[str]) -> Tree:
-    """Return what the server put together, by table and place of the party."""
+    """Return the server's assembled rows by table and party index.
+
+    Args:
+        observed: by table and party.
+        parties: all party names.
+    """
     return {
         table: {str(parties.index(party)): part._asdict() for party, part in seen.items()}
         for table, seen in observed.items()
@@ -106,7 +162,13 @@ def seen_by_place(observed: Mapping[Table, Mapping[str, Observed]], parties: Seq
 
 
 def seen_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Seen:
-    """Undo `seen_by_place` for its packed tensors."""
+    """Undo `seen_by_place` for its packed tensors.
+
+    Args:
+        tensors: packed, by name.
+        tables: shared tables.
+        parties: all party names.
+    """
     return {
         table: {
             party: Observed(*(tensors[f"{table}.{place}.{name}"] for name in Observed._fields))
@@ -118,7 +180,11 @@ def seen_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], partie
 
 
 def frames_by_round(frames: Mapping[int, Sequence[bytes]]) -> Tree:
-    """Serialised messages or notes as tensors of bytes, by round and order."""
+    """Convert serialized messages or notes to tensors of bytes, by round and order.
+
+    Args:
+        frames: by round.
+    """
     return {
         str(number): {
             f"{place:06d}": torch.from_numpy(np.frombuffer(frame, dtype=np.uint8).copy())
@@ -129,8 +195,13 @@ def frames_by_round(frames: Mapping[int, Sequence[bytes]]) -> Tree:
 
 
 def frames_of(tensors: Mapping[str, Tensor]) -> dict[int, Frames]:
-    """Undo `frames_by_round` for its packed tensors."""
+    """Undo `frames_by_round` for its packed tensors.
+
+    Args:
+        tensors: packed, by name.
+    """
     frames: dict[int, Frames] = {}
+    # Numeric order: as text, round 10 would come before round 9.
     for number, place in sorted((name.split(".") for name in tensors), key=lambda name: (int(name[0]), int(name[1]))):
         frame = tensors[f"{number}.{place}"].numpy().tobytes()
         frames.setdefault(int(number), Frames()).append(frame, shared=_is_of_server(frame))
@@ -138,7 +209,7 @@ def frames_of(tensors: Mapping[str, Tensor]) -> dict[int, Frames]:
 
 
 class _Sent(msgspec.Struct):
-    """Part of a message that is read here."""
+    """Part of a message that this module reads."""
 
     sender: str
 
@@ -147,7 +218,7 @@ _sent_decoder = msgspec.msgpack.Decoder(_Sent)
 
 
 def _is_of_server(frame: bytes) -> bool:
-    """Return whether the server sent it, so that others may have been sent the same; no for what is no message."""
+    """Return whether the server sent the message, so that others may have equal content; False for other bytes."""
     try:
         return _sent_decoder.decode(frame).sender == SERVER
     except (msgspec.MsgspecError, UnicodeDecodeError):

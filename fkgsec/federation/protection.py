@@ -22,13 +22,13 @@ class Withstands(msgspec.Struct, frozen=True, kw_only=True):
     """Server model that one part of a protection withstands.
 
     Attributes:
-        part: what it keeps from the server.
-        server: "none", nothing is kept; "follows the protocol", it holds while the server sends what it should; "active", also
-            where the server sends what it likes.
-        colluders: how many of a round's clients may tell the server all that they know. Clients that the server runs (Sybils)
-            count as such.
-        threshold, num_clients: shares that open a secret, and clients of a round; None where nothing is shared.
-        limit: what it holds short of, in words.
+        part: the information it hides from the server.
+        server: "none": it hides nothing; "follows the protocol": it holds if the server follows the protocol; "active": it
+            holds for any messages of the server.
+        colluders: maximum number of a round's clients that may tell the server all they know. Clients that the server runs
+            (Sybils) count.
+        threshold, num_clients: number of shares that open a secret, and clients of a round; None without secret sharing.
+        limit: exception to the claim, in words.
     """
 
     part: str
@@ -54,12 +54,12 @@ class Withstands(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class Protection:
-    """Upper limit of what the messages of a run, and of the runs it continues, give away.
+    """Upper limit of the information in the messages of a run, and of the runs it continues.
 
     Attributes:
-        remarks: a line for each protection and what it assumes; empty in clear.
-        guarantees: of differential privacy, by the table that each covers (or by the tables, where one covers several).
-        withstands: which server each part of it withstands; empty in clear.
+        remarks: one line per protection with its assumptions; empty in plaintext.
+        guarantees: of differential privacy, by table (or by tables, if one covers several).
+        withstands: server model of each part; empty in plaintext.
     """
 
     remarks: tuple[str, ...] = ()
@@ -67,7 +67,7 @@ class Protection:
     withstands: tuple[Withstands, ...] = ()
 
     def lines(self) -> list[str]:
-        """The remarks, a line for each part with the server that it withstands, and one for each guarantee."""
+        """Return the remarks, one line per server model, and one per guarantee."""
         servers = [guarantee.describe() for guarantee in self.withstands]
         return [
             *self.remarks,

@@ -1,11 +1,11 @@
-"""The federated algorithms: each a row of parts with its own settings; `run_federation` reads it and knows none by name.
+"""Federated algorithms: each is a recipe of parts and settings, which `run_federation` reads; it knows no algorithm by name.
 
-    RECIPES["feds"].settings(sparsity=0.3)              # checked: SpecError names the setting and what is allowed
-    register(Recipe("mine", ENTITIES, "this script"))   # a row of one's own; KgeOptions(algorithm="mine") runs it
+    RECIPES["feds"].settings(sparsity=0.3)              # validated: SpecError names the setting and the allowed values
+    register(Recipe("mine", ENTITIES, "this script"))   # a new recipe; KgeOptions(algorithm="mine") runs it
 
-The shipped ones are in `fkgsec.algorithms.settings` and `fkgsec.algorithms.graphs.settings`. A package adds its own by an entry
-point of group `fkgsec.recipes` whose object is a `Recipe`. The command line reads all recipes, so a module with recipes should
-not load torch: name the local rule as "module:attribute".
+Built-in recipes are in `fkgsec.algorithms.settings` and `fkgsec.algorithms.graphs.settings`. A package adds recipes by entry
+points of group `fkgsec.recipes`. The command line reads all recipes, so a module with recipes should not load torch: name the
+local rule as "module:attribute".
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from fkgsec.errors import SpecError
 from fkgsec.federation.settings import AlgorithmSettings, SettingField, fields_of
 from fkgsec.registry import Registry
 
-Table = str  # the name of a table of rows; knowledge graphs have "entities" and "relations"
+Table = str  # name of a table of rows; knowledge graphs have "entities" and "relations"
 ENTITIES: tuple[Table, ...] = ("entities",)
 RELATIONS: tuple[Table, ...] = ("relations",)
 ENTRY_POINTS = "fkgsec.recipes"
@@ -31,26 +31,26 @@ class Recipe:
     """Definition of an algorithm.
 
     Attributes:
-        shared: the tables whose rows go to the server and come back.
-        source: where it comes from.
-        task: what is trained, a name in `fkgsec.federation.task.TASKS`.
-        settings: the options that this algorithm has beside those of every federation, at the paper's values.
-        pooled: one party trains on the data of all clients. Not one algorithm's part but the absence of a federation, the upper
-            reference of every task: there is no victim to attack, and nobody else to unlearn with.
-        keep_optimizer: whether Adam's moments outlive a round. FedE's and FedR's codes build a new Adam every round, since
-            the shared rows have changed under it; training without exchange keeps its own, and so does a private model. The
-            settings may reset what the recipe keeps, see `RunOptions.keeps_optimizer`.
-        codec: how shared rows cross, a name in `fkgsec.exchange.CODECS`.
-        aggregation: what the server makes of them, a name in `fkgsec.exchange.AGGREGATIONS`.
-        private: a second model that each client of the task "kge" keeps to itself: "entities", it has entity rows of its own and
-            both models use one relation table; "whole", it has both tables. The first model is the one whose rows are shared,
-            the second the one that is evaluated. It stands here, and not in `local`, since attacks, unlearning and certificates
-            must know which models there are before anything is trained.
-        evaluated: "global", each client's model after the broadcast, or before it where the settings say so; "local", as its own
-            training left it: then a broadcast reaches only those who train next.
-        local: what it adds to local training, made with the options: for knowledge graphs a `fkgsec.kge.local.rule.LocalRule`,
-            for graph classification a `fkgsec.gnn.training.GraphRule`; or where it is, as "module:attribute", see `rule`.
-        keeps_first: whether the messages of the first round of uploads are kept for attacks: optimisers are new in it.
+        shared: tables whose rows are uploaded and broadcast.
+        source: publication.
+        task: name in `fkgsec.federation.task.TASKS`.
+        settings: options of this algorithm alone, with the paper's values as defaults.
+        pooled: whether one party trains on the data of all clients. This is the upper bound of a task, not a federation: it has
+            no victim to attack and no other client to unlearn with.
+        keep_optimizer: whether Adam's moments outlive a round. The code of FedE and FedR builds a new Adam every round, since
+            shared rows have changed. Training without exchange, and private models, keep theirs. The settings may
+            reset what the recipe keeps, see `RunOptions.keeps_optimizer`.
+        codec: encoding of shared rows, a name in `fkgsec.exchange.CODECS`.
+        aggregation: the server's aggregation, a name in `fkgsec.exchange.AGGREGATIONS`.
+        private: second model of each client of the task "kge", which is evaluated while the first is shared. "entities": it has
+            its own entity rows and both models use one relation table; "whole": it has both tables. This is declared here, not
+            in `local`, since attacks, unlearning and certificates must know the models before training.
+        evaluated: "global": each client's model after the broadcast, or before it if the settings say so. "local": the model
+            after local training; a broadcast then reaches only the clients that train next.
+        local: addition to local training, constructed with the options: for knowledge graphs a
+            `fkgsec.kge.local.rule.LocalRule`, for graph classification a `fkgsec.gnn.training.GraphRule`; or its
+            "module:attribute", see `rule`.
+        keeps_first: whether messages of the first upload are retained for attacks: optimizers are new in it.
     """
 
     name: str
@@ -68,21 +68,26 @@ class Recipe:
     keeps_first: bool = False
 
     def __post_init__(self) -> None:
-        fields_of(self.settings)  # a struct that cannot be read is refused here, not by the first run
+        fields_of(self.settings)  # reject unsupported settings here, not in the first run
         for part, allowed in (("private", ("none", "entities", "whole")), ("evaluated", ("global", "local"))):
             if (value := getattr(self, part)) not in allowed:
                 raise SpecError(f"recipe {self.name!r}: {part} must be one of {', '.join(allowed)}; got {value!r}")
 
     @property
     def rule(self) -> Callable[[Any], Any] | None:
-        """`local`, imported where it is named."""
+        """The local rule, imported if `local` names it."""
         return pkgutil.resolve_name(self.local) if isinstance(self.local, str) else self.local
 
     def has(self, name: str) -> bool:
-        """Return whether the algorithm has this setting."""
+        """Return whether the algorithm has a setting.
+
+        Args:
+            name: of the setting.
+        """
         return any(field.name == name for field in fields_of(self.settings))
 
 
+# Names only: the modules are imported when an algorithm is first used.
 RECIPES: Registry[Recipe] = Registry(
     "algorithm",
     ENTRY_POINTS,
@@ -117,25 +122,40 @@ RECIPES: Registry[Recipe] = Registry(
 
 
 def register(recipe: Recipe) -> Recipe:
-    """Add a recipe of one's own; returns it. Raises `SpecError` for something else, or a name that another recipe has."""
+    """Add a recipe and return it.
+
+    Args:
+        recipe: with a new name.
+
+    Raises:
+        SpecError: the argument is no recipe, or another recipe has its name.
+    """
     if not isinstance(recipe, Recipe):
         raise SpecError(f"a recipe is expected; got {type(recipe).__name__}")
     return RECIPES.register(recipe.name, recipe)
 
 
 def algorithms_of(task: str) -> dict[str, Recipe]:
-    """The algorithms of a task, by name, in the registry's order."""
+    """Return the algorithms of a task by name, in the registry's order.
+
+    Args:
+        task: name of the task.
+    """
     return {name: recipe for name, recipe in RECIPES.items() if recipe.task == task}
 
 
 def all_settings(task: str | None = None) -> Mapping[str, Mapping[str, SettingField]]:
-    """Return all settings of algorithms, of a task or of any, by name and algorithm, in the registry's order."""
+    """Return all settings of algorithms by setting and algorithm, in the registry's order.
+
+    Args:
+        task: name of the task; None: all.
+    """
     return _settings_of(task, RECIPES.version)
 
 
 @lru_cache(maxsize=8)
 def _settings_of(task: str | None, version: int) -> Mapping[str, Mapping[str, SettingField]]:
-    """Implement `all_settings`. Args: version: of the registry, so that the cache notices changes."""
+    """Implement `all_settings`; `version` is the registry's, so that the cache notices changes."""
     fields: dict[str, dict[str, SettingField]] = {}
     for recipe in (RECIPES if task is None else algorithms_of(task)).values():
         for field in fields_of(recipe.settings):

@@ -1,9 +1,9 @@
-"""A finished run: what was measured, what crossed, what was protected; a task adds its models and what they reach.
+"""Result of a run: measurements, messages and protection; a task adds its models and their metrics.
 
 result = run_federation(graph, options)                   # a `KgeResult`, for the options of knowledge graphs
-print(result.summary())                                   # a line for each figure
-result.to_frame()                                         # pandas: a row for each round
-result.utility_frame()                                    # a row for each client and metric, with its interval
+print(result.summary())                                   # one line per figure
+result.to_frame()                                         # pandas: one row per round
+result.utility_frame()                                    # one row per client and metric, with its interval
 result.save(Path("run.safetensors"))
 KgeResult.load(Path("run.safetensors"), graph, options)
 """
@@ -39,19 +39,17 @@ METADATA = "result"
 
 @dataclass(frozen=True, kw_only=True)
 class Kept:
-    """State of one round beside its messages, for attacks and for runs that continue from it.
+    """State of one round besides its messages, for attacks and for runs that continue from it.
 
     Attributes:
-        started: by table and party, the shared rows that its training of that round started from, in its own order.
-        inputs: what each party (by table) put into the exchange of that round when a protocol hid it (what a colluder
-            would hand over): float64 `[n, width]` over all rows of the shared table, its noise included. Made when read: what is
-            written into it is not kept.
-        known: by table and party, what the server knew beforehand of its part of that round's sum: float64 `[n, width]`, the
-            part's value in each row of the shared table, where the client holds it. Empty unless something is wrong: clients
-            that send the server's broadcast back, or that were sent what the clip cuts to a value the server can tell.
-        carried: what the exchange goes on from in a round after that one.
-        observed: by table and party, what the server had put together of the client's uploads by that round, where no
-            single message holds it.
+        started: by table and party, the shared rows before the round's training, in the client's order.
+        inputs: by table and party, the client's input to the exchange if a protocol hid it (which a colluder would reveal):
+            float64 `[n, width]` over all rows of the shared table, noise included. Built at each access; changes are lost.
+        known: by table and party, the values of its summand that the server knew in advance: float64 `[n, width]`, in each row
+            of the shared table that the client holds. Empty unless something is wrong: the client returned the server's
+            broadcast, or received rows that the clip cuts to a value the server can predict.
+        carried: state of the exchange for the next round.
+        observed: by table and party, the client's rows as the server assembled them from several uploads.
     """
 
     started: packing.ByParty = field(default_factory=dict)
@@ -61,13 +59,23 @@ class Kept:
     observed: packing.Seen = field(default_factory=dict)
 
     def tree(self, parties: Sequence[str]) -> dict[str, packing.Tree]:
-        """Return the tensors for the disk, with client indices for party names."""
+        """Return the tensors to store, with client indices for party names.
+
+        Args:
+            parties: all party names.
+        """
         parts = {kind: packing.by_place(getattr(self, kind), parties) for kind in ("started", "inputs", "known")}
         return {**parts, "carried": self.carried, "observed": packing.seen_by_place(self.observed, parties)}
 
     @staticmethod
     def read(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> dict[str, Any]:
-        """Undo `tree`, packed: the attributes by name."""
+        """Undo `tree`, packed: the attributes by name.
+
+        Args:
+            tensors: packed, by name.
+            tables: shared tables.
+            parties: all party names.
+        """
         parts: dict[str, Any] = {
             kind: packing.by_party(packing.below(f"{kind}.", tensors), tables, parties) for kind in ("started", "known")
         }
@@ -78,17 +86,18 @@ class Kept:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class RunResult(Kept):
-    """A finished run at its best validation; what it kept is of that round. A task's own extends it.
+    """Result of a run at its best round. A task extends it.
 
     Attributes:
-        graph: the clients' data: it has a name, `clients` by name, and a `hash` of all that training reads.
-        rounds: what each round did, round 0 first.
-        best_round: the round whose models are kept, the one with the best validation (the last without validation).
-        metric: what validation measures, such as "mrr".
-        transcript: what crossed; the messages of round 0, of the best and of the last round are retained whole, and the
-            broadcasts before these.
-        protection: what the exchange protected, its guarantees over all that ever crossed; nothing in clear.
-        row_names: the names of the rows of each shared table, in the server's order.
+        graph: the clients' data: it has a name, `clients` with names, and a `hash` of all that training reads.
+        options: of the run.
+        rounds: figures of each round, round 0 first.
+        best_round: round with the best validation (the last without validation).
+        metric: name of the validation metric, such as "mrr".
+        transcript: transmitted messages. Those of round 0, of the best and of the last round are retained, and the broadcasts
+            before these.
+        protection: of the exchange, with guarantees over all messages of the run; empty in plaintext.
+        row_names: names of the rows of each shared table, in the server's order.
     """
 
     graph: Any
@@ -100,14 +109,13 @@ class RunResult(Kept):
     protection: Protection = NOTHING
     row_names: dict[Table, list[str]] = field(default_factory=dict)
 
-    # What a task says of its own.
-
+    # Overridden by tasks.
     def headline(self) -> str:
-        """Return what was trained, in the words of the options."""
+        """Return a description of the trained model."""
         return self.options.algorithm
 
     def reached(self) -> list[str]:
-        """The figures that the kept models reach, a line each."""
+        """Return the metrics of the best models, one line each."""
         return [] if self.valid is None else [f"validation {self.metric}: {self.valid:.4f}"]
 
     def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
@@ -115,24 +123,28 @@ class RunResult(Kept):
         return {}, {}
 
     def outcome_tree(self) -> dict[str, packing.Tree]:
-        """The task's own fields as they stand on disk."""
+        """Return the task's fields to store."""
         return {}
 
     @classmethod
     def read_outcome(cls, tensors: Mapping[str, Tensor], num_clients: int) -> dict[str, Any]:
-        """Undo `outcome_tree`, packed: fields by name."""
+        """Undo `outcome_tree`.
+
+        Args:
+            tensors: packed, by name.
+            num_clients: of the run.
+        """
         return {}
 
-    # What all have.
-
+    # Common to all tasks.
     @property
     def valid(self) -> float | None:
-        """The validation of the models that are kept; None without validation items."""
+        """Validation metric of the best round; None without validation items."""
         return next((entry.valid for entry in self.rounds if entry.round == self.best_round), None)
 
     @property
     def validation(self) -> Estimate | None:
-        """Return what validation of the kept models estimates where it looks at a sample, and how; None where it is full."""
+        """Estimate of the validation metric if validation is sampled; None if it is full."""
         return None
 
     def __repr__(self) -> str:
@@ -142,7 +154,7 @@ class RunResult(Kept):
         return f"{type(self).__name__}({run}: {best}{valid})"
 
     def summary(self) -> str:
-        """Return what the run was and reached: model, rounds, utility with intervals, bytes, protection; a line each."""
+        """Return a summary: model, rounds, utility with intervals, bytes, protection; one line each."""
         lines = [
             f"{self.headline()}, {self.options.defense or 'no defense'}",
             f"{len(self.graph.clients)} clients of {self.graph.name}; kept at round {self.best_round} of {self.rounds[-1].round}",
@@ -152,7 +164,7 @@ class RunResult(Kept):
         return "\n".join([*lines, *self.reached(), sent, *self.protection.lines()])
 
     def _repr_html_(self) -> str:
-        """The summary and a table of utility, as notebooks show it."""
+        """Return the summary and a table of utility for notebooks."""
         title, *lines = self.summary().split("\n")
         rows = [(client, metric, figure) for client, figures in self._by_client() for metric, figure in figures.items()]
         return block(title, lines, heads=("client", "metric", "test figure"), rows=rows)
@@ -162,9 +174,10 @@ class RunResult(Kept):
         return [*by_client.items(), ("all", of_all)]
 
     def utility_frame(self) -> pd.DataFrame:
-        """Return what the kept models reach on test items: a row for each client, and for all together, and each metric.
+        """Return the test metrics of the best models: one row per client and metric, and per metric over all clients.
 
-        Returns: columns `client`, `metric`, `value`, `low`, `high` (its 95 % interval), `n` (items), `method` (of the interval).
+        Returns:
+            Columns `client`, `metric`, `value`, `low`, `high` (95 % interval), `n` (items), `method` (of the interval).
         """
         rows = [
             {"client": client, "metric": metric, **interval(figure)}
@@ -174,20 +187,28 @@ class RunResult(Kept):
         return tidy(rows, ("client", "metric", *INTERVAL))
 
     def to_frame(self) -> pd.DataFrame:
-        """A row for each round: loss, validation, bytes, seconds, survivors. What was reached: `utility_frame`."""
-        import pandas as pd  # which a machine that only trains need not have
+        """Return one row per round: loss, validation, bytes, seconds, survivors. `utility_frame` has test metrics."""
+        import pandas as pd  # optional on machines that only train
 
         return pd.DataFrame([msgspec.structs.asdict(entry) for entry in self.rounds]).set_index("round")
 
     def tensors(self) -> dict[str, Tensor]:
-        """Everything that is an array, by name; parties by their place among them."""
+        """Return all arrays by name, with party indices for party names."""
         tree = {**self.outcome_tree(), **self.tree([client_party(client.name) for client in self.graph.clients])}
         tree["frame"] = packing.frames_by_round(self.transcript.frames)
         tree["note"] = packing.frames_by_round(self.transcript.notes)
         return packing.pack(tree)
 
     def save(self, path: Path | str) -> None:
-        """Write the run as one safetensors file, whole or not at all. Raises `RunError` where it cannot be written."""
+        """Write the run as one safetensors file, atomically.
+
+        Args:
+            path: of the file.
+
+        Raises:
+            RunError: the file cannot be written.
+        """
+        # Long transcripts do not fit the JSON header, see `lines_of`.
         lines, names = lines_of(self.transcript.entries) if len(self.transcript.entries) > PLAIN_LINES else (None, [])
         document = _Document(
             self.rounds,
@@ -215,10 +236,14 @@ class RunResult(Kept):
 
     @classmethod
     def load(cls, path: Path | str, graph: Any, options: Any) -> Self:
-        """Read what `save` wrote of a run of these options on this graph.
+        """Read a file that `save` wrote.
+
+        Args:
+            path: of the file.
+            graph, options: of the run.
 
         Raises:
-            RunError: it cannot be read, or has something that such a run has not.
+            RunError: the file is damaged, or has tensors that such a run does not have.
         """
         try:
             with safe_open(path, framework="pt") as handle:
@@ -250,13 +275,14 @@ class RunResult(Kept):
             **Kept.read(tensors, RECIPES[options.algorithm].shared, parties),
             **cls.read_outcome(tensors, len(parties)),
         )
+        # A file of other options would load partially, without an error.
         if unread := sorted(set(tensors) - set(result.tensors())):
             raise RunError(f"{path}: has {unread[0]}, which a run of {options.algorithm} does not have")
         return result
 
 
 class _Document(msgspec.Struct, frozen=True):
-    """Contents of a saved run beside its tensors. `names`: of a transcript of many lines, see `lines_of`; of others `entries`."""
+    """Contents of a saved run besides its tensors. A long transcript has `names`, see `lines_of`, a short one `entries`."""
 
     rounds: list[RoundEntry]
     best_round: int

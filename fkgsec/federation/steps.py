@@ -1,11 +1,11 @@
-"""A round of training as a sequence of steps, whoever takes them: clients in this process, or each on a machine of its own.
+"""A round of training as a sequence of steps, for clients in this process or on separate machines.
 
     passed = train_and_upload(sites, number, observer)
     broadcast_and_check(sites, passed)
-    judge(sites, progress, passed)                   # adds the round to `progress`, and says which round is best
+    judge(sites, progress, passed)                   # adds the round to `progress`, and selects the best round
 
-`fkgsec.federation.loop` takes them one after the other. Where what a client answers is long on its way, the round may be judged
-once the next one's uploads are there: `validate` and `train` return what can be called for their figures then.
+`fkgsec.federation.loop` takes the steps in order. With slow connections, a round can be judged after the uploads of the next one:
+`validate` and `train` return functions that wait for their figures.
 """
 
 from __future__ import annotations
@@ -27,68 +27,132 @@ class Observer:
     """Progress callbacks of a run; the defaults do nothing. Subclass to draw a progress bar."""
 
     def run_started(self, name: str, num_rounds: int) -> None:
-        """Another run of at most so many rounds begins, such as a shadow federation of an attack."""
+        """Handle the start of another run, such as a shadow federation of an attack.
+
+        Args:
+            name: of the run.
+            num_rounds: maximum number of rounds.
+        """
 
     def round_started(self, round: int, num_steps: int) -> None:
-        """A round of so many steps begins."""
+        """Handle the start of a round.
+
+        Args:
+            round: number of the round.
+            num_steps: number of steps; 0 if unknown.
+        """
 
     def step_done(self) -> None:
-        """Report that every busy client has done a step."""
+        """Handle a step of all active clients."""
 
     def round_done(self, entry: RoundEntry) -> None:
-        """The round is over."""
+        """Handle the end of a round.
+
+        Args:
+            entry: figures of the round.
+        """
 
 
 class Sites(Protocol):
-    """The clients and the server of a run, wherever they are.
+    """Clients and server of a run, in this process or on separate machines.
 
     Attributes:
-        judged_before_broadcast: whether validation looks at what local training left and a broadcast would replace.
+        judged_before_broadcast: whether validation uses the models after local training, which a broadcast would
+            replace.
     """
 
     @property
-    def options(self) -> RunOptions: ...
+    def options(self) -> RunOptions:
+        """Options of the run."""
+
     @property
-    def transcript(self) -> Transcript: ...
+    def transcript(self) -> Transcript:
+        """Messages transmitted so far."""
+
     @property
-    def judged_before_broadcast(self) -> bool: ...
+    def judged_before_broadcast(self) -> bool:
+        """See the class."""
 
     def participants(self, round: int) -> list[int]:
-        """The clients of a round, by place."""
+        """Return the client indices of a round.
+
+        Args:
+            round: number of the round.
+        """
         ...
 
     def num_steps(self, places: Sequence[int]) -> int:
-        """Steps of a round of these, for progress; 0 where nobody here can tell."""
+        """Count the steps of a round, for progress; 0 if unknown.
+
+        Args:
+            places: client indices.
+        """
         ...
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> Callable[[], float | None]:
-        """Let these train; what is returned gives the mean loss, clients weighted by their training items."""
+        """Train clients.
+
+        Args:
+            round: number of the round.
+            places: client indices.
+            on_step: called after every step.
+
+        Returns:
+            A function that returns the mean loss, weighted by training items.
+        """
         ...
 
     def validate(self, round: int) -> Callable[[], float | None]:
-        """Let all validate their models as they are now; what is returned gives the metric, None without validation items."""
+        """Validate all clients' current models.
+
+        Args:
+            round: number of the round.
+
+        Returns:
+            A function that returns the metric, None without validation items.
+        """
         ...
 
     def upload(self, round: int, places: Sequence[int]) -> list[Uploaded]:
-        """Their trained rows are aggregated; one outcome for each shared table."""
+        """Upload and aggregate trained rows.
+
+        Args:
+            round: number of the round.
+            places: client indices.
+
+        Returns:
+            One outcome per shared table.
+        """
         ...
 
     def broadcast(self, round: int) -> None:
-        """Clients receive their rows of every shared table."""
+        """Send clients their rows of every shared table.
+
+        Args:
+            round: number of the round.
+        """
         ...
 
     def keep(self, round: int) -> None:
-        """The models of this round are the best so far; its validation has been judged, and its broadcast was sent."""
+        """Save the models of a round as the best so far. Its validation and broadcast are complete.
+
+        Args:
+            round: number of the round.
+        """
         ...
 
     def retain(self, *rounds: int) -> None:
-        """Keep of the transcript the messages of these rounds and what else is needed of others."""
+        """Discard messages, except those of some rounds and of others that are needed.
+
+        Args:
+            rounds: round numbers.
+        """
         ...
 
 
 @dataclass
 class Passed:
-    """A round that was trained and is not judged yet: what it came to so far. `began` is when, by `time.perf_counter`."""
+    """A round after training and before `judge`. `began` is its start by `time.perf_counter`."""
 
     round: int
     began: float
@@ -99,18 +163,30 @@ class Passed:
 
 
 def train_and_upload(sites: Sites, number: int, observer: Observer) -> Passed:
-    """The first half of a round. Models that are judged as training left them are validated here."""
+    """Run the first half of a round. Models that are judged before the broadcast are validated here.
+
+    Args:
+        sites: clients and server.
+        number: of the round.
+        observer: progress callbacks.
+    """
     began, participants = time.perf_counter(), sites.participants(number)
     observer.round_started(number, sites.num_steps(participants))
     loss = sites.train(number, participants, observer.step_done)
     checked = sites.options.is_checked(number)
+    # Before the upload: the broadcast will replace the models that are judged.
     valid = sites.validate(number) if checked and sites.judged_before_broadcast else None
     outcomes = sites.upload(number, participants) if sites.options.exchanges(number) else []
     return Passed(number, began, checked, loss, outcomes, valid)
 
 
 def broadcast_and_check(sites: Sites, passed: Passed) -> None:
-    """The second half. Models that are judged with what the broadcast says are validated here."""
+    """Run the second half of a round. Models that are judged after the broadcast are validated here.
+
+    Args:
+        sites: clients and server.
+        passed: from `train_and_upload`; its validation is set.
+    """
     if sites.options.exchanges(passed.round):
         sites.broadcast(passed.round)
     if passed.checked and passed.valid is None:
@@ -118,14 +194,20 @@ def broadcast_and_check(sites: Sites, passed: Passed) -> None:
 
 
 def judge(sites: Sites, progress: Progress, passed: Passed, begins: int = 0) -> None:
-    """Add a round to `progress`, keep its models if no earlier ones are better, and say whether it was the last.
+    """Add a round to `progress`, select it if no earlier round is better, and stop the run if it was the last.
 
     Args:
-        begins: rounds before this one are not kept once a later one was validated: of interest is what an adversary left.
+        sites: clients and server.
+        progress: of the run; changed in place.
+        passed: from `broadcast_and_check`.
+        begins: rounds before this one are replaced as best round by any later validated one, since the adversary acts
+            from it.
     """
     number, valid = passed.round, passed.valid() if passed.valid else None
     if passed.checked:
+        # Without validation items, the last checked round is the best.
         better = valid is None or progress.best_valid is None or valid > progress.best_valid
+        # The honest rounds before the adversary acts must not be selected.
         restarts = progress.best_round < begins <= number
         if valid is not None and (better or restarts):
             progress.best_valid = valid
@@ -137,13 +219,20 @@ def judge(sites: Sites, progress: Progress, passed: Passed, begins: int = 0) -> 
     entry = round_entry(sites.transcript, number, passed.loss(), valid, passed.outcomes, passed.began)
     progress.rounds.append(entry)
     options = sites.options
+    # Patience 0 never stops early.
     progress.finished = number == options.rounds or 0 < options.patience <= progress.bad_checks
 
 
 def mean_loss(losses: Mapping[int, float], sizes: Sequence[int]) -> float | None:
-    """The mean of clients' losses by place, weighted by their training items; None without losses."""
+    """Compute the mean of clients' losses, weighted by their training items; None without losses.
+
+    Args:
+        losses: by client index.
+        sizes: number of training items of each client.
+    """
     if not losses:
         return None
+    # In the order of clients: floating-point sums depend on it.
     places = sorted(losses)
     return float(np.average([losses[place] for place in places], weights=[sizes[place] for place in places]))
 
@@ -151,7 +240,16 @@ def mean_loss(losses: Mapping[int, float], sizes: Sequence[int]) -> float | None
 def round_entry(
     transcript: Transcript, number: int, loss: float | None, valid: float | None, outcomes: list[Uploaded], began: float
 ) -> RoundEntry:
-    """The round in numbers; `began` is when, by `time.perf_counter`."""
+    """Collect the figures of a round.
+
+    Args:
+        transcript: of the run.
+        number: of the round.
+        loss: mean over clients.
+        valid: validation metric.
+        outcomes: one per table.
+        began: start by `time.perf_counter`.
+    """
     return RoundEntry(
         round=number,
         loss=loss,

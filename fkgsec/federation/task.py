@@ -1,12 +1,12 @@
-"""Training task of a federation: the contract between the loop and the models that it knows nothing of.
+"""Training task of a federation: the interface between the loop and the models, which the loop does not know.
 
-    class Shapes:                                # a task of one's own, see `Task`
+    class Shapes:                                # a new task, see `Task`
         options_type, result_type = ShapeOptions, ShapeResult
         def __init__(self, graph, options): ...
     TASKS.register("shapes", Shapes)
     register(Recipe("fed-shapes", ("parameters",), "this script", task="shapes"))
 
-Parties go by their place. Rows of a shared table are rows of a party's own tensor: a model's parameters, laid out as a table.
+Methods take client indices. Rows of a shared table are a client's parameters, laid out as a table.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from fkgsec.registry import Registry
 
 
 class Task(Protocol):
-    """The parties' data and models.
+    """Data and models of the clients.
 
     Attributes:
-        options_type: the struct of its options. result_type: what a finished run comes to.
-        metric: what `validate` measures, larger is better; such as "mrr".
-        names: of the clients that train, in their order.
-        sizes: of each one's training items, which weigh its loss in the mean.
-        judged_before_broadcast: whether `validate` looks at what local training left and a broadcast would replace.
+        options_type: struct of the task's options.
+        result_type: result of a run.
+        metric: name of the validation metric, larger is better; such as "mrr".
+        names: of the clients that train, in order.
+        sizes: number of training items of each, the weight of its loss in the mean.
+        judged_before_broadcast: whether `validate` uses the models after local training, which a broadcast would replace.
     """
 
     options_type: ClassVar[type[RunOptions]]
@@ -42,68 +43,131 @@ class Task(Protocol):
     judged_before_broadcast: bool
 
     def __init__(self, graph: Any, options: Any) -> None:
-        """Raises `DataError` for data of another task."""
+        """Raise `DataError` for data of another task."""
         ...
 
     def data(self, place: int) -> Any:
-        """Return what a party has to train on; an adversary at this place sees no other's."""
+        """Return a client's training data; an adversary at this client sees no other.
+
+        Args:
+            place: client index.
+        """
         ...
 
     def train_on(self, place: int, subset: Any) -> None:
-        """Let a party train on this instead of its own training items."""
+        """Replace a client's training items.
+
+        Args:
+            place: client index.
+            subset: its type depends on the task, such as `TrainingSubset`.
+        """
         ...
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
-        """The server's first rows of a shared table, `[n, width]`, one for each name whatever their order."""
+        """Draw the server's initial rows of a shared table, `[n, width]`. The row of a name does not depend on the
+        order.
+
+        Args:
+            table: name of the table.
+            names: of the rows.
+        """
         ...
 
     def holdings(self, table: Table) -> list[Holding]:
-        """Return which rows of a shared table each party holds, by name; it uploads the first of them."""
+        """Return the names of the rows of a shared table that each client holds; it uploads the first of them.
+
+        Args:
+            table: name of the table.
+        """
         ...
 
     def rows(self, table: Table, place: int) -> Tensor:
-        """The party's rows of a shared table, `[n, width]` without gradient; once it has trained, those that it uploads."""
+        """Return a client's rows of a shared table, `[n, width]`, without gradient.
+
+        Args:
+            table: name of the table.
+            place: client index.
+        """
         ...
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
-        """Take over what a broadcast said; round 0 is the first."""
+        """Apply a broadcast.
+
+        Args:
+            round: number of the round; 0 is the initial broadcast.
+            table: name of the table.
+            place: client index.
+            received: rows for this client.
+        """
         ...
 
     def begin_round(self) -> None:
-        """Called before each round of training."""
+        """Prepare a round of training."""
         ...
 
     def num_steps(self, places: Collection[int]) -> int:
-        """Steps of a round of these parties, for progress."""
+        """Count the steps of a round, for progress.
+
+        Args:
+            places: client indices.
+        """
         ...
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
-        """Train one round; returns each party's mean loss. Raises `TrainingError` for one that is not finite."""
+        """Train one round.
+
+        Args:
+            round: number of the round.
+            places: client indices.
+            on_step: called after every step.
+
+        Returns:
+            Mean loss of each client.
+
+        Raises:
+            TrainingError: a loss is not finite.
+        """
         ...
 
     def validate(self) -> float | None:
-        """The metric on the validation items of all parties; None without any."""
+        """Compute the metric on the validation items of all clients; None without any."""
         ...
 
     def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
-        """Copies of the models by name; `shared_only`, of those that are exchanged."""
+        """Copy the models by name.
+
+        Args:
+            shared_only: whether to copy shared models alone.
+        """
         ...
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `snapshot` gave."""
+        """Load a snapshot.
+
+        Args:
+            tensors: from `snapshot`.
+        """
         ...
 
     def trainer_state(self) -> dict[str, Tensor]:
-        """Return what else a checkpoint between two rounds must hold, by name."""
+        """Return the state that a checkpoint between rounds needs besides the models, by name."""
         ...
 
     def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `trainer_state` gave."""
+        """Load a trainer state.
+
+        Args:
+            tensors: from `trainer_state`.
+        """
         ...
 
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
-        """The fields that `result_type` has beside those of `RunResult`, of two snapshots of the best round: the shared models as
-        training left them, and all models after its broadcast. Live models stay as they are."""
+        """Compute the fields of `result_type` that `RunResult` lacks. Current models stay as they are.
+
+        Args:
+            trained: snapshot of the shared models of the best round after local training.
+            final: snapshot of all models after its broadcast.
+        """
         ...
 
 
@@ -112,4 +176,4 @@ TASKS: Registry[type[Task]] = Registry(
 )
 
 MakeTask = Callable[[Any, Any], Task]
-"""(graph, options) -> the task of a run: one of `TASKS`, or one that trains elsewhere."""
+"""Maps graph and options to the task of a run: one of `TASKS`, or one that trains in other processes."""

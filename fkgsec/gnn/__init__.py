@@ -1,1 +1,3 @@
-"""Graph neural networks for graph classification, and their federation: models, batches, training, the `graph` task."""
+"""Graph neural networks for graph classification, and their federation: models, batches, training, and the task
+`graph`.
+"""

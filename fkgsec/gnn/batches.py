@@ -20,13 +20,13 @@ from fkgsec.graphs.sets import GraphSet
 
 
 class Batch:
-    """Some graphs as a model reads them.
+    """Some graphs as input of a model.
 
     Attributes:
-        x: float32 `[n, F]`, the features of all nodes.
-        adjacency: sparse `[n, n]` in compressed rows; entry (v, u) is 1 where an edge goes from u to v.
-        graph_of: int64 `[n]`, the graph of each node.
-        classes: int64 `[B]`.
+        x: float32 `[n, F]`, features of all nodes.
+        adjacency: sparse `[n, n]` in compressed rows; entry (v, u) is 1 for an edge from u to v.
+        graph_of: int64 `[n]`, graph of each node.
+        classes: int64 `[B]`, class of each graph.
     """
 
     def __init__(self, x: Tensor, adjacency: Tensor, graph_of: Tensor, classes: Tensor) -> None:
@@ -36,7 +36,13 @@ class Batch:
     def of(
         cls, graphs: GraphSet, ids: Sequence[int] | np.ndarray | None = None, device: torch.device | str = "cpu"
     ) -> Batch:
-        """Lay these graphs side by side, in this order; None: all."""
+        """Concatenate graphs into one batch, in order.
+
+        Args:
+            graphs: to choose from.
+            ids: int64, graph numbers; None: all.
+            device: of the tensors.
+        """
         part = graphs if ids is None else graphs.subset(np.asarray(ids, dtype=np.int64))
         ones = np.ones(len(part.sources), dtype=np.float32)
         return cls(
@@ -51,7 +57,7 @@ class Batch:
 
     @cached_property
     def edge_index(self) -> Tensor:
-        """The edges, int64 `[2, m]`: from, to."""
+        """Edges, int64 `[2, m]`: source, target."""
         counts = self.adjacency.crow_indices().diff()
         targets = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
         return torch.stack([self.adjacency.col_indices(), targets])
@@ -63,6 +69,7 @@ class Batch:
             part.cpu().numpy()
             for part in (self.adjacency.crow_indices(), self.adjacency.col_indices(), self.adjacency.values())
         )
+        # In scipy, on the CPU: torch cannot add sparse matrices in compressed rows.
         edges = csr_array((values, sources, indptr), shape=tuple(self.adjacency.shape))
         loops = csr_array(edges + eye_array(len(indptr) - 1, format="csr"), dtype=np.float32)
         roots = 1 / np.sqrt(loops.sum(axis=1), dtype=np.float32)
@@ -71,7 +78,7 @@ class Batch:
 
 
 def _compressed(indptr: np.ndarray, sources: np.ndarray, values: np.ndarray) -> Tensor:
-    """Make a square sparse tensor of compressed rows."""
+    """Build a square sparse tensor in compressed rows."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Sparse (CSR tensor support|invariant checks)")  # torch calls CSR a beta
         return torch.sparse_csr_tensor(

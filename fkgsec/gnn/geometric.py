@@ -1,4 +1,6 @@
-"""torch_geometric, imported when a network is first made: it takes seconds, and no other command is to wait for it."""
+"""torch_geometric, imported when a network is first built: the import takes seconds, which other commands need not wait
+for.
+"""
 
 import functools
 import warnings
@@ -7,7 +9,7 @@ from types import ModuleType
 
 @functools.cache
 def layers() -> ModuleType:
-    """`torch_geometric.nn`. That it uses parts of torch which are to go is no concern of users."""
+    """Return `torch_geometric.nn`, without its warnings about deprecated parts of torch."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", category=DeprecationWarning)
         from torch_geometric import nn

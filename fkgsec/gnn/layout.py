@@ -1,11 +1,12 @@
-"""Parameters of a network as rows of one table, so that they cross as any other rows do.
+"""Parameters of a network as rows of one table, so that they are exchanged like any other rows.
 
     layout = Layout.of(model.encoder(), width=64)
     rows = layout.pack(parameters)                   # float32 [R, 64]
     layout.unpack(rows)["convs.0.lin.weight"]        # the tensor again
 
-A matrix `[out, 64]` is 64 numbers a row, one `[64, in]` is laid out by columns, a vector of 64 is one row; any other tensor is
-laid out flat, its last row filled up with zeros. Rows are called `name/number`: whoever has their names knows what they hold.
+A matrix `[out, 64]` has 64 values per row, a matrix `[64, in]` is laid out by columns, a vector of 64 is one row. Any
+other tensor is flattened, and its last row padded with zeros. Rows are named `name/number`, so their names tell which
+parameters they are.
 """
 
 from __future__ import annotations
@@ -31,7 +32,12 @@ class Layout:
 
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], width: int) -> Layout:
-        """Make the layout of these tensors, in their order."""
+        """Build the layout of some tensors, in order.
+
+        Args:
+            tensors: by name.
+            width: of a row.
+        """
         return cls(width, {name: tuple(tensor.shape) for name, tensor in tensors.items()})
 
     @property
@@ -46,7 +52,11 @@ class Layout:
         return len(shape) == 2 and shape[0] == self.width != shape[1]
 
     def pack(self, tensors: Mapping[str, Tensor]) -> Tensor:
-        """The rows of the tensors, a copy `[R, width]`."""
+        """Copy tensors to rows `[R, width]`.
+
+        Args:
+            tensors: by name, with the layout's shapes.
+        """
         parts = []
         for name, shape in self.shapes.items():
             flat = (tensors[name].T if self._by_columns(shape) else tensors[name]).detach().reshape(-1)
@@ -55,7 +65,11 @@ class Layout:
         return torch.cat(parts)
 
     def unpack(self, rows: Tensor) -> dict[str, Tensor]:
-        """Undo `pack`: views of the rows by name."""
+        """Undo `pack`: views of the rows, by name.
+
+        Args:
+            rows: float `[R, width]`.
+        """
         tensors, start = {}, 0
         for name, shape in self.shapes.items():
             stop = start + self._num_rows(shape)

@@ -1,14 +1,14 @@
-"""The classifier of graphs: a linear layer, graph convolutions of torch_geometric, a readout, two linear layers.
+"""Classifier of graphs: a linear layer, graph convolutions of torch_geometric, a readout, two linear layers.
 
     model = make_classifier(architecture, num_features=7, num_classes=2, rng=generator(0, "model"))
     logits = model(batch)                            # [B, C], no dropout
-    logits = model(batch, rng)                       # with the dropout that `rng` draws
+    logits = model(batch, rng)                       # with dropout drawn from `rng`
 
-Source: the codes of GCFL and FedStar: `pre`, convolutions of equal width each followed by ReLU and dropout, sum of the nodes,
-`post` with ReLU and dropout, `head`. Differs: they return log-probabilities. All their algorithms share the convolutions alone.
+Source: code of GCFL and FedStar: `pre`, convolutions of equal width each followed by ReLU and dropout, sum of the nodes, `post`
+with ReLU and dropout, `head`. Differs: they return log-probabilities. All their algorithms share the convolutions alone.
 
-A convolution of one's own is a class by its dotted name, such as `torch_geometric.nn.GATConv`: it is made as `C(width, width)`
-and called as `conv(x, edge_index)`.
+Another convolution is given by the dotted name of its class, such as `torch_geometric.nn.GATConv`. It is constructed as
+`C(width, width)` and called as `conv(x, edge_index)`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from fkgsec.gnn.geometric import layers
 from fkgsec.gnn.options import MODELS, Architecture, Readout
 
 ENCODER = "convs."
-_DIGITS = 16  # binary digits of a share of values that are dropped
+_DIGITS = 16  # binary digits of the share of dropped values
 
 
 class GraphClassifier(nn.Module):
-    """See the module."""
+    """Graph classifier; see the module."""
 
     def __init__(self, architecture: Architecture, num_features: int, num_classes: int) -> None:
         super().__init__()
@@ -44,7 +44,12 @@ class GraphClassifier(nn.Module):
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, batch: Batch, rng: np.random.Generator | None = None) -> Tensor:
-        """Logits `[B, C]`; with dropout where there is a generator."""
+        """Compute logits `[B, C]`.
+
+        Args:
+            batch: graphs.
+            rng: source of dropout; None: no dropout.
+        """
         share = self.architecture.dropout
         x, edges = self.pre(batch.x), edges_for(self.architecture.model, batch)
         for convolution in self.convs:
@@ -54,23 +59,42 @@ class GraphClassifier(nn.Module):
 
 
 def edges_for(model: str, batch: Batch) -> Tensor:
-    """Return the edges as a convolution reads them: compressed rows are faster, but other layers may know edges alone."""
+    """Return edges in the format of a convolution. Compressed rows are faster, but other layers may only support
+    `edge_index`.
+
+    Args:
+        model: name of the convolution.
+        batch: graphs.
+    """
     if model == "gcn":
         return batch.normalized
     return batch.adjacency if model in MODELS else batch.edge_index
 
 
 def read_out(x: Tensor, batch: Batch, readout: Readout) -> Tensor:
-    """Nodes `[n, width]` as graphs `[B, width]`."""
+    """Pool nodes to graphs `[B, width]`.
+
+    Args:
+        x: float `[n, width]`, nodes.
+        batch: their graphs.
+        readout: kind of pooling.
+    """
     pool = {"sum": layers().global_add_pool, "mean": layers().global_mean_pool, "max": layers().global_max_pool}
     return pool[readout](x, batch.graph_of, len(batch))
 
 
 def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
-    """Drop about that share of the values and scale up the others, so that the mean stays; without a generator, none.
+    """Drop about this share of the values, and scale up the others so that the mean stays.
 
-    The share is rounded to a multiple of 1 / 65,536. A bit of a random word decides on each value: one word for 64 values and
-    each binary digit of the share, so that a half takes one. `rng.random` would take 64 times as many words.
+    The share is rounded to a multiple of 1 / 65,536. One bit of a random word decides on each value: one word for 64
+    values and each
+    binary digit of the share, so that a share of one half takes one word. `rng.random` would take 64 times as many
+    words.
+
+    Args:
+        x: float, of any shape.
+        share: of dropped values, 0 to 1.
+        rng: source of randomness; None: nothing is dropped.
     """
     num_kept = 2**_DIGITS - round(share * 2**_DIGITS)
     if rng is None or num_kept == 2**_DIGITS:
@@ -78,7 +102,7 @@ def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
     count = -(-x.numel() // 64)
     words = rng.integers(0, 2**64, count, dtype=np.uint64)
     for digit in range((num_kept & -num_kept).bit_length(), _DIGITS):
-        # So far a bit is 1 with the probability 0.d, d the digits so far; one more makes it 0.1d or 0.0d.
+        # So far a bit is 1 with probability 0.d, d the binary digits so far; OR makes it 0.1d, AND makes it 0.0d.
         drawn = rng.integers(0, 2**64, count, dtype=np.uint64)
         words = words | drawn if num_kept >> digit & 1 else words & drawn
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[: x.numel()].reshape(x.shape)
@@ -86,9 +110,13 @@ def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
 
 
 def convolution_of(model: str) -> Callable[[int, int], nn.Module]:
-    """Return what makes a convolution, of the widths of its input and of its output.
+    """Return a function that builds a convolution from the widths of its input and output.
 
-    Raises `SpecError` for a name that is no module, or not of torch.
+    Args:
+        model: "gin", "gcn", "sage", or a dotted name.
+
+    Raises:
+        SpecError: the dotted name is no torch module.
     """
 
     def gin(inputs: int, width: int) -> nn.Module:
@@ -97,7 +125,8 @@ def convolution_of(model: str) -> Callable[[int, int], nn.Module]:
     if model == "gin":
         return gin
     if model == "gcn":
-        return lambda inputs, width: layers().GCNConv(inputs, width, normalize=False)  # `Batch.normalized` is
+        # Edges come normalized (`Batch.normalized`), once per batch instead of once per layer.
+        return lambda inputs, width: layers().GCNConv(inputs, width, normalize=False)
     if model == "sage":
         return layers().SAGEConv
     module, _, name = model.rpartition(".")
@@ -112,7 +141,9 @@ def convolution_of(model: str) -> Callable[[int, int], nn.Module]:
 
 
 def _plugged(kind: type[nn.Module], model: str, inputs: int, width: int) -> nn.Module:
-    """A convolution of one's own, tried on two nodes. Raises `SpecError` where it cannot be made or called as is said above."""
+    """Build a foreign convolution and try it on two nodes. Raises `SpecError` if it does not have the required
+    interface.
+    """
     try:
         convolution = kind(inputs, width)
         with torch.no_grad():
@@ -132,14 +163,25 @@ def _plugged(kind: type[nn.Module], model: str, inputs: int, width: int) -> nn.M
 def make_classifier(
     architecture: Architecture, num_features: int, num_classes: int, rng: np.random.Generator
 ) -> GraphClassifier:
-    """A classifier whose first values depend on `rng` alone."""
+    """Build a classifier whose initial values depend on `rng` alone.
+
+    Args:
+        architecture: of the network.
+        num_features: of a node.
+        num_classes: of a graph.
+        rng: source of randomness.
+    """
     with drawing_from(rng):
         return GraphClassifier(architecture, num_features, num_classes)
 
 
 @contextlib.contextmanager
 def drawing_from(rng: np.random.Generator) -> Iterator[None]:
-    """Within it torch's global generator, from which layers draw their first values, follows `rng`; then it is as before."""
+    """Seed torch's global generator, from which layers draw initial values, from `rng`; restore it afterwards.
+
+    Args:
+        rng: source of randomness.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(rng.integers(2**63)))
         yield

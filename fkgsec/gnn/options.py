@@ -1,9 +1,9 @@
-"""The options of a federation for graph classification: the network, its training, its evaluation.
+"""Options of a federation for graph classification: the network, its training, its evaluation.
 
     options = GnnOptions(algorithm="fedprox-gc", model="sage", layers=3, rounds=50, settings={"mu": 0.01})
     options.architecture()
 
-Frozen; checked when made. What every task has is `fkgsec.federation.options.RunOptions`.
+Frozen, and validated on construction. `fkgsec.federation.options.RunOptions` has the options of every task.
 """
 
 from __future__ import annotations
@@ -35,8 +35,11 @@ class Architecture(msgspec.Struct, frozen=True):
     """Architecture of a classifier, apart from the widths of its data.
 
     Attributes:
-        model: "gin", "gcn", "sage" or the dotted name of a convolution. layers: how many. width: of each.
-        dropout: share of values that are dropped, to 1 / 65,536. readout: how nodes become a graph.
+        model: "gin", "gcn", "sage" or the dotted name of a convolution.
+        layers: number of convolutions.
+        width: of each convolution.
+        dropout: share of dropped values, in steps of 1 / 65,536.
+        readout: pooling of nodes to graphs.
     """
 
     model: str = "gin"
@@ -63,11 +66,11 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
     Attributes (beside those of `RunOptions`):
         model, layers, width, dropout, readout: the network, see `Architecture`.
         optimizer: of local training: "adam", or plain "sgd", whose single step uploads a gradient.
-        local_steps: batches of a client in each epoch; None: all. With `local_epochs=1`, `local_steps=1` and `optimizer="sgd"`
-            clients share the gradient of one batch in a round (FedSGD), the setting of gradient inversion.
+        local_steps: number of batches per client and epoch; None: all. With `local_epochs=1`, `local_steps=1` and
+            `optimizer="sgd"` clients share the gradient of one batch per round (FedSGD), the setting of gradient inversion.
         weight_decay: of the optimizer, the weight of half the squared norm of all parameters.
-        select: round to keep: best validation accuracy ("validation"), best test accuracy ("test", which overestimates), or the
-            "last" round, as the published codes of GCFL and FedStar report FedAvg, FedProx and FedStar.
+        select: best round: by validation accuracy ("validation"), by test accuracy ("test", which overestimates), or the "last"
+            round, as the published code of GCFL and FedStar reports FedAvg, FedProx and FedStar.
     """
 
     task: ClassVar[str] = "graph"
@@ -103,22 +106,24 @@ class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unkn
 
     @property
     def keeps_last(self) -> bool:
+        """Return whether the last round is the best round, whatever validation says."""
         return self.select == "last"
 
     def architecture(self) -> Architecture:
-        """Architecture of every client's network."""
+        """Return the architecture of every client's network."""
         return Architecture(self.model, self.layers, self.width, self.dropout, self.readout)
 
 
 class DropoutSettings(AlgorithmSettings, frozen=True):
-    """Clients that drop out: in each round a share of those who would take part, drawn from a Beta distribution.
+    """Dropouts: in each round a share of the participants drops out, drawn from a Beta distribution.
 
-    At least one stays. Who dropped out neither trains nor uploads in that round, and is sent the next broadcast as all are.
+    At least one client stays. A client that dropped out neither trains nor uploads in that round; it receives the next
+    broadcast.
 
     Attributes:
         drop_alpha, drop_beta: parameters of the distribution, mean alpha / (alpha + beta); both 0: nobody drops out.
 
-    Source: cefgl.txt 5.8, which says no more than that the rate is drawn in each iteration, up to Beta(10, 1).
+    Source: cefgl.txt 5.8, which only says that the rate is drawn in each iteration, up to Beta(10, 1).
     """
 
     drop_alpha: Annotated[
@@ -136,7 +141,11 @@ class DropoutSettings(AlgorithmSettings, frozen=True):
             )
 
     def num_present(self, count: int, round: int, seed: int) -> int:
-        """Number of participants of a round that do not drop out."""
+        """Return the number of participants of a round that do not drop out.
+
+        Args:
+            count, round, seed: as in `AlgorithmSettings.num_present`.
+        """
         if not self.drop_alpha:
             return count
         rate = generator(seed, "dropping out", round).beta(self.drop_alpha, self.drop_beta)
@@ -144,11 +153,11 @@ class DropoutSettings(AlgorithmSettings, frozen=True):
 
 
 class GnnSettings(DropoutSettings, frozen=True):
-    """When shared models are judged.
+    """Settings of all algorithms for graphs: when shared models are evaluated.
 
     Attributes:
-        evaluate: whether they are validated, kept and tested "after" the broadcast of a round, or "before" it, as local training
-            left them.
+        evaluate: shared models are validated, selected and tested "after" the broadcast of a round, or "before" it, after local
+            training.
     """
 
     evaluate: Annotated[
@@ -157,4 +166,5 @@ class GnnSettings(DropoutSettings, frozen=True):
 
     @property
     def evaluates_before_broadcast(self) -> bool:
+        """Return whether shared models are validated and tested before the broadcast of a round."""
         return self.evaluate == "before"

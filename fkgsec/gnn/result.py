@@ -1,4 +1,4 @@
-"""The result of a federation for graph classification.
+"""Result of a federation for graph classification.
 
 result = run_federation(graphs, options)
 print(result.accuracy())                       # mean over clients, with its interval
@@ -31,7 +31,7 @@ class Probabilities(NamedTuple):
 
     @property
     def correct(self) -> np.ndarray:
-        """Bool `[n]`; of equal classes the lowest is taken."""
+        """Whether each graph is classified correctly, bool `[n]`; ties go to the lowest class."""
         return self.values.argmax(axis=1) == self.classes
 
 
@@ -40,9 +40,9 @@ class GnnResult(RunResult):
     """A finished run, at its best validation.
 
     Attributes (beside those of `RunResult`):
-        models: each client's parameters by name after the broadcast of that round, and what it keeps beside them.
-        trained: each client's shared parameters before it.
-        test: what the models that the recipe judges say of each client's test graphs, in the order of the split.
+        models: each client's parameters and private tensors by name, after the broadcast of that round.
+        trained: each client's shared parameters before that broadcast.
+        test: predictions for each client's test graphs by the evaluated models, in the order of the split.
     """
 
     graph: FederatedGraphs
@@ -52,10 +52,10 @@ class GnnResult(RunResult):
     test: list[Probabilities] = field(default_factory=list)
 
     def accuracy(self, masks: Sequence[np.ndarray] | None = None) -> Estimate | None:
-        """Mean over clients of the share of test graphs that are classified right; None where no client has any.
+        """Compute the mean test accuracy over clients; None if no client has test graphs.
 
         Args:
-            masks: of each client's test graphs those that count, bool `[n]`, such as those without a twin in train.
+            masks: bool `[n]` per client, test graphs to include, such as those without a twin in the train split.
         """
         correct = [hits.correct for hits in self.test]
         if masks is not None:
@@ -63,19 +63,19 @@ class GnnResult(RunResult):
         return mean_over_clients([proportion(int(hits.sum()), len(hits)) for hits in correct if len(hits)])
 
     def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
-        """Accuracy on test graphs: the mean over clients, each of which counts alike as in the papers, and of each."""
+        """Compute test accuracy: the unweighted mean over clients, as in the papers, and by client."""
         clients = zip(self.graph.clients, self.test, strict=bool(self.test))
         shares = {client.name: proportion(int(share.correct.sum()), len(share.classes)) for client, share in clients}
         mean = self.accuracy()
         return {} if mean is None else {"accuracy": mean}, {name: {"accuracy": share} for name, share in shares.items()}
 
     def headline(self) -> str:
-        """Algorithm, network and its size."""
+        """Return algorithm, network and its size."""
         options = self.options
         return f"{options.algorithm}, {options.model}, {options.layers} layers of {options.width}"
 
     def reached(self) -> list[str]:
-        """Test accuracy with its interval, the mean and each client's; empty without test graphs."""
+        """Return test accuracy with its interval, the mean and each client's; empty without test graphs."""
         mean = self.accuracy()
         if mean is None:
             return []
@@ -91,7 +91,7 @@ class GnnResult(RunResult):
         return lines
 
     def outcome_tree(self) -> dict[str, packing.Tree]:
-        """Parameters, probabilities and classes, by place."""
+        """Return parameters, probabilities and classes, by client index."""
         tree: dict[str, packing.Tree] = {
             kind: {str(place): part for place, part in enumerate(getattr(self, kind))} for kind in ("models", "trained")
         }
@@ -103,7 +103,12 @@ class GnnResult(RunResult):
 
     @classmethod
     def read_outcome(cls, tensors: Mapping[str, Tensor], num_clients: int) -> dict[str, Any]:
-        """Undo `outcome_tree`, packed."""
+        """Undo `outcome_tree`.
+
+        Args:
+            tensors: packed, by name.
+            num_clients: of the run.
+        """
         fields: dict[str, Any] = {
             kind: [packing.below(f"{kind}.{place}.", tensors) for place in range(num_clients)]
             for kind in ("models", "trained")
@@ -115,9 +120,12 @@ class GnnResult(RunResult):
 
 
 def mean_over_clients(shares: Sequence[Estimate]) -> Estimate | None:
-    """The unweighted mean of shares of independent samples, with a 95 % interval; None of none.
+    """Compute the unweighted mean of shares of independent samples, with a 95 % interval; None without shares.
 
-    The distances of each share to the ends of its interval are added as independent errors are.
+    The distances of each share to the ends of its interval are added like independent errors.
+
+    Args:
+        shares: with Wilson intervals.
 
     Source: Zou and Donner 2008 (MOVER), from Wilson intervals. The papers report this mean, without its sampling error.
 
@@ -128,6 +136,7 @@ def mean_over_clients(shares: Sequence[Estimate]) -> Estimate | None:
         return None
     count = len(shares)
     value = sum(share.value for share in shares) / count
+    # MOVER: root of the summed squares of each share's distance to its bound, divided by the number of shares.
     down = math.hypot(*(share.value - share.low for share in shares)) / count
     up = math.hypot(*(share.high - share.value for share in shares)) / count
     return Estimate(value, value - down, value + up, sum(share.n for share in shares), f"wilson, mean of {count}")

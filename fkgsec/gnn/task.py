@@ -1,4 +1,5 @@
-"""Graph classification as the task of a federation: each client's graphs and network, parameters as rows of one table."""
+"""Graph classification as the task of a federation: each client's graphs and network, parameters as rows of one
+table."""
 
 from __future__ import annotations
 
@@ -27,8 +28,12 @@ from fkgsec.randomness import generator
 class GraphTask:
     """The clients' graphs and networks; see `fkgsec.federation.task.Task`.
 
-    The table `parameters` has the rows of what is shared, as `fkgsec.gnn.layout` lays them out. Every client holds all of them,
-    and counts in a mean for as many as it has training graphs, as the codes of GCFL and FedStar weigh clients.
+    The table `parameters` has the shared parameters, laid out by `fkgsec.gnn.layout`. Every client holds all of its rows. Means
+    weight a client by its number of training graphs, as in the code of GCFL and FedStar.
+
+    Args:
+        graph: graphs of each client.
+        options: of the federation.
     """
 
     options_type: ClassVar[type[RunOptions]] = GnnOptions
@@ -57,7 +62,7 @@ class GraphTask:
         self.layout = self.crossing.layout
 
     def _first_parameters(self) -> dict[str, Tensor]:
-        """The shared parameters that all begin with, drawn by the server."""
+        """Draw the initial shared parameters, which all clients start from."""
         graphs = self.graph.clients[0].graphs
         rng = generator(self.options.seed, "initial parameters", SERVER, "server")
         with drawing_from(rng):
@@ -65,42 +70,52 @@ class GraphTask:
         return {name: tensor for name, tensor in model.state_dict().items() if name in self.trainers[0].shared}
 
     def data(self, place: int) -> ClientGraphs:
+        """Return the client's graphs; see `Task.data`."""
         return self.graph.clients[place]
 
     def train_on(self, place: int, subset: GraphSet) -> None:
+        """Replace a client's training graphs; see `Task.train_on`."""
         self.trainers[place].training = self.rule.prepare(subset)
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
+        """Return the server's initial rows; see `Task.first_rows`."""
         return self.crossing.first_rows(names)
 
     def holdings(self, table: Table) -> list[Holding]:
+        """List the rows that each client exchanges; see `Task.holdings`."""
         return self.crossing.holdings(self.sizes)
 
     def rows(self, table: Table, place: int) -> Tensor:
+        """Return a client's rows; see `Task.rows`."""
         return self.crossing.rows(place)
 
     def receive(self, round: int, table: Table, place: int, received: Received) -> None:
+        """Apply a broadcast; see `Task.receive`."""
         self.crossing.receive(round, place, received)
 
     def begin_round(self) -> None:
+        """Reset optimizers, unless the options keep them."""
         if not self.options.keeps_optimizer:
             for trainer in self.trainers:
                 trainer.reset_optimizer()
 
     def num_steps(self, places: Collection[int]) -> int:
+        """Count the steps of a round; see `Task.num_steps`."""
         return sum(self.trainers[place].num_steps for place in places)
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
+        """Train a round; see `Task.train`."""
         return {place: self.trainers[place].train(round, on_step) for place in places}
 
     def validate(self) -> float | None:
-        """Mean over clients of the share of validation graphs that are classified right (of test graphs with `select=test`)."""
+        """Compute the mean validation accuracy over clients (test accuracy with `select=test`)."""
         split = "test" if self.options.select == "test" else "valid"
         chosen = [(trainer, getattr(trainer.client, split)) for trainer in self.trainers]
         shares = [trainer.classify(ids).correct.mean() for trainer, ids in chosen if len(ids)]
         return float(np.mean(shares)) if shares else None
 
     def snapshot(self, *, shared_only: bool = False) -> dict[str, Tensor]:
+        """Copy the networks; see `Task.snapshot`."""
         return {
             f"{place}.{name}": tensor.detach().clone()
             for place, trainer in enumerate(self.trainers)
@@ -109,10 +124,12 @@ class GraphTask:
         }
 
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load a snapshot; see `Task.restore`."""
         for place, trainer in enumerate(self.trainers):
             trainer.restore(packing.below(f"{place}.", tensors))
 
     def trainer_state(self) -> dict[str, Tensor]:
+        """Return the trainers' state; see `Task.trainer_state`."""
         return {
             f"{place}.{name}": tensor
             for place, trainer in enumerate(self.trainers)
@@ -120,10 +137,12 @@ class GraphTask:
         }
 
     def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load the trainers' state; see `Task.load_trainer_state`."""
         for place, trainer in enumerate(self.trainers):
             trainer.load(packing.below(f"{place}.", tensors))
 
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
+        """Evaluate the best round; see `Task.outcome`."""
         judged = {**final, **trained} if self.judged_before_broadcast else final
         test = [
             trainer.classify(trainer.client.test, packing.below(f"{place}.", judged))
@@ -140,7 +159,7 @@ class GraphTask:
 
 
 def _check_alike(graph: FederatedGraphs) -> None:
-    """Raise `SpecError` where clients' inputs or classes differ, so that whole networks cannot be averaged."""
+    """Raise `SpecError` if clients' features or classes differ, so that whole networks cannot be averaged."""
     shapes = {client.name: (feature_width(client.graphs), client.graphs.num_classes) for client in graph.clients}
     first, *others = shapes.items()
     for name, shape in others:

@@ -1,4 +1,4 @@
-"""Local training of one client's network, the same alone and in any federation; and what an algorithm adds to it.
+"""Local training of one client's network, the same alone and in any federation, and the hooks of algorithms.
 
 class Anchored(GraphRule):                       # a recipe's `local` part: pulls shared parameters to those received
     keeps_received = True
@@ -8,8 +8,8 @@ class Anchored(GraphRule):                       # a recipe's `local` part: pull
 
 register(Recipe("anchored", PARAMETERS, "this script", MySettings, task="graph", local=Anchored))
 
-Clients are trained one after the other: their networks differ in every weight and their batches in every graph, so that stacked
-clients would run the same products of the same sizes. What a client draws depends on the seed and its name alone.
+Clients are trained one after the other. Their networks and batches all differ, so stacking clients would not save any matrix
+product. A client's random draws depend on the seed and its name alone.
 """
 
 from __future__ import annotations
@@ -38,12 +38,18 @@ from fkgsec.graphs.sets import ClientGraphs, GraphSet
 from fkgsec.randomness import generator
 from fkgsec.threads import one_thread
 
-JUDGED_AT_ONCE = 512  # graphs
+JUDGED_AT_ONCE = 512  # graphs per batch in evaluation
 Step = Callable[[Batch, np.random.Generator], float]
 
 
 def batch_order(options: GnnOptions, num_graphs: int, client: str, round: int, epoch: int, *phase: str) -> np.ndarray:
-    """The training graphs that a client takes in an epoch, in the order of its batches, int64 `[n]`."""
+    """Draw the training graphs of an epoch in the order of its batches, int64 `[n]`.
+
+    Args:
+        options: of the federation.
+        num_graphs: of the client's train split.
+        client, round, epoch, phase: the draw depends on these.
+    """
     order = generator(options.seed, "batches", client, round, epoch, *phase).permutation(num_graphs)
     return order if options.local_steps is None else order[: options.local_steps * options.batch_size]
 
@@ -56,13 +62,18 @@ class ClientTrainer:
     """Network of one client, its optimizers and its graphs.
 
     Args:
-        client: its graphs. shared: which parameters are shared, by the beginnings of their names.
+        client: its graphs.
+        options: of the federation.
+        rule: of the algorithm.
+        shared: prefixes of the names of shared parameters.
 
     Attributes:
-        model: the network. shared: its shared parameters by name.
-        private: tensors that the rule trains beside the network, by name. memory: others that it keeps from round to round.
-        received: shared parameters as last received, where the rule keeps them.
-        outgoing: what the client uploads where these are not its shared parameters; empty before it has trained.
+        model: the network.
+        shared: shared parameters of the network by name.
+        private: tensors that the rule trains in addition to the network, by name.
+        memory: tensors that the rule stores between rounds, by name.
+        received: last received shared parameters, if the rule keeps them.
+        outgoing: tensors to upload instead of shared parameters; empty before training, or if there are none.
         optimizers: by name.
     """
 
@@ -83,7 +94,7 @@ class ClientTrainer:
         self.reset_optimizer()
 
     def reset_optimizer(self) -> None:
-        """Forget moments and step counts."""
+        """Reset moments and step counts."""
         rate, decay = self.options.learning_rate, self.options.weight_decay
         kind = Adam if self.options.optimizer == "adam" else functools.partial(torch.optim.SGD, fused=True)
         self.optimizers = {"own": kind(self.model.parameters(), lr=rate, weight_decay=decay)}
@@ -97,7 +108,11 @@ class ClientTrainer:
         return self.rule.num_epochs() * min(batches, self.options.local_steps or batches)
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Make these the shared parameters, as they were received."""
+        """Replace the shared parameters by received ones.
+
+        Args:
+            tensors: by name.
+        """
         with torch.no_grad():
             for name, parameter in self.shared.items():
                 parameter.copy_(tensors[name])
@@ -106,17 +121,29 @@ class ClientTrainer:
             self.received = {name: tensor.detach().clone() for name, tensor in self.shared.items()}
 
     def train(self, round: int, on_step: Callable[[], None]) -> float:
-        """A round, as the rule has it; returns the mean loss over graphs."""
+        """Train a round as the rule defines it; return the mean loss over graphs.
+
+        Args:
+            round: number of the round.
+            on_step: called after every step.
+        """
         with one_thread():
             return self.rule.train(self, round, on_step)
 
     def epochs(
         self, round: int, count: int, on_step: Callable[[], None], phase: str = "", step: Step | None = None
     ) -> float:
-        """So many epochs; returns the mean loss over graphs. Raises `TrainingError` for one that is not finite.
+        """Train some epochs; return the mean loss over graphs.
 
         Args:
-            phase: names the draws of a second phase in a round. step: what is done with a batch; None: `self.step`.
+            round: number of the round.
+            count: number of epochs.
+            on_step: called after every step.
+            phase: name of the draws of a second phase in a round.
+            step: function for one batch; None: `self.step`.
+
+        Raises:
+            TrainingError: a loss is not finite.
         """
         total, graphs = 0.0, 0
         for epoch in range(count):
@@ -136,7 +163,12 @@ class ClientTrainer:
         return total / max(graphs, 1)
 
     def step(self, batch: Batch, rng: np.random.Generator) -> float:
-        """Take a step of the optimizer. Returns the loss with the rule's terms."""
+        """Take a step of the optimizer; return the loss with the rule's terms.
+
+        Args:
+            batch: graphs.
+            rng: source of dropout.
+        """
         self.forget_gradients()
         loss = functional.cross_entropy(self.model(batch, rng), batch.classes)
         loss.backward()
@@ -145,23 +177,32 @@ class ClientTrainer:
         return float(loss.detach()) + added
 
     def forget_gradients(self) -> None:
-        """Clear the network's gradients. Its own `zero_grad` walks through all modules and is slow."""
+        """Clear the network's gradients. `Module.zero_grad` would walk through all modules, which is slow."""
         self.optimizers["own"].zero_grad()
 
     def state(self) -> dict[str, Tensor]:
-        """Parameters, buffers and private tensors by name: what the client's network is."""
+        """Return parameters, buffers and private tensors by name."""
         return {**self.model.state_dict(), **self.private}
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `state` gave."""
+        """Load the state that `state` returned.
+
+        Args:
+            tensors: by name.
+        """
         self.model.load_state_dict({name: value for name, value in tensors.items() if name not in self.private})
         for name, tensor in self.private.items():
             tensor.copy_(tensors[name])
 
     @torch.no_grad()
     def classify(self, ids: np.ndarray, state: Mapping[str, Tensor] | None = None) -> Probabilities:
-        """Return what the network says of some of the client's graphs; with another `state` in place of its own."""
+        """Predict the classes of some of the client's graphs.
+
+        Args:
+            ids: int64 `[n]`, graph numbers.
+            state: tensors that replace those of the trainer; None: none.
+        """
         rows = [np.zeros((0, self.client.graphs.num_classes))]
         judged = self.rule.judged({**self.state(), **(state or {})})
         for part in _parts(ids, JUDGED_AT_ONCE):
@@ -172,14 +213,22 @@ class ClientTrainer:
         return Probabilities(np.concatenate(rows), self.client.graphs.classes[ids].copy())
 
     def tensors(self, *, optimizer: bool) -> dict[str, Tensor]:
-        """Return what a checkpoint must hold beside `state`, by name."""
+        """Return the state that a checkpoint needs besides `state`, by name.
+
+        Args:
+            optimizer: whether to include the optimizers' state.
+        """
         tree: dict[str, packing.Tree] = {"received": self.received, "memory": self.memory}
         for name, adam in self.optimizers.items() if optimizer else ():
             tree[name] = {str(place): values for place, values in adam.state_dict()["state"].items()}
         return packing.pack(tree)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Load the state that `tensors` returned.
+
+        Args:
+            tensors: by name.
+        """
         kinds = {kind: packing.below(f"{kind}.", tensors) for kind in ("received", "memory")}
         self.received, self.memory = (
             {name: entry.to(self.device) for name, entry in memory.items()} for memory in kinds.values()
@@ -194,10 +243,11 @@ class ClientTrainer:
 
 
 class Crossing:
-    """All clients hold the same rows, of the shared parameters, and take over what the server makes of them.
+    """Exchange in which all clients hold the same rows of shared parameters, and receive the server's aggregate.
 
     Attributes:
-        layout: of a client's rows. shared: of those that are sent back.
+        layout: of a client's rows.
+        shared: layout of the rows that are broadcast.
     """
 
     def __init__(self, trainers: Sequence[ClientTrainer], rule: GraphRule, first: Mapping[str, Tensor]) -> None:
@@ -208,40 +258,59 @@ class Crossing:
         self.layout = Layout(width, {**self.shared.shapes, **self.upwards.shapes})
 
     def holdings(self, weights: Sequence[int]) -> list[Holding]:
-        """Return each client's holding, with its weight in a mean."""
+        """Return each client's holding.
+
+        Args:
+            weights: of the clients in a mean.
+        """
         names, upwards = self.layout.names, len(self.upwards.names)
         return [Holding(names, len(names), weight, upwards) for weight in weights]
 
     def first_rows(self, names: Sequence[str]) -> Tensor:
-        """The server's first rows of these names, `[n, width]`."""
+        """Return the server's initial rows, `[n, width]`.
+
+        Args:
+            names: of the rows.
+        """
         zeros = {name: torch.zeros(shape) for name, shape in self.upwards.shapes.items()}
         rows = dict(zip(self.layout.names, self.layout.pack({**self.first, **zeros}), strict=True))
         return torch.stack([rows[name] for name in names])
 
     def rows(self, place: int) -> Tensor:
-        """A client's rows; once it has trained, those that it uploads, `[n, width]`."""
+        """Return a client's rows, `[n, width]`; after training, those that it uploads.
+
+        Args:
+            place: index of the client.
+        """
         return self._packed(place, self.trainers[place].outgoing)
 
     def receive(self, round: int, place: int, received: Received) -> None:
-        """Let a client take over what a broadcast said."""
+        """Apply a broadcast.
+
+        Args:
+            round: number of the round.
+            place: index of the client.
+            received: rows.
+        """
         self.trainers[place].take(self.layout.unpack(received.merged(self._packed(place))))
 
     def _packed(self, place: int, tensors: Mapping[str, Tensor] | None = None) -> Tensor:
-        """Some tensors as rows, if none the shared parameters, and what goes with them."""
+        """Lay tensors (or the shared parameters) out as rows, together with those only uploaded."""
         trainer = self.trainers[place]
         upwards = {name: trainer.memory[name] for name in self.rule.upwards}
         return self.layout.pack({**(tensors or trainer.shared), **upwards})
 
 
 class GraphRule:
-    """The hooks, all without effect: local training is that of FedAvg.
+    """Hooks without effect: local training is that of FedAvg.
 
-    One rule serves all clients. What it keeps of a client from round to round is in the client's trainer, for checkpoints.
+    One rule serves all clients. State of a client between rounds is in the client's trainer, so that checkpoints
+    include it.
 
     Attributes:
-        keeps_received: whether clients keep the shared parameters as they last received them.
-        crossing: what crosses of the networks.
-        upwards: the tensors of a client's memory that it uploads with its parameters, and is not sent back.
+        keeps_received: whether clients store the shared parameters that they last received.
+        crossing: the exchange of networks.
+        upwards: names of tensors in a client's memory that are uploaded but not broadcast.
     """
 
     keeps_received = False
@@ -254,45 +323,79 @@ class GraphRule:
 
     @property
     def shared(self) -> tuple[str, ...]:
-        """Return how the names of the shared parameters begin."""
+        """Prefixes of the names of shared parameters."""
         return ("",) if getattr(self.settings, "share", "encoder") == "all" else (ENCODER,)
 
     def network(self, num_features: int, num_classes: int) -> nn.Module:
-        """A client's network, called as `network(batch, rng)` for logits; its first values are torch's global generator's."""
+        """Build a client's network, called as `network(batch, rng)` for logits. Initial values come from torch's global
+        generator.
+
+        Args:
+            num_features: of a node.
+            num_classes: of a graph.
+        """
         return GraphClassifier(self.options.architecture(), num_features, num_classes)
 
     def prepare(self, graphs: GraphSet) -> GraphSet:
-        """A client's graphs with what the network reads beside their features."""
+        """Return a client's graphs with additional inputs of the network.
+
+        Args:
+            graphs: of the client.
+        """
         return graphs
 
     def begin(self, trainer: ClientTrainer) -> None:
-        """Give a new client what it keeps beside its network: `trainer.private`, judged with it, and `trainer.memory`."""
+        """Create the private tensors and the memory of a new client.
+
+        Args:
+            trainer: of the client; `private` and `memory` are set.
+        """
 
     def train(self, trainer: ClientTrainer, round: int, on_step: Callable[[], None]) -> float:
-        """A round of a client; returns its mean loss over graphs."""
+        """Train a client for one round; return its mean loss over graphs.
+
+        Args:
+            trainer: of the client.
+            round: number of the round.
+            on_step: called after every step.
+        """
         return trainer.epochs(round, self.options.local_epochs, on_step)
 
     def num_epochs(self) -> int:
-        """Number of epochs of a round, for progress."""
+        """Return the number of epochs in a round, for progress."""
         return self.options.local_epochs
 
     def correct(self, trainer: ClientTrainer) -> float:
-        """Change the gradients of a batch before Adam's step; returns what the loss grows by."""
+        """Change the gradients of a batch before the optimizer's step; return the additional loss.
+
+        Args:
+            trainer: of the client.
+        """
         return 0.0
 
     def judged(self, parameters: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Return what a client's network classifies with, of all that it has: parameters and private tensors by name."""
+        """Return the tensors that a client's network classifies with.
+
+        Args:
+            parameters: parameters and private tensors of the client by name.
+        """
         return parameters
 
 
 @torch.no_grad()
 def pulled(shared: Mapping[str, nn.Parameter], received: Mapping[str, Tensor], weight: float) -> float:
-    """Add the gradients of weight / 2 |w - w_t|^2 over all shared parameters; returns that term.
+    """Add the gradients of weight / 2 |w - w_t|^2 over all shared parameters; return that term.
+
+    Args:
+        shared: parameters w by name, with gradients.
+        received: w_t by name.
+        weight: of the term.
 
     Source: Li et al. 2020 (FedProx).
     """
     squares = 0.0
     for name, parameter in shared.items():
+        # The gradient of the proximal term is weight * (w - w_t).
         difference = parameter - received[name]
         if parameter.grad is not None:
             parameter.grad.add_(difference, alpha=weight)

@@ -1,1 +1,1 @@
-"""Labelled graphs for classification: sets of them, readers, features, division among clients, twins, a generator."""
+"""Labeled graphs for classification: sets, readers, features, division among clients, twins, a generator."""

@@ -1,4 +1,4 @@
-"""The data sets of the papers by name: one of the TU collection, a group of them with a client for each, or the embedded ones.
+"""Data sets of the papers by name: one of the TU collection, a group of them with one client each, or generated ones.
 
     load_graphs("MUTAG")                     # GraphSet, from FKGSEC_DATA/TUDataset, else the cache, else downloaded
     load_federation("CHEM", seed=0)          # one client for each of its seven sets
@@ -7,7 +7,7 @@
     load_federation("AIDS,NCI1", clients=6, seed=0)          # each over three
     load_federation("motifs", seed=0)        # generated; needs no files
 
-A group is all of its sets: where one cannot be had, the error names it and the list of those that can.
+A group needs all of its sets. If one is unavailable, the error names it and lists the available ones.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 COLLECTION = "TUDataset"
 ADDRESS = "https://www.chrsmrrs.com/graphkerneldatasets"  # where torch_geometric downloads them from
 TIMEOUT_S = 60.0
-LARGEST_BYTES = 2_000_000_000  # of one file, unpacked: more than any set of the collection has
+LARGEST_BYTES = 2_000_000_000  # limit of one unpacked file, above every set of the collection
 _PARTS = ("A", "graph_indicator", "graph_labels", "node_labels", "node_attributes")
 
 _CHEM = ("MUTAG", "BZR", "COX2", "DHFR", "PTC_MR", "AIDS", "NCI1")
@@ -63,19 +63,20 @@ def load_federation(
     clean: bool = False,
     data_dir: Path | str | None = None,
 ) -> FederatedGraphs:
-    """The clients of a named setting.
+    """Load the clients of a named setting.
 
     Args:
-        name: a group, several sets with commas between them, one set, a TU folder, or `motifs`.
+        name: a group, several sets separated by commas, one set, a TU folder, or `motifs`.
         seed: of splits, divisions and the generator.
-        clients, partition: over how many clients in all the sets are divided, each over as many, and how ("random" unless
-            said): a name of `GRAPH_PARTITIONS`. Of generated data: how many clients there are.
-        size: graphs of generated data.
+        clients: total number of clients; each set is divided over as many. Of generated data: number of clients.
+        partition: how a set is divided, a name of `GRAPH_PARTITIONS`; None: "random".
+        size: number of graphs of generated data.
         clean: keep isomorphic graphs on one side of the split.
-        data_dir: a data folder, in place of the environment variable.
+        data_dir: data folder, instead of the environment variable.
 
     Raises:
-        DataError: a set that is not there. SpecError: an option that does not apply.
+        DataError: a set is unavailable.
+        SpecError: an option does not apply.
     """
     from fkgsec.graphs.generate import MOTIFS, generate_motifs
     from fkgsec.graphs.split import GRAPH_PARTITIONS, by_dataset, side_by_side
@@ -108,7 +109,10 @@ def _given(**options: int | None) -> dict[str, int]:
 
 
 def sets_of(name: str) -> tuple[str, ...]:
-    """The data sets that a name stands for, in order.
+    """Return the data sets that a name stands for, in order.
+
+    Args:
+        name: of a group, or of sets separated by commas.
 
     >>> sets_of("SN_CV")[:2]
     ('COLLAB', 'IMDB-BINARY')
@@ -123,12 +127,17 @@ def sets_of(name: str) -> tuple[str, ...]:
 
 
 def load_graphs(name: str, data_dir: Path | str | None = None) -> GraphSet:
-    """The data set of that name, or in that folder.
+    """Load a data set by name or folder.
 
-    It is looked for under `data_dir` (else the folder that `FKGSEC_DATA` names), then in the cache; else it is downloaded.
+    It is searched for under `data_dir` (else the folder that `FKGSEC_DATA` names), then in the cache; otherwise it is
+    downloaded.
+
+    Args:
+        name: of the set, or a path.
+        data_dir: data folder.
 
     Raises:
-        DataError: it is not there, damaged, or cannot be downloaded.
+        DataError: the set is unavailable or damaged, or cannot be downloaded.
     """
     from fkgsec.graphs.tu import read_tu_folder
 
@@ -142,7 +151,7 @@ def _is_path(name: str) -> bool:
 
 
 def _folder_of(name: str, data_dir: Path | str | None) -> Path:
-    """Return where a set lies, once it is downloaded. Raises `DataError`."""
+    """Return the folder of a set, downloading it if needed. Raises `DataError`."""
     from fkgsec.graphs.generate import MOTIFS
 
     if _is_path(name):
@@ -162,7 +171,7 @@ def _folder_of(name: str, data_dir: Path | str | None) -> Path:
 
 
 def _load_all(name: str, names: Sequence[str], data_dir: Path | str | None) -> list[GraphSet]:
-    """Load every set of a group. Raises `DataError` that names those that cannot be had, before any is read, and the rest."""
+    """Load every set of a group. Raises `DataError` that names all unavailable sets, before any set is read."""
     missing = {}
     for dataset in names:
         try:
@@ -177,7 +186,7 @@ def _load_all(name: str, names: Sequence[str], data_dir: Path | str | None) -> l
 
 
 def _download(name: str, folder: Path) -> None:
-    """Fetch a set's archive and unpack what is read of it, whole or not at all."""
+    """Download a set's archive and unpack the needed files, atomically."""
     import requests
 
     from fkgsec.graphs.tu import read_tu_folder
@@ -193,6 +202,7 @@ def _download(name: str, folder: Path) -> None:
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         _unpack(io.BytesIO(response.content), name, part)
+        # A damaged download must not become the cached copy.
         read_tu_folder(part)
         part.replace(folder)
     except requests.RequestException as error:
@@ -207,7 +217,7 @@ def _download(name: str, folder: Path) -> None:
 
 
 def _unpack(content: io.BytesIO, name: str, folder: Path) -> None:
-    """The files that are read, by their own names: what else an archive holds, or where it says it belongs, does not count."""
+    """Unpack the needed files under fixed names, so that an archive can neither add files nor choose paths."""
     with zipfile.ZipFile(content) as archive:
         sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
         for kind in _PARTS:

@@ -3,8 +3,8 @@
     kind, width = feature_kind(graphs), feature_width(graphs)
     x = node_features(graphs, nodes)                # float32 [n, width]
 
-As the codes of GCFL and FedStar have it: labels where a set has any, else attributes (coordinates of the Letter sets), else
-degrees up to a maximum that is known to all. The maxima of the sets without labels are those codes' own, 491, 135 and 88.
+As in the code of GCFL and FedStar: labels if a set has any, else attributes (coordinates of the Letter sets), else degrees up to
+a public maximum. The maxima of the sets without labels are those of that code, 491, 135 and 88.
 """
 
 from __future__ import annotations
@@ -22,14 +22,25 @@ PUBLIC_DEGREES = {"COLLAB": 491, "IMDB-BINARY": 135, "IMDB-MULTI": 88}
 
 
 def feature_kind(graphs: GraphSet) -> FeatureKind:
-    """Return which of the three a set has."""
+    """Return which kind of features a set has.
+
+    Args:
+        graphs: the set.
+    """
     if graphs.num_labels:
         return "labels"
     return "attributes" if graphs.attributes.shape[1] else "degrees"
 
 
 def feature_width(graphs: GraphSet) -> int:
-    """Numbers at each node. Raises `DataError` for degrees without a maximum."""
+    """Return the number of values per node.
+
+    Args:
+        graphs: the set.
+
+    Raises:
+        DataError: degrees without a maximum.
+    """
     kind = feature_kind(graphs)
     if kind == "labels":
         return sum(graphs.num_labels)
@@ -41,10 +52,14 @@ def feature_width(graphs: GraphSet) -> int:
 
 
 def node_features(graphs: GraphSet, nodes: np.ndarray | slice = slice(None)) -> np.ndarray:
-    """The features of some nodes, float32 `[n, width]`, and beside them those of the structure around them, where a set has any.
+    """Compute the features of nodes, float32 `[n, width]`, followed by structure features if the set has any.
+
+    Args:
+        graphs: the set.
+        nodes: int64 `[n]`, node numbers, or a slice.
 
     Raises:
-        DataError: a node of a degree above the maximum.
+        DataError: the degree of a node exceeds the maximum.
     """
     features = _own_features(graphs, nodes)
     if graphs.structure is None:
@@ -63,11 +78,20 @@ def _own_features(graphs: GraphSet, nodes: np.ndarray | slice) -> np.ndarray:
 
 
 def one_hot_columns(graphs: GraphSet, nodes: np.ndarray | slice = slice(None)) -> np.ndarray | None:
-    """The columns of the features that are 1, int64 `[n, k]`; None for attributes. Raises as `node_features`."""
+    """Return the columns of the features that are 1, int64 `[n, k]`; None for attributes.
+
+    Args:
+        graphs: the set.
+        nodes: int64 `[n]`, node numbers, or a slice.
+
+    Raises:
+        DataError: the degree of a node exceeds the maximum.
+    """
     match feature_kind(graphs):
         case "attributes":
             return None
         case "labels":
+            # Each of the k labels has its own block of columns.
             return graphs.labels[nodes] + np.cumsum([0, *graphs.num_labels[:-1]])
         case "degrees":
             degrees, width = graphs.degrees[nodes], feature_width(graphs)
@@ -79,9 +103,14 @@ def one_hot_columns(graphs: GraphSet, nodes: np.ndarray | slice = slice(None)) -
 
 
 def with_max_degree(graphs: GraphSet, max_degree: int | None = None) -> GraphSet:
-    """The set with a largest degree known to all: the one given, that of `PUBLIC_DEGREES`, or the set's own with a warning.
+    """Return the set with a public maximum degree. Sets with labels or attributes stay as they are.
 
-    Sets that have labels or attributes stay as they are.
+    Args:
+        graphs: the set.
+        max_degree: None takes that of `PUBLIC_DEGREES`, or the set's own maximum with a warning.
+
+    Raises:
+        DataError: the degree of a node exceeds the maximum.
     """
     if feature_kind(graphs) != "degrees" or graphs.max_degree is not None:
         return graphs

@@ -1,10 +1,10 @@
-"""Graphs whose classes hang on a motif, generated: molecules and social circles, so that everything runs without data.
+"""Generated graphs whose class depends on a motif: molecules and social circles, so that everything runs without data.
 
     molecules, circles, others = generate_motifs(seed=0)       # a data set for each client
 
-Each client has a data set of its own kind, as in the cross-dataset settings: molecules of one vocabulary of atoms or another, and
-circles of friends without labels. Within a data set both classes have the same sizes, numbers of edges and atoms on average: only
-the motif tells them apart.
+Each client has a different kind of data set, as in the cross-dataset settings: molecules with different atom vocabularies, or
+circles of friends without labels. Within a data set both classes have the same average size and number of edges and atoms: only
+the motif distinguishes them.
 """
 
 from __future__ import annotations
@@ -31,13 +31,16 @@ Drawn: TypeAlias = tuple[list[tuple[int, int]], list[int]]
 
 
 def generate_motifs(seed: int, clients: int = DEFAULT_CLIENTS, size: int = DEFAULT_SIZE) -> list[GraphSet]:
-    """Data sets for so many clients: every third one social circles, the others molecules with 4 to 8 kinds of atoms.
+    """Generate one data set per client: every third has social circles, the others molecules with 4 to 8 kinds of
+    atoms.
 
     Args:
-        size: graphs in all, divided evenly; half of each data set is of either class.
+        seed: of the generator.
+        clients: number of data sets.
+        size: total number of graphs, divided evenly; half of each data set is of either class.
 
     Raises:
-        SpecError: fewer than 40 graphs for each client, or too many.
+        SpecError: fewer than 40 graphs per client, or too many.
     """
     if not 1 <= clients <= MOST_CLIENTS:
         raise SpecError(f"clients must lie in 1..{MOST_CLIENTS:,}; got {clients}")
@@ -63,7 +66,7 @@ def _set(
     draw: Callable[[np.random.Generator, bool, int], Drawn],
     num_atoms: int,
 ) -> GraphSet:
-    """So many graphs; `num_atoms` 0: without labels."""
+    """Generate a data set; `num_atoms` 0: without labels."""
     classes = rng.permutation(np.arange(count) % 2)
     drawn = [draw(rng, bool(label), num_atoms) for label in classes]
     sizes = np.array([len(labels) for _, labels in drawn])
@@ -84,8 +87,10 @@ def _set(
 
 
 def _molecule(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
-    """A branched chain of atoms and two rings of six; with the motif two oxygens lie opposite in a ring, else side by side."""
-    # Carbons, and rarer atoms that are no oxygens.
+    """Draw a branched chain of atoms and two rings of six. With the motif, two oxygens are opposite in a ring, else
+    adjacent.
+    """
+    # Carbons, and rarer atoms other than oxygen.
     drawn = rng.geometric(0.5, size=rng.integers(6, 15)) - 1
     labels = np.where(drawn, np.minimum(drawn + OXYGEN, num_atoms - 1), CARBON).tolist()
     edges: list[tuple[int, int]] = []
@@ -107,9 +112,9 @@ def _molecule(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
 
 
 def _circles(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
-    """A person and 12 to 24 friends: with the motif they are two dense circles of half the size, else one sparser circle.
+    """Draw a person and 12 to 24 friends: with the motif two dense circles of half the size, else one sparser circle.
 
-    Both have as many friendships on average.
+    Both have the same expected number of friendships.
     """
     friends = int(rng.integers(12, 25))
     circle = rng.permutation(np.arange(friends) % 2)
@@ -117,6 +122,7 @@ def _circles(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
     edges = [(0, friend + 1) for friend in range(friends)]
     within = np.mean([circle[left] == circle[right] for left, right in pairs])
     for left, right in pairs:
+        # Without the motif, all pairs share the edges that the two circles would have.
         chance = (0.8 if circle[left] == circle[right] else 0.0) if motif else 0.8 * within
         if rng.random() < chance:
             edges.append((left + 1, right + 1))

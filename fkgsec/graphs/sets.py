@@ -31,24 +31,24 @@ class Structure(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class GraphSet:
-    """Graphs laid side by side: one adjacency in compressed rows over the nodes of all of them.
+    """Concatenated graphs: one adjacency in compressed rows over the nodes of all of them.
 
-    Vocabularies (`num_labels`, `num_classes`, `max_degree`) are those of the whole data set, which everybody is taken to know;
-    a subset keeps them.
+    Vocabularies (`num_labels`, `num_classes`, `max_degree`) are those of the whole data set, which is assumed public; subsets
+    keep them.
 
     Attributes:
-        name: what reports call it.
+        name: of the data set.
         node_ptr: int64 `[G + 1]`; graph g has the nodes `node_ptr[g] .. node_ptr[g + 1] - 1`.
         indptr, sources: int64 `[N + 1]` and `[E]`; node v receives from `sources[indptr[v] : indptr[v + 1]]`, numbers over all
             graphs, in ascending order.
         classes: int64 `[G]` in 0..num_classes - 1.
         num_classes: of the data set.
-        labels: int64 `[N, k]`, k discrete labels of each node, each from 0 on; k may be 0.
-        num_labels: how many values each of the k labels has.
+        labels: int64 `[N, k]`, k discrete labels of each node, from 0; k may be 0.
+        num_labels: number of values of each of the k labels.
         attributes: float32 `[N, a]`, such as coordinates; a may be 0.
-        max_degree: the largest number of edges of a node that is known to all; None where nobody said it.
-        warnings: what the reader counted and did not treat as an error, one line each.
-        structure: features that follow from the edges, where an algorithm reads any (`fkgsec.graphs.structure`).
+        max_degree: public maximum of a node's number of edges; None if unknown.
+        warnings: of the reader, one line each.
+        structure: structure features, if an algorithm needs them (`fkgsec.graphs.structure`).
     """
 
     name: str
@@ -87,13 +87,21 @@ class GraphSet:
         max_degree: int | None = None,
         warnings: Sequence[str] = (),
     ) -> GraphSet:
-        """Graphs of so many nodes each, int64 `[G]`, with directed edges `[m, 2]` (from, to) over all their nodes.
+        """Build a set from edges.
 
-        An edge that is given twice counts once. Vocabularies that are not given are those of the graphs.
+        Args:
+            name: of the data set.
+            sizes: int64 `[G]`, number of nodes of each graph.
+            edges: int64 `[m, 2]`, directed (source, target), numbered over all graphs; duplicates count once.
+            classes: int64 `[G]`.
+            labels, attributes: see the class; None: none.
+            num_classes, num_labels: vocabularies; None: those that occur.
+            max_degree, warnings: see the class.
         """
         node_ptr = np.concatenate([[0], np.cumsum(sizes, dtype=np.int64)])
         num_nodes = int(node_ptr[-1])
         edges = np.asarray(edges, dtype=np.int64).reshape(-1, 2)
+        # One packed number per edge sorts by target, then source, and removes duplicates.
         keys = np.unique(edges[:, 1] * num_nodes + edges[:, 0])
         targets, sources = keys // max(num_nodes, 1), keys % max(num_nodes, 1)
         indptr = np.concatenate([[0], np.cumsum(np.bincount(targets, minlength=num_nodes))])
@@ -123,32 +131,41 @@ class GraphSet:
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Nodes of each graph, int64 `[G]`."""
+        """Number of nodes of each graph, int64 `[G]`."""
         return np.diff(self.node_ptr)
 
     @cached_property
     def degrees(self) -> np.ndarray:
-        """Edges that leave each node, int64 `[N]`."""
+        """Number of edges that leave each node, int64 `[N]`."""
         return np.bincount(self.sources, minlength=self.num_nodes).astype(np.int64)
 
     @cached_property
     def graph_of(self) -> np.ndarray:
-        """The graph of each node, int64 `[N]`."""
+        """Graph of each node, int64 `[N]`."""
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def edges(self, graph: int | None = None) -> np.ndarray:
-        """Directed edges `[m, 2]` (from, to), of all graphs by their numbers over all, or of one by its own node numbers."""
+        """Return directed edges `[m, 2]` (source, target).
+
+        Args:
+            graph: one graph, with its own node numbers; None: all graphs, numbered together.
+        """
         low, high = (0, self.num_nodes) if graph is None else self.node_ptr[graph : graph + 2]
         chosen = slice(self.indptr[low], self.indptr[high])
         targets = np.repeat(np.arange(low, high), np.diff(self.indptr[low : high + 1]))
         return np.stack([self.sources[chosen], targets], axis=1) - low
 
     def subset(self, graphs: Sequence[int] | np.ndarray) -> GraphSet:
-        """Some of the graphs, in this order, with the vocabularies of all."""
+        """Select graphs, in this order, with the vocabularies of the whole set.
+
+        Args:
+            graphs: int64, graph numbers.
+        """
         graphs = np.asarray(graphs, dtype=np.int64)
         nodes = ranges(self.node_ptr[graphs], self.sizes[graphs])
         degrees = np.diff(self.indptr)[nodes]
         node_ptr = np.concatenate([[0], np.cumsum(self.sizes[graphs])]).astype(np.int64)
+        # Node numbers of a graph change by the number of nodes before it.
         shift = np.repeat(node_ptr[:-1] - self.node_ptr[graphs], self.sizes[graphs])
         return replace(
             self,
@@ -162,7 +179,7 @@ class GraphSet:
         )
 
     def arrays(self) -> list[np.ndarray]:
-        """Everything that tells these graphs from others."""
+        """Return all arrays that distinguish these graphs from others."""
         vocabularies = np.array([self.num_classes, self.max_degree or 0, *self.num_labels], dtype=np.int64)
         return [
             self.node_ptr,
@@ -176,7 +193,10 @@ class GraphSet:
 
 
 def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The numbers `starts[i] .. starts[i] + counts[i] - 1` of all i, one after the other.
+    """Concatenate the numbers `starts[i] .. starts[i] + counts[i] - 1` of all i.
+
+    Args:
+        starts, counts: int64 `[k]`.
 
     >>> ranges(np.array([5, 0]), np.array([2, 3])).tolist()
     [5, 6, 0, 1, 2]
@@ -187,9 +207,9 @@ def ranges(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class ClientGraphs:
-    """Graphs of one client, and which of them it trains on, validates on and is tested on: int64, each graph once.
+    """Graphs of one client and their splits: int64, each graph in exactly one split.
 
-    `vocabulary` names where its labels and classes come from: labels of two data sets mean different things.
+    `vocabulary` names the data set of its labels and classes: labels of two data sets have different meanings.
     """
 
     name: str
@@ -214,7 +234,7 @@ class ClientGraphs:
 
 @dataclass(frozen=True, eq=False)
 class FederatedGraphs:
-    """The clients of a federation for graph classification, in the order in which they were read or made."""
+    """Clients of a federation for graph classification."""
 
     name: str
     clients: tuple[ClientGraphs, ...]
@@ -229,7 +249,7 @@ class FederatedGraphs:
 
     @cached_property
     def hash(self) -> str:
-        """sha256 over names, graphs and splits: the same data give the same hash, whatever file layout they came from."""
+        """sha256 over names, graphs and splits: equal data have equal hashes, whatever their file layout."""
         digest = hashlib.sha256()
         for client in self.clients:
             digest.update(client.name.encode() + b"\0" + client.vocabulary.encode() + b"\0")
@@ -239,5 +259,9 @@ class FederatedGraphs:
         return digest.hexdigest()
 
     def with_warnings(self, warnings: Iterable[str]) -> FederatedGraphs:
-        """The same federation, with these lines beside those it has."""
+        """Return the same federation with additional warnings.
+
+        Args:
+            warnings: one line each.
+        """
         return replace(self, warnings=(*self.warnings, *warnings))

@@ -2,9 +2,9 @@
 
     federation = by_dataset([mutag, bzr, cox2], seed=0)                 # one client for each data set
     federation = by_chunks(nci1, clients=10, seed=0)                    # one data set over clients, as GCFL's code does
-    federation = by_chunks(nci1, clients=10, seed=0, clean=True)        # no test graph that stands in train, too
+    federation = by_chunks(nci1, clients=10, seed=0, clean=True)        # no test graph is also in train
 
-A clean division keeps isomorphic graphs (`fkgsec.graphs.twins`) together: all of a kind are in one split, at every client.
+A clean division puts isomorphic graphs (`fkgsec.graphs.twins`) into the same split, at every client.
 """
 
 from __future__ import annotations
@@ -25,12 +25,18 @@ FIRST_GRAPHS = 50
 
 
 def stratified(classes: np.ndarray, rng: np.random.Generator, ratio: tuple[int, int, int] = RATIO) -> np.ndarray:
-    """The split of each graph, int64 `[G]`: 0 train, 1 valid, 2 test.
+    """Assign each graph to a split, int64 `[G]`: 0 train, 1 valid, 2 test.
 
-    Graphs are shuffled within their class and dealt to the splits in the ratio, each class going on where the one before stopped,
-    so that a class has its share of each split up to one graph, and so have all together.
+    Graphs are shuffled within their class and dealt to the splits in the ratio; each class continues where the previous
+    one stopped.
+    Each class, and all graphs together, then have their share of each split up to one graph.
 
-    Source: 80/10/10 by class, as in the codes of GCFL and FedStar. Differs: they call scikit-learn twice.
+    Args:
+        classes: int64 `[G]`.
+        rng: source of randomness.
+        ratio: of train, valid and test.
+
+    Source: 80/10/10 by class, as in the code of GCFL and FedStar. Differs: they call scikit-learn twice.
     """
     shuffled = rng.permutation(len(classes))
     order = shuffled[np.argsort(classes[shuffled], kind="stable")]
@@ -43,10 +49,16 @@ def stratified(classes: np.ndarray, rng: np.random.Generator, ratio: tuple[int, 
 def stratified_by_group(
     classes: np.ndarray, groups: np.ndarray, rng: np.random.Generator, ratio: tuple[int, int, int] = RATIO
 ) -> np.ndarray:
-    """The same, all graphs of a group in one split.
+    """Assign each graph to a split like `stratified`, with all graphs of a group in one split.
 
-    Groups are taken from the largest on (equal ones in random order), each to the split that lacks most of what its classes are
-    to have there, as a share of that. Where a group is larger than valid or test are to be, it goes to train.
+    Groups are assigned from the largest to the smallest (equal ones in random order), each to the split that lacks the
+    largest share
+    of its classes. A group that is larger than valid or test should be goes to train.
+
+    Args:
+        classes, groups: int64 `[G]`.
+        rng: source of randomness.
+        ratio: of train, valid and test.
     """
     members = np.zeros((groups.max() + 1, classes.max() + 1))
     np.add.at(members, (groups, classes), 1)
@@ -57,6 +69,7 @@ def stratified_by_group(
     split = np.zeros(len(members), dtype=np.int64)
     for group in order:
         group_members = members[group]
+        # Lack of each split, relative to its target, weighted by the group's classes.
         need = (group_members * lacking / np.maximum(wanted, 1e-9)).sum(axis=1)
         need[(group_members[None] > np.ceil(wanted)).any(axis=1)] = -np.inf
         split[group] = int(np.argmax(need)) if np.isfinite(need).any() else 0
@@ -67,7 +80,13 @@ def stratified_by_group(
 def by_dataset(sets: Sequence[GraphSet], seed: int, *, clean: bool = False, name: str = "") -> FederatedGraphs:
     """Make each data set a client of the same name.
 
-    Source: the cross-dataset settings of GCFL, FedStar and CEFGL.
+    Args:
+        sets: data sets.
+        seed: of the splits.
+        clean: keep isomorphic graphs in one split.
+        name: of the federation; empty: the names of the sets.
+
+    Source: cross-dataset settings of GCFL, FedStar and CEFGL.
     """
     if not sets:
         raise DataError("a federation needs at least one data set")
@@ -81,11 +100,21 @@ def by_dataset(sets: Sequence[GraphSet], seed: int, *, clean: bool = False, name
 
 
 def by_chunks(graphs: GraphSet, clients: int, seed: int, *, clean: bool = False) -> FederatedGraphs:
-    """Divide a data set: the first min(50, G / clients) graphs in file order go to the first client, as many to the next,
-    and so on; each of the others to a client at random.
+    """Divide a data set into consecutive chunks and random rests.
 
-    Source: GCFL's code (`_randChunk`). Where a file is sorted by class, as NCI1 and PROTEINS are, a client's first graphs are of
-    one class, and labels are skewed.
+    The first min(50, G / clients) graphs in file order go to the first client, as many to the next, and so on. Each of
+    the others goes
+    to a random client.
+
+    Args:
+        graphs: the data set.
+        clients: number of clients.
+        seed: of the division and the splits.
+        clean: keep isomorphic graphs in one split.
+
+    Source: GCFL's code (`_randChunk`). If a file is sorted by class, as NCI1 and PROTEINS are, a client's first graphs
+    are of one
+    class, and labels are skewed.
     """
     first = min(FIRST_GRAPHS, len(graphs) // max(clients, 1))
     client_of = generator(seed, "graph chunks").integers(clients, size=len(graphs)) if clients > 0 else np.empty(0)
@@ -94,7 +123,11 @@ def by_chunks(graphs: GraphSet, clients: int, seed: int, *, clean: bool = False)
 
 
 def by_chance(graphs: GraphSet, clients: int, seed: int, *, clean: bool = False) -> FederatedGraphs:
-    """Divide one data set over clients at random, in parts that differ by one graph at most."""
+    """Divide one data set at random, in parts that differ by at most one graph.
+
+    Args:
+        graphs, clients, seed, clean: as in `by_chunks`.
+    """
     shuffled = generator(seed, "graph parts").permutation(len(graphs)) if clients > 0 else np.empty(0, dtype=np.int64)
     return _divided(graphs, clients, shuffled % max(clients, 1), seed, clean, "random")
 
@@ -103,7 +136,11 @@ GRAPH_PARTITIONS: dict[str, Callable[..., FederatedGraphs]] = {"chunks": by_chun
 
 
 def side_by_side(parts: Sequence[FederatedGraphs]) -> FederatedGraphs:
-    """The clients of several divided data sets in one federation, each called after its set: AIDS-1, AIDS-2, NCI1-1, ..."""
+    """Join the clients of several divided data sets, each named after its set: AIDS-1, AIDS-2, NCI1-1, ...
+
+    Args:
+        parts: one federation per data set.
+    """
     clients = [
         replace(client, name=f"{client.vocabulary}-{number}")
         for part in parts
@@ -121,7 +158,9 @@ def _divided(
     clean: bool,
     how: str,
 ) -> FederatedGraphs:
-    """Clients client-1, client-2, ... of one data set, each split by itself; clean ones by a split of the whole set."""
+    """Build clients client-1, client-2, ... of one data set, each split separately; clean ones by a split of the whole
+    set.
+    """
     if clients < 1:
         raise SpecError(f"clients is {clients}, allowed: 1 or more")
     if len(graphs) < clients * sum(RATIO):

@@ -1,13 +1,13 @@
-"""Features of the structure around nodes: how likely a random walk returns, and how many edges there are.
+"""Structure features of nodes: return probabilities of random walks, and the number of edges.
 
     graphs = with_structure(graphs, num_walks=16, num_degrees=16)
     graphs.structure.values                          # float32 [N, 32]; a subset keeps its rows
 
-Column k - 1 is the probability that a walk is back where it began after k steps, each along an edge of the node, all alike; then
-comes the number of edges as a one-hot vector, from 1 on, where the last column stands for more, too.
+Column k - 1 is the probability that a uniform random walk is back at its start after k steps. The number of edges follows as a
+one-hot vector, from 1; the last column also stands for larger numbers.
 
-Source: FedStar (Tan et al. 2023), section "structure embedding", and its code. Differs: its code divides by the zero edges of a
-node that has none; here no walk returns to such a node. As in the code it goes by one edge in the one-hot vector.
+Source: FedStar (Tan et al. 2023), section "structure embedding", and its code. Differs: the code divides by zero for a node
+without edges; here no walk returns to such a node. As in the code, the one-hot vector treats it as a node of one edge.
 """
 
 from __future__ import annotations
@@ -22,11 +22,17 @@ from fkgsec.graphs.sets import GraphSet, Structure
 if TYPE_CHECKING:
     from scipy import sparse
 
-_MOST_ENTRIES = 4_000_000  # of the powers of a transition matrix that are held at a time, but for one large graph
+_MOST_ENTRIES = 4_000_000  # of a transition matrix's powers in memory at once, unless one graph is larger
 
 
 def with_structure(graphs: GraphSet, *, num_walks: int, num_degrees: int) -> GraphSet:
-    """The set with these features, which are computed where it has no such."""
+    """Return the set with structure features, computed unless it has them.
+
+    Args:
+        graphs: the set.
+        num_walks: longest random walk, in steps.
+        num_degrees: columns of the one-hot degree.
+    """
     structure = graphs.structure
     if structure is not None and (structure.num_walks, structure.num_degrees) == (num_walks, num_degrees):
         return graphs
@@ -39,7 +45,12 @@ def with_structure(graphs: GraphSet, *, num_walks: int, num_degrees: int) -> Gra
 def structure_features(
     node_ptr: np.ndarray, indptr: np.ndarray, sources: np.ndarray, *, num_walks: int, num_degrees: int
 ) -> np.ndarray:
-    """Float32 `[N, num_walks + num_degrees]`, of graphs as a `GraphSet` has them: see the module.
+    """Compute structure features, float32 `[N, num_walks + num_degrees]`; see the module.
+
+    Args:
+        node_ptr, indptr, sources: graphs, as in `GraphSet`.
+        num_walks: longest random walk, in steps.
+        num_degrees: columns of the one-hot degree.
 
     >>> path = (np.array([0, 3]), np.array([0, 1, 3, 4]), np.array([1, 0, 2, 1]))
     >>> structure_features(*path, num_walks=2, num_degrees=2).tolist()
@@ -50,8 +61,9 @@ def structure_features(
     if num_degrees:
         values[np.arange(len(degrees)), num_walks + np.clip(degrees, 1, num_degrees) - 1] = 1.0
     if num_walks:
-        from scipy import sparse  # which a machine that trains embeddings alone need not have
+        from scipy import sparse  # optional on machines that train embeddings only
 
+        # Blocks of graphs whose dense powers fit in memory; the matrix of a block is block-diagonal.
         entries = np.cumsum(np.diff(node_ptr).astype(np.int64) ** 2)
         for part in np.unique(entries // _MOST_ENTRIES):
             (of_part,) = np.nonzero(entries // _MOST_ENTRIES == part)
@@ -66,9 +78,9 @@ def structure_features(
 
 
 def _returns(steps: sparse.csr_array, size: int, num_walks: int) -> np.ndarray:
-    """The diagonals of the first powers of a matrix, float64 `[n, num_walks]`.
+    """Compute the diagonals of the first powers of a matrix, float64 `[n, num_walks]`.
 
-    That of M^(a + b) is the row sum of M^a times the transpose of M^b, number by number: half of the powers do.
+    The diagonal of M^(a + b) is the row sum of the elementwise product of M^a and (M^b)^T: half of the powers suffice.
     """
     from scipy import sparse
 

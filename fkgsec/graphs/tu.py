@@ -2,15 +2,15 @@
 
     graphs = read_tu_folder(Path("TUDataset/MUTAG"))
 
-    MUTAG_A.txt                 a directed edge a line, "from, to": nodes of all graphs, numbered from 1
-    MUTAG_graph_indicator.txt   a node a line: its graph, numbered from 1, in ascending order
-    MUTAG_graph_labels.txt      a graph a line: its class, any integers
-    MUTAG_node_labels.txt       a node a line: one or more integers; optional
-    MUTAG_node_attributes.txt   a node a line: one or more numbers; optional
+    MUTAG_A.txt                 one directed edge per line, "from, to": nodes of all graphs, numbered from 1
+    MUTAG_graph_indicator.txt   one node per line: its graph, numbered from 1, in ascending order
+    MUTAG_graph_labels.txt      one graph per line: its class, any integer
+    MUTAG_node_labels.txt       one node per line: one or more integers; optional
+    MUTAG_node_attributes.txt   one node per line: one or more numbers; optional
 
-The files lie in the folder itself or in its subfolder `raw`, where torch_geometric puts them. Edge labels and graph attributes
-are not read: the federations of the papers do not use them. As in torch_geometric, self-loops and repeated edges are dropped
-(a warning counts them) and labels and classes are numbered from 0; here a folder that is damaged is refused with file and line.
+The files are in the folder itself or in its subfolder `raw`, where torch_geometric puts them. Edge labels and graph attributes
+are not read: the federations of the papers do not use them. As in torch_geometric, self-loops and repeated edges are dropped (a
+warning counts them), and labels and classes are numbered from 0. Unlike there, errors of a damaged folder give file and line.
 """
 
 from __future__ import annotations
@@ -32,10 +32,13 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 def read_tu_folder(folder: Path) -> GraphSet:
-    """Read the graphs in a folder; they are called after it.
+    """Read the graphs in a folder; the set is named after it.
+
+    Args:
+        folder: with the files above.
 
     Raises:
-        DataError: a file that is missing, empty or damaged; the message gives file and line.
+        DataError: a file is missing, empty or damaged; the message gives file and line.
     """
     files = tu_files(folder)
     if files is None:
@@ -61,7 +64,7 @@ def read_tu_folder(folder: Path) -> GraphSet:
 
 
 def _sizes(graph_of: np.ndarray, num_graphs: int, path: Callable[[str], Path]) -> np.ndarray:
-    """Nodes of each graph, int64 `[G]`."""
+    """Count the nodes of each graph, int64 `[G]`."""
     file = path("graph_indicator")
     if graph_of[0] != 1:
         raise DataError(f"{file}:1: graph {graph_of[0]}; the first graph is number 1")
@@ -78,7 +81,8 @@ def _sizes(graph_of: np.ndarray, num_graphs: int, path: Callable[[str], Path]) -
 
 
 def _edges(file: Path, graph_of: np.ndarray) -> tuple[np.ndarray, list[str]]:
-    """Directed edges `[m, 2]` from node 0 on, without self-loops; and what was dropped or stands in one direction alone."""
+    """Read directed edges `[m, 2]`, numbered from 0, without self-loops; and warnings about dropped or one-way
+    edges."""
     num_nodes = len(graph_of)
     edges = _integers(file, columns=2) - 1
     outside = np.flatnonzero(((edges < 0) | (edges >= num_nodes)).any(axis=1))
@@ -122,7 +126,7 @@ def _numbers(file: Path) -> np.ndarray:
 
 
 def _table(file: Path, kind: type, pattern: re.Pattern[str], what: str, columns: int | None) -> np.ndarray:
-    """The comma-separated values of a file, `[lines, columns]`; `columns` None: as many as its first line has."""
+    """Read the comma-separated values of a file, `[lines, columns]`; `columns` None: as many as in its first line."""
     try:
         table = pd.read_csv(
             file, header=None, dtype=kind, skip_blank_lines=False, skipinitialspace=True, na_filter=False
@@ -138,7 +142,7 @@ def _table(file: Path, kind: type, pattern: re.Pattern[str], what: str, columns:
 
 
 def _line_by_line(file: Path, kind: type, pattern: re.Pattern[str], what: str, columns: int | None) -> np.ndarray:
-    """The same, to name the first line that is wrong."""
+    """Read like `_table`, but slowly, to report the first wrong line."""
     try:
         lines = file.read_text(encoding="ascii").splitlines()
     except UnicodeDecodeError as error:

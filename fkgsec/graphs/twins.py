@@ -1,11 +1,11 @@
 """Twins: isomorphic graphs, with the same labels on their nodes, on both sides of a split.
 
     groups = twin_groups(graphs)                    # int64 [G]: graphs with one number are isomorphic
-    leaks = find_twins(federation)                  # test graphs that a client, or another, trains on under another number
+    leaks = find_twins(federation)                  # evaluation graphs that this or another client also trains on
     print(leaks.table)
 
-A graph with a twin in train is classified from memory (or, where the twin has another class, against it): figures on the others
-are the clean ones. Graphs of different data sets are never compared, since their labels mean different things.
+A graph with a twin in train is classified from memory (or against it, if the twin has another class). Figures on the other graphs
+are clean. Graphs of different data sets are never compared, since their labels have different meanings.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Twins:
     """Result of `find_twins`.
 
     Attributes:
-        table: one row per client and evaluation split; `graphs` in it, and of these how many have a twin in the client's own
-            train split (`twin_own`), in another's (`twin_other`), and in either with another class (`other_class`).
+        table: one row per client and evaluation split: number of `graphs`, and how many of them have a twin in the client's own
+            train split (`twin_own`), in another client's (`twin_other`), and in either with another class (`other_class`).
         masks: bool `[n]` per (client index, split, one of `TWINS`), in the order of the split.
     """
 
@@ -37,7 +37,7 @@ class Twins:
     masks: Mapping[tuple[int, str, str], np.ndarray]
 
     def warning(self) -> str:
-        """A line where test graphs have twins in train; empty where none has."""
+        """Return a warning if test graphs have twins in train, else an empty string."""
         of_test = {key: mask for key, mask in self.masks.items() if key[1] == "test"}
         places = sorted({place for place, _, _ in of_test})
         own_twins, other, differing = (
@@ -53,7 +53,12 @@ class Twins:
 
 
 def find_twins(federation: FederatedGraphs) -> Twins:
-    """Count the graphs of valid and test that are isomorphic to a training graph, within each client and across clients."""
+    """Count the graphs of valid and test that are isomorphic to a training graph, within each client and across
+    clients.
+
+    Args:
+        federation: clients and their splits.
+    """
     groups, clients = _groups(federation.clients), federation.clients
     shape = (max(int(kinds.max()) for kinds in groups) + 1, max(client.graphs.num_classes for client in clients))
     trained = np.zeros((len(clients), *shape), dtype=bool)
@@ -78,7 +83,7 @@ def find_twins(federation: FederatedGraphs) -> Twins:
 
 
 def _groups(clients: tuple[ClientGraphs, ...]) -> list[np.ndarray]:
-    """The group of each client's graphs, numbers that are shared by clients of one vocabulary alone."""
+    """Return the group of each client's graphs; only clients of one vocabulary share groups."""
     groups: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(clients)
     first = 0
     for vocabulary in dict.fromkeys(client.vocabulary for client in clients):
@@ -92,10 +97,14 @@ def _groups(clients: tuple[ClientGraphs, ...]) -> list[np.ndarray]:
 
 
 def twin_groups(*sets: GraphSet) -> np.ndarray:
-    """A number for each graph of all sets, int64 `[G]`: the same for two graphs if they are isomorphic with their labels.
+    """Number graphs, int64 `[G]`, such that two graphs have the same number if they are isomorphic with their labels.
 
-    Attributes do not count. Candidates are found by colour refinement (Weisfeiler and Leman), in which isomorphic graphs never
-    differ; where its colours leave a choice, an isomorphism is looked for.
+    Attributes are ignored. Color refinement (Weisfeiler and Leman) finds candidates, since isomorphic graphs always
+    have the same
+    colors. If colors leave a choice, an isomorphism is searched for.
+
+    Args:
+        sets: graphs with one vocabulary.
     """
     candidates = [
         (graphs, number, node_colors)
@@ -110,7 +119,7 @@ def twin_groups(*sets: GraphSet) -> np.ndarray:
         if len(places) == 1:
             continue
         first = candidates[places[0]][2]
-        if len(np.unique(first)) == len(first):  # colours that all differ name the nodes
+        if len(np.unique(first)) == len(first):  # distinct colors determine the isomorphism
             groups[places] = places[0]
             continue
         representatives: dict[int, nx.DiGraph] = {}
@@ -130,19 +139,25 @@ def twin_groups(*sets: GraphSet) -> np.ndarray:
 
 
 def refined_colours(*sets: GraphSet) -> list[np.ndarray]:
-    """Stable colours of the nodes of each set, uint64 `[N]`: equal where refinement cannot tell two nodes apart.
+    """Compute stable colors of the nodes of each set, uint64 `[N]`: equal if refinement cannot distinguish two nodes.
 
-    Colours are 64-bit mixtures of a node's labels, then of its colour and those of the nodes before and after it, until a round
-    makes no new ones.
+    Colors are 64-bit hashes of a node's labels, then of its color and those of its predecessors and successors, until a
+    round makes no
+    new ones.
+
+    Args:
+        sets: graphs with one vocabulary.
     """
     colors, after, num_colours = [_mixed_labels(graphs) for graphs in sets], [], 0
-    for graphs in sets:  # compressed rows of the nodes that each node points to
+    # Compressed rows of the successors of each node.
+    for graphs in sets:
         edges = graphs.edges()
         order = np.argsort(edges[:, 0], kind="stable")
         after.append((np.concatenate([[0], np.cumsum(graphs.degrees)]), edges[order, 1]))
     while (num_refined := int((np.diff(np.sort(np.concatenate(colors))) != 0).sum()) + 1) > num_colours:
         num_colours = num_refined
         for place, (graphs, (after_ptr, targets)) in enumerate(zip(sets, after, strict=True)):
+            # Sums of hashes do not depend on the order of neighbors; + 1 separates successors from predecessors.
             before = _sums(graphs.indptr, _mixed(colors[place])[graphs.sources])
             behind = _sums(after_ptr, _mixed(colors[place] + np.uint64(1))[targets])
             colors[place] = _mixed(_mixed(_mixed(colors[place]) + before) + behind)
@@ -157,13 +172,14 @@ def _mixed_labels(graphs: GraphSet) -> np.ndarray:
 
 
 def _sums(indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """Sums of compressed rows modulo 2^64."""
+    """Sum compressed rows modulo 2^64."""
     running = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(values)])
     return running[indptr[1:]] - running[indptr[:-1]]
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:
-    """The output function of SplitMix64, which spreads any change over all 64 bits. Source: Steele et al. 2014."""
+    """Apply the output function of SplitMix64, which spreads any change over all 64 bits. Source: Steele et al.
+    2014."""
     values = values + np.uint64(0x9E3779B97F4A7C15)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

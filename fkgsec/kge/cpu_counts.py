@@ -1,6 +1,7 @@
-"""Competitors of true entities, counted on the CPU in one compiled pass over the scores.
+"""Compiled CPU counts of the competitors of true entities, in one pass over the scores.
 
-Integers alone: counts depend on no order of summing, so there is nothing to compile beforehand as in `fkgsec.kge.cpu_kernels`.
+Counts are integers, so they do not depend on the order of summation. Nothing needs to be compiled beforehand, unlike in
+`fkgsec.kge.cpu_kernels`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from fkgsec.protocols.core.compiled import compiled
 
 @compiled(parallel=True)
 def count_competitors(scores, true, above, level):
-    """Fill `above` and `level` int64 `[B]`: how many of a row's scores `[B, N]` exceed the true one `[B]`, how many equal it."""
+    """Count, for each row of scores, those above the true score and those equal to it.
+
+    Args:
+        scores: float32 `[B, N]`.
+        true: float32 `[B]`, the score of each row's true entity.
+        above, level: int64 `[B]`, filled with the counts.
+    """
     for b in prange(len(scores)):
         true_score, greater, equal = true[b], 0, 0
         for n in range(scores.shape[1]):

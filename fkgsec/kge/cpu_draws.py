@@ -1,6 +1,7 @@
-"""Negatives on the CPU: known triples masked, in one compiled pass over what a step needs.
+"""Compiled CPU pass that masks known triples among drawn negatives.
 
-Integers alone: the numbers depend on no order of summing, so there is nothing to compile beforehand as in
+The numbers are integers, so they do not depend on the order of summation. Nothing needs to be compiled beforehand,
+unlike in
 `fkgsec.kge.cpu_kernels`.
 """
 
@@ -15,7 +16,7 @@ from fkgsec.protocols.core.compiled import compiled
 
 @compiled(inline="always")
 def _is_member(wanted, members, begin, end):
-    """Return whether it is among the sorted `members[begin:end]`, by binary search."""
+    """Return whether `wanted` is among the sorted `members[begin:end]`, by binary search."""
     low, high = begin, end
     while low < high:
         middle = (low + high) >> 1
@@ -30,9 +31,15 @@ def _is_member(wanted, members, begin, end):
 def mask_known(threads, candidates, groups, start, members):
     """Set to -1 every candidate that is among the sorted members of its row's group.
 
-    Of a small group they are marked in an array that is asked; in a large one binary search finds them.
+    Args:
+        threads: number of threads; the result does not depend on it.
+        candidates: int32 `[B, K]`, changed in place.
+        groups: int64 `[B]`, group of each row.
+        start: int64, group g has `members[start[g]:start[g + 1]]`.
+        members: int32, ascending within a group.
     """
     B, K = candidates.shape
+    # The largest member bounds the array of marks. Members ascend, so the last one of a group is its largest.
     span = 0
     for b in range(B):
         if start[groups[b] + 1] > start[groups[b]]:
@@ -42,6 +49,8 @@ def mask_known(threads, candidates, groups, start, members):
         marked = marks[thread]
         for b in range(B * thread // threads, B * (thread + 1) // threads):
             begin, end = start[groups[b]], start[groups[b] + 1]
+            # Marking writes every member twice, binary search reads log2(members) numbers per candidate: search in large
+            # groups.
             if end - begin > 2 * K:
                 for k in range(K):
                     if _is_member(candidates[b, k], members, begin, end):

@@ -1,6 +1,6 @@
-"""The compiled CPU loops behind `fkgsec.kge.kernels`, which says what they compute. float32 arrays, contiguous.
+"""Compiled CPU loops behind `fkgsec.kge.kernels`, which documents what they compute. Arrays are float32 and contiguous.
 
-Legend: `B` positives, `K` candidates of each, `N` table rows in `C` segments, `W` width.
+Legend: `B` positives, `K` candidates per positive, `N` table rows in `C` segments, `W` width of a row.
 """
 
 from __future__ import annotations
@@ -52,11 +52,12 @@ def _similarity(kind, x, y):
 
 @compiled(fastmath=_FAST)
 def _pull(coefficient, x, y, out):
-    """out += coefficient * (x - y) / modulus, for each complex number; one output at a time, so that it is vectorised."""
+    """Add coefficient * (x - y) / modulus to `out`, for each complex number."""
     half = x.shape[0] // 2
     for d in range(half):
         real, imaginary = x[d] - y[d], x[half + d] - y[half + d]
         modulus = math.sqrt(real * real + imaginary * imaginary)
+        # The modulus has no derivative at 0; autograd takes the subgradient 0.
         scaled = coefficient / modulus if modulus > 0 else _ZERO
         out[d] += real * scaled
         out[half + d] += imaginary * scaled
@@ -64,7 +65,7 @@ def _pull(coefficient, x, y, out):
 
 @compiled(fastmath=_FAST, inline="always")
 def _add_gradients(kind, coefficient, query, row, query_gradient, row_gradient):
-    """Add coefficient * d similarity / d query and / d row; at a kink the subgradient is 0, as autograd takes it."""
+    """Add coefficient * d similarity / d query and / d row. At a kink the subgradient is 0, as in autograd."""
     if kind == L1:
         minus, kink = -coefficient, coefficient * _ZERO  # a NaN coefficient stays one, also at a kink
         for d in range(query.shape[0]):
@@ -83,10 +84,11 @@ def _add_gradients(kind, coefficient, query, row, query_gradient, row_gradient):
 
 @compiled(fastmath=_FAST)
 def _weigh(scores, candidates, weight, temperature):
-    """The loss of one positive, `fkgsec.kge.loss.negative_sampling_loss` of its scores `[K]`.
+    """Return the loss of one positive and replace its scores `[K]` by the derivatives of the weighted loss.
 
-    The scores become d weighted loss / d score. Candidates of -1 do not count.
+    The loss is that of `fkgsec.kge.loss.negative_sampling_loss`. Candidates of -1 do not count.
     """
+    # Softmax over the negatives: the highest score is subtracted first, so that exp does not overflow.
     highest, powers = _MINUS_INFINITY, np.empty_like(scores)
     for k in range(1, len(scores)):
         if candidates[k] >= 0 and not scores[k] <= highest:
@@ -102,12 +104,15 @@ def _weigh(scores, candidates, weight, temperature):
         if candidates[k] < 0:
             continue
         power, score = powers[k], scores[k]  # in this order, which decides that of products, so the last bits
+        # exp of a negative number alone: neither sigmoid nor softplus overflows.
         small = math.exp(-abs(score))
         sigmoid = (_ONE if score > 0 else small) / (_ONE + small)
         if k == 0:
+            # Positive: -log sigmoid(s), with derivative sigmoid(s) - 1.
             loss += math.log1p(small) + max(-score, _ZERO)
             scores[k] = weight * (sigmoid - _ONE)
         else:
+            # Negative: -p log sigmoid(-s), with derivative p sigmoid(s); the weight p carries no gradient.
             share = power / normaliser
             loss += share * (math.log(_ONE + small) + max(score, _ZERO))
             scores[k] = weight * share * sigmoid
@@ -116,15 +121,21 @@ def _weigh(scores, candidates, weight, temperature):
 
 @compiled(parallel=True)
 def order_candidates(threads, candidates, N):
-    """Candidates `[B, K]` sorted by row: those that are row n stand at places `start[n] : start[n + 1]`; -1 is left out.
+    """Sort candidates by table row, so that each row is read and its gradient written once.
 
-    Returns the positive and the column of each place, int32 both, and `start` int64 `[N + 1]`. Within a row they stand as in
-    `candidates`, whatever the number of threads, of which each counts and then places the candidates of its own positives.
+    A table larger than the caches is then read from end to end instead of K times at random.
 
-    So a table larger than the caches is read from end to end instead of K times at random, and each row's gradient is written
-    once.
+    Args:
+        threads: number of threads; the result does not depend on it.
+        candidates: int32 `[B, K]`, rows of the table; -1 is left out.
+        N: number of table rows.
+
+    Returns:
+        The positive and the column of each entry, both int32, and `start` int64 `[N + 1]`. The entries of row n are
+        `start[n] : start[n + 1]`, in the order in which they stand in `candidates`.
     """
     B, K = candidates.shape
+    # Counting sort. First pass: each thread counts the candidates of its share of positives.
     places = np.zeros((threads, N), np.int64)
     for thread in prange(threads):
         count = places[thread]
@@ -132,6 +143,7 @@ def order_candidates(threads, candidates, N):
             for k in range(K):
                 if candidates[b, k] >= 0:
                     count[candidates[b, k]] += 1
+    # Prefix sums over rows, then threads: counts become the first entry of each (row, thread).
     start, total = np.empty(N + 1, np.int64), 0
     for n in range(N):
         start[n] = total
@@ -140,6 +152,7 @@ def order_candidates(threads, candidates, N):
             places[thread, n] = total
             total += count_here
     start[N] = total
+    # Second pass: each thread places the candidates of the same share, so the sort is stable.
     positives, columns = np.empty(total, np.int32), np.empty(total, np.int32)
     for thread in prange(threads):
         place = places[thread]
@@ -155,7 +168,16 @@ def order_candidates(threads, candidates, N):
 
 @compiled(parallel=True, fastmath=_FAST)
 def candidate_scores(kind, queries, table, margin, positives, columns, start, scores):
-    """Fill `scores` `[B, K]` where a candidate counts; they come as `order_candidates` has them."""
+    """Score every candidate that counts.
+
+    Args:
+        kind: similarity, see `fkgsec.kge.kinds`.
+        queries: `[B, W]`.
+        table: `[N, W]`.
+        margin: added to every similarity.
+        positives, columns, start: from `order_candidates`.
+        scores: `[B, K]`, filled where a candidate counts.
+    """
     N = len(table)
     for part in prange(PARTS):
         for n in range(N * part // PARTS, N * (part + 1) // PARTS):
@@ -180,14 +202,28 @@ def candidate_gradients(
     query_gradient,
     table_gradient,
 ):
-    """Fill the gradients to `queries` `[B, W]` and `table` `[N, W]` of the sum of coefficients `[B, K]` times scores.
+    """Compute the gradients of the sum of coefficients times scores.
 
-    A query's gradient is summed within each part and then over the parts in their order. Queries `first_query[c] :
-    first_query[c + 1]` have their candidates in segment c of the table, rows `first_row[c] : first_row[c + 1]`, which is
-    divided into parts of its own, so that these sums depend on nothing outside it. Each of `threads` takes its parts segment by
-    segment: the queries of one and their gradients stay in its cache.
+    A query's gradient is summed within each part and then over the parts in order. Each segment of the table is divided
+    into its
+    own parts, so these sums depend on nothing outside the segment. Each thread takes its parts segment by segment: the
+    queries of
+    one segment and their gradients stay in its cache.
+
+    Args:
+        kind: similarity, see `fkgsec.kge.kinds`.
+        threads: number of threads; the result does not depend on it.
+        queries: `[B, W]`.
+        table: `[N, W]`.
+        first_query, first_row: int64 `[C + 1]`. Queries `first_query[c] : first_query[c + 1]` have their candidates in
+            rows
+            `first_row[c] : first_row[c + 1]`.
+        positives, columns, start: from `order_candidates`.
+        coefficients: `[B, K]`, derivative of the loss by each score.
+        query_gradient, table_gradient: `[B, W]` and `[N, W]`, filled.
     """
     B, W = queries.shape
+    # One partial sum per part, not per thread: the number of threads must not change the bits.
     partial = np.empty((PARTS, B, W), np.float32)
     for thread in prange(threads):
         for c in range(len(first_row) - 1):
@@ -208,7 +244,7 @@ def candidate_gradients(
 
 @compiled(fastmath=_FAST)
 def _sum_parts(partial, b, total):
-    """Sum partial[:, b] over the parts."""
+    """Sum `partial[:, b]` over the parts, in order."""
     for d in range(len(total)):
         total_of_d = _ZERO
         for part in range(PARTS):
@@ -230,15 +266,26 @@ def l1_gradients(
     query_gradient,
     table_gradient,
 ):
-    """`candidate_gradients` of L1, to the same bits: rows take their queries, four at a time, then queries their rows.
+    """Compute the same bits as `candidate_gradients` does for L1, in two passes: by rows, then by queries.
 
-    The derivative is a mere sign: to take it twice costs less than to load and store a query's sum for each candidate, as long
-    as a part's rows, which queries ask for at random, lie in a cache.
+    The derivative of L1 is a sign. Taking it twice costs less than loading and storing a query's sum for each
+    candidate, as long as
+    the rows of a part fit in a cache.
+
+    Args:
+        threads: number of threads; the result does not depend on it.
+        queries: `[B, W]`.
+        table: `[N, W]`.
+        first_query, first_row: int64 `[C + 1]`, segments as in `candidate_gradients`.
+        positives, columns, start: from `order_candidates`.
+        coefficients: `[B, K]`, derivative of the loss by each score.
+        query_gradient, table_gradient: `[B, W]` and `[N, W]`, filled.
     """
     B, K = coefficients.shape
     rows, of_query = np.empty(B * K, np.int32), np.empty(B * K, np.float32)  # candidates by query, in the order of rows
     of_row = np.empty(len(positives), np.float32)
     bounds = np.empty((B, PARTS + 1), np.int64)
+    # Regroup the candidates by query; within a query they keep the order of rows, and `bounds` marks its parts.
     for c in prange(len(first_row) - 1):
         low, first, count = first_query[c], first_row[c], first_row[c + 1] - first_row[c]
         end = (np.arange(first_query[c + 1] - low) * K + low * K).astype(np.uint32)
@@ -254,11 +301,13 @@ def l1_gradients(
                     of_query[end[index]] = coefficient
                     end[index] += np.uint32(1)
             bounds[low : first_query[c + 1], part + 1] = end
+    # Pass over rows: the gradient of each row by its queries.
     scratch = np.empty((threads, queries.shape[1]), np.float32)
     for thread in prange(threads):
         for n in range(len(table) * thread // threads, len(table) * (thread + 1) // threads):
             table_gradient[n] = _ZERO
             _add_signs(of_row, positives, start[n], start[n + 1], queries, table[n], table_gradient[n])
+        # Pass over queries: one partial sum per part, added up in the order of `candidate_gradients`.
         partial = scratch[thread]
         query_gradient[B * thread // threads : B * (thread + 1) // threads] = _ZERO
         for c in range(len(first_row) - 1):
@@ -272,9 +321,9 @@ def l1_gradients(
 
 @compiled(fastmath=False)  # or it would take its callers', and sum the four in another order
 def _add_signs(coefficients, others, low, high, vectors, index, total):
-    """total += coefficient * sign(vector - own) for the vectors at places low..high, in their order.
+    """Add coefficient * sign(vector - index) to `total` for the vectors low..high, in order, four at a time.
 
-    A NaN coefficient stays one, also at a kink.
+    A NaN coefficient stays NaN, also at a kink.
     """
     place = low
     while place + 4 <= high:
@@ -305,23 +354,40 @@ def _add_signs(coefficients, others, low, high, vectors, index, total):
 
 @compiled(parallel=True, fastmath=_FAST)
 def weigh_candidates(scores, candidates, weights, temperature, losses):
-    """Scores `[B, K]` become the derivatives of the weighted loss by them; fill `losses` `[B]`."""
+    """Replace scores by the derivatives of the weighted loss, and fill the losses.
+
+    Args:
+        scores: `[B, K]`, the positive in column 0; changed in place.
+        candidates: int32 `[B, K]`; -1 does not count.
+        weights: `[B]`, weight of each positive's loss.
+        temperature: of the self-adversarial weights of negatives.
+        losses: `[B]`, filled with the unweighted losses.
+    """
     for b in prange(len(scores)):
         losses[b] = _weigh(scores[b], candidates[b], weights[b], temperature)
 
 
 @compiled(parallel=True, fastmath=_FAST)
 def similarity_matrix(kind, queries, rows, out):
-    """Fill `out` `[B, N]`. Queries go in fours, so that a row is loaded once for four of them.
+    """Compute similarities of all queries to all rows. Queries go in fours, so that a row is loaded once for four of
+    them.
 
-    A product too is summed here: a BLAS sums the columns at the edge of its blocks in another order, so equal rows would get
+    Dot products are summed here too. A BLAS sums the columns at the edge of its blocks in another order: equal rows
+    would get
     scores that differ in the last bit, and ties would be lost.
+
+    Args:
+        kind: similarity, see `fkgsec.kge.kinds`.
+        queries: `[B, W]`.
+        rows: `[N, W]`.
+        out: `[B, N]`, filled.
     """
     B, W = queries.shape
     N = rows.shape[0]
     half = W // 2
     for block in prange((B + 3) // 4):
         first = 4 * block
+        # The last block repeats the last query; the copies are not written.
         a, b = queries[first], queries[min(first + 1, B - 1)]
         c, d = queries[min(first + 2, B - 1)], queries[min(first + 3, B - 1)]
         for n in range(N):
@@ -358,9 +424,10 @@ def similarity_matrix(kind, queries, rows, out):
 
 
 def compile_once() -> None:
-    """Have a process of its own compile the loops, when the cache does not hold them yet.
+    """Compile the loops in a separate process if the cache does not hold them yet.
 
-    numba optimises a parallel loop once more when it writes it to the cache, so a process that compiles it sums in another
+    numba optimizes a parallel loop once more when it writes it to the cache. A process that compiles it therefore sums
+    in another
     order than those that load it, and the last bits differ. After this call every process loads.
     """
     if numba.config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
@@ -374,6 +441,7 @@ def compile_once() -> None:
             stacklevel=2,
         )
         return
+    # The stamp names everything that changes the machine code. A new stamp means that the loops are compiled again.
     made_from = (Path(__file__).read_bytes(), numba.__version__, llvmlite.binding.get_host_cpu_name(), sys.version)
     stamp = Path(folder) / f"kernels-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:16]}.compiled"
     if stamp.exists():
@@ -395,7 +463,7 @@ def compile_once() -> None:
 
 
 def run_each() -> None:
-    """Run every loop on one row, with the types that `fkgsec.kge.kernels` passes."""
+    """Run every loop on one row, with the types that `fkgsec.kge.kernels` passes, so that numba compiles it."""
     row, ids = np.ones((1, 2), dtype=np.float32), np.zeros((1, 2), dtype=np.int32)
     unit = np.float32(1)
     similarity_matrix(L1, row, row, np.ones((1, 1), dtype=np.float32))

@@ -43,7 +43,15 @@ def candidate_loss(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute what `fkgsec.kge.kernels.candidate_loss` returns, for a similarity of `fkgsec.kge.kinds`.
 
-    Args: as there, all on one device.
+    Args:
+        kind: similarity.
+        queries: float32 `[B, W]`.
+        table: float32 `[N, W]`, on the same device as all other arguments.
+        candidates: int32 `[B, K]`, rows of `table`; -1 does not count.
+        weights: float32 `[B]`.
+        margin: added to similarities.
+        temperature: alpha of the self-adversarial weights.
+        out: float32 `[N, W]` that takes the table's gradient, or None.
 
     Returns:
         losses `[B]`, gradient to queries `[B, W]`, gradient to the table `[N, W]` (in `out` if given); all float32.
@@ -61,6 +69,7 @@ def candidate_loss(
     highest, normalizer, losses = (torch.zeros(num_positives, device=table.device) for _ in range(3))
     query_gradient = torch.zeros_like(queries)
     table_gradient = torch.empty_like(table) if out is None else out
+    # A grid of no programs is an error of CUDA.
     if num_positives == 0:
         return losses, query_gradient, table_gradient.zero_()
     with torch.cuda.device_of(table):
@@ -68,6 +77,7 @@ def candidate_loss(
             queries, table, candidates, weights, slopes, highest, normalizer, losses, query_gradient, margin, temperature,
             num_candidates, dims, width, **sizes,
         )  # fmt: skip
+        # The first kernel leaves plain scores; the normalizer is known only after the last candidate.
         columns = min(1024, triton.next_power_of_2(num_candidates))
         slopes_of_scores[(num_positives, triton.cdiv(num_candidates, columns))](
             candidates, slopes, highest, normalizer, weights, temperature, num_candidates, BLOCK=columns
@@ -84,7 +94,17 @@ def candidate_loss(
 
 @triton.jit
 def load_rows(rows, offsets, dims, mask, D, KIND: tl.constexpr):
-    """Load real and imaginary parts of rows; for real rows the second is the first again and is not used."""
+    """Load real and imaginary parts of rows.
+
+    For real rows the second result repeats the first and is not used.
+
+    Args:
+        rows: pointer to the table.
+        offsets, dims: offset of each row and dimension, in numbers.
+        mask: what to load; the rest is 0.
+        D: number of dimensions, the offset of imaginary parts.
+        KIND: similarity, 1 for complex moduli.
+    """
     real = tl.load(rows + offsets + dims, mask=mask, other=0.0)
     imaginary = real
     if KIND == 1:
@@ -94,7 +114,13 @@ def load_rows(rows, offsets, dims, mask, D, KIND: tl.constexpr):
 
 @triton.jit
 def similarity_terms(query, query_i, row, row_i, KIND: tl.constexpr):
-    """Compute the terms of the similarity, to be summed over the dimensions."""
+    """Compute the terms of the similarity, to be summed over the dimensions.
+
+    Args:
+        query, query_i: real and imaginary parts of queries.
+        row, row_i: real and imaginary parts of candidate rows.
+        KIND: similarity, see `fkgsec.kge.kinds`.
+    """
     if KIND == 0:
         terms = -tl.abs(query - row)
     elif KIND == 1:
@@ -106,7 +132,15 @@ def similarity_terms(query, query_i, row, row_i, KIND: tl.constexpr):
 
 @triton.jit
 def similarity_vjp(slope, query, query_i, row, row_i, TO_QUERY: tl.constexpr, KIND: tl.constexpr):
-    """Multiply slope by the derivative of the similarity by the query, or by the row; at a kink the subgradient is 0."""
+    """Multiply `slope` by the derivative of the similarity by the query or by the row; at a kink the subgradient is 0.
+
+    Args:
+        slope: derivative of the loss by the similarity.
+        query, query_i: real and imaginary parts of queries.
+        row, row_i: real and imaginary parts of candidate rows.
+        TO_QUERY: True for the derivative by the query.
+        KIND: similarity, see `fkgsec.kge.kinds`.
+    """
     if KIND == 0:
         sign = tl.where(query > row, 1.0, 0.0) - tl.where(query < row, 1.0, 0.0)
         real = slope * (-sign if TO_QUERY else sign)
@@ -140,8 +174,17 @@ def score_candidates(
     queries, table, candidates, weights, scores, highest, normalizer, losses, query_gradient, margin, temperature, K, D, W,
     KIND: tl.constexpr, TILE: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Fill scores `[B, K]`, the highest negative score and the sum of self-adversarial weights `[B]`, losses `[B]`, and the
-    gradient of the weighted losses to the queries `[B, W]`."""
+    """Score the candidates of one positive, and compute its loss and the gradient to its query in the same pass.
+
+    Args:
+        queries, table, candidates, weights: inputs, as in `candidate_loss`.
+        scores: `[B, K]`, filled.
+        highest, normalizer: `[B]`, filled with the highest negative score and the sum of self-adversarial weights.
+        losses: `[B]`, filled.
+        query_gradient: `[B, W]`, filled with the gradient of the weighted losses.
+        margin, temperature, K, D, W: numbers, see `candidate_loss` and the legend.
+        KIND, TILE, BLOCK_D: similarity, candidates per pass, dimensions rounded up to a power of 2.
+    """
     b = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, BLOCK_D)
     inside = dims < D
@@ -173,6 +216,7 @@ def score_candidates(
         loss = loss * rescale + tl.sum(tl.where(counts, share * softplus(score), 0.0), axis=0)
         total = total * rescale + tl.sum(share, axis=0)
         top = higher
+    # A positive whose negatives are all masked has no normalizer; its first term remains.
     scale = tl.where(total == 0, 0.0, 1.0 / tl.where(total == 0, 1.0, total))
     weight = tl.load(weights + b)
     first = tl.load(candidates + b * K)
@@ -193,11 +237,19 @@ def score_candidates(
 
 @triton.jit
 def slopes_of_scores(candidates, scores, highest, normalizer, weights, temperature, K, BLOCK: tl.constexpr):
-    """Replace scores `[B, K]` by the derivatives of the weighted loss by them."""
+    """Replace scores `[B, K]` by the derivatives of the weighted loss.
+
+    Args:
+        candidates, weights, temperature: as in `candidate_loss`.
+        scores, highest, normalizer: from `score_candidates`.
+        K: candidates per positive.
+        BLOCK: columns per program.
+    """
     b, k = tl.program_id(0).to(tl.int64), tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     weight, top, total = tl.load(weights + b), tl.load(highest + b), tl.load(normalizer + b)
     counts = tl.load(candidates + b * K + k, mask=k < K, other=-1) >= 0
     score = tl.load(scores + b * K + k, mask=counts, other=0.0)
+    # Derivative: sigmoid(s) - 1 of the positive, p sigmoid(s) of a negative.
     share = tl.exp(temperature * (score - top)) / total
     slope = tl.where(k == 0, sigmoid(score) - 1.0, share * sigmoid(score))
     tl.store(scores + b * K + k, tl.where(counts, weight * slope, 0.0), mask=k < K)
@@ -208,7 +260,16 @@ def sum_row_gradients(
     table, queries, slopes, order, starts, gradient, K, D, W,
     KIND: tl.constexpr, TILE: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
-    """Fill the table's gradient `[N, W]`; `order[starts[n] : starts[n + 1]]` are row n's flat positions in `[B, K]`."""
+    """Sum the gradient of one table row over its candidates, in the order of a stable sort.
+
+    Args:
+        table, queries: inputs, as in `candidate_loss`.
+        slopes: `[B, K]`, from `slopes_of_scores`.
+        order, starts: `order[starts[n] : starts[n + 1]]` are row n's flat positions in `[B, K]`.
+        gradient: `[N, W]`, filled.
+        K, D, W: numbers, see the legend.
+        KIND, TILE, BLOCK_D: as in `score_candidates`.
+    """
     n = tl.program_id(0).to(tl.int64)
     dims = tl.arange(0, BLOCK_D)
     inside = dims < D

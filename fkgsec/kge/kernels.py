@@ -57,12 +57,21 @@ class Segments(NamedTuple):
     first: int = 0
 
     def of(self, stack: Tensor) -> Tensor:
-        """These rows of the larger stack, a view."""
+        """Return these rows of a larger stack, as a view.
+
+        Args:
+            stack: float `[rows of the stack, W]`.
+        """
         return stack[self.first : self.first + int(self.rows[-1])]
 
 
 def similarity(kind: Similarity, x: Tensor, y: Tensor) -> Tensor:
-    """Similarity of rows `[..., W]`, broadcast: minus L1 distance, minus summed complex moduli, dot product, or a function."""
+    """Compute the similarity of rows: minus L1 distance, minus summed complex moduli, dot product, or a function.
+
+    Args:
+        kind: one of `fkgsec.kge.kinds`, or a function of `x` and `y`.
+        x, y: float `[..., W]`, broadcast.
+    """
     if callable(kind):
         return kind(x, y)
     if kind == DOT:
@@ -75,9 +84,15 @@ def similarity(kind: Similarity, x: Tensor, y: Tensor) -> Tensor:
 
 
 def similarity_matrix(kind: Similarity, queries: Tensor, rows: Tensor) -> Tensor:
-    """Similarities `[B, N]` of queries `[B, W]` to rows `[N, W]`, without a temporary of `B x N x W`.
+    """Compute the similarities `[B, N]` of all queries to all rows, without a temporary of `B x N x W`.
 
-    Raises `ValueError` for queries and rows of different widths.
+    Args:
+        kind: one of `fkgsec.kge.kinds`, or a function of two tensors `[..., W]`.
+        queries: float `[B, W]`.
+        rows: float `[N, W]`.
+
+    Raises:
+        ValueError: queries and rows differ in width.
     """
     _check_widths(kind, queries, rows)
     if _compiled(queries) and isinstance(kind, int):
@@ -88,6 +103,7 @@ def similarity_matrix(kind: Similarity, queries: Tensor, rows: Tensor) -> Tensor
         return queries @ rows.T
     if kind == L1:
         return -torch.cdist(queries, rows, p=1)
+    # Moduli have no fast distance in torch: compare blocks of queries with all rows.
     step = max(1, CHUNK_BYTES // max(1, rows.numel() * rows.element_size()))
     return torch.cat(
         [similarity(kind, part[:, None], rows) for part in queries.split(step)] or [queries.new_empty(0, len(rows))]
@@ -106,22 +122,30 @@ def candidate_loss(
     segments: Segments | None = None,
     out: Tensor | None = None,
 ) -> CandidateLoss:
-    """Self-adversarial negative sampling loss over given candidates, with its gradient.
-
-    Args:
-        queries: float `[B, W]`. table: float `[N, W]`.
-        candidates: int32 `[B, K]` rows of `table`; column 0 is the positive; -1 marks a candidate that does not count.
-        weights: float `[B]`, the weight of each positive's loss in the sum whose gradient is returned.
-        margin: added to similarities. temperature: alpha of the self-adversarial weights, which carry no gradient.
-        segments: where each of several stacked tables begins; from 0 to B and to N. One table when None.
-        out: float `[N, W]` that takes the table's gradient: memory that was used before costs much less to fill.
+    """Compute the self-adversarial negative sampling loss of given candidates, with its gradient.
 
     The loss of one positive is `fkgsec.kge.loss.negative_sampling_loss` of its scores.
-    Raises `ValueError` for queries and table rows of different widths.
-    Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the codes.
+
+    Args:
+        kind: one of `fkgsec.kge.kinds`, or a function of two tensors `[..., W]`.
+        queries: float `[B, W]`.
+        table: float `[N, W]`.
+        candidates: int32 `[B, K]` rows of `table`; column 0 is the positive; -1 marks a candidate that does not count.
+        weights: float `[B]`, the weight of each positive's loss in the sum whose gradient is returned.
+        margin: added to similarities.
+        temperature: alpha of the self-adversarial weights, which carry no gradient.
+        segments: starts of stacked tables, from 0 to B and from 0 to N; one table when None.
+        out: float `[N, W]` that takes the table's gradient. Memory that was used before costs much less to fill.
+
+    Raises:
+        ValueError: queries and table rows differ in width.
+
+    Source: fedr.txt B.2 (Sun et al. 2019, Eq. 5, 6). Differs: f is the score (larger is better), as in the published
+    code.
     """
     _check_widths(kind, queries, table)
     if _compiled(queries) and isinstance(kind, int):
+        # CPU, float32: sort candidates by row, score them, turn scores into derivatives, then sum gradients.
         loops, candidate_rows = _cpu_kernels(), _array(candidates)
         order = loops.order_candidates(loops.get_num_threads(), candidate_rows, len(table))
         scores, losses = _compiled_scores(kind, queries, table, candidates, margin, order), torch.empty(len(queries))
@@ -157,7 +181,15 @@ def candidate_scores(
     segments: Segments | None = None,
     out: Tensor | None = None,
 ) -> CandidateScores:
-    """Scores of given candidates, for losses other than `candidate_loss`. Arguments and errors as there."""
+    """Score given candidates, for losses other than `candidate_loss`.
+
+    Args:
+        kind, queries, table, candidates, margin, segments: as in `candidate_loss`.
+        out: float `[N, W]` that takes the table's gradient when `vjp` is called.
+
+    Raises:
+        ValueError: queries and table rows differ in width.
+    """
     _check_widths(kind, queries, table)
     if _compiled(queries) and isinstance(kind, int):
         loops = _cpu_kernels()
@@ -172,9 +204,16 @@ def candidate_scores(
 
 
 def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tensor) -> Tensor:
-    """Replace by -1 every candidate `[B, K]` that is a member of its row's group.
+    """Replace by -1 every candidate that is a member of its row's group.
 
-    `groups` int64 `[B]`; group g owns `members[start[g]:start[g + 1]]`, sorted int32. Works in place and returns `candidates`.
+    Args:
+        candidates: int32 `[B, K]`, changed in place.
+        groups: int64 `[B]`.
+        start: int64; group g has `members[start[g]:start[g + 1]]`.
+        members: int32, ascending within a group.
+
+    Returns:
+        `candidates`.
     """
     if candidates.device.type == "cpu" and numba_is_there():
         from fkgsec.kge import cpu_draws
@@ -182,8 +221,10 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
         arrays = (groups.numpy(), start.numpy(), members.numpy())
         cpu_draws.mask_known(cpu_draws.get_num_threads(), candidates.numpy(), *arrays)
         return candidates
+    # searchsorted needs at least one key.
     if not len(members):
         return candidates
+    # Pack (group, member) into one ascending number, so that one search looks up all candidates.
     span = int(members.max()) + 1
     sizes = start[1:] - start[:-1]
     keys = torch.repeat_interleave(torch.arange(len(sizes), device=members.device), sizes) * span + members
@@ -193,7 +234,15 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
 
 
 def count_competitors(scores: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many of a row's scores `[B, N]` exceed its true one `[B]`, and how many equal it, int64 `[B]` both."""
+    """Count the scores of each row that exceed its true score, and those that equal it.
+
+    Args:
+        scores: float `[B, N]`.
+        true: float `[B]`.
+
+    Returns:
+        Both counts, int64 `[B]`.
+    """
     if _compiled(scores):
         from fkgsec.kge import cpu_counts
 
@@ -204,21 +253,30 @@ def count_competitors(scores: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def in_large_pages(shape: Sequence[int]) -> Tensor:
-    """Uninitialised float32 memory, which numpy asks the system for in large pages and torch does not.
+    """Allocate uninitialized float32 memory in large pages, which numpy requests from the system and torch does not.
 
-    A step's gradient of a table of 100 MB costs several times as much to touch in small ones.
+    The gradient of a 100 MB table costs several times as much to touch in small pages.
+
+    Args:
+        shape: of the tensor.
     """
     return torch.from_numpy(np.empty(tuple(shape), dtype=np.float32))
 
 
 def ordered_sum(values: Tensor) -> float:
-    """Sum of a vector `[n]` in an order that depends on n alone; torch's own depends on the number of threads from 32,768 on."""
+    """Sum a vector in an order that depends on its length alone.
+
+    torch's own order depends on the number of threads from 32,768 numbers on.
+
+    Args:
+        values: float `[n]`.
+    """
     return float(values.detach().cpu().numpy().sum(dtype=np.float64))
 
 
 @functools.cache
 def _cpu_kernels() -> ModuleType:
-    """The compiled loops, ready to run; a machine that computes on CUDA alone needs no numba."""
+    """Return the compiled loops, ready to run. A machine that computes on CUDA alone needs no numba."""
     from fkgsec.kge import cpu_kernels
 
     cpu_kernels.compile_once()
@@ -227,7 +285,7 @@ def _cpu_kernels() -> ModuleType:
 
 @functools.cache
 def numba_is_there() -> bool:
-    """Return whether numba can be imported; without it the CPU computes as other devices do, and a warning says so."""
+    """Return whether numba can be imported, and warn if not: the CPU then uses torch operations."""
     if importlib.util.find_spec("numba") is not None:
         return True
     warnings.warn(
@@ -241,12 +299,12 @@ def numba_is_there() -> bool:
 
 @functools.cache
 def triton_is_there() -> bool:
-    """Return whether triton can be imported; without it CUDA computes the candidates' loss by torch operations."""
+    """Return whether triton can be imported. Without it, CUDA computes the candidates' loss by torch operations."""
     return importlib.util.find_spec("triton") is not None
 
 
 def _check_widths(kind: Similarity, queries: Tensor, rows: Tensor) -> None:
-    """Refuse rows that a compiled loop would read beyond their end, and that torch operations may broadcast."""
+    """Reject rows that a compiled loop would read beyond their end, or that torch operations would broadcast."""
     if isinstance(kind, int) and queries.shape[-1] != rows.shape[-1]:
         raise ValueError(f"rows have width {rows.shape[-1]}, allowed: {queries.shape[-1]}, the width of the queries")
 
@@ -284,6 +342,7 @@ def _compiled_gradients(
     query_gradient = in_large_pages(queries.shape)
     table_gradient = in_large_pages(table.shape) if out is None else out
     loops = _cpu_kernels()
+    # Two passes read each row twice; that pays only where the rows of a segment stay in the cache.
     in_cache = _array(table).nbytes <= CACHED_BYTES * (len(segments.rows) - 1 if segments else 1)
     by_rows_and_queries = kind == L1 and in_cache
     loop = loops.l1_gradients if by_rows_and_queries else functools.partial(loops.candidate_gradients, kind)
@@ -301,8 +360,9 @@ def _compiled_gradients(
 
 
 def _parts(candidates: Tensor, table: Tensor) -> list[slice]:
-    """Slices of positives whose rows fit `CHUNK_BYTES`."""
+    """Slice the positives so that the rows of one slice fit `CHUNK_BYTES`."""
     B, K = candidates.shape
+    # Four temporaries of [positives, K, W]: rows, differences, and the gradients of both.
     step = max(1, CHUNK_BYTES // (4 * K * table.shape[1] * table.element_size()))
     return [slice(low, min(low + step, B)) for low in range(0, B, step)]
 
@@ -334,6 +394,7 @@ def _gradients_torch(
             query = queries[part].detach().requires_grad_()
             rows = table[chosen].masked_fill(~counts[:, :, None], 0).detach().requires_grad_()
             scores = similarity(kind, query[:, None], rows)
+            # A NaN derivative of a masked candidate must not reach the sum.
             wanted = derivatives[part].masked_fill(~counts, 0)
             query_gradient[part], row_gradient = torch.autograd.grad((scores * wanted).sum(), [query, rows])
         table_gradient.index_add_(0, chosen.flatten(), row_gradient.flatten(0, 1))

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 Side = Literal["tail", "head"]
 Sides = Literal["tail", "both"]
 HITS = (1, 3, 5, 10)  # the k of hits@k in utility
-MOST = 1e6  # of what scores are made of: far beyond, values in float32 are no longer finite
+MOST = 1e6  # bound on gamma, init_epsilon and temperature; far beyond, float32 scores are no longer finite
 
 ModelName: TypeAlias = str
 """The name of a scoring function, a key of `MODELS`, or of a model with an encoder, a key of `ENCODERS`."""
@@ -51,21 +51,22 @@ ModelName: TypeAlias = str
 
 @dataclass(frozen=True)
 class ScoringFunction:
-    """Definition of a scoring function. A new one is registered under its name:
+    """Definition of a scoring function. Register a new one under its name:
 
         MODELS.register("transl2", ScoringFunction(lambda x, y: -(x - y).norm(dim=-1), translate, lambda h, t: t - h))
 
     Attributes:
-        similarity: of query and candidate, both `[..., W]`: a kind of `fkgsec.kge.kinds`, which is compiled, or a function in
-            differentiable torch operations, which is slower. A client alone has the bits that it has in a stack with the former.
-        query: of anchors `[..., W]`, relation vectors `[..., V']` and the side that is replaced: the query `[..., W]`.
-        best_relation: of heads and tails `[..., W]`: the relation vector that maximises their score, up to its length.
-        entity_numbers, relation_numbers: numbers of a row for each dimension; or of the dimension, all numbers of a row.
-        relation_vectors: of relation rows `[..., V]` and the initial range: the vectors in which they act; None: as they are.
+        similarity: a kind of `fkgsec.kge.kinds`, which is compiled, or a function of query and candidate, both `[..., W]`, in
+            differentiable torch operations, which is slower. With a kind, a client gets the same bits alone and in a stack.
+        query: maps anchors `[..., W]`, relation vectors `[..., V']` and the side to replace to the query `[..., W]`.
+        best_relation: maps heads and tails `[..., W]` to the relation vector that maximizes their score, up to its length.
+        entity_numbers, relation_numbers: values of a row per dimension, or a function from the dimension to the row's width.
+        relation_vectors: maps relation rows `[..., V]` and the initial range to the vectors that act on entities; None: the
+            rows act themselves.
         margin: whether gamma is added to the similarity, as to distances.
         scores_by_best_relation: whether the score of a relation is its similarity to `best_relation`.
-        divisor: of the dimension, which must be a multiple of it.
-        remark: what a user is told of it, once.
+        divisor: the dimension must be a multiple of it.
+        remark: warning shown once to users of the model.
     """
 
     similarity: kernels.Similarity
@@ -80,20 +81,28 @@ class ScoringFunction:
     remark: str = ""
 
     def entity_width(self, dim: int) -> int:
-        """Numbers of an entity's row."""
+        """Return the width of an entity row.
+
+        Args:
+            dim: embedding dimension.
+        """
         return self.entity_numbers(dim) if callable(self.entity_numbers) else dim * self.entity_numbers
 
     def relation_width(self, dim: int) -> int:
-        """Numbers of a relation's row."""
+        """Return the width of a relation row.
+
+        Args:
+            dim: embedding dimension.
+        """
         return self.relation_numbers(dim) if callable(self.relation_numbers) else dim * self.relation_numbers
 
 
 @dataclass(frozen=True)
 class ClientTables:
-    """A client's embeddings as it would use them: entities `[n, W]`, relations `[m, V]`, in its local ids.
+    """A client's embeddings: entities `[n, W]`, relations `[m, V]`, by its local IDs.
 
     Attributes:
-        decoder: parameters that score them, by name, where the scoring function has such; empty otherwise.
+        decoder: parameters of the scoring function by name; empty if it has none.
     """
 
     entities: Tensor
@@ -101,7 +110,7 @@ class ClientTables:
     decoder: Mapping[str, Tensor] = field(default_factory=dict)
 
     def copied(self) -> ClientTables:
-        """A copy on the CPU."""
+        """Copy to the CPU."""
         decoder = {name: tensor.detach().cpu().clone() for name, tensor in self.decoder.items()}
         return ClientTables(self.entities.cpu().clone(), self.relations.cpu().clone(), decoder)
 
@@ -111,12 +120,12 @@ class EncoderModel:
     """A model with an encoder. Another one is registered in `ENCODERS` under its name.
 
     Attributes:
-        scoring: compares input rows, for whoever has these without the network, as a server.
-        make: of graph, triples, options and key, a client's encoder (`fkgsec.kge.encoders.client.ClientEncoder`).
-        decoder: of the model for input rows and of a client's encoded tables, the model that scores the latter.
-        settings: the options of `KgeOptions` that are this model's, with what they are when not given.
-        samples_negatives: whether it is trained against negatives, so that `num_negatives` and `temperature` are its options too.
-        check: of a dimension, raises `SpecError` where the network cannot have it.
+        scoring: compares input rows, for parties without the network, such as the server.
+        make: maps graph, triples, options and key to an encoder (`fkgsec.kge.encoders.client.ClientEncoder`).
+        decoder: maps the model of input rows and a client's encoded tables to the model that scores the latter.
+        settings: options of `KgeOptions` that belong to this model, with their defaults.
+        samples_negatives: whether training uses negatives, so that `num_negatives` and `temperature` apply.
+        check: takes a dimension and raises `SpecError` if the network does not support it.
     """
 
     scoring: ScoringFunction
@@ -139,7 +148,11 @@ ENCODERS: Registry[EncoderModel] = Registry(
 
 
 def function_of(name: ModelName) -> ScoringFunction:
-    """The scoring function of that name; of a model with an encoder, the one that compares its input rows."""
+    """Return a scoring function by name; for a model with an encoder, the one that compares its input rows.
+
+    Args:
+        name: key of `MODELS` or `ENCODERS`.
+    """
     return MODELS[name] if name in MODELS else ENCODERS[name].scoring
 
 
@@ -149,7 +162,7 @@ def _split(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _multiply(x: Tensor, y: Tensor) -> Tensor:
-    """Complex product of rows held as (real, imaginary)."""
+    """Multiply complex rows stored as (real, imaginary)."""
     import torch
 
     (a, b), (c, d) = _split(x), _split(y)
@@ -168,11 +181,12 @@ class KgeModel:
     """A scoring function with its sizes; it holds no parameters.
 
     Args:
-        name: one of `MODELS`, or of `ENCODERS`, whose rows are then those before they pass through the encoder.
-        dim: embedding dimension D as the papers count it (RotatE and ComplEx entities take 2 D numbers).
-        gamma: margin of the distance models; larger is a better score.
-        init_epsilon: initial values are uniform in +-(gamma + init_epsilon) / dim; the codes' epsilon, no privacy budget.
-        entities_by_width: entity rows start in +-(gamma + init_epsilon) / `entity_width` instead, as FedLU's server has them.
+        name: key of `MODELS`, or of `ENCODERS`; rows are then those before the encoder.
+        dim: embedding dimension D as the papers count it (RotatE and ComplEx entities take 2 D values).
+        gamma: margin of the distance models; scores are gamma minus the distance.
+        init_epsilon: initial values are uniform in +-(gamma + init_epsilon) / dim. The published code calls it epsilon; it is
+            no privacy budget.
+        entities_by_width: entity rows start in +-(gamma + init_epsilon) / `entity_width` instead, as on FedLU's server.
 
     Raises:
         SpecError: for an unknown name or a size that is not positive.
@@ -185,6 +199,7 @@ class KgeModel:
     entities_by_width: bool = False
 
     def __post_init__(self) -> None:
+        # numpy numbers from user code become Python numbers, so that equal models are equal and serialize alike.
         for name, kind in (("dim", int), ("gamma", float), ("init_epsilon", float)):
             object.__setattr__(self, name, checked(name, kind, getattr(self, name)))
         if self.dim < 1:
@@ -201,83 +216,143 @@ class KgeModel:
 
     @property
     def function(self) -> ScoringFunction:
-        """The scoring function that `name` names."""
+        """Scoring function of this name."""
         return function_of(self.name)
 
     @property
     def similarity(self) -> kernels.Similarity:
-        """Return what scores candidates: a kind of `fkgsec.kge.kinds`, or a function."""
+        """Similarity that scores candidates: a kind of `fkgsec.kge.kinds`, or a function."""
         return self.function.similarity
 
     @property
     def margin(self) -> float:
-        """Return what is added to the similarity: gamma for distances, 0 for products (as in the published codes)."""
+        """Constant added to the similarity: gamma for distances, 0 for products (as in the published code)."""
         return self.gamma if self.function.margin else 0.0
 
     @property
     def entity_width(self) -> int:
+        """W, width of an entity row."""
         return self.function.entity_width(self.dim)
 
     @property
     def relation_width(self) -> int:
+        """V, width of a relation row."""
         return self.function.relation_width(self.dim)
 
     @property
     def initial_range(self) -> float:
-        """Half width of the uniform initial values, and of RotatE's phases. Source: fedr code; the dimension is not doubled."""
+        """Half width of the uniform initial values and of RotatE's phases. Source: code of FedR; the dimension is not
+        doubled.
+        """
         return (self.gamma + self.init_epsilon) / self.dim
 
     def initial_rows(self, rows: int, width: int, rng: np.random.Generator, *, table: str = "relations") -> Tensor:
-        """float32 `[rows, width]`, uniform in +-`initial_range`, or for entities in the range that `entities_by_width` says."""
+        """Draw initial rows, uniform in +-`initial_range`; for entities `entities_by_width` may change the range.
+
+        Args:
+            rows: number of rows.
+            width: W or V.
+            rng: source of randomness.
+            table: "entities" or "relations".
+
+        Returns:
+            Rows, float32 `[rows, width]`.
+        """
         import torch
 
+        # FedLU's server divides by the width of a row, not by the dimension.
         by_width = self.entities_by_width and table == "entities"
         half = (self.gamma + self.init_epsilon) / self.entity_width if by_width else self.initial_range
         return torch.from_numpy(rng.uniform(-half, half, size=(rows, width)).astype("float32"))
 
     def relation_vectors(self, relations: Tensor) -> Tensor:
-        """Relation rows `[..., V]` in the space in which they act and are compared: RotatE's phases as unit complex numbers."""
+        """Map relation rows to the space in which they act and are compared: RotatE's phases become unit complex
+        numbers.
+
+        Args:
+            relations: float `[..., V]`.
+        """
         vectors = self.function.relation_vectors
         return relations if vectors is None else vectors(relations, self.initial_range)
 
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """Return the query for candidates. Anchors `[..., W]` are heads on side "tail", else tails; relations `[..., V]`."""
+        """Compute the query that candidates are compared with.
+
+        Args:
+            anchors: float `[..., W]`, heads on side "tail", else tails.
+            relations: float `[..., V]`.
+            side: the side to replace.
+
+        Returns:
+            Queries, float `[..., W]`.
+        """
         return self.function.query(anchors, self.relation_vectors(relations), side)
 
     def pair_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Scores of queries against candidates row by row, both `[..., W]`, broadcast; differentiable."""
+        """Score queries against candidates row by row; differentiable.
+
+        Args:
+            queries, candidates: float `[..., W]`, broadcast.
+        """
         from fkgsec.kge import kernels
 
         return self.margin + kernels.similarity(self.similarity, queries, candidates)
 
     def score(self, heads: Tensor, relations: Tensor, tails: Tensor) -> Tensor:
-        """Scores of triples given by rows `[..., W]`, `[..., V]`, `[..., W]`; larger is more plausible."""
+        """Score triples; larger is more plausible.
+
+        Args:
+            heads, tails: float `[..., W]`.
+            relations: float `[..., V]`.
+        """
         return self.pair_scores(self.query(heads, relations, "tail"), tails)
 
     def score_all(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Scores `[B, N]` of every query `[B, W]` against every candidate `[N, W]`."""
+        """Score every query against every candidate.
+
+        Args:
+            queries: float `[B, W]`.
+            candidates: float `[N, W]`.
+
+        Returns:
+            Scores, float `[B, N]`.
+        """
         from fkgsec.kge import kernels
 
         return self.margin + kernels.similarity_matrix(self.similarity, queries, candidates)
 
     def score_relations(self, heads: Tensor, tails: Tensor, relations: Tensor) -> Tensor:
-        """Scores `[B, M]` of every relation `[M, V]` between heads and tails `[B, W]`, without a temporary of `B x M x W`.
+        """Score every relation between heads and tails, without a temporary of `B x M x W`.
 
-        TransE, DistMult and ComplEx compare the relation with `best_relation` by the similarity that they compare entities by.
+        TransE, DistMult and ComplEx compare the relation with `best_relation`, by the similarity that they use for
+        entities.
+
+        Args:
+            heads, tails: float `[B, W]`.
+            relations: float `[M, V]`.
+
+        Returns:
+            Scores, float `[B, M]`.
         """
         import torch
 
         from fkgsec.kge import kernels
 
+        # Other functions score one relation at a time, which bounds memory by B x W.
         if not self.function.scores_by_best_relation:
             return torch.stack([self.score(heads, row.expand(len(heads), -1), tails) for row in relations], dim=1)
         return self.margin + kernels.similarity_matrix(self.similarity, self.best_relation(heads, tails), relations)
 
     def best_relation(self, heads: Tensor, tails: Tensor) -> Tensor:
-        """The relation vector that maximises the score of (head, ., tail), `[..., W]`, up to its length.
+        """Compute the relation vector that maximizes the score of (head, ., tail), up to its length.
 
-        TransE: t - h. RotatE: the phases that turn h onto t. DistMult: h * t; ComplEx: conj(h) * t (their score is linear
-        in the relation, so only the direction is determined). Compare it with `relation_vectors` by cosine.
+        TransE: t - h. RotatE: the phases that rotate h onto t. DistMult: h * t. ComplEx: conj(h) * t. The scores of the
+        last two are
+        linear in the relation, so only the direction is determined. Compare it with `relation_vectors` by cosine.
+
+        Args:
+            heads, tails: float `[..., W]`.
+
         Source: fedr.txt 3.1 step 2, r' = argmax_r f(h, r, t).
         """
         return self.function.best_relation(heads, tails)
@@ -299,14 +374,21 @@ def _unit_turn_between(heads: Tensor, tails: Tensor) -> Tensor:
     import torch
 
     real, imaginary = _split(_turn_between(heads, tails))
+    # Entities of modulus 0 have no phase; avoid NaN.
     modulus = torch.hypot(real, imaginary).clamp_min(torch.finfo(real.dtype).tiny)
     return torch.cat([real / modulus, imaginary / modulus], dim=-1)
 
 
 def phase_vectors(relations: Tensor, initial_range: float) -> Tensor:
-    """Phases in units of the initial range as complex numbers of length 1, real parts first."""
+    """Map phases to complex numbers of length 1, real parts first.
+
+    Args:
+        relations: float `[..., V]`, phases in units of `initial_range` / pi.
+        initial_range: value of a phase of pi.
+    """
     import torch
 
+    # Relations start uniform in +-initial_range, so phases start uniform in +-pi (Sun et al. 2019, published code).
     phase = relations * (math.pi / initial_range)
     return torch.cat([torch.cos(phase), torch.sin(phase)], dim=-1)
 

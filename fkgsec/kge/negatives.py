@@ -32,8 +32,15 @@ class KnownTriples:
 
     @classmethod
     def build(cls, triples: np.ndarray, side: Side, num_relations: int) -> KnownTriples:
-        """Index triples `[n, 3]`; duplicates count once."""
+        """Index triples; duplicates count once.
+
+        Args:
+            triples: int64 `[n, 3]`, head, relation, tail.
+            side: the side that members complete.
+            num_relations: M, above every relation ID.
+        """
         anchor, candidate = (0, 2) if side == "tail" else (2, 0)
+        # (anchor, relation) packed into one ascending number.
         keys = triples[:, anchor] * num_relations + triples[:, 1]
         span = int(triples[:, candidate].max(initial=0)) + 1
         pairs = np.unique(
@@ -44,7 +51,11 @@ class KnownTriples:
         return cls(side, num_relations, unique, start, (pairs % span).astype(np.int32))
 
     def groups(self, triples: np.ndarray) -> np.ndarray:
-        """The group of each triple's (anchor, relation), int64 `[n]`; the empty last group when it is not known."""
+        """Find the group of each triple's (anchor, relation), int64 `[n]`; the empty last group if it is unknown.
+
+        Args:
+            triples: int64 `[n, 3]`.
+        """
         keys = triples[:, 0 if self.side == "tail" else 2] * self.num_relations + triples[:, 1]
         place = np.searchsorted(self.keys, keys)
         is_known = place < len(self.keys)
@@ -52,19 +63,34 @@ class KnownTriples:
         return np.where(is_known, place, len(self.keys)).astype(np.int64)
 
     def expand(self, groups: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """All members of the given groups: (position in `groups`, member), both int64 `[total]`."""
+        """List all members of some groups.
+
+        Args:
+            groups: int64 `[g]`, from `groups`.
+
+        Returns:
+            The position in `groups` and the member, both int64 `[total]`.
+        """
         sizes = self.start[groups + 1] - self.start[groups]
         position = np.repeat(np.arange(len(groups)), sizes)
+        # 0, 1, 2, ... within each group: the running index less the number of members before the group.
         offset = np.arange(len(position)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return position, self.members[np.repeat(self.start[groups], sizes) + offset].astype(np.int64)
 
 
 def frequency_weights(triples: np.ndarray) -> np.ndarray:
-    """1 / sqrt(count(h, r) + count(r, t)) of each triple of `[n, 3]`, float32 `[n]`; a pair's first occurrence counts 4.
+    """Weigh each triple by 1 / sqrt(count(h, r) + count(r, t)); the first occurrence of a pair counts 4.
 
-    Source: FedLU's code, as RotatE's (Sun et al. 2019), which weigh triples by them. fedlu.txt has no such weights.
+    Args:
+        triples: int64 `[n, 3]`.
+
+    Returns:
+        Weights, float32 `[n]`.
+
+    Source: code of FedLU, as in that of RotatE (Sun et al. 2019). fedlu.txt has no such weights.
     """
     counts = [
+        # Counts start at 4, as in RotatE's code, so that rare pairs do not dominate.
         number[place] + 3
         for pair in (triples[:, :2], triples[:, 1:])
         for _, place, number in [np.unique(pair, axis=0, return_inverse=True, return_counts=True)]
@@ -73,16 +99,24 @@ def frequency_weights(triples: np.ndarray) -> np.ndarray:
 
 
 class NegativeSampler:
-    """Draws negatives for one client: uniform over `candidates` (int `[n]`), known training triples masked by -1.
+    """Draws negatives for one client, uniformly; known training triples are masked by -1.
 
-    Source: FedR's code (a client corrupts with its own entities). Differs: the code redraws false negatives until 256 are
-    left; here they are masked out, which leaves the distribution of the rest unchanged and needs no second draw.
+    Args:
+        train: int64 `[n, 3]`, training triples of the client.
+        num_relations: above every relation ID.
+        candidates: int `[c]`, entities to draw from.
+
+    Source: code of FedR (a client corrupts with its own entities). Differs: that code redraws false negatives until 256
+    are left.
+    Here they are masked, which leaves the distribution of the rest unchanged and needs no second draw.
     """
 
     def __init__(self, train: np.ndarray, *, num_relations: int, candidates: np.ndarray) -> None:
         self._candidates = candidates.astype(np.int32)
+        # If candidates are 0..n-1, drawn numbers are IDs and no lookup is needed.
         self._all = np.array_equal(candidates, np.arange(len(candidates)))
         self._known = {side: KnownTriples.build(train, side, num_relations) for side in ("tail", "head")}
+        # The group of each training triple is looked up once, not in every step.
         self._groups = {side: torch.from_numpy(triples.groups(train)) for side, triples in self._known.items()}
         self._tensors = {
             side: (torch.from_numpy(triples.start), torch.from_numpy(triples.members))
@@ -90,7 +124,18 @@ class NegativeSampler:
         }
 
     def sample(self, rows: np.ndarray, num_negatives: int, side: Side, rng: np.random.Generator) -> Tensor:
-        """Negatives int32 `[len(rows), num_negatives]` of the training triples with these row numbers, on the CPU."""
+        """Draw negatives for training triples, on the CPU.
+
+        Args:
+            rows: int64 `[b]`, row numbers of training triples.
+            num_negatives: per triple.
+            side: the side to replace.
+            rng: source of randomness.
+
+        Returns:
+            Entity IDs, int32 `[b, num_negatives]`; -1 where the draw is a known triple.
+        """
+        # int32 halves the memory traffic of the largest array of a step.
         drawn = rng.integers(0, len(self._candidates), size=(len(rows), num_negatives), dtype=np.int32)
         chosen = torch.from_numpy(drawn if self._all else self._candidates[drawn])
         return kernels.mask_known(chosen, self._groups[side][rows], *self._tensors[side])

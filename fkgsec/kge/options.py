@@ -1,9 +1,9 @@
-"""The options of a federation of knowledge graphs: the scoring function, its training and its evaluation.
+"""Options of a federation of knowledge graphs: scoring function, training and evaluation.
 
     options = KgeOptions(algorithm="feds", model="rotate", dim=64, rounds=20, settings={"sparsity": 0.3})
     options.kge_model()                            # the model whose rows are shared
 
-Frozen; checked when made. What every task has is `fkgsec.federation.options.RunOptions`.
+Frozen, and validated on construction. `fkgsec.federation.options.RunOptions` has the options of every task.
 """
 
 from __future__ import annotations
@@ -43,45 +43,44 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
     Attributes (beside those of `RunOptions`):
         model, dim, gamma, init_epsilon: the scoring function, see `KgeModel`.
         num_negatives: negatives of each positive triple.
-        temperature: of the self-adversarial weights of negatives; 0 weighs all alike. None takes the algorithm's own, which
-            `sampling_temperature` says: 1, or 0 for `fedlu`, which has no such weights and refuses any other value.
-        negative_sides: corrupt tails only (fedr.txt); "both", tails and heads in alternate steps; or "each", every batch's heads
-            and then its tails, a step each, so that an epoch has twice the steps (FedLU's code).
+        temperature: of the self-adversarial weights of negatives; 0 gives equal weights. None takes the default of the
+            algorithm, see `sampling_temperature`: 1, or 0 for `fedlu`, which has no such weights and rejects other values.
+        negative_sides: "tail" corrupts tails only (fedr.txt). "both" alternates tails and heads between steps. "each" corrupts
+            the heads of every batch and then its tails, so that an epoch has twice the steps (FedLU's code).
         eval_sides: rank tails only (fedr.txt) or both.
-        eval_sample: of each client at most so many validation triples are ranked, drawn once for the run; None: all.
-        eval_candidates: they are ranked among so many drawn entities; None: among all. Neither touches test figures. What
-            validation then estimates, and with what error, says `fkgsec.kge.ranking.sampled_mrr`.
-        negative_scope: the entities that replace a head or tail: "own", those of the client's train split (FedR's code);
-            "all", those of the federation (FedE's code); "published", the global IDs 0..n-1, where n counts the client's own
-            (the FedE beside FedR's code takes local counts for global IDs, so it never draws a fifth of a client's entities).
-        rank_scope: the entities that a test triple's answer competes with: the client's "own" (FedE's and FedR's codes), or
-            "all" of the federation (the FedE beside FedR's code). With "own" a client exchanges its own entities alone, so that
-            rows that only serve as negatives stay with it.
+        eval_sample: maximum number of validation triples per client, drawn once for the run; None: all.
+        eval_candidates: number of drawn entities they are ranked among; None: all. Neither option changes test figures.
+            `fkgsec.kge.ranking.sampled_mrr` estimates the validation MRR and its error.
+        negative_scope: entities that replace a head or tail. "own": those of the client's train split (FedR's code). "all":
+            those of the federation (FedE's code). "published": the global IDs 0..n-1, where n counts the client's entities. The
+            FedE beside FedR's code takes local counts for global IDs, so it never draws a fifth of a client's entities.
+        rank_scope: entities that a test triple's answer competes with: the client's "own" (code of FedE and FedR), or "all" of
+            the federation (the FedE beside FedR's code). With "own" a client exchanges its own entities alone; rows that only
+            serve as negatives stay with it.
         triple_weights: weights of positives in the loss of a batch: "uniform", or by "frequency", 1 / sqrt(count(h, r) +
             count(r, t)) over their sum (`fkgsec.kge.negatives.frequency_weights`; FedLU's code). The divergence between two
             models stays uniform.
-        redraw: whether each "epoch" draws its batches and negatives, or "never", so that all epochs repeat those of the first
-            (FedLU's code).
+        redraw: "epoch" draws batches and negatives in every epoch; "never" repeats those of the first (FedLU's code).
         entity_range: initial entity values are uniform in +-(gamma + init_epsilon) over "dim", or over the "width" of a row,
             which halves the range for RotatE and ComplEx (FedLU's code).
-        best_round: validation keeps the best round of the "federation", or of each "client" (FedLU's code). With "client" the
-            validation MRR of a round is that of the models kept so far. The transcript is of the last round that a client
-            improved in, so adversaries, sampled validation and clients in other processes are refused.
-            None of these four takes the value of the algorithm's settings (see `variant`), else the first.
-        dropout, label_smoothing, decoder_epochs, decoder_negatives: of models with an encoder, those of `encoder_settings`;
-            None: the model's own. `dropout` is of queries (`noge`) or of attention and layers (`kb-gat`); the decoder's are
-            epochs before each validation, and negatives of each triple.
-        trains_from: of models with an encoder, the rows from which a client trains on: those "received"; those received in
-            rounds with a validation ("checks": NoGE's code, whose evaluation writes them into the model), else its own; or
-            always its "own" (fedr.txt 4.4: what is aggregated does not influence local training). Models are judged with the
-            rows received whatever it is. None: "received".
+        best_round: validation selects the best round of the "federation", or of each "client" (FedLU's code). With "client" the
+            validation MRR of a round is that of the best models so far. The transcript is of the last round in which a client
+            improved, so adversaries, sampled validation and clients in other processes are rejected.
+            For these four, None takes the value of the algorithm's settings (see `variant`), else the first value.
+        dropout, label_smoothing, decoder_epochs, decoder_negatives: options of models with an encoder, see `encoder_settings`;
+            None: the model's default. `dropout` applies to queries (`noge`) or to attention and layers (`kb-gat`). The decoder's
+            options are epochs before each validation, and negatives per triple.
+        trains_from: for models with an encoder, the rows from which a client trains. "received": those of the last broadcast.
+            "checks": those received in rounds with a validation, else its own (NoGE's evaluation writes received rows into the
+            model). "own": always its own (fedr.txt 4.4: aggregates do not influence local training). Models are evaluated with
+            received rows in all cases. None: "received".
 
     Differs: FedE's code sends every client all entity rows, though each ranks its own entities.
 
     Differs: FedLU's code (nju-websoft/FedLU) has the other values of its settings (`fkgsec.algorithms.fedlu`), and "each" for
-    `negative_sides`; the specs of its tables set them where the paper is silent. Of what else it does there is no option: it
-    shuffles the batches of heads and of tails apart, validates in rounds 1, 6, 11 and so on, keeps a client's best round only
-    where a mean over clients improves, and begins each direction of distillation when validation stalls.
+    `negative_sides`; the specs of its tables set them where the paper is silent. Other differences have no option. FedLU's code
+    shuffles the batches of heads and tails separately and validates in rounds 1, 6, 11 and so on. It updates a client's best
+    round only if a mean over clients improves, and begins each direction of distillation when validation stalls.
     """
 
     task: ClassVar[str] = "kge"
@@ -148,6 +147,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             value = getattr(self, name)
             if value is not None and value < 2:
                 raise SpecError(f"{name} must be at least 2; got {value}")
+        # Constructing the model validates its dimension and margin.
         model = self.kge_model()
         self.kge_settings.check(model.entity_width)
         if not model.relation_width and "relations" in RECIPES[self.algorithm].shared:
@@ -172,6 +172,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             raise SpecError(f"temperature must be at least 0; got {temperature}")
         if temperature > MOST:
             raise SpecError(f"temperature must be at most {MOST:,.0f}; got {temperature:g}")
+        # The algorithm may ignore the option, which must not go unnoticed.
         if temperature != self.sampling_temperature:
             raise SpecError(
                 f"temperature does not apply to {self.algorithm} with these settings and {self.model}, which weighs negatives "
@@ -179,7 +180,9 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             )
 
     def _check_encoder(self) -> None:
-        """Raise `SpecError` for options of models with an encoder where the model has none, and for what does not go with one."""
+        """Raise `SpecError` for encoder options of a model without an encoder, and for options that an encoder does not
+        support.
+        """
         encoder_options = self.encoder_settings
         for name in (*ENCODER_SETTINGS, "trains_from"):
             value = getattr(self, name)
@@ -194,6 +197,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         if not self.has_encoder:
             return
         ENCODERS[self.model].check(self.dim)
+        # A network's training is a loop of its own, which rules and private models do not hook into.
         fitting = [
             name for name, recipe in algorithms_of("kge").items() if recipe.local is None and recipe.private == "none"
         ]
@@ -211,26 +215,31 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
             raise SpecError(f"negative_scope must be one of own, all for the model {self.model}; got 'published'")
 
     def training(self, name: str) -> str:
-        """The value of one of `TRAINING`: as given, else that of the algorithm's settings, else the default."""
+        """Return the value of one of `TRAINING`: the option if set, else the algorithm's setting, else the default.
+
+        Args:
+            name: key of `TRAINING`.
+        """
         return getattr(self, name) or self.kge_settings.training.get(name, TRAINING[name])
 
     @property
     def keeps_by_client(self) -> bool:
+        """Return whether validation selects the best round of each client."""
         return self.training("best_round") == "client"
 
     @property
     def keeps_all_entities(self) -> bool:
-        """Return whether a client keeps a row for every entity of the federation, and not for its own alone."""
+        """Return whether a client has a row for every entity of the federation, not for its own alone."""
         return (self.negative_scope, self.rank_scope) != ("own", "own")
 
     @property
     def samples_validation(self) -> bool:
-        """Return whether validation is an estimate from a draw of triples or of candidates."""
+        """Return whether validation is estimated from a sample of triples or candidates."""
         return self.eval_sample is not None or self.eval_candidates is not None
 
     @property
     def has_encoder(self) -> bool:
-        """Return whether rows pass through a network of the client's own before they are scored."""
+        """Return whether rows pass through a network of the client before they are scored."""
         return self.model not in MODELS and self.model in ENCODERS
 
     @property
@@ -239,17 +248,21 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
 
     @property
     def encoder_settings(self) -> Mapping[str, float | int]:
-        """The options that the model's encoder has, with its own values; empty for a model without one."""
+        """Options of the model's encoder with their defaults; empty without an encoder."""
         return ENCODERS[self.model].settings if self.has_encoder else {}
 
     def encoder_setting(self, name: str) -> Any:
-        """The value of one of `encoder_settings`: as given, or the model's own."""
+        """Return the value of one of `encoder_settings`: the option if set, else the model's default.
+
+        Args:
+            name: key of `encoder_settings`.
+        """
         value = getattr(self, name)
         return self.encoder_settings[name] if value is None else value
 
     @property
     def kge_settings(self) -> KgeSettings:
-        """Return what the algorithm's settings say of the model; nothing, where they are settings of no model."""
+        """The algorithm's settings if they concern the model, else the defaults."""
         return self.settings if isinstance(self.settings, KgeSettings) else KgeSettings()
 
     def identity(self) -> dict[str, Any]:
@@ -258,21 +271,26 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         Both scopes were one option, `entity_scope`.
         """
         defaults = {"temperature": 1.0, "tau": 0.2} | super().identity()
+        # Keep the identities of runs from before the option was split in two.
         scopes = defaults.pop("negative_scope"), defaults.pop("rank_scope")
         alike = scopes in (("own", "own"), ("all", "all"), ("published", "all"))
         defaults["entity_scope"] = scopes[0] if alike else scopes
         return {"epsilon" if name == "init_epsilon" else name: value for name, value in defaults.items()}
 
     def kge_model(self) -> KgeModel:
-        """The model whose rows are shared."""
+        """Return the model whose rows are shared."""
         return self._model(self.kge_settings.shared_dim(self.dim))
 
     def decoder(self, encoded: ClientTables) -> KgeModel:
-        """The model that scores rows as a client's encoder made them."""
+        """Return the model that scores encoded rows.
+
+        Args:
+            encoded: of one client.
+        """
         return ENCODERS[self.model].decoder(self.kge_model(), encoded)
 
     def private_model(self) -> KgeModel:
-        """The model that a client keeps to itself, in algorithms that have one."""
+        """Return the private model of a client, in algorithms that have one."""
         return self._model(self.dim)
 
     def _model(self, dim: int) -> KgeModel:
@@ -281,7 +299,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
 
     @property
     def sampling_temperature(self) -> float:
-        """Temperature of the weights of negatives, wherever the training loss is computed; models with an encoder have none."""
+        """Temperature of the weights of negatives in the training loss; 0 for models that train without negatives."""
         if self.has_encoder and not self._samples_negatives:
             return 0.0
         return self.kge_settings.sampling_temperature(self.temperature, self.model)

@@ -21,11 +21,18 @@ from fkgsec.kge.models import HITS, KgeModel, Side, Sides
 from fkgsec.kge.negatives import KnownTriples
 from fkgsec.randomness import generator
 
-SCORE_BLOCK_BYTES = 16 * 2**20  # scores held at once; small enough to stay in the cache
-TRUE_BLOCK = 256  # triples at a time where candidates are drawn: the true entities' scores are a square of so many
+SCORE_BLOCK_BYTES = 16 * 2**20  # scores in memory at once; small enough to stay in the cache
+TRUE_BLOCK = (
+    256  # triples per block if candidates are drawn: the true entities' scores are a square matrix of this size
+)
 
 
 def sides_of(sides: Sides) -> tuple[Side, ...]:
+    """List the sides to rank.
+
+    Args:
+        sides: option `eval_sides`.
+    """
     return ("tail",) if sides == "tail" else ("tail", "head")
 
 
@@ -38,29 +45,39 @@ def filtered_ranks(
     block_bytes: int = SCORE_BLOCK_BYTES,
     drawn: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Realistic filtered ranks, float64 `[n, len(known)]`, one column for each side in `known`.
+    """Compute realistic filtered ranks, one column for each side in `known`.
+
+    The rank is the mean of the optimistic and the pessimistic rank under ties. A model that gives every entity the same
+    score gets
+    the middle rank, not the first. Source: Berrendorf et al. 2020. Differs: the published code breaks ties by an
+    unstable sort.
 
     Args:
-        entities `[N, W]`, relations `[M, V]`: embedding rows; every entity is a candidate.
-        triples: int64 `[n, 3]` to rank, in the ids of these rows.
-        known: the true triples of each side that are not counted as competitors (usually train + valid + test).
-        block_bytes: bound on the scores held at once.
-        drawn: distinct ids, ascending: M of the N entities, drawn uniformly, which alone are candidates. The rank is then
-            1 + N / M times the drawn competitors before the true entity: over draws its mean is the rank among all
-            (Horvitz & Thompson 1952), so that its reciprocal is biased upwards (Jensen), the more so the smaller M.
+        model: scores rows.
+        entities: float `[N, W]`; every entity is a candidate.
+        relations: float `[M, V]`.
+        triples: int64 `[n, 3]` to rank, in the IDs of these rows.
+        known: true triples of each side, not counted as competitors (usually train, valid and test).
+        block_bytes: bound on the scores in memory at once.
+        drawn: distinct IDs, ascending: the M of N entities, drawn uniformly, that are candidates. The rank is then 1 +
+            N / M times
+            the number of drawn competitors before the true entity. Its mean over draws is the rank among all entities
+            (Horvitz &
+            Thompson 1952), so its reciprocal is biased upward (Jensen), the more so the smaller M.
 
-    The rank is the mean of the optimistic (ties lost by the others) and the pessimistic one, so a model that gives every
-    entity the same score gets the middle rank, not the first. Source: Berrendorf et al. 2020.
-    Differs: the published codes break ties by an unstable sort.
+    Returns:
+        Ranks, float64 `[n, len(known)]`.
 
     Raises:
         FloatingPointError: an embedding is NaN or infinite.
     """
+    # NaN compares as false with everything: it would rank first, silently.
     if not (torch.isfinite(entities).all() and torch.isfinite(relations).all()):
         raise FloatingPointError("an embedding is not finite (NaN or infinity)")
     ranks = np.empty((len(triples), len(known)))
     pool, place_of = entities, None
     if drawn is not None:
+        # `place_of` maps an entity to its column among drawn candidates, -1 if it is not drawn.
         pool, place_of = entities[torch.from_numpy(drawn).to(entities.device)], np.full(len(entities), -1)
         place_of[drawn] = np.arange(len(drawn))
     step = max(1, block_bytes // (4 * max(1, len(pool))))
@@ -72,14 +89,19 @@ def filtered_ranks(
             chosen = torch.tensor(part).to(entities.device)
             queries = model.query(entities[chosen[:, anchor]], relations[chosen[:, 1]], index.side)
             scores = model.score_all(queries, pool)
+            # The known triples of each query, one (query, entity) pair per triple.
             position, member = index.expand(index.groups(part))
             own_place = np.array(part[:, candidate])
             if place_of is None:
+                # Take the true score from the same matrix: computed separately, its last bit could differ and ties be
+                # lost.
                 true = scores.gather(1, chosen[:, candidate, None])
             else:
+                # By the same loop as candidates, for equal bits; the diagonal is the true entity of each query.
                 true = model.score_all(queries, entities[chosen[:, candidate]]).diagonal()[:, None]
                 there = place_of[member] >= 0
                 position, member, own_place = position[there], place_of[member[there]], place_of[own_place]
+            # Count all candidates first, then subtract the known ones: no mask of B x N is needed.
             above, level = kernels.count_competitors(scores, true[:, 0])
             is_outside = torch.from_numpy(own_place < 0).to(
                 entities.device
@@ -94,20 +116,25 @@ def filtered_ranks(
             # The true entity itself is one of the known ones, or (an unknown triple) still counted in `level`.
             is_outside[position[member == own_place[position]]] = True
             level -= (~is_outside).long()
+            # Realistic rank: ties count half. Drawn candidates are scaled up to all entities (Horvitz & Thompson 1952).
             before = (above + level / 2) * (len(entities) / max(1, len(pool)))
             ranks[low : low + step, column] = (1 + before).cpu().numpy()
     return ranks
 
 
 def sampled_mrr(ranks: Sequence[np.ndarray], sizes: Sequence[int], candidates: int | None) -> Estimate | None:
-    """The validation MRR of all triples from a draw of each client's, with the interval of that draw; None without triples.
+    """Estimate the validation MRR of all triples from a sample of each client's; None without triples.
 
-    Clients are strata: each one's mean over its drawn triples (sides averaged) counts for all its triples, which is unbiased over
-    the draw of triples. The interval is the normal one with the finite population's correction. `candidates`: how many were
-    drawn, None: all; the figure is then biased upwards, see `filtered_ranks`, and the interval is for the candidates as drawn.
+    Clients are strata: the mean over a client's drawn triples (sides averaged) counts for all its triples, which is
+    unbiased over the
+    draw of triples. The interval is normal, with the finite-population correction.
 
     Args:
-        ranks: float64 `[n, sides]` of each client's drawn triples. sizes: how many validation triples it has.
+        ranks: float64 `[n, sides]` of each client's drawn triples.
+        sizes: number of validation triples of each client.
+        candidates: number of drawn candidates, None: all. With candidates the estimate is biased upward, see
+            `filtered_ranks`, and
+            the interval holds for these candidates.
     """
     total, drawn = sum(sizes), sum(map(len, ranks))
     if not total:
@@ -116,9 +143,11 @@ def sampled_mrr(ranks: Sequence[np.ndarray], sizes: Sequence[int], candidates: i
     for client_ranks, size in zip(ranks, sizes, strict=True):
         if not size:
             continue
+        # Stratified sampling: value = sum of N_c / N * mean_c.
         items = (1 / client_ranks).mean(axis=1)
         value += size / total * float(items.mean())
         if len(items) < size:
+            # variance = sum of (N_c / N)^2 (1 - n_c / N_c) s_c^2 / n_c; a full stratum has no sampling error.
             variance += (size / total) ** 2 * (1 - len(items) / size) * float(items.var(ddof=1)) / len(items)
     half = critical_value() * math.sqrt(variance)
     method = f"unbiased over the draw of {drawn:,} of {total:,} triples"
@@ -130,7 +159,15 @@ def sampled_mrr(ranks: Sequence[np.ndarray], sizes: Sequence[int], candidates: i
 
 
 def utility(ranks: np.ndarray, seed: int) -> dict[str, Estimate]:
-    """MRR (bootstrap) and Hits@1, 3, 5, 10 (Wilson) of ranks `[n, sides]`; the triple is the unit, its sides are averaged."""
+    """Compute MRR (bootstrap) and Hits@1, 3, 5, 10 (Wilson). The triple is the unit; its sides are averaged.
+
+    Args:
+        ranks: float64 `[n, sides]`.
+        seed: of the bootstrap.
+
+    Returns:
+        Estimates by metric, such as "mrr" and "hits@10".
+    """
     rng = generator(seed, "bootstrap")
     figures = {"mrr": estimate.mean((1 / ranks).mean(axis=1), rng)}
     for k in HITS:

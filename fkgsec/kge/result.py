@@ -33,14 +33,13 @@ class KgeResult(RunResult):
 
     Attributes (beside those of `RunResult`):
         tables: each client's embeddings after the broadcast of that round.
-        trained: each client's embeddings before it (what a colluder would hand over): as its own training left them, or for a
-            client that sat the round out as the last broadcast did.
-        test_ranks: ranks of each client's test triples, float64 `[n, sides]`, by `trained` or by `tables`, as the recipe's
-            models are judged.
-        private: each client's embeddings of the model that it keeps to itself, where the recipe has one; `test_ranks` are
-            its ranks, and `shared_test_ranks` those of the shared model.
-        valid_ranks: of the drawn validation triples by the kept models, where validation is sampled; see `validation`.
-        encoded, trained_encoded: what each client's encoder makes of `tables` and of `trained`, where the model has one.
+        trained: each client's embeddings before that broadcast, which a colluder would reveal. A client that skipped the round
+            has those of its last broadcast.
+        test_ranks: ranks of each client's test triples, float64 `[n, sides]`, by `trained` or `tables`, as the recipe says.
+        private: each client's embeddings of its private model, if the recipe has one. `test_ranks` are then ranks by this
+            model, and `shared_test_ranks` those by the shared model.
+        valid_ranks: ranks of the drawn validation triples by the best models, if validation is sampled; see `validation`.
+        encoded, trained_encoded: `tables` and `trained` after each client's encoder, if the model has one.
     """
 
     graph: FederatedGraph
@@ -55,14 +54,20 @@ class KgeResult(RunResult):
     trained_encoded: list[ClientTables] = field(default_factory=list)
 
     def predictor(self, kind: Literal["tables", "trained", "private"], place: int) -> tuple[KgeModel, ClientTables]:
-        """The model that a client predicts with, and its rows: those of this kind, or what its encoder makes of them.
+        """Return the model that a client predicts with, and its rows, encoded if the model has an encoder.
 
-        Raises `RunError` for tables that were trained elsewhere with an encoder, which is not at hand.
+        Args:
+            kind: which of the client's tables.
+            place: index of the client.
+
+        Raises:
+            RunError: the model has an encoder, and the tables were trained elsewhere without it.
         """
         if kind == "private":
             return self.options.private_model(), self.private[place]
         if not self.options.has_encoder:
             return self.options.kge_model(), getattr(self, kind)[place]
+        # Without its network, an encoder model cannot score.
         if not self.encoded:
             raise RunError(
                 f"{self.options.model}: input rows alone say nothing of what a client predicts; its network is missing"
@@ -72,18 +77,18 @@ class KgeResult(RunResult):
 
     @property
     def validation(self) -> Estimate | None:
-        """Return what the kept models' sampled validation estimates, and how; None where validation is full."""
+        """Estimate of the best models' sampled validation MRR; None if validation is full."""
         if not self.valid_ranks:
             return None
         sizes = [len(client.valid) for client in self.graph.clients]
         return sampled_mrr(self.valid_ranks, sizes, self.options.eval_candidates)
 
     def headline(self) -> str:
-        """Algorithm, model and dimension."""
+        """Return algorithm, model and dimension."""
         return f"{self.options.algorithm}, {self.options.model}, dimension {self.options.dim}"
 
     def reached(self) -> list[str]:
-        """Test MRR and Hits@k with their intervals; empty without test triples."""
+        """Return test MRR and Hits@k with their intervals; empty without test triples."""
         if not any(len(ranks) for ranks in self.test_ranks):
             return []
         sampled = self.validation
@@ -91,13 +96,14 @@ class KgeResult(RunResult):
         return [*lines, *(f"test {name}: {figure}" for name, figure in self.utility()[0].items())]
 
     def utility(self) -> tuple[dict[str, Estimate], dict[str, dict[str, Estimate]]]:
-        """Filtered MRR and Hits@k on test triples: over all clients, where each counts by its triples, and of each."""
+        """Compute filtered MRR and Hits@k on test triples: over all clients, weighted by their triples, and by
+        client."""
         seed, clients = self.options.seed, zip(self.graph.clients, self.test_ranks, strict=bool(self.test_ranks))
         by_client = {client.name: utility(ranks, seed) for client, ranks in clients}
         return utility(np.concatenate(self.test_ranks), seed) if self.test_ranks else {}, by_client
 
     def outcome_tree(self) -> dict[str, packing.Tree]:
-        """Embeddings and ranks, by place."""
+        """Return embeddings and ranks, by client index."""
         tree: dict[str, packing.Tree] = {
             kind: {
                 str(place): {
@@ -115,7 +121,12 @@ class KgeResult(RunResult):
 
     @classmethod
     def read_outcome(cls, tensors: Mapping[str, Tensor], num_clients: int) -> dict[str, Any]:
-        """Undo `outcome_tree`, packed."""
+        """Undo `outcome_tree`.
+
+        Args:
+            tensors: packed, by name.
+            num_clients: number of clients in the run.
+        """
 
         def tables(kind: str) -> list[ClientTables]:
             packed = packing.below(f"{kind}.", tensors)

@@ -1,10 +1,10 @@
-"""Settings of an algorithm that concern the embedding model: dimension, weights of negatives, and which models fit.
+"""Settings of an algorithm that concern the embedding model: dimension, weights of negatives, and supported models.
 
     class Halved(KgeSettings, frozen=True):
         def shared_dim(self, dim: int) -> int:
             return dim // 2                        # the model whose rows are shared is smaller than --dim
 
-Settings that say nothing of the model may extend `AlgorithmSettings` alone.
+Settings that do not concern the model may extend `AlgorithmSettings` alone.
 """
 
 from __future__ import annotations
@@ -19,16 +19,25 @@ class KgeSettings(AlgorithmSettings, frozen=True):
     """Settings of an algorithm for knowledge-graph embedding; as they stand, the model is that of the options."""
 
     def shared_dim(self, dim: int) -> int:
-        """Dimension of the model whose rows are shared, where the option `dim` is given."""
+        """Return the dimension of the model whose rows are shared.
+
+        Args:
+            dim: option `dim`.
+        """
         return dim
 
     def sampling_temperature(self, option: float | None, model: str) -> float:
-        """Temperature of the self-adversarial weights of negatives, as given (None: not), for a scoring function."""
+        """Return the temperature of the self-adversarial weights of negatives.
+
+        Args:
+            option: option `temperature`; None if not set.
+            model: name of the scoring function.
+        """
         return 1.0 if option is None else option
 
     @property
     def training(self) -> Mapping[str, str]:
-        """Values of `fkgsec.kge.options.TRAINING` that the settings bring along."""
+        """Values of `fkgsec.kge.options.TRAINING` that the algorithm changes."""
         return {}
 
     @property
@@ -37,4 +46,11 @@ class KgeSettings(AlgorithmSettings, frozen=True):
         return ()
 
     def check(self, entity_width: int) -> None:
-        """Raise `SpecError` where the settings do not fit shared entity rows of this width."""
+        """Validate the settings against the shared model.
+
+        Args:
+            entity_width: W of shared rows.
+
+        Raises:
+            SpecError: the settings do not fit this width.
+        """

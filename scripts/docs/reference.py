@@ -13,8 +13,7 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 
@@ -22,23 +21,29 @@ from fkgsec import errors
 from fkgsec.attacks.options import THREAT_MODELS, threat_models
 from fkgsec.attacks.registry import attacks_of
 from fkgsec.defenses import transport
-from fkgsec.defenses.options import KINDS, check_defense
-from fkgsec.errors import SpecError
-from fkgsec.experiments.cli.describe import allowed, attributes
+from fkgsec.defenses.options import KINDS
+from fkgsec.experiments.cli.describe import (
+    DEFENSES,
+    attributes,
+    default_of,
+    is_struct,
+    refusal,
+    settings_of_struct,
+    type_words,
+)
 from fkgsec.experiments.cli.options import FLAGS
 from fkgsec.experiments.gate import policy
 from fkgsec.experiments.gate.audits import Question
 from fkgsec.experiments.gate.measures import MEASURES
 from fkgsec.experiments.reporting.sheets import Column, Sheet, markdown_lines
 from fkgsec.experiments.runs.record import Record
-from fkgsec.experiments.tasks.task import all_tasks, task_named
+from fkgsec.experiments.tasks.task import all_tasks
 from fkgsec.federation.recipes import Recipe, algorithms_of
 from fkgsec.federation.settings import fields_of as settings_of
 from scripts.docs.attack_tests import NULL, PLANTED, TESTS, attack_tests
 from scripts.docs.threat_pictures import draw
 
 ROOT = Path(__file__).parents[2]
-DEFENSES = ("secagg", "psu,secagg", "secagg,suppress:t=2", "dp:clip=0.1,epsilon=8", "robust:rule=clip")
 PROTOCOLS = ("secagg", "psu", "noise")
 _CODE = re.compile(r"(`[^`]*`)")
 
@@ -88,13 +93,6 @@ def source_of(module: Any) -> str:
 # Types.
 
 
-def is_struct(kind: Any) -> bool:
-    """Whether a type has named fields: a struct, a dataclass or a named tuple."""
-    return isinstance(kind, type) and (
-        issubclass(kind, msgspec.Struct) or dataclasses.is_dataclass(kind) or hasattr(kind, "_fields")
-    )
-
-
 def fields_of(kind: type[Any]) -> dict[str, Any]:
     """Return the types of such a type's fields by name."""
     names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
@@ -111,32 +109,6 @@ def structs_of(kind: Any, seen: set[Any]) -> Iterator[type[Any]]:
             yield from structs_of(field, seen)
     for part in get_args(kind):
         yield from structs_of(part, seen)
-
-
-def type_words(kind: Any) -> str:
-    """Describe a type: `int | None` is "int or none"."""
-    origin, parts = get_origin(kind), get_args(kind)
-    if kind is NoneType:
-        return "none"
-    if origin is Annotated:
-        return type_words(parts[0])
-    if origin is Literal:
-        return ", ".join(f"`{word}`" for word in parts)
-    if origin in (Union, UnionType):
-        return " or ".join(dict.fromkeys(map(type_words, parts)))
-    if origin in (list, tuple):
-        return f"list of {type_words(parts[0])}"
-    if origin is dict:
-        return f"{type_words(parts[1])} by {type_words(parts[0])}"
-    return f"[{kind.__name__}](#{kind.__name__.lower()})" if is_struct(kind) else getattr(kind, "__name__", str(kind))
-
-
-def default_of(field: Any) -> str:
-    """Return a struct field's default as text."""
-    if field.required:
-        return "required"
-    value = field.default if field.default is not msgspec.NODEFAULT else field.default_factory()
-    return "none" if value is None else str(value) or "empty"
 
 
 def table(heads: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> list[str]:
@@ -171,7 +143,7 @@ def algorithms_page() -> Iterator[str]:
                 yield from table(
                     ("option", "default", "allowed", "meaning"),
                     (
-                        (f"`--{field.name.replace('_', '-')}`", field.default, allowed(field), field.help)
+                        (f"`--{field.name.replace('_', '-')}`", field.default, field.allowed, field.help)
                         for field in settings
                     ),
                 )
@@ -193,11 +165,8 @@ def anchor(name: str) -> str:
 def _defended(recipe: Recipe, defense: str) -> str:
     if not recipe.shared:
         return ""
-    try:
-        check_defense(task_named(recipe.task).spec(algorithm=recipe.name, defense=defense))
-    except SpecError as error:
-        return f"refused: {error}"
-    return "runs"
+    reason = refusal(recipe, defense)
+    return "runs" if reason is None else f"refused: {reason}"
 
 
 def attacks_page() -> Iterator[str]:
@@ -259,14 +228,9 @@ def defenses_page() -> Iterator[str]:
         module = importlib.import_module(kind.__module__)
         if module.__name__ != "fkgsec.defenses.options":
             yield source_of(module)
-        fields = msgspec.structs.fields(kind)
-        about = attributes(kind.__doc__, [field.name for field in fields])
         yield from table(
             ("setting", "default", "type", "meaning"),
-            (
-                (f"`{field.name}`", default_of(field), type_words(field.type), about.get(field.name, ""))
-                for field in fields
-            ),
+            ((f"`{name}`", *others) for name, *others in settings_of_struct(kind)),
         )
     yield f"\n## What each hides\n\n{source_of(transport)}"
 
@@ -287,7 +251,9 @@ def threats_page() -> Iterator[str]:
         yield f"\n## {name}\n\n![{cell(model.about)}](threats/{name}.svg){{ .threat }}\n"
         for task in all_tasks():
             if task.name in model.lines:
-                able = [attack for attack, made in attacks_of(task.name).items() if name in made.threat_models]
+                able = [
+                    attack for attack, definition in attacks_of(task.name).items() if name in definition.threat_models
+                ]
                 links = ", ".join(f"[`{attack}`](attacks.md#{attack})" for attack in able)
                 yield f"- {task.about}: {cell(model.lines[task.name])}. Attacks: {links or 'none'}."
 

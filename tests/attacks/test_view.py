@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fkgsec import ClientGraph, FederatedGraph
-from fkgsec.attacks.kge.view import ColluderKnowledge
+from fkgsec.attacks.kge.view import ColluderKnowledge, VictimView
 from fkgsec.attacks.options import KGE, THREAT_MODELS, threat_models
 from fkgsec.attacks.reconstruction.inference import (
     infer_entities,
@@ -19,7 +19,7 @@ from fkgsec.attacks.reconstruction.inference import (
     rank_pairs,
 )
 from fkgsec.attacks.registry import build_view
-from fkgsec.attacks.view import View
+from fkgsec.attacks.view import NotAttacked, View
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.messages import SERVER, Rows, client_party
 from fkgsec.kge.models import ClientTables
@@ -261,3 +261,11 @@ def test_no_inference_looks_at_the_place_of_a_row(planted, algorithm: str) -> No
         order = np.random.default_rng(1).permutation(len(victim.relations))
         shuffled = replace(victim, relations=victim.relations[order])
         assert infer_relation_rows(view, shuffled).tolist() == infer_relation_rows(view, victim)[order].tolist()
+
+
+def test_rows_without_names_are_said_to_have_none() -> None:
+    rows = torch.zeros(2, 4)
+    victim = VictimView("b", rows, None, None, "uploaded")
+    assert victim.crossed()[0].shape == (2, 4)
+    with pytest.raises(NotAttacked, match="names of its entities are not known"):
+        victim.named_entities()

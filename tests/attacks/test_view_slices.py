@@ -143,5 +143,5 @@ def test_the_walk_finds_what_is_planted() -> None:
     assert 0 < before < len(own)
     table = view.secure["entities"]
     for planted in (own, own[:1]):  # the second holds the storage of the first
-        secure = {"entities": dataclasses.replace(table, known={"client/x": planted})}
+        secure = {"entities": dataclasses.replace(table, known_parts={"client/x": planted})}
         assert held_in(dataclasses.replace(view, secure=secure), own) == len(own)

@@ -97,4 +97,4 @@ def test_the_command_writes_data_to_hand_over_and_never_writes_over_an_escrow(tm
     assert all(len(own) for own in triples.values())
     again = CliRunner().invoke(app, command)
     assert again.exit_code == 2
-    assert "is there already, and another draw would differ; name another place, or give --overwrite" in again.output
+    assert "exists, and a new random draw would differ; name another place, or give --overwrite" in again.output

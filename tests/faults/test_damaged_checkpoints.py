@@ -1,26 +1,31 @@
 """A checkpoint in which anything changed is refused: flipped bits, truncation, parts swapped."""
 
+import json
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from fkgsec.errors import RunError
 from fkgsec.experiments.cli.main import app
 from fkgsec.experiments.deploy.party import STATE
-from fkgsec.experiments.runs.run import execute, read_spec
+from fkgsec.experiments.runs.run import RECORD_FILE, execute, load_run, read_spec
 from fkgsec.experiments.runs.spec import make_spec
 from fkgsec.experiments.unlearning.unlearn import UNLEARNED_FILE, read_unlearned, triple_lines, unlearn_run
+from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry, load, save
 from fkgsec.federation.loop import CHECKPOINT, run_identity
 from fkgsec.unlearning.options import UnlearnOptions
 from tests.deploy.conftest import Consortium
 
+Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
 FLIPS = 500
 TRIPLES = {"size": 400, "clients": 2, "dim": 4, "rounds": 2, "num_negatives": 4, "unlinked_heads": 0, "device": "cpu"}
 GRAPHS = {"algorithm": "cefgl", "clients": 2, "size": 80, "rounds": 2, "layers": 2, "width": 8, "device": "cpu"}
@@ -152,3 +157,109 @@ def test_a_checkpoint_without_its_digest_or_of_another_run_is_refused(tmp_path: 
     save_file(load_file(path), path)  # the tensors alone, as another program writes them
     with pytest.raises(RunError, match="not a whole checkpoint"):
         load(path, "run")
+
+
+def _rounds(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    progress["rounds"] = []
+
+
+def _share(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    progress["rounds"][-1]["changed_levels"] = 1.5
+
+
+def _best(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    progress["best_round"] = 10**6
+
+
+def _metric(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    progress["metric"] = "accuracy"
+
+
+def _missing(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    del tensors["best.final.relations"]
+
+
+def _transposed(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    tensors["best.trained.entities"] = tensors["best.trained.entities"].T.contiguous()
+
+
+def _double(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    tensors["now.entities"] = tensors["now.entities"].double()
+
+
+def _nan(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    tensors["best.final.entities"][0, 0] = torch.nan
+
+
+def _started(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    tensors["best.started.entities.0"] = tensors["best.started.entities.0"][:-1]
+
+
+def _no_best(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    for name in [name for name in tensors if name.startswith("best.")]:
+        del tensors[name]
+
+
+def _frame(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+    tensors["frame.1.x"] = tensors["frame.1.000000"].clone()
+
+
+IMPOSSIBLE: dict[Change, str] = {
+    _rounds: "rounds: expected 0 to at most 2",
+    _share: "a share outside 0..1",
+    _best: "best_round: 1000000",
+    _metric: "metric: accuracy",
+    _missing: "best.final: relations is missing",
+    _transposed: "best.trained.entities: torch.float32 of shape",
+    _double: "now.entities: torch.float64",
+    _nan: "best.final.entities: has a value that is not finite",
+    _started: "best.started.entities.client/",
+    _no_best: "its best round is missing",
+    _frame: "damaged",
+}
+
+
+def change_checkpoint(path: Path, change: Change) -> None:
+    """Change a checkpoint and compute its digest anew, as anybody can."""
+    with safe_open(path, framework="pt") as handle:
+        metadata, tensors = handle.metadata(), {name: handle.get_tensor(name) for name in handle.keys()}  # noqa: SIM118
+    progress = json.loads(metadata["progress"])
+    change(tensors, progress)
+    content = json.dumps(progress)
+    save_file(tensors, path, {"progress": content, checkpoint.DIGEST: checkpoint._digest(tensors, content)})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("finished")
+    run_folder(folder, {})
+    return folder
+
+
+@pytest.mark.parametrize("change", IMPOSSIBLE, ids=lambda change: change.__name__.strip("_"))
+def test_a_checkpoint_with_a_right_digest_and_an_impossible_state_is_refused(
+    change: Change, finished: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / RECORD_FILE).unlink()  # which would give the change away
+    change_checkpoint(folder / CHECKPOINT, change)
+    with pytest.raises(RunError) as refused:
+        load_run(folder)
+    assert IMPOSSIBLE[change] in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_no_command_reads_a_checkpoint_that_is_not_the_records(finished: Path, tmp_path: Path) -> None:
+    """A checkpoint with one other value and a right digest: `export` wrote its tables."""
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+
+    def flip(tensors: dict[str, torch.Tensor], progress: dict[str, Any]) -> None:
+        tensors["best.final.entities"][0, 0] *= -1
+
+    change_checkpoint(folder / CHECKPOINT, flip)
+    for command in (["export", "--out", str(tmp_path / "tables")], ["attack", "--out", str(tmp_path / "attack")]):
+        result = CliRunner().invoke(app, [*command, "--run", str(folder)])
+        assert result.exit_code == 2
+        assert "was not computed from the checkpoint" in result.output.replace("\n", " ")

@@ -1,10 +1,10 @@
-"""From building blocks to graphs: how often each block occurs, then which wiring of so many nodes shows each its surroundings.
+"""From building blocks to graphs: count each block, then find a wiring in which each node has its surroundings.
 
     for counts in block_counts(columns, classes, balance, observed, noise, rng):     # by class, int64 [c]
-        for wiring in Wirings(kinds, counts, rings, rng).found(20): ...          # LabelledGraph
+        for wiring in Wirings(kinds, counts, rings, rng).search(20): ...         # LabelledGraph
 
-A network of L convolutions gives equal gradients for graphs whose nodes have equal surroundings to depth L: where more than one
-wiring remains, nothing in a gradient tells them apart, and the rings of public graphs say which is likely.
+A network of L convolutions gives equal gradients for graphs whose nodes have equal surroundings to depth L. If more than one
+wiring remains, a gradient cannot distinguish them, and the rings of auxiliary graphs show which one is likely.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from scipy.optimize import linprog, nnls
 from fkgsec.attacks.graphs.inversion.similarity import LabelledGraph
 
 CORNERS = 12
-STEPS = 3_000  # of one search for a wiring
+# Steps of one search for a wiring.
+STEPS = 3_000
 
 
 def block_counts(
@@ -31,33 +32,40 @@ def block_counts(
     noise: np.ndarray,
     rng: np.random.Generator,
 ) -> Iterator[np.ndarray]:
-    """Count the blocks of each class, int64 `[c]`: whole numbers whose sum of columns is what was observed.
+    """Count the blocks of each class, int64 `[c]`: integers whose sum of columns matches the observation.
 
-    First those of least squares. Where classes differ by less than noise several sums agree: then the corners of all nonnegative
-    solutions that give every edge two ends, in random directions, which are whole for the most part.
+    The least-squares solution comes first. Where classes differ by less than noise, several sums agree. Then follow corners of
+    the set of all nonnegative solutions that give every edge two ends, in random directions; most of these are integers.
 
     Args:
-        columns: what one node of each class adds, `[n, c]`. classes: of each block, int64 `[k]`.
-        balance: `[e, k]`, rows whose sum over all nodes is zero. observed: `[n]`. noise: its standard errors, `[n]`.
+        columns: contribution of one node of each class, `[n, c]`.
+        classes: class of each block, int64 `[k]`.
+        balance: rows whose sum over all nodes is zero, `[e, k]`.
+        observed: observed sums, `[n]`.
+        noise: standard errors of the observation, `[n]`.
+        rng: draws directions.
     """
     columns, observed = columns / noise[:, None], observed / noise
     tried: set[bytes] = set()
+    # Counts are nonnegative, so least squares is constrained.
     solutions = itertools.chain([nnls(columns, observed)[0]], _corners(columns, classes, balance, observed, rng))
     for solution in solutions:
         counts = np.round(solution).astype(np.int64)
         if counts.tobytes() in tried:
             continue
         tried.add(counts.tobytes())
-        if np.linalg.norm(columns @ counts - observed) < 5 * len(observed) ** 0.5:  # about the size of the noise
+        # Accept residuals of about the size of the noise.
+        if np.linalg.norm(columns @ counts - observed) < 5 * len(observed) ** 0.5:
             yield counts
 
 
 def _corners(
     columns: np.ndarray, classes: np.ndarray, balance: np.ndarray, observed: np.ndarray, rng: np.random.Generator
 ) -> Iterator[np.ndarray]:
-    """Solutions of linear programs over blocks, of which several may be of one class."""
+    """Solve linear programs over blocks, of which several may have one class."""
     left, sizes, right = np.linalg.svd(columns, full_matrices=False)
-    large = sizes > 30  # the others are decided by noise
+    # Smaller singular values are dominated by noise.
+    large = sizes > 30
     rows, seen = right[large][:, classes], (left.T @ observed)[large] / sizes[large]
     spread = np.minimum(6 / sizes[large] + 1e-6, 0.2)
     for _ in range(CORNERS):
@@ -74,10 +82,16 @@ def _corners(
 
 
 class Kind(NamedTuple):
-    """A way to be a node of a class: its label, what its neighbours see it as, and as what it sees them."""
+    """A way to be a node of a class.
+
+    Attributes:
+        label: label of the node.
+        seen_as: block as which its neighbors see it.
+        needs: blocks as which it sees its neighbors.
+    """
 
     label: int
-    own: int
+    seen_as: int
     needs: tuple[int, ...]
 
 
@@ -89,13 +103,16 @@ class _Node:
 
 
 class Wirings:
-    """Graphs with so many nodes of each class, each with the neighbours that its kind needs.
+    """Graphs with a given number of nodes of each class, each with the neighbors that its kind needs.
 
-    A search goes depth-first, node after node in the order in which they were found. It draws the order of its choices, of
-    closed rings with those likely first that are frequent, and starts over after `STEPS`.
+    A search is depth-first, node after node in the order of their addition. It tries its choices in a random order, in which
+    frequent rings are likely to come first, and stops after `STEPS`.
 
     Args:
-        kinds, counts: by class. ring_weight: of a ring of so many nodes.
+        kinds: kinds of nodes by class.
+        counts: number of nodes by class.
+        ring_weight: weight of a ring with that many nodes.
+        rng: draws the order of choices.
     """
 
     def __init__(
@@ -110,8 +127,12 @@ class Wirings:
         self.steps = 0
         self.nodes: list[_Node] = []
 
-    def found(self, searches: int) -> Iterator[LabelledGraph]:
-        """The first wiring of each of so many searches that finds one; graphs may come more than once."""
+    def search(self, searches: int) -> Iterator[LabelledGraph]:
+        """Yield the first wiring of each search that finds one; graphs may repeat.
+
+        Args:
+            searches: number of searches.
+        """
         for _ in range(searches):
             self.steps, counts = STEPS, dict(self.counts)
             wiring = next(self._completed(), None)
@@ -139,10 +160,12 @@ class Wirings:
             yield LabelledGraph(tuple(node.kind.label for node in self.nodes), tuple(edges))
 
     def _with_neighbour(self, place: int) -> Iterator[LabelledGraph]:
-        """Give a node the first neighbour that it is missing: one that is there already, or another."""
+        """Give a node its first missing neighbor: an existing node or a new one."""
         node = self.nodes[place]
-        wanted, own_label = node.missing[0], node.kind.own
-        distances, frontier = {place: 0}, [place]  # of the nodes that can be reached, in edges
+        wanted, own_label = node.missing[0], node.kind.seen_as
+        # Distance in edges to each reachable node, by breadth-first search: closing an edge makes a ring of that length
+        # plus one.
+        distances, frontier = {place: 0}, [place]
         for near in frontier:
             for other in self.nodes[near].joined:
                 if other not in distances:
@@ -152,14 +175,14 @@ class Wirings:
             other
             for other in range(place + 1, len(self.nodes))
             if other not in node.joined
-            and self.nodes[other].kind.own == wanted
+            and self.nodes[other].kind.seen_as == wanted
             and own_label in self.nodes[other].missing
         ]
         adding = [
             (number, kind)
             for number, count in self.counts.items()
             for kind in (self.kinds[number] if count else ())
-            if kind.own == wanted and own_label in kind.needs
+            if kind.seen_as == wanted and own_label in kind.needs
         ]
         choices: list[tuple[float, int | tuple[int, Kind]]] = [
             (self.ring_weight(distances[other] + 1) if other in distances else 1.0, other) for other in closing
@@ -178,8 +201,8 @@ class Wirings:
     def _joined(self, place: int, other: int) -> Iterator[LabelledGraph]:
         node, there = self.nodes[place], self.nodes[other]
         before = list(node.missing), list(there.missing)
-        node.missing.remove(there.kind.own)
-        there.missing.remove(node.kind.own)
+        node.missing.remove(there.kind.seen_as)
+        there.missing.remove(node.kind.seen_as)
         node.joined.append(other)
         there.joined.append(place)
         yield from self._completed()

@@ -1,18 +1,18 @@
-"""Building blocks of graphs: the surroundings of a node to some depth, and what a network makes of them.
+"""Building blocks of graphs: the surroundings of a node to some depth, and their representation in a network.
 
     level = labels_of([0, 3], embeddings)                               # depth 0: a block for each label
     candidates = grown(level, max_degree=4)
     readings = layer.readings(level, candidates)
-    kept = layer.last.reads(readings)                                   # depth 1: those that the gradient admits
+    admitted = layer.last.reads(readings)                               # depth 1: those that the gradient admits
 
-A block of depth d is a block of depth d - 1 for its centre, and one for each neighbour of it. The gradient of a linear layer is a
-sum of outer products, one for each node that it reads, so that its rows span what it read: a block whose value lies outside of
-that span is not in the graph.
+A block of depth d consists of a block of depth d - 1 for its center, and one for each of its neighbors. The gradient of a
+linear layer is a sum of outer products, one per node, so that its rows span the layer's inputs. A block whose value lies
+outside of that span is not in the graph.
 
-Source: Drencheva et al. 2025 (GRAIN), sections 4.1 and 4.2, for GCN and GAT.
-Differs: for GIN, whose layers are checked by the second of their two linear layers, since what the first reads spans no more than
-the blocks one depth below. GRAIN has degrees among a node's features; here labels alone, and degrees are found. GRAIN's tolerance
-is a constant; here an error is compared with what rounding of parameters explains.
+Source: Drencheva et al. 2025 (GRAIN), sections 4.1 and 4.2, for GCN and GAT. Differs: for GIN, whose layers are checked by the
+second of their two linear layers, since the inputs of the first span no more than the blocks one depth below. GRAIN has degrees
+among a node's features; here there are only labels, and degrees are inferred. GRAIN's tolerance is a constant; here an error is
+compared with the rounding of parameters.
 """
 
 from __future__ import annotations
@@ -26,9 +26,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-MAX_BLOCKS = 60_000  # candidates of one depth; more are not enumerated
-FLOAT32_ERROR = 1e-7  # of a sum, as a share of it
-ADMITTED = 1.5  # distance from the span, of those that noise explains; blocks that are there stay below 1
+# Largest number of candidates of one depth.
+MAX_BLOCKS = 60_000
+# Relative rounding error of a float32 sum.
+FLOAT32_ERROR = 1e-7
+# Largest distance from the span, relative to what noise explains; blocks of the graph stay below 1.
+ADMITTED = 1.5
 
 Candidate = tuple[int, tuple[int, ...]]
 
@@ -38,7 +41,12 @@ class TooManyBlocks(Exception):
 
 
 def rounding(parameter: Tensor, learning_rate: float) -> float:
-    """Standard error of a gradient's entries that were read from the difference of two float32 parameters."""
+    """Return the standard error of gradient entries computed from the difference of two float32 parameters.
+
+    Args:
+        parameter: values of the parameter.
+        learning_rate: of the step.
+    """
     spacing = np.spacing(parameter.float().abs().numpy()).astype(np.float64)
     return float(np.sqrt((spacing**2).mean() / 12)) / learning_rate
 
@@ -61,36 +69,49 @@ class Linear:
         return x @ self.weight.T + self.bias
 
     def rank(self) -> int:
-        """Dimensions that the rows of the gradient span, beyond noise."""
+        """Return the number of dimensions that the rows of the gradient span, beyond noise."""
         return len(self._span()[0])
 
     def _span(self) -> tuple[Tensor, Tensor, float]:
-        """An orthonormal basis `[r, in]` of the rows, singular values `[r]`, and the length of noise in a row."""
+        """Return an orthonormal basis `[r, in]` of the rows, singular values `[r]`, and the length of noise in a row."""
         _, sizes, basis = torch.linalg.svd(self.weight_gradient, full_matrices=False)
         length = self.noise * self.weight.shape[1] ** 0.5
+        # Singular values below three times the noise are indistinguishable from zero.
         large = sizes > 3 * length
         return basis[large], sizes[large], length
 
     def reads(self, values: Tensor) -> Tensor:
-        """Select the values `[k, in]` that the layer may have read: bool `[k]`, those in the span of the gradient's rows.
+        """Test which values the layer may have read: those in the span of the gradient's rows.
 
-        A direction of the span is known the worse the smaller its singular value, by which the distance is measured.
+        A direction of the span is less certain the smaller its singular value; the tolerance accounts for it.
+
+        Args:
+            values: candidate inputs, float64 `[k, in]`.
+
+        Returns:
+            bool `[k]`.
         """
         basis, sizes, length = self._span()
         parts = values @ basis.T
         error = length * (parts / sizes).norm(dim=1)
+        # GRAIN section 4.1, span check: distance of a value from the row space, compared with the error of the basis.
         return (values - parts @ basis).norm(dim=1) < ADMITTED * error
 
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A convolution of GIN: a linear layer of the sum over a node and its neighbours, ReLU, and the linear layer `last`."""
+    """A convolution of GIN: a linear layer of the sum over a node and its neighbors, ReLU, and the linear layer `last`."""
 
     first: Linear
     last: Linear
 
     def readings(self, level: Level, candidates: Sequence[Candidate]) -> Tensor:
-        """Inputs of `last` at the centre of each candidate, float64 `[k, width]`."""
+        """Return the inputs of `last` at the center of each candidate, float64 `[k, width]`.
+
+        Args:
+            level: blocks of the depth below.
+            candidates: center and neighbors of each, as indices of blocks.
+        """
         summed = level.outputs[torch.tensor([centre for centre, _ in candidates], dtype=torch.int64)]
         row = np.repeat(np.arange(len(candidates)), [len(neighbours) for _, neighbours in candidates])
         around = [place for _, neighbours in candidates for place in neighbours]
@@ -103,11 +124,11 @@ class Level:
     """Blocks of one depth.
 
     Attributes:
-        outputs: what the convolutions so far give at their centres, float64 `[k, width]`.
-        labels: of their centres.
-        classes: equal for blocks that the network cannot tell apart: GIN adds a node to its neighbours, and so does not see which
-            of them is the centre.
-        blocks: of depths from 1 on, each its centre and its neighbours, ascending, as blocks of the depth below.
+        outputs: outputs of the convolutions so far at their centers, float64 `[k, width]`.
+        labels: labels of their centers.
+        classes: equal for blocks that the network cannot distinguish: GIN adds a node to its neighbors, and so does not see
+            which of them is the center.
+        blocks: for depths from 1 on, center and sorted neighbors of each, as indices of blocks of the depth below.
     """
 
     outputs: Tensor
@@ -120,15 +141,21 @@ class Level:
 
 
 def labels_of(labels: Sequence[int], embeddings: Tensor) -> Level:
-    """Depth 0: a block for each label, with its embedding `[k, width]`."""
+    """Build depth 0: a block for each label.
+
+    Args:
+        labels: labels of the blocks.
+        embeddings: their embeddings, `[k, width]`.
+    """
     return Level(embeddings, list(labels), list(range(len(labels))))
 
 
 def grown(level: Level, max_degree: int) -> list[Candidate]:
-    """All blocks of the next depth that those of this one can make up.
+    """Enumerate all blocks of the next depth that these blocks can form.
 
     Args:
-        max_degree: of the centre, of blocks of depth 1; deeper ones have the degrees of those they are made of.
+        level: blocks of one depth.
+        max_degree: largest degree of the center of blocks of depth 1; deeper blocks have the degrees of their parts.
 
     Raises:
         TooManyBlocks: there are more than `MAX_BLOCKS`.
@@ -147,7 +174,8 @@ def _around_labels(level: Level, max_degree: int) -> Iterator[Candidate]:
 
 
 def _around_blocks(level: Level) -> Iterator[Candidate]:
-    """A neighbour must be what the centre sees there, and see there what the centre is."""
+    """Enumerate deeper blocks: a neighbor must match what the center sees, and see what the center is."""
+    # Blocks by (center, neighbor): overlapping blocks must agree on the shared edge.
     fitting: dict[tuple[int, int], list[int]] = {}
     for place, (centre, neighbours) in enumerate(level.blocks):
         for neighbour in set(neighbours):
@@ -162,10 +190,18 @@ def _around_blocks(level: Level) -> Iterator[Candidate]:
 
 
 def deeper(layer: Layer, level: Level, candidates: Sequence[Candidate], readings: Tensor) -> Level:
-    """These candidates, with what the layer's last part reads at each, as the next depth."""
+    """Build the next depth from admitted candidates.
+
+    Args:
+        layer: convolution of that depth.
+        level: blocks of the depth below.
+        candidates: center and neighbors of each, as indices of blocks.
+        readings: inputs of the layer's last part at each, float64 `[k, width]`.
+    """
     numbers: dict[tuple[int, ...], int] = {}
     classes = []
     for centre, neighbours in candidates:
+        # GIN sums a node and its neighbors: blocks with the same multiset are indistinguishable.
         key = tuple(sorted([level.classes[centre], *(level.classes[place] for place in neighbours)]))
         classes.append(numbers.setdefault(key, len(numbers)))
     labels = [level.labels[centre] for centre, _ in candidates]

@@ -1,20 +1,20 @@
 """Gradient inversion as an attack on a run: which of its parts apply to an upload, and the figures.
 
-Threat model: "server+graphs", an honest-but-curious server that knows the broadcast, a client's upload, the public settings, and
-graphs of the data set that nobody trains on. An upload is a gradient where a client makes one step of plain gradient descent
-(`optimizer=sgd`, `local_epochs=1`, `local_steps=1`): what more can be read depends on what is shared.
+Threat model: "server+graphs", an honest-but-curious server. Required knowledge: the broadcast, a client's upload, the public
+settings, and graphs of the data set that nobody trains on. An upload is a gradient if a client makes one step of plain gradient
+descent (`optimizer=sgd`, `local_epochs=1`, `local_steps=1`). What else can be recovered depends on what is shared:
 
-| metric | needs, beside that |
+| metric | requirements |
 |---|---|
 | `distinct` | GIN; the convolutions suffice, with dropout and any number of graphs in the step |
-| `neighbourhoods` | the layer of features shared, too (`share=all`), and nodes with one label each |
-| `exact`, `similarity` | and one graph in the step (`batch_size=1`), no dropout, `readout=sum` |
+| `neighbourhoods` | also a shared layer of features (`share=all`), and nodes with one label each |
+| `exact`, `similarity` | also one graph in the step (`batch_size=1`), no dropout, `readout=sum` |
 
-Where the layer of features is a client's own, its embeddings of labels are unknown, and no more is tried here than to count: that
-is no proof that nothing more can be had. A first step of Adam uploads the signs of a gradient, further ones a mixture; neither
-keeps its row space.
+If the layer of features is private, its embeddings of labels are unknown, and only `distinct` is attempted here. That is no
+proof that nothing more can be recovered. A first step of Adam uploads the signs of a gradient, further ones a mixture; neither
+preserves its row space.
 
-Source: after Drencheva et al. 2025 (GRAIN); what differs stands in `fkgsec.attacks.graphs.inversion.inference` and `blocks`.
+Source: after Drencheva et al. 2025 (GRAIN); differences are in `fkgsec.attacks.graphs.inversion.inference` and `blocks`.
 """
 
 from __future__ import annotations
@@ -41,13 +41,15 @@ from fkgsec.graphs.sets import GraphSet
 from fkgsec.graphs.twins import twin_groups
 
 NAME = "gradient-inversion"
+# Algorithms whose single step follows the gradient; fedprox's proximal term is zero in the first step.
 GRADIENTS = (
     "fedavg",
     "fedgcn",
     "fedper",
     "fedprox-gc",
-)  # one step of these moves by the gradient; fedprox's term is zero
-DRAWS = 200  # of graphs from the known ones, for baselines
+)
+# Draws of auxiliary graphs for baselines.
+DRAWS = 200
 METRICS = {
     "exact": "share of graphs recovered up to isomorphism",
     "similarity": "share of nodes recovered with their surroundings, mean over depths 0 to 2",
@@ -58,26 +60,41 @@ METRICS = {
 
 @dataclass(frozen=True)
 class Claim:
-    """Recovery from one upload, and by metric why there is none; `known`: graphs of the data set, for guesses without it."""
+    """Recovery from one upload.
+
+    Attributes:
+        inverted: recovered neighborhoods and graph.
+        distinct: inferred number of different neighborhoods.
+        reasons: why a metric was not attacked.
+        auxiliary: graphs of the data set, for guesses without the upload.
+    """
 
     inverted: Inverted
     distinct: int
     reasons: Mapping[str, str]
-    known: GraphSet
+    auxiliary: GraphSet
 
 
 def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> dict[str, Claim]:
-    """Recover what each victim's upload tells."""
+    """Recover the graphs in each victim's upload.
+
+    Args:
+        view: the server's knowledge.
+        laboratory: not used; the attack trains nothing.
+        rng: draws the order of searches.
+    """
     return {victim.name: _claim(view.settings, victim, rng) for victim in view.victims}
 
 
 def _claim(settings: PublicSettings, victim: GraphVictim, rng: np.random.Generator) -> Claim:
-    assert victim.auxiliary is not None  # `Needs` says so of all three
+    # `Needs` guarantees all three.
+    assert victim.auxiliary is not None
     assert victim.broadcast is not None
     assert victim.upload is not None
     reasons = _obstacles(settings, victim.num_graphs, victim.auxiliary, "pre.weight" in victim.broadcast)
     if "distinct" in reasons:
         return Claim(Inverted(frozenset()), 0, reasons, victim.auxiliary)
+    # One step of gradient descent: the difference of parameters is the gradient.
     step = Step.between(victim.broadcast, victim.upload, settings.learning_rate, settings.weight_decay)
     inverted = Inverted(frozenset())
     if "neighbourhoods" not in reasons:
@@ -86,11 +103,12 @@ def _claim(settings: PublicSettings, victim: GraphVictim, rng: np.random.Generat
 
 
 def _obstacles(settings: PublicSettings, num_graphs: int | None, auxiliary: GraphSet, layer: bool) -> dict[str, str]:
-    """Reasons, by metric, why there is nothing to attack.
+    """Explain, by metric, why there is nothing to attack.
 
     Args:
-        layer: whether the layer of features is shared.
+        layer: True if the layer of features is shared.
     """
+    # Optimizer steps behind one upload; a gradient is visible only after a single step.
     num_steps = settings.local_epochs
     if num_graphs is not None:
         batches = -(-num_graphs // settings.batch_size)
@@ -125,7 +143,13 @@ def _obstacles(settings: PublicSettings, num_graphs: int | None, auxiliary: Grap
 
 
 def stepped_graphs(result: GnnResult, name: str, round: int) -> GraphSet:
-    """The graphs of a client's first step in a round."""
+    """Return the graphs of a client's first step in a round.
+
+    Args:
+        result: attacked run.
+        name: name of the client.
+        round: number of the round.
+    """
     client = next(client for client in result.graph.clients if client.name == name)
     order = batch_order(result.options, len(client.train), name, round, 0)[: result.options.batch_size]
     return client.graphs.subset(client.train[order])
@@ -141,7 +165,7 @@ def score(claims: Mapping[str, Claim], truth: Truth) -> list[Figure]:
         graphs = stepped_graphs(truth.result, victim, truth.round)
         for metric in METRICS:
             if metric not in claim.reasons:
-                value, chance = MEASURES[metric](claim, graphs, claim.known, truth.rng)
+                value, chance = MEASURES[metric](claim, graphs, claim.auxiliary, truth.rng)
                 measured[metric].append((value, chance))
                 figures.append(_figure(truth, metric, victim, [(value, chance)]))
     for metric, values in measured.items():
@@ -163,15 +187,16 @@ def _labelled(graphs: GraphSet) -> list[LabelledGraph]:
 
 
 def _exact(claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
-    """1 if the graph is isomorphic; baseline: the share of known graphs that are."""
+    """Return 1 if the graph is isomorphic; baseline: the share of auxiliary graphs that are."""
     guess = [] if claim.inverted.graph is None else [claim.inverted.graph.like(graphs)]
     groups = twin_groups(graphs, auxiliary, *guess)
     return float(bool(guess) and groups[-1] == groups[0]), float((groups[1 : 1 + len(auxiliary)] == groups[0]).mean())
 
 
 def _similarity(claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
-    """Similarity of the graph, 0 where none was found; baseline: the mean of known graphs'."""
+    """Return the similarity of the graph, 0 if none was found; baseline: the mean of auxiliary graphs."""
     (true,), guess = _labelled(graphs), claim.inverted.graph
+    # A guess without the upload: other graphs of the data set.
     others = _labelled(auxiliary.subset(rng.permutation(len(auxiliary))[:DRAWS]))
     value = 0.0 if guess is None else similarity(true, guess)
     return value, float(np.mean([similarity(true, other) for other in others]))
@@ -180,10 +205,11 @@ def _similarity(claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.ran
 def _neighbourhoods(
     claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.random.Generator
 ) -> tuple[float, float]:
-    """Jaccard index; baseline: the mean of as many known graphs'."""
+    """Return the Jaccard index; baseline: the mean over draws of equally many auxiliary graphs."""
     true = _all_neighbourhoods(graphs)
 
     def jaccard(guess: set[tuple[int, ...]]) -> float:
+        """Return the Jaccard index with the true neighborhoods."""
         return len(true & guess) / len(true | guess)
 
     others = [jaccard(_all_neighbourhoods(_drawn(auxiliary, len(graphs), rng))) for _ in range(DRAWS)]
@@ -191,7 +217,7 @@ def _neighbourhoods(
 
 
 def _distinct(claim: Claim, graphs: GraphSet, auxiliary: GraphSet, rng: np.random.Generator) -> tuple[float, float]:
-    """1 if the number is right; baseline: the share of as many known graphs that have it."""
+    """Return 1 if the number is correct; baseline: the share of draws of equally many auxiliary graphs with that number."""
     true = len(_all_neighbourhoods(graphs))
     others = [len(_all_neighbourhoods(_drawn(auxiliary, len(graphs), rng))) == true for _ in range(DRAWS)]
     return float(claim.distinct == true), float(np.mean(others))

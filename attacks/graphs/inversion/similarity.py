@@ -1,11 +1,11 @@
 """Similarity of two graphs: the share of nodes with equal surroundings.
 
-    similarity(LabelledGraph.of(graphs, 3), found)      # 1 for isomorphic graphs
+    similarity(LabelledGraph.of(graphs, 3), guess)      # 1 for isomorphic graphs
 
-Depth 0 compares labels, depth 1 these and the neighbours' labels, and so on, as multisets over nodes.
+Depth 0 compares labels, depth 1 also the neighbors' labels, and so on, as multisets over nodes.
 
-Source: after GSM (Drencheva et al. 2025, section 5). Differs: there nodes are matched one to one and features of networks are
-compared; here surroundings are equal or not, so that no matching is to be found and no network chosen.
+Source: after GSM (Drencheva et al. 2025, section 5). Differs: there nodes are matched one to one, and features of networks are
+compared. Here surroundings are equal or not, so that no matching and no network is needed.
 """
 
 from __future__ import annotations
@@ -22,14 +22,21 @@ DEPTHS = 3
 
 
 class LabelledGraph(NamedTuple):
-    """The label of each node and undirected edges, each once."""
+    """A graph with a label per node and undirected edges, each once."""
 
     labels: tuple[int, ...]
     edges: tuple[tuple[int, int], ...]
 
     @classmethod
     def of(cls, graphs: GraphSet, number: int) -> LabelledGraph:
-        """Take a graph of a set. Several labels of a node are one; a node without any has its degree. Edges have no direction."""
+        """Take a graph of a set.
+
+        Several labels of a node become one; a node without labels has its degree. Edges have no direction.
+
+        Args:
+            graphs: set of graphs.
+            number: index of the graph.
+        """
         low, high = graphs.node_ptr[number : number + 2]
         edges = {(min(node, other), max(node, other)) for node, other in graphs.edges(number).tolist() if node != other}
         labels = graphs.degrees[low:high]
@@ -38,7 +45,11 @@ class LabelledGraph(NamedTuple):
         return cls(tuple(labels.tolist()), tuple(sorted(edges)))
 
     def like(self, graphs: GraphSet) -> GraphSet:
-        """The graph as a set of one, in the vocabulary of `graphs`, whose nodes have one label, and of the first class."""
+        """Convert the graph to a set of one graph, of class 0.
+
+        Args:
+            graphs: set with the vocabulary to use, whose nodes have one label.
+        """
         edges = np.array(self.edges, dtype=np.int64).reshape(-1, 2)
         return GraphSet.from_edges(
             graphs.name,
@@ -53,7 +64,7 @@ class LabelledGraph(NamedTuple):
         )
 
     def neighbours(self) -> list[list[int]]:
-        """Return the neighbours of each node."""
+        """Return the neighbors of each node."""
         around: list[list[int]] = [[] for _ in self.labels]
         for node, other in self.edges:
             around[node].append(other)
@@ -61,7 +72,7 @@ class LabelledGraph(NamedTuple):
         return around
 
     def neighbourhoods(self) -> set[tuple[int, ...]]:
-        """Ascending labels of a node and its neighbours, each that occurs."""
+        """Return the sorted labels of a node and its neighbors, for each neighborhood that occurs."""
         return {
             tuple(sorted([self.labels[node], *(self.labels[other] for other in around)]))
             for node, around in enumerate(self.neighbours())
@@ -69,16 +80,23 @@ class LabelledGraph(NamedTuple):
 
 
 def similarity(graph: LabelledGraph, other: LabelledGraph) -> float:
-    """Mean over depths 0, 1, 2 of the nodes that both have, as a share of those of the larger graph."""
+    """Return the mean over depths 0, 1, 2 of the nodes that both graphs have, as a share of the larger graph's nodes.
+
+    Args:
+        graph, other: graphs of one vocabulary.
+    """
     numbers: dict[object, int] = {}
     colours: list[Sequence[int]] = [graph.labels, other.labels]
     around = [graph.neighbours(), other.neighbours()]
     shares = []
     for _ in range(DEPTHS):
+        # Size of the multiset intersection.
         common = (Counter(colours[0]) & Counter(colours[1])).total()
         shares.append(common / max(len(graph.labels), len(other.labels)))
         colours = [
             [
+                # Weisfeiler-Lehman refinement: a node's new color is its color and the multiset of its neighbors'
+                # colors.
                 numbers.setdefault((colour[node], tuple(sorted(colour[near] for near in nearby))), len(numbers))
                 for node, nearby in enumerate(neighbours)
             ]

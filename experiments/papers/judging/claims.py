@@ -86,7 +86,8 @@ class Comparison(NamedTuple):
     """A comparison that a claim makes, before any run.
 
     Attributes:
-        test: the test that it is part of; `together` combines its pairs. full: whether it is at the paper's own settings, on the paper's data.
+        test: the test that it is part of; `together` combines its pairs.
+        full: whether it is at the paper's own settings, on the paper's data.
         sides: two cells each, and the share of the second that the first must exceed. Unlearning has two: forget and test scores.
         printed: for each side, `Pair.excess` of the paper's figures; -inf if the printed bytes are too many.
     """

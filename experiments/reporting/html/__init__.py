@@ -1,1 +1,1 @@
-"""One page about one or several runs."""
+"""HTML page about one or several runs."""

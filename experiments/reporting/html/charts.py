@@ -1,8 +1,8 @@
-"""Charts of the report page: the pictures of `fkgsec plot` as inline SVG, each with the table of its figures.
+"""Charts of the report page: the pictures of `fkgsec plot` as inline SVG, each with a table of its figures.
 
 charts = (*comparison_charts("f1", runs), *convergence_charts("f1", runs))
 
-Texts stay texts, which screen readers and searches find. Colors are those of the page's style sheet, light or dark. Each
+Texts stay text, so that screen readers and searches find them. Colors follow the page's style sheet, light or dark. Each
 chart has a title and a description.
 """
 
@@ -30,9 +30,11 @@ from fkgsec.experiments.tasks.task import task_of
 
 MOST_CHARTS = 4
 _RATES = (0.01, 0.001)
+# Color of matplotlib to CSS variable of the page, so that one SVG serves both color schemes.
 _VARIABLES = dict(zip(map(str.lower, pictures.COLOURS), ("c1", "c0", "c2", "c4", "c6", "c3", "soft"), strict=True)) | {
     "#ffffff": "ground", "#cccccc": "line", "#b0b0b0": "line",
 }  # fmt: skip
+# Characters that XML 1.0 forbids, even escaped.
 _NOT_XML = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
 
@@ -50,7 +52,12 @@ def _chart(identity: str, title: str, figure: Picture, table: Sheet) -> Chart:
 
 
 def comparison_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
-    """Draw the first figures of attacks, utility, bytes and seconds by run."""
+    """Draw the first figures of attacks, utility, bytes and seconds by run.
+
+    Args:
+        identity: prefix of element IDs, unique in the page.
+        runs: runs of one task.
+    """
     records = {run.name: run.record for run in runs}
     frame = figure_frame({name: record.figures for name, record in records.items()}, over_all)
     names = pictures.named(records)
@@ -69,7 +76,12 @@ def comparison_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
 
 
 def convergence_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
-    """Draw validation by round and by bytes; nothing when nothing was validated."""
+    """Draw validation by round and by bytes; nothing if no run was validated.
+
+    Args:
+        identity: prefix of element IDs, unique in the page.
+        runs: runs of one task.
+    """
     figure, task = pictures.convergence(runs, narrow=True), task_of(runs[0].record.spec)
     if figure is None:
         return
@@ -85,7 +97,12 @@ def convergence_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
 
 
 def roc_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
-    """Draw the ROC curves of each run with candidates, by threat model; the table has those over all victims."""
+    """Draw the ROC curves of each run with candidates, by threat model.
+
+    Args:
+        identity: prefix of element IDs, unique in the page.
+        runs: any runs; the tables show the curves over all victims.
+    """
     for number, run in enumerate(runs):
         figure = pictures.roc([run], narrow=True)
         if figure is None or run.candidates is None:
@@ -97,26 +114,34 @@ def roc_charts(identity: str, runs: Sequence[Run]) -> Iterator[Chart]:
             Column("never-seen triples", "count"),
         )
         rows = tuple(
-            (curve.place, curve.by, curve.auc, *(curve.found_at(rate) for rate in _RATES), curve.num_controls)
+            (curve.place, curve.by, curve.auc, *(curve.detected_at(rate) for rate in _RATES), curve.num_controls)
             for curve in curves(run.candidates)
             if curve.victim == ALL
         )
-        note = "Of the way that is strongest by AUC; intervals, baselines and every other way stand with the other attacks."
+        note = "Statistic with the highest AUC. Intervals, baselines and other statistics are listed with the other attacks."
         yield _chart(f"{identity}-roc-{number}", title, figure, Sheet("", columns, rows, notes=(note,)))
 
 
 def matrix_chart(identity: str, table: Matrix) -> Chart:
-    """Draw the heat map of adversaries by run."""
+    """Draw the heat map of adversaries by run.
+
+    Args:
+        identity: prefix of element IDs, unique in the page.
+        table: adversaries by run.
+    """
     shown = sheet(table)
     return _chart(f"{identity}-matrix", shown.title, pictures.matrix_figure(table), shown)
 
 
 def svg(figure: Picture, identity: str, title: str, description: str) -> Markup:
-    """Return the figure as an element of a page. Its colors are the page's variables, its fonts the page's.
+    """Return a figure as an element of a page, with the page's colors and fonts.
 
     Args:
-        identity: unique in the page.
+        identity: prefix of element IDs, unique in the page.
+        title: accessible name.
+        description: accessible description.
     """
+    # The page's ground shows through.
     for part in (figure.patch, *(axes.patch for axes in figure.axes)):
         part.set_visible(False)
     with rc_context({"svg.fonttype": "none"}):
@@ -124,16 +149,21 @@ def svg(figure: Picture, identity: str, title: str, description: str) -> Markup:
     drawn = ElementTree.fromstring(content)
     names = {"title": title, "desc": description}
     labelled = " ".join(f"{identity}-{name}" for name in names)
-    made = ElementTree.Element("svg", {"viewBox": drawn.attrib["viewBox"], "role": "img", "aria-labelledby": labelled})
+    element_svg = ElementTree.Element(
+        "svg", {"viewBox": drawn.attrib["viewBox"], "role": "img", "aria-labelledby": labelled}
+    )
     for name, text in names.items():
-        ElementTree.SubElement(made, name, {"id": f"{identity}-{name}"}).text = _NOT_XML.sub(
+        ElementTree.SubElement(element_svg, name, {"id": f"{identity}-{name}"}).text = _NOT_XML.sub(
             "\N{REPLACEMENT CHARACTER}", text
         )
-    made.extend(part for part in drawn if part.tag.endswith("}g"))
-    for element in made.iter():
+    # Keep matplotlib's groups; drop its metadata and style sheet.
+    element_svg.extend(part for part in drawn if part.tag.endswith("}g"))
+    for element in element_svg.iter():
+        # Inline SVG in HTML has no namespace prefixes.
         element.tag = element.tag.rpartition("}")[2]
         attributes = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
-        attributes.pop("clip-path", None)  # marks at the edge stand whole
+        attributes.pop("clip-path", None)  # do not cut marks at the edge
+        # IDs of groups repeat in every picture.
         if element.tag == "g":
             attributes.pop("id", None)
         if "style" in attributes:
@@ -144,4 +174,4 @@ def svg(figure: Picture, identity: str, title: str, description: str) -> Markup:
         element.attrib.clear()
         element.attrib.update(attributes)
         element.tail = None
-    return Markup(ElementTree.tostring(made, encoding="unicode", short_empty_elements=False))
+    return Markup(ElementTree.tostring(element_svg, encoding="unicode", short_empty_elements=False))

@@ -1,8 +1,8 @@
-"""The report of one or several runs, made from records and per-item scores alone, and its HTML page.
+"""Report of one or several runs, built from records and per-item scores alone, and its HTML page.
 
     page = render(assemble(read_runs([Path("runs/fede"), Path("runs/secagg")])))
 
-The page is one file that loads nothing, in the same bytes for the same input.
+The page is one file that loads nothing. The same input gives the same bytes.
 """
 
 from __future__ import annotations
@@ -76,27 +76,29 @@ LEAK = (("Leak", "share of the colluding client's entity-embedding pairs that th
 
 
 POLICY_SAYS_NOT = (
-    "A policy judges the limits that it names, against the adversaries that it names. What no limit is about is not judged, and "
-    "a limit that holds is no proof that nothing leaks."
+    "A policy judges only the limits and adversaries that it names. "
+    "A limit that holds does not prove that nothing leaks."
 )
 AUDIT_SAYS_NOT = (
-    "An audit bounds what may still be remembered by the share that it tolerates; it is no proof that nothing is."
+    "An audit bounds the share of data that may still be remembered. It does not prove that nothing is remembered."
 )
 
 
 def assemble(
     runs: Sequence[Run], *, examples: bool = True, judged: Sequence[tuple[str, Checked | Verification]] = ()
 ) -> dict[str, Any]:
-    """Assemble what the template writes of these runs; runs on different data stand in federations of their own.
+    """Assemble the values of the template. Runs on different data become separate federations.
 
     Args:
-        runs: at least one, with names that differ. examples: whether to show triples of the victims. judged: by name the
-            verdicts of a policy and audits of forgetting to show first.
+        runs: at least one run, with distinct names.
+        examples: show triples of the victims.
+        judged: verdicts of a policy and audits of forgetting to show first, by name.
     """
     by_data: dict[str, list[Run]] = {}
     for run in runs:
         by_data.setdefault(run.record.data.hash, []).append(run)
     facts = {run.name: _facts(run.record) for run in runs}
+    # Facts that all runs share are listed once, the others on each run's card.
     shared = {
         key: value
         for key, value in facts[runs[0].name].items()
@@ -137,7 +139,11 @@ def assemble(
 
 
 def render(report: dict[str, Any]) -> str:
-    """Render the page. Every text is escaped; the only script is inline and named by its hash in the page's policy."""
+    """Render the page. Every text is escaped; the page's policy allows only the one inline script, by its hash.
+
+    Args:
+        report: values of `assemble`.
+    """
     return render_page("report.html.j2", report=report, says_not=SAYS_NOT, rule=RULE, verdict_rule=VERDICT_RULE)
 
 
@@ -163,6 +169,7 @@ def _federation(
     notes = dict.fromkeys(f"{run.name}: {line}" for run in runs for line in figure_reasons(run.record.figures))
     silent = [f"{run.name}: not attacked." for run in runs if not run.record.attacked]
     victims, overview = (_by_advantage(figure_frame(figures, pick)) for pick in (each_victim, over_all))
+    # Sorting by advantage puts the most harmful figures first.
     first = "what adds most to its baseline first"
     return {
         "identity": identity,
@@ -192,7 +199,8 @@ def _federation(
 
 
 def _worth(runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the gains over the same clients alone, and the names of runs that no such run lies beside or among."""
+    """Return the gains over the same clients alone, and the names of runs without such a run for comparison."""
+    # A report may also contain the run of the clients alone itself.
     others = [run.record for run in runs if trains_alone(run.record)]
     joined = [run for run in runs if exchanges(run.record.spec) and run.record.items is not None]
     pairs = {
@@ -226,7 +234,7 @@ def _lead(runs: Sequence[Run]) -> Iterator[str]:
 
 
 def _card(run: Run, facts: dict[str, str]) -> dict[str, Any]:
-    """Summarize a run, with its provenance; `facts` are those that not all runs of the report share."""
+    """Summarize a run with its provenance. `facts` are those that not all runs of the report share."""
     record, spec = run.record, run.record.spec
     task, judged = task_of(spec), verdict_of(record.figures)
     label, reached = task.label(task.metric), record.utility[task.metric]
@@ -256,12 +264,12 @@ def _card(run: Run, facts: dict[str, str]) -> dict[str, Any]:
 
 
 def _adversaries(runs: Sequence[Run]) -> Sheet | None:
-    """Return each attack and threat model with its runs; None when none was run."""
+    """Return each attack and threat model with its runs; None if none was run."""
     attacked: dict[tuple[str, str, str], list[str]] = {}
     for run in runs:
-        known = threat_models(run.record.spec.task)
+        models = threat_models(run.record.spec.task)
         for figure in run.record.figures:
-            model = known.get(figure.threat_model)
+            model = models.get(figure.threat_model)
             about = model.lines[run.record.spec.task] if model else ""
             does = ATTACKS[figure.attack].about if figure.attack in ATTACKS else "an attack that is not installed"
             attacked.setdefault((figure.attack, does, f"{figure.threat_model}: {about}"), []).append(run.name)
@@ -271,7 +279,7 @@ def _adversaries(runs: Sequence[Run]) -> Sheet | None:
 
 
 def _facts(record: Record) -> dict[str, str]:
-    """Where a run came from, and every option that is not the default's."""
+    """Return the provenance of a run, and every option that differs from its default."""
     where, spec = record.environment, record.spec.document()
     plain = type(record.spec)().settled().document()
     default = msgspec.to_builtins(type(record.spec.settings)()) | plain
@@ -300,11 +308,18 @@ def _option(value: object) -> str:
     return "none" if value is None or value == "" else str(value)
 
 
-# Verdicts that were made beside the runs: of a policy, and of audits of forgetting.
+# Verdicts of a policy, and audits of forgetting.
 
 
 def read_judged(path: Path) -> Checked | Verification | None:
-    """Read the policy's verdict or the audit at a path; None for anything else. Raises `RunError`."""
+    """Read the policy's verdict or the audit at a path; None for anything else.
+
+    Args:
+        path: a folder of `fkgsec verify`, or a JSON file.
+
+    Raises:
+        RunError: the file is damaged.
+    """
     if path.is_dir():
         inside = path / AUDIT_FILE
         return read_verification(inside) if inside.is_file() else None
@@ -314,7 +329,11 @@ def read_judged(path: Path) -> Checked | Verification | None:
 
 
 def judged_beside(places: Sequence[Path], runs: Sequence[Run]) -> dict[Path, Checked]:
-    """Read by file each verdict that `fkgsec check` left in the folder of these runs, where it is on their data.
+    """Read the verdicts that `fkgsec check` left next to runs, if they are on the same data; by file.
+
+    Args:
+        places: folders or files of the runs.
+        runs: the runs.
 
     Raises:
         RunError: such a file cannot be read.
@@ -330,12 +349,17 @@ def judged_beside(places: Sequence[Path], runs: Sequence[Run]) -> dict[Path, Che
 
 
 def policy_part(checked: Checked, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return a policy's verdict with a row for each limit, and a notice where it was judged on other data than these runs."""
+    """Return a policy's verdict with a row for each limit, and a notice if it was judged on other data.
+
+    Args:
+        checked: a policy's verdict.
+        runs: the runs of the page.
+    """
     judged = {digest for by_seed in checked.data.values() for digest in by_seed.values()}
     foreign = sorted({run.name for run in runs if run.record.data.hash not in judged})
     first, *others = headline_lines(checked)
     notice = (
-        f"The policy was judged on other data than {', '.join(foreign)}: it says nothing of these runs."
+        f"The policy was judged on other data than {', '.join(foreign)} and does not cover these runs."
         if foreign
         else ""
     )
@@ -349,21 +373,27 @@ def policy_part(checked: Checked, runs: Sequence[Run]) -> dict[str, Any]:
     }
 
 
-def certificate_part(name: str, made: Verification, runs: Sequence[Run]) -> dict[str, Any]:
-    """Return the outcome of an audit with its reasons, and a notice where it audits another run's unlearning."""
+def certificate_part(name: str, audit: Verification, runs: Sequence[Run]) -> dict[str, Any]:
+    """Return the outcome of an audit with its reasons, and a notice if it audits another run's unlearning.
+
+    Args:
+        name: the audit's name on the page.
+        audit: a finished audit of unlearning.
+        runs: the runs of the page.
+    """
     identities = {
         identity
         for run in runs
         if run.record.spec.task == "kge"
         for identity in run_identities(run.record.data, run.record.spec.federation_options())
     }
-    asked = ", ".join(f"{client}: {number:,} triples" for client, number in made.unlearning.asked.items())
-    foreign = made.unlearning.identity not in identities
+    request = ", ".join(f"{client}: {number:,} triples" for client, number in audit.unlearning.asked.items())
+    foreign = audit.unlearning.identity not in identities
     return {
-        "title": f"Forgetting ({name}): {made.verdict.outcome}",
-        "sentence": f"{made.verdict.outcome}: {asked}, unlearned by {made.unlearning.options.method}.",
-        "lines": (*made.verdict.reasons, *made.assumptions, *made.remarks),
-        "notice": "The audit is of the unlearning of a run that is not on this page." if foreign else "",
+        "title": f"Forgetting ({name}): {audit.verdict.outcome}",
+        "sentence": f"{audit.verdict.outcome}: {request}, unlearned by {audit.unlearning.options.method}.",
+        "lines": (*audit.verdict.reasons, *audit.assumptions, *audit.remarks),
+        "notice": "The audited run is not on this page." if foreign else "",
         "says_not": AUDIT_SAYS_NOT,
         "sheet": None,
     }

@@ -1,4 +1,4 @@
-"""Sections of the report page that other packages add.
+"""Sections of the report page that other packages can add.
 
 def sheets(runs):                                      # Sequence[Run]: `name`, `record`, `scores`
     rows = tuple((run.name, run.record.bytes.up) for run in runs)

@@ -1,4 +1,4 @@
-"""FedProx over graph networks: a proximal term keeps a client's shared parameters near those it received."""
+"""FedProx for graph networks: a proximal term keeps a client's shared parameters near those it received."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ if TYPE_CHECKING:
 
 
 class GraphFedProxRule(GraphRule):
-    """The proximal term.
+    """Adds the proximal term.
 
-    Differs from GCFL's code in round 1, where it pulls a client to its own random start, not to what it received.
+    Differs from GCFL's code in round 1, where that code pulls a client to its own random start, not to what it
+    received.
     """
 
     keeps_received = True
 
     def correct(self, trainer: ClientTrainer) -> float:
+        """Add the gradient of the proximal term; see `GraphRule.correct`."""
         return pulled(trainer.shared, trainer.received, self.settings.mu)

@@ -1,10 +1,10 @@
-"""FedStar: a channel of a network that reads structure alone is shared, one that reads features as well stays a client's own.
+"""FedStar: a channel that reads only structure is shared; a channel that also reads features stays private.
 
-Nodes have structure features (`fkgsec.graphs.structure`): random-walk return probabilities and clipped degrees, which mean the
-same in every data set. In each layer the structure channel, a GCN with tanh, carries them on; the feature channel, a convolution
-of the chosen kind, reads both channels side by side. What crosses are the structure channel's parameters, `structure.*`.
+Nodes have structure features (`fkgsec.graphs.structure`): random-walk return probabilities and clipped degrees, which have the
+same meaning in every data set. In each layer the structure channel, a GCN with tanh, transforms them. The feature channel, a
+convolution of the chosen kind, reads the concatenation of both channels. Clients share the parameters `structure.*`.
 
-Leakage: columns of `structure.embedding.weight` of degrees that a client never has move by weight decay alone.
+Leakage: columns of `structure.embedding.weight` for degrees that a client never has change by weight decay alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ STRUCTURE = "structure."
 
 
 class StructureChannel(nn.Module):
-    """The shared channel's parameters: a linear layer, and a graph convolution for each layer."""
+    """Parameters of the shared channel: a linear layer, and a graph convolution per layer."""
 
     def __init__(self, num_inputs: int, architecture: Architecture) -> None:
         super().__init__()
@@ -52,18 +52,24 @@ class FedStarClassifier(nn.Module):
         self.head = nn.Linear(width, num_classes)
 
     def forward(self, batch: Batch, rng: np.random.Generator | None = None) -> Tensor:
-        """Logits `[B, C]`; with dropout where there is a generator."""
+        """Compute logits `[B, C]`.
+
+        Args:
+            batch: graphs, with or without structure features.
+            rng: source of dropout; None: no dropout.
+        """
         drop = self.architecture.dropout
         edges = edges_for(self.architecture.model, batch)
         x, s = self.pre(batch.x[:, : self.num_features]), self.structure.embedding(self._structure_of(batch))
         for convolution, shared in zip(self.convs, self.structure.convs, strict=True):
+            # The feature channel reads both channels before the structure channel moves on, as in FedStar's code.
             x = dropout(functional.relu(convolution(torch.cat([x, s], dim=1), edges)), drop, rng)
             s = torch.tanh(shared(s, batch.normalized))
         x = read_out(self.joined(torch.cat([x, s], dim=1)), batch, self.architecture.readout)
         return self.head(dropout(functional.relu(self.post(x)), drop, rng))
 
     def _structure_of(self, batch: Batch) -> Tensor:
-        """Structure features of the nodes: with those of a client's own graphs they come along, of others they are computed."""
+        """Return the nodes' structure features, computed unless the batch has them."""
         features = batch.x[:, self.num_features :]
         if features.shape[1]:
             return features
@@ -77,14 +83,17 @@ class FedStarClassifier(nn.Module):
 
 
 class FedStarRule(GraphRule):
-    """Two channels, of which one is shared; local training is that of FedAvg."""
+    """Two channels, one of them shared; local training is that of FedAvg."""
 
     @property
     def shared(self) -> tuple[str, ...]:
+        """Prefixes of the shared parameters."""
         return (STRUCTURE,)
 
     def network(self, num_features: int, num_classes: int) -> nn.Module:
+        """Build both channels; see `GraphRule.network`."""
         return FedStarClassifier(self.options.architecture(), self.settings, num_features, num_classes)
 
     def prepare(self, graphs: GraphSet) -> GraphSet:
+        """Add structure features; see `GraphRule.prepare`."""
         return with_structure(graphs, num_walks=self.settings.num_walks, num_degrees=self.settings.num_degrees)

@@ -1,8 +1,8 @@
-"""GCFL, GCFL+ and GCFL+dWs: FedAvg in clusters of clients, which are cut in two where their updates disagree.
+"""GCFL, GCFL+ and GCFL+dWs: FedAvg in clusters of clients, which are split in two when their updates disagree.
 
-What decides on a cut, and how it is made, is `fkgsec.exchange.tensors.clusters`. Selection: the code reports each client's best
-test accuracy over all models that a cluster of it had before a cut or at the end, which is selection on test graphs. Here the
-round with the best validation is kept, as everywhere; `select=test` is the nearest to the code.
+`fkgsec.exchange.tensors.clusters` decides on splits and makes them. Selection: the published code reports each client's best test
+accuracy over all models that its cluster had before a split or at the end, which is selection on test graphs. Here the round with
+the best validation is selected, as in all algorithms; `select=test` comes closest to the code.
 """
 
 from __future__ import annotations
@@ -22,16 +22,18 @@ if TYPE_CHECKING:
 class GradientNormRule(GraphRule):
     """A client also uploads the norm of the shared parameters' gradients in the last batch of a round.
 
-    It takes a row of its own, of which one number is used. Source: GCFL's code (`convGradsNorm`); the paper has the norms of
+    The norm takes a whole row, of which one number is used. Source: GCFL's code (`convGradsNorm`); the paper uses the norms of
     updates, which need no upload.
     """
 
     upwards = (GRADIENT_NORM,)
 
     def begin(self, trainer: ClientTrainer) -> None:
+        """Start with norm 0; see `GraphRule.begin`."""
         trainer.memory[GRADIENT_NORM] = torch.zeros(())
 
     def train(self, trainer: ClientTrainer, round: int, on_step: Callable[[], None]) -> float:
+        """Train a round, then store the gradient norm of its last batch; see `GraphRule.train`."""
         loss = super().train(trainer, round, on_step)
         gradients = [parameter.grad for parameter in trainer.shared.values() if parameter.grad is not None]
         squares = sum(float(gradient.double().square().sum()) for gradient in gradients)

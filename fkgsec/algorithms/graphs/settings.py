@@ -1,8 +1,8 @@
-"""The shipped algorithms for graph classification: the settings and the recipe of each. Nothing here loads torch.
+"""Built-in algorithms for graph classification: settings and recipe of each. This module does not load torch.
 
-FedAvg averages parameters, weighted by the clients' training graphs. FedPer keeps a client's own layers, here those that read its
-features and tell its classes. Data sets differ in both, so that the codes of GCFL and FedStar average convolutions alone in
-"FedAvg" too, which makes it FedPer; `share=all` is FedAvg proper, for clients of one data set.
+FedAvg averages parameters, weighted by the clients' training graphs. FedPer keeps private layers, here those that read features
+and predict classes. Data sets differ in both, so the code of GCFL and FedStar averages convolutions alone in "FedAvg" too, which
+makes it FedPer. `share=all` is FedAvg itself, for clients of one data set.
 """
 
 from __future__ import annotations
@@ -31,21 +31,24 @@ class FedAvgSettings(GnnSettings, frozen=True):
 
 
 class GraphFedProxSettings(FedAvgSettings, frozen=True):
-    """The same as FedAvg's, and the weight of the proximal term, mu / 2 |w - w_t|^2.
+    """Settings of FedProx: those of FedAvg, and the weight of the proximal term, mu / 2 |w - w_t|^2.
 
     Attributes:
-        mu: 0.01 is GCFL's code's; cefgl.txt does not give its own.
+        mu: the default 0.01 is that of GCFL's code; cefgl.txt gives none.
     """
 
     mu: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the proximal term")] = 0.01
 
 
 class GCFLSettings(GnnSettings, frozen=True):
-    """When a cluster is cut. Thresholds go with the network and the data; these are the code's for molecules, with three layers.
+    """Settings of GCFL: when a cluster is split. Thresholds depend on the network and the data.
+
+    The defaults are those of the published code for molecules, with three layers.
 
     Attributes:
-        epsilon1: the mean update of a cluster is shorter. epsilon2: the longest one is longer. Euclidean norms.
-        first_cut: in this round and before, none is cut.
+        epsilon1: a cluster is split if the Euclidean norm of its mean update is below this value ...
+        epsilon2: ... and the norm of its longest update is above this one.
+        first_cut: last round without splits.
     """
 
     epsilon1: Annotated[
@@ -58,10 +61,11 @@ class GCFLSettings(GnnSettings, frozen=True):
 
 
 class GCFLPlusSettings(GCFLSettings, frozen=True):
-    """GCFL's, and the series by which clients are compared.
+    """Settings of GCFL+: those of GCFL, and the series by which clients are compared.
 
     Attributes:
-        seq_length: norms of a series. standardize: whether each series is divided by its standard deviation.
+        seq_length: number of norms in a series.
+        standardize: whether each series is divided by its standard deviation.
     """
 
     seq_length: Annotated[
@@ -74,8 +78,8 @@ class FedStarSettings(GnnSettings, frozen=True):
     """Settings of FedStar: length of the structure features.
 
     Attributes:
-        num_walks, num_degrees: of random-walk return probabilities, and of columns of the one-hot degree; one of them may be 0
-            (in FedStar's code the types "dg" and "rw").
+        num_walks, num_degrees: number of random-walk return probabilities, and of columns of the one-hot degree; one of them
+            may be 0 (types "dg" and "rw" in FedStar's code).
     """
 
     num_walks: Annotated[int, Meta(ge=0, le=1_000, description="steps of the longest random walk")] = 16
@@ -88,11 +92,12 @@ class FedStarSettings(GnnSettings, frozen=True):
 
 
 class SpreadGNNSettings(GnnSettings, frozen=True):
-    """Who is whose neighbour, when they exchange, and how much tasks lean on each other.
+    """Settings of SpreadGNN: the ring of neighbors, the time between exchanges, and the multi-task term.
 
     Attributes:
-        neighbours: clients on either side in the ring. period: rounds from one exchange to the next.
-        task_reg: weight of the multi-task term; 0.01 is the code's.
+        neighbours: number of neighbors on either side in the ring.
+        period: number of rounds from one exchange to the next.
+        task_reg: weight of the multi-task term; 0.01 is that of the published code.
     """
 
     neighbours: Annotated[int, Meta(ge=1, le=1_000_000, description="neighbours on either side in the ring")] = 1
@@ -100,34 +105,40 @@ class SpreadGNNSettings(GnnSettings, frozen=True):
     task_reg: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the multi-task term")] = 0.01
 
     def exchanges(self, round: int, seed: int) -> bool:
-        """After every `period` rounds."""
+        """Return True after every `period` rounds.
+
+        Args:
+            round, seed: as in `AlgorithmSettings.exchanges`.
+        """
         return round % self.period == 0
 
 
 class CEFGLSettings(DropoutSettings, frozen=True):
-    """The parts of the decomposition, and what crosses.
+    """Settings of CEFGL: the parts of the decomposition, and their transmission.
 
     Attributes:
-        components: "both"; or one alone (cefgl.txt Table 5): "shared" has no sparse part, "sparse" no shared one, so that nothing
-            that crosses is used.
-        correction: "dual", h grows by alpha (Theta - W) and the server takes mean h / alpha off, as in FedSLR, so that the h of a
-            client that has converged is its gradient (the paper's Remark 2); "printed", by (Theta - W) / learning rate, of which
-            the server takes the learning rate's share (Eq. 7 and 9 as they stand); "off", there is none.
+        components: "both"; or one alone (cefgl.txt Table 5): "shared" has no sparse part, "sparse" no shared part, so that
+            received rows are not used.
+        correction: "dual": h grows by alpha (Theta - W) and the server subtracts the mean of h / alpha, as in FedSLR. The h of a
+            converged client is then its gradient (Remark 2 of the paper). "printed": h grows by (Theta - W) / learning rate, and
+            the server subtracts the learning rate times its mean (Eq. 7 and 9 as printed). "off": no correction.
         alpha: weight of the distance to Theta.
         finetune_epochs: epochs of the sparse part in a round.
         l1: soft shrinkage of the sparse part in each step, times the learning rate.
-        sparsify: what makes it sparse after its epochs: zeros below `sparse_threshold` ("threshold"), or but for the share
-            `sparse_share` of its numbers that is largest ("top-k").
-        singular_threshold: of the shared matrices, smaller singular values are dropped. shrink: the others stay ("hard"), or are
-            made smaller by the threshold over alpha ("soft", FedSLR).
+        sparsify: how the sparse part is made sparse after its epochs. "threshold" sets values below `sparse_threshold` to zero;
+            "top-k" keeps the share `sparse_share` of largest values.
+        sparse_threshold, sparse_share: see `sparsify`.
+        singular_threshold: smaller singular values of shared matrices are dropped.
+        shrink: the other singular values stay ("hard"), or are reduced by the threshold over alpha ("soft", FedSLR).
         bits: quantization bits per transmitted value (2 to 20; 32 disables quantization). scale, rounding: see
-            `fkgsec.exchange.tensors.quantised`. The default holds the paper's 4 bits, which are 2^4 magnitudes beside a sign and
-            zero, and rounds at random as its text says. With 4 bits and rounding to the nearest level, the shared weights freeze.
-        exchange: probability that rows cross after a round; one draw for all clients.
-        upload: "combined", W - h / alpha, which is all that the server needs; "both", W and h, quantised each, as the paper has
-            it, in twice as many bytes: the server then sees an h that tends to the client's gradient.
-        start: W starts a round at what was "received" (FedSLR), or where the client's "own" training left it, as Eq. 6 reads.
-        factors: a matrix is sent as its two factors where they are "smaller" than it, or "never".
+            `fkgsec.exchange.tensors.quantised`. The default represents the paper's 4 bits, which are 2^4 magnitudes besides a
+            sign and zero, and rounds at random as its text says. With 4 bits and rounding to the nearest level, the shared
+            weights freeze.
+        exchange: probability of an exchange after a round; one draw for all clients.
+        upload: "combined": W - h / alpha, which is all that the server needs. "both": W and h, each quantized, as in the paper,
+            in twice as many bytes; the server then sees an h that converges to the client's gradient.
+        start: W starts a round at the "received" rows (FedSLR), or at the client's "own" last W, as in Eq. 6.
+        factors: send a matrix as its two factors if they are "smaller", or "never".
     """
 
     components: Annotated[
@@ -178,11 +189,19 @@ class CEFGLSettings(DropoutSettings, frozen=True):
             raise SpecError("upload=both sends corrections, and correction=off has none; leave one of them out")
 
     def taken(self, learning_rate: float) -> float:
-        """The share of h that is taken from W in the mean."""
+        """Return the factor of h that is subtracted from W in the mean.
+
+        Args:
+            learning_rate: of local training.
+        """
         return 1 / self.alpha if self.correction == "dual" else learning_rate
 
     def exchanges(self, round: int, seed: int) -> bool:
-        """The coin of Algorithm 1 line 3."""
+        """Flip the coin of cefgl.txt Algorithm 1, line 3.
+
+        Args:
+            round, seed: as in `AlgorithmSettings.exchanges`.
+        """
         return bool(generator(seed, "exchange", round).random() < self.exchange)
 
 

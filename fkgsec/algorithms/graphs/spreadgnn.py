@@ -1,20 +1,21 @@
-"""SpreadGNN: no server; each client averages its network with its neighbours', and its last layer leans on theirs.
+"""SpreadGNN: no server; each client averages its network with its neighbors', and regularizes its last layer by theirs.
 
-Clients stand in a ring, each with `neighbours` others on either side. After every `period` rounds each sends its convolutions,
-the layer after the readout and its last layer to its neighbours, and takes the mean of theirs and its own but for the last layer.
-That one has a row for each class of the client's own task; it is trained with the multi-task term
+Clients form a ring, each with `neighbours` others on either side. After every `period` rounds each client sends its convolutions,
+the layer after the readout and its last layer to its neighbors. It takes the mean of theirs and its own, except for the last
+layer. The last layer has a row for each class of the client's task; it is trained with the multi-task term
 
     task_reg / 2 tr(Phi^T Omega^-1 Phi),   Omega = (Phi Phi^T)^(1/2) / tr (Phi Phi^T)^(1/2)
 
-where Phi has the rows of the client's last layer and of those that its neighbours sent last. Omega says how tasks relate; with
-the best one the term is half the squared nuclear norm of Phi, whose gradient is |Phi|_* U V^T for Phi = U S V^T.
+where Phi has the rows of the client's last layer and of those that its neighbors sent last. Omega describes how tasks
+relate. With the optimal Omega the term is half the squared nuclear norm of Phi, whose gradient is |Phi|_* U V^T for Phi
+= U S V^T.
 
-Source: He et al. 2022, and its code. Differs: one task of several classes a client, in place of several binary tasks of which
-each client has some labels. In the code the term has no effect, as it is computed of detached weights; its means take in the last
-layer as well, since the name of the layer that they are to leave out is another's, and leave out the client's own parameters.
-Means are unweighted, as in the paper; the code weighs by training items. Clients keep to themselves how their tasks relate; the
-paper has neighbours align it. Rows cross a relay (`fkgsec.exchange.tensors.peers`); bytes down are what peers would send.
-cefgl.txt, which has it as a baseline, does not say how it was adapted.
+Source: He et al. 2022, and its code. Differs: a client has one task of several classes, not labels of several binary
+tasks. In the code the term has no effect, since it is computed from detached weights. The code's means include the last
+layer, since the name of the excluded layer does not match, and exclude the client's own parameters. Means are
+unweighted, as in the paper; the code weights by training items. Clients do not share Omega; in the paper neighbors
+align it. Rows are sent through a relay (`fkgsec.exchange.tensors.peers`); bytes down are those that peers would send.
+cefgl.txt, which uses it as a baseline, does not say how it was adapted.
 """
 
 from __future__ import annotations
@@ -38,7 +39,12 @@ NEIGHBOUR = "neighbour."
 
 
 def neighbours_of(place: int, count: int, either_side: int) -> list[int]:
-    """The others nearest to a client in a ring of so many.
+    """Return the nearest other clients in a ring.
+
+    Args:
+        place: index of the client.
+        count: number of clients.
+        either_side: number of neighbors on either side.
 
     >>> neighbours_of(0, 5, 1), neighbours_of(0, 3, 2)
     ([1, 4], [1, 2])
@@ -58,7 +64,7 @@ class NeighboursCrossing(Crossing):
         self.own = [Layout.of(self._tensors(place), self.layout.width) for place in range(len(trainers))]
 
     def _tensors(self, place: int) -> dict[str, Tensor]:
-        """Return what a client sends: what is averaged, and its last layer."""
+        """Return the tensors that a client sends: averaged parameters and its last layer."""
         trainer = self.trainers[place]
         return {**trainer.shared, HEAD: trainer.model.get_parameter(HEAD)}
 
@@ -66,7 +72,11 @@ class NeighboursCrossing(Crossing):
         return [f"{self.trainers[place].client.name}:{name}" for name in self.own[place].names]
 
     def holdings(self, weights: Sequence[int]) -> list[Holding]:
-        """A client's own rows, and its neighbours'."""
+        """Return each client's rows, followed by its neighbors'.
+
+        Args:
+            weights: unused; means are unweighted.
+        """
         names = [self._names(place) for place in range(len(self.trainers))]
         return [
             Holding(row_names + [name for other in self.neighbours[place] for name in names[other]], len(row_names))
@@ -74,7 +84,11 @@ class NeighboursCrossing(Crossing):
         ]
 
     def first_rows(self, names: Sequence[str]) -> Tensor:
-        """The shared parameters that all begin with; nothing of last layers."""
+        """Return the initial shared parameters; last layers are zeros.
+
+        Args:
+            names: of the rows.
+        """
         rows = {}
         for place, layout in enumerate(self.own):
             packed = layout.pack({**self.first, HEAD: torch.zeros(layout.shapes[HEAD])})
@@ -82,7 +96,11 @@ class NeighboursCrossing(Crossing):
         return torch.stack([rows[name] for name in names])
 
     def rows(self, place: int) -> Tensor:
-        """A client's rows, then its neighbours' as it knows them."""
+        """Return a client's rows, then its neighbors' as it last received them.
+
+        Args:
+            place: index of the client.
+        """
         others = [
             self.own[other].pack(
                 {name: self.trainers[place].memory[self._key(other, name)] for name in self.own[other].shapes}
@@ -95,7 +113,13 @@ class NeighboursCrossing(Crossing):
         return f"{NEIGHBOUR}{other:09d}.{name}"
 
     def receive(self, round: int, place: int, received: Received) -> None:
-        """The mean of the client's own parameters and its neighbours'; last layers are kept for the multi-task term."""
+        """Average the client's parameters with its neighbors', and store their last layers for the multi-task term.
+
+        Args:
+            round: number of the round.
+            place: index of the client.
+            received: its own rows, then its neighbors'.
+        """
         trainer = self.trainers[place]
         rows = received.rows[len(self.own[place].names) :].to(trainer.device)
         models: list[Mapping[str, Tensor]] = [trainer.shared]
@@ -112,19 +136,22 @@ class NeighboursCrossing(Crossing):
 
 
 class SpreadGNNRule(GraphRule):
-    """Convolutions and the layer after the readout are averaged; the multi-task term is in the last layer's gradient."""
+    """Averages convolutions and the layer after the readout, and adds the multi-task term to the last layer's
+    gradient."""
 
     crossing = NeighboursCrossing
 
     @property
     def shared(self) -> tuple[str, ...]:
+        """Prefixes of the averaged parameters."""
         return (ENCODER, "post.")
 
     def correct(self, trainer: ClientTrainer) -> float:
-        memories = sorted(trainer.memory)  # by place: sums go by the order, and a checkpoint has another
+        """Add the gradient of the multi-task term; see `GraphRule.correct`."""
+        memories = sorted(trainer.memory)  # by client: sums depend on the order, and a checkpoint has another order
         heads = [trainer.memory[name] for name in memories if name.endswith(f".{HEAD}")]
         if not (self.settings.task_reg and any(bool(head.any()) for head in heads)):
-            return 0.0  # nothing of neighbours is known yet
+            return 0.0  # no neighbor has sent its last layer yet
         parameter = trainer.model.get_parameter(HEAD)
         value, gradient = multi_task_term(torch.cat([parameter.detach(), *heads]))
         assert parameter.grad is not None
@@ -133,10 +160,14 @@ class SpreadGNNRule(GraphRule):
 
 
 def multi_task_term(phi: Tensor) -> tuple[float, Tensor]:
-    """tr(Phi^T Omega^-1 Phi) / 2 for the best Omega of tasks `[T, width]`, and its gradient by Phi while Omega stays.
+    """Compute tr(Phi^T Omega^-1 Phi) / 2 for the optimal Omega, and its gradient by Phi with Omega fixed.
 
-    Directions in which Phi has nothing are left out.
+    Directions in which Phi is zero are excluded.
+
+    Args:
+        phi: float `[T, width]`, last layers of all tasks.
     """
+    # With the optimal Omega the term is |Phi|_*^2 / 2, and its gradient |Phi|_* U V^T.
     left, values, right = torch.linalg.svd(phi.double(), full_matrices=False)
     some = values > values[0] * 1e-9
     norm = values.sum()

@@ -16,21 +16,23 @@ from fkgsec.text import printable, shown
 
 _TRIPLE_FIELDS = ("head", "relation", "tail")
 _DICT_FIELDS = ("id", "name")
-_MOST_DIGITS = 19  # leading zeros aside no id has as many; int() of thousands of digits is an error
-_MOST_NAMES = 8  # that an error lists
-_LONGEST_NAME = 200  # bytes; file systems take 255, and suffixes come behind
+_MOST_DIGITS = 19  # of an ID; int() of thousands of digits is an error
+_MOST_NAMES = 8  # maximum in an error message
+_LONGEST_NAME = 200  # bytes; file systems allow 255, and suffixes are appended
 
 
 def read_tsv_folder(folder: Path | str, name: str | None = None) -> KnowledgeGraph:
-    """Read a folder with `train.txt`, `valid.txt` and `test.txt`: UTF-8, `head<TAB>relation<TAB>tail` a line.
+    """Read a folder with `train.txt`, `valid.txt` and `test.txt`: UTF-8, one `head<TAB>relation<TAB>tail` per line.
 
-    `entities.dict` and `relations.dict` (`id<TAB>name` a line), where there, fix the ids and must list every name;
-    else ids follow the first appearance in train, valid, test. A byte-order mark, CRLF and blank lines at the end are
-    accepted. Duplicates are kept. `warnings` counts duplicates, empty valid or test, and names that train lacks.
+    If `entities.dict` and `relations.dict` (one `id<TAB>name` per line) exist, they determine the IDs and must list
+    every name.
+    Otherwise IDs follow the first appearance in train, valid, test. A byte-order mark, CRLF and blank lines at the end
+    are accepted.
+    Duplicates are kept. `warnings` counts duplicates, empty valid or test, and names that train lacks.
 
     Args:
         folder: the folder.
-        name: what the graph is called; the folder's name when None.
+        name: of the graph; the folder's name when None.
 
     Raises:
         DataError: a missing file, a malformed or non-UTF-8 line, an empty train split, an unlisted name (`file:line`).
@@ -48,12 +50,18 @@ def read_tsv_folder(folder: Path | str, name: str | None = None) -> KnowledgeGra
 def read_client_folders(folder: Path | str, name: str | None = None) -> FederatedGraph:
     """Read the layout published with FedLU: one subfolder per client with `train.txt`, `valid.txt` and `test.txt`.
 
-    Clients come in natural order (9 before 10) and share one vocabulary: that of `entities.dict` / `relations.dict` in
-    `folder` itself where there, else by first appearance. A client's own dict files (local ids) and `unlearn.txt` are
-    not read. Hidden subfolders are passed over; any other one is a client and must have the three files.
+    Clients are in natural order (9 before 10) and share one vocabulary: that of `entities.dict` and `relations.dict` in
+    `folder`
+    itself if they exist, else by first appearance. A client's own dict files (local IDs) and `unlearn.txt` are not
+    read. Hidden
+    subfolders are skipped; any other subfolder is a client and must have the three files.
+
+    Args:
+        folder: the folder.
+        name: of the federation; the folder's name when None.
 
     Raises:
-        DataError: no subfolder, or what `read_tsv_folder` raises.
+        DataError: there is no subfolder; or as in `read_tsv_folder`.
     """
     folder = Path(folder)
     subfolders = sorted(client_folders(folder), key=lambda path: natural_order(path.name))
@@ -71,14 +79,20 @@ def read_client_folders(folder: Path | str, name: str | None = None) -> Federate
 
 
 def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
-    """Write the layout that `read_client_folders` reads, with root dict files so that global ids come back the same.
+    """Write the layout that `read_client_folders` reads, with root dict files so that global IDs are preserved.
 
-    The folder appears whole or not at all: it is written beside its place and renamed. Reading it back gives every
-    client the same splits in the same row order, under the same ids; the clients' order becomes the natural one.
-    `sensitive` and `warnings` are not in the layout and not written.
+    The folder appears complete or not at all: it is written under another name and renamed. Reading it back gives every
+    client the
+    same splits in the same row order, under the same IDs; clients are then in natural order. `sensitive` and `warnings`
+    are not part
+    of the layout.
+
+    Args:
+        federated: the federation.
+        folder: a new or empty folder.
 
     Raises:
-        DataError: the folder is there already, cannot be written, or a name cannot stand in the layout.
+        DataError: the folder exists and is not empty, cannot be written, or the layout cannot represent a name.
     """
     folder = Path(folder)
     if folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
@@ -101,9 +115,14 @@ def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
 
 
 def can_name_a_file(name: str) -> bool:
-    """Return whether a client's name can stand in a path: it neither leaves its folder nor hides in it, and fits with a suffix.
+    """Return whether a client's name can be part of a path.
 
-    Control characters cannot either: whoever lists the folder would send them to a terminal.
+    It must neither leave its folder nor be hidden in it, leave room for a suffix, and have no control characters, which
+    a listing
+    would send to the terminal.
+
+    Args:
+        name: of the client.
 
     >>> can_name_a_file("hospital-1"), can_name_a_file("../x"), can_name_a_file("a/b"), can_name_a_file(".x")
     (True, False, False, False)
@@ -114,19 +133,37 @@ def can_name_a_file(name: str) -> bool:
 
 
 def read_triple_file(path: Path | str) -> NamedTriples:
-    """Read a file of tab-separated triples, by name. Raises `DataError` with `file:line`."""
+    """Read a file of tab-separated triples, by name.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        DataError: the file is malformed; the message gives file and line.
+    """
     heads, relations, tails = _read_columns(Path(path), _TRIPLE_FIELDS)
     return NamedTriples(heads, relations, tails, partial(_line, path))
 
 
 def client_folders(folder: Path) -> list[Path]:
-    """The subfolders that are not hidden, in no order. Raises `DataError` when there is no such folder."""
+    """List the subfolders that are not hidden, in no order.
+
+    Args:
+        folder: the folder.
+
+    Raises:
+        DataError: the folder does not exist.
+    """
     _check_folder(folder)
     return [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
 
 
 def what_lies_in(folder: Path) -> str:
-    """The first names in a folder, for an error that misses another."""
+    """List the first names in a folder, for an error message about a missing file.
+
+    Args:
+        folder: the folder.
+    """
     names = sorted((f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir()), key=natural_order)
     if not names:
         return "it is empty"
@@ -135,7 +172,14 @@ def what_lies_in(folder: Path) -> str:
 
 
 def read_id(text: str, count: int) -> int | None:
-    """The number that a text is, from 0 to `count` - 1; None where it is none.
+    """Parse an ID.
+
+    Args:
+        text: decimal digits.
+        count: number of IDs.
+
+    Returns:
+        The number, from 0 to `count` - 1; None for any other text.
 
     >>> read_id("12", 20), read_id("12", 12), read_id("-1", 20), read_id("9" * 5000, 20), read_id("\u0661", 20)
     (12, None, None, None, None)
@@ -145,10 +189,13 @@ def read_id(text: str, count: int) -> int | None:
 
 
 def read_text(path: Path) -> str:
-    """A whole UTF-8 file without its byte-order mark, lines ended by `\\n`.
+    """Read a whole UTF-8 file without its byte-order mark; lines end with `\\n`.
+
+    Args:
+        path: of the file.
 
     Raises:
-        DataError: an unreadable file; bytes that are not UTF-8, or a NUL, with the line.
+        DataError: the file is unreadable, or has bytes that are not UTF-8, or a NUL; with the line.
     """
     try:
         content = path.read_bytes()
@@ -204,7 +251,7 @@ def _read_dict(path: Path) -> NameList | None:
 
 
 def _read_columns(path: Path, fields: tuple[str, ...]) -> list[list[str]]:
-    """The columns of a tab-separated file. Raises `DataError` with `file:line` for the first malformed line."""
+    """Read the columns of a tab-separated file. Raises `DataError` with `file:line` for the first malformed line."""
     lines = read_text(path).split("\n")
     while lines and not lines[-1].strip(" \r"):
         lines.pop()
@@ -214,6 +261,7 @@ def _read_columns(path: Path, fields: tuple[str, ...]) -> list[list[str]]:
     if wrong:
         width = len(lines[wrong[0]].split("\t")) if lines[wrong[0]].strip() else "a blank line"
         raise DataError(f"{_line(path, wrong[0])}: expected {len(fields)} tab-separated fields, found {width}")
+    # One split over the whole text is several times faster than one per line.
     cells = "\t".join(lines).split("\t")
     columns = [cells[start :: len(fields)] for start in range(len(fields))]
     blank = [

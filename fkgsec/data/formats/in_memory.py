@@ -1,13 +1,12 @@
-"""Graphs from what a Python program holds: pandas, lists of tuples, numpy, PyKEEN and NetworkX.
+"""Graphs from objects in memory: pandas, lists of tuples, numpy, PyKEEN and NetworkX.
 
     graph = graph_from(frame)                                        # columns head, relation, tail (and split, client)
     graph = graph_from(dataset.training, valid=dataset.validation, test=dataset.testing)     # of PyKEEN
     graph = graph_from({"clinic": one, "ward": other}, ratio=(8, 1, 1))                      # a federation of two clients
     graph = partition(graph_from(triples), "relations", clients=3, seed=0)                   # or divided by a method
 
-Names stay as they are, whole numbers become their text. What no file may hold is refused here, too: a missing or empty name,
-and a name that is neither text nor a whole number. What is odd but not wrong (duplicates, names in test that train lacks) is
-counted in `graph.warnings`, as readers of files do.
+Names stay as they are; whole numbers become text. As for files, a missing or empty name, or a name that is neither text nor a
+whole number, is an error. Irregularities (duplicates, names in test that train lacks) are counted in `graph.warnings`.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def graph_from(
     sensitive: Iterable[str] = (),
     name: str = "graph",
 ) -> KnowledgeGraph | FederatedGraph:
-    """Make a graph, or a federation of several clients' graphs, of triples in memory.
+    """Build a graph, or a federation of several clients' graphs, from triples in memory.
 
     >>> rows = [("ann", "takes", "aspirin"), ("bob", "takes", "ibuprofen"), ("ann", "knows", "bob")]
     >>> graph_from(rows, test=[("bob", "takes", "aspirin")])
@@ -63,30 +62,30 @@ def graph_from(
 
     Args:
         triples: one of
-            - a pandas DataFrame; its columns "split" and "client" are read where it has them, as those of a table in a file;
+            - a pandas DataFrame; its columns "split" and "client" are read if it has them, like those of a table in a file;
             - rows of three names: a list of tuples, or an array of shape `[n, 3]`;
-            - a PyKEEN `TriplesFactory`, whose ids stay (a `CoreTriplesFactory`, which has no names, is named by its ids);
-            - a NetworkX `MultiDiGraph` or `DiGraph`, whose nodes stay in order, those without edges too;
+            - a PyKEEN `TriplesFactory`, whose IDs are kept (a `CoreTriplesFactory` has no names; its IDs become names);
+            - a NetworkX `MultiDiGraph` or `DiGraph`, whose nodes keep their order, including those without edges;
             - a mapping from clients' names to any of these: a federation, in the order of the mapping.
-        valid, test: further splits, of any of these kinds; mappings of the same clients where `triples` is one. None: they
-            come from the split column, or from `ratio`, or are empty.
+        valid, test: further splits, of any of these kinds; mappings of the same clients if `triples` is one. None: they come
+            from the split column, or from `ratio`, or are empty.
         columns: of a DataFrame, those of heads, relations and tails.
-        client_column, split_column: of a DataFrame, in the place of "client" and "split"; splits are called train, valid
+        client_column, split_column: of a DataFrame, instead of "client" and "split"; splits are named train, valid
             (validation, val, dev) and test.
         relation: of a NetworkX graph, the edge attribute that names the relation; None: the key of an edge does.
-        ratio: parts of train, valid and test to divide each client's triples into, or the graph's, see `split_triples`; for
-            triples that nobody has split yet. `partition` splits by itself. None: all are in train.
+        ratio: parts of train, valid and test, for triples without splits: each client's triples are divided, see
+            `split_triples`. `partition` splits by itself. None: all are in train.
         seed: of that division.
         sensitive: names of relations whose triples must not leak; reports show them first.
-        name: what reports call the graph.
+        name: of the graph in reports.
 
     Returns:
-        A `FederatedGraph` where clients are given, by a mapping or a column (these in natural order), else a `KnowledgeGraph`,
+        A `FederatedGraph` if clients are given, by a mapping or a column (then in natural order), else a `KnowledgeGraph`,
         which `fkgsec.partition` divides.
 
     Raises:
-        DataError: another kind of object, a row that has not three names, a missing or empty name, a name that is neither text
-            nor a whole number, an unknown column or split, no triples.
+        DataError: an unsupported object, a row without three names, a missing or empty name, a name that is neither text nor
+            a whole number, an unknown column or split, or no triples.
     """
     checked("name", str, name)
     source = _Source(name, columns, client_column, split_column, relation)
@@ -115,9 +114,12 @@ def graph_from(
 
 
 def with_splits(graph: Graph, ratio: tuple[int, int, int], seed: int) -> Graph:
-    """Divide training triples into three splits, each client's apart. Of equal triples, which could be on both sides, one stays.
+    """Divide training triples into three splits, separately for each client.
+
+    Duplicates are dropped first, since they could end up on both sides.
 
     Args:
+        graph: with all triples in train.
         ratio, seed: see `graph_from`.
     """
     clients, warnings = [], list(graph.warnings)
@@ -138,7 +140,7 @@ def with_splits(graph: Graph, ratio: tuple[int, int, int], seed: int) -> Graph:
 
 
 class _Rows(NamedTuple):
-    """Three lists of cells as they were given, what a message calls a row, and the split and client of each where columns say."""
+    """Three lists of original cells, a function that locates a row, and split and client of each row if columns give them."""
 
     cells: tuple[list[Any], list[Any], list[Any]]
     place: Callable[[int], str]
@@ -147,7 +149,7 @@ class _Rows(NamedTuple):
 
 
 class _Source:
-    """Reads objects of any kind that `graph_from` takes into triples by name, and collects what they say of names."""
+    """Reader of all objects that `graph_from` accepts; it collects vocabularies and notes."""
 
     def __init__(
         self,
@@ -160,11 +162,15 @@ class _Source:
         self.name, self.columns, self.relation = name, tuple(columns), relation
         self.client_column, self.split_column = client_column, split_column
         self.notes: list[str] = []
-        self._named: dict[str, Any] = {}  # names of entities and relations by their text, as they were given
+        self._named: dict[str, Any] = {}  # original names of entities and relations, by their text
         self._listed: dict[str, list[list[str]]] = {"entities": [], "relations": []}
 
     def parts(self, sources: Mapping[str, Any]) -> tuple[Parts, bool]:
-        """Everything that was given, by client and split; and whether there are clients."""
+        """Return all triples by client and split, and whether there are clients.
+
+        Args:
+            sources: objects by split; None: no such split.
+        """
         if not isinstance(sources["train"], Mapping) or _is_networkx(sources["train"]):
             return self._of_one(sources)
         parts: Parts = {}
@@ -210,7 +216,8 @@ class _Source:
                 if target in _filled(parts.setdefault(client, {})):
                     raise DataError(f"{self.name}: the split {target} is given twice, in a column and as {target}=")
                 parts[client][target] = self._by_name(rows, chosen)
-            if rows.splits and split == "train":  # a split that no row is in is then an empty one, as in a file
+            # With a split column, a split without rows is empty, as in a file.
+            if rows.splits and split == "train":
                 for splits in parts.values():
                     splits.update({name: self._by_name(rows, []) for name in SPLITS if name not in splits})
         if divided:
@@ -227,7 +234,7 @@ class _Source:
         return NamedTriples(heads, relations, tails, lambda row: rows.place(chosen[row]))
 
     def _text(self, cell: Any, part: str, place: Callable[[int], str], row: int) -> str:
-        """A name as text. Raises `DataError` for what is none, and for a number whose text is another name."""
+        """Return a name as text. Raises `DataError` for other cells, and for a number whose text is another name."""
         if type(cell) is not str:
             cell = _plain(cell)
         if cell is None:
@@ -308,7 +315,7 @@ class _Source:
         return _Rows((heads, relations, tails), place, texts(split), texts(client))
 
     def _of_factory(self, factory: Any, where: str) -> _Rows:
-        """PyKEEN's factory; inverse relations that it adds for training are no triples of its own and are left out."""
+        """Read PyKEEN's factory, without the inverse relations that it adds for training."""
         mapped = np.asarray(factory.mapped_triples)
         labels = []
         for what, ids in (("entities", "entity_to_id"), ("relations", "relation_to_id")):
@@ -358,7 +365,7 @@ class _Source:
         return _Rows(ends, lambda row: f"{where}edge {shown(edges[row][0])} to {shown(edges[row][1])}")
 
     def vocabularies(self) -> tuple[NameList | None, NameList | None]:
-        """The names that sources list, in their order, those of the first first; then all others."""
+        """Return the names that sources list, in order, followed by all others; None if no source lists names."""
         lists = []
         for what in ("entities", "relations"):
             listed = dict.fromkeys(chain.from_iterable(self._listed[what]))
@@ -369,7 +376,7 @@ class _Source:
 
 
 def _filled(splits: Mapping[str, NamedTriples]) -> set[str]:
-    """The splits with triples."""
+    """Return the splits with triples."""
     return {split for split, triples in splits.items() if triples.heads}
 
 
@@ -378,7 +385,7 @@ def _is_networkx(source: Any) -> bool:
 
 
 def _plain(cell: Any) -> Any:
-    """The text or whole number in a cell; None where it is missing (None, NaN, NaT, pandas' NA); else the cell."""
+    """Return the text or whole number in a cell; None if it is missing (None, NaN, NaT, pandas' NA); else the cell."""
     if isinstance(cell, str):
         return str(cell)
     if isinstance(cell, bool | np.bool_):

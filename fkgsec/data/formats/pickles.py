@@ -1,7 +1,7 @@
 """Pickled federations in the layout of FedE and FedR, read without executing anything.
 
-A pickle is a program. The unpickler here knows numpy's four globals that rebuild an array, and gives an inert stand-in
-for each, which records what it was called with. Arrays are made afterwards, from checked types, shapes and lengths.
+A pickle is a program. The unpickler here knows numpy's four globals that rebuild an array, and replaces each by an inert class
+that records its arguments. Arrays are built afterwards, from checked types, shapes and lengths.
 """
 
 from __future__ import annotations
@@ -32,16 +32,25 @@ def read_fede_pickle(path: Path | str, name: str | None = None) -> FederatedGrap
     """Read a pickled federation of FedE or FedR: a list of clients, each `{split: {key: array}}` for three splits.
 
     Keys of a split with `n` triples: `edge_index` int `[2, n]` (heads, tails) and `edge_type` int `[n]` in the client's
-    own ids; `edge_index_ori`, `edge_type_ori` the same in global ids. The names of entities and relations are the
-    global ids as text, from 0 to the largest one used; clients are named "0", "1", ... Own ids are checked against the
-    global ones and then numbered anew, because `ClientGraph` wants those of train first.
+    own IDs;
+    `edge_index_ori` and `edge_type_ori` the same in global IDs. Names of entities and relations are the global IDs as
+    text, from 0 to
+    the largest one used; clients are named "0", "1", ... Own IDs are checked against the global ones and then
+    renumbered, because
+    `ClientGraph` needs those of train first.
 
-    Nothing in the file is executed: globals other than numpy's array reconstruction are refused before anything is
-    built, and those are inert stand-ins.
+    Nothing in the file is executed: globals other than numpy's array reconstruction are rejected before anything is
+    built, and those
+    are replaced by inert classes.
+
+    Args:
+        path: of the file.
+        name: of the federation; the file's stem when None.
 
     Raises:
-        DataError: a refused global, a damaged pickle, missing or unknown keys, arrays that are no integers or differ
-            in length, ids out of range, own ids that contradict the global ones, an empty train split.
+        DataError: a rejected global, a damaged pickle, missing or unknown keys, arrays that are no integers or differ
+            in length,
+            IDs out of range, own IDs that contradict the global ones, or an empty train split.
     """
     path = Path(path)
     clients = _load(path)
@@ -66,11 +75,11 @@ def read_fede_pickle(path: Path | str, name: str | None = None) -> FederatedGrap
     )
 
 
-# What a pickle may build.
+# Classes that a pickle may build.
 
 
 class _DtypeRecord:
-    """Stands for a `numpy.dtype`: its code, such as "i8", and the byte order that is set afterwards."""
+    """Replacement of `numpy.dtype`: its code, such as "i8", and the byte order that is set afterwards."""
 
     __slots__ = ("byte_order", "code")
 
@@ -83,7 +92,7 @@ class _DtypeRecord:
 
 
 class _ArrayRecord:
-    """Stands for a `numpy.ndarray`: shape, dtype, order and bytes as the pickle gives them, unchecked."""
+    """Replacement of `numpy.ndarray`: shape, dtype, order and bytes from the pickle, unchecked."""
 
     __slots__ = ("data", "dtype", "fortran", "shape")
 
@@ -104,7 +113,7 @@ class _Callable:
 
 
 class _ArrayType(_Callable):
-    """`numpy.ndarray`, wanted only as the first argument of `_reconstruct`."""
+    """Replacement of the class `numpy.ndarray`, which pickles use as the first argument of `_reconstruct`."""
 
 
 class _DtypeType(_Callable):
@@ -146,6 +155,11 @@ class _InertUnpickler(pickle.Unpickler):
         self._path = path
 
     def find_class(self, module: str, name: str) -> _Callable:
+        """Return the inert class of an allowed global. Raises `DataError` for any other.
+
+        Args:
+            module, name: of the global.
+        """
         if (module, name) not in _ALLOWED:
             raise DataError(f"{self._path}: refused, the pickle calls for {module}.{name} (numpy integer arrays only)")
         return _ALLOWED[module, name]()
@@ -167,17 +181,17 @@ def _load(path: Path) -> object:
 
 
 def _check_sizes(content: bytes) -> None:
-    """Raise before a few bytes make the unpickler allocate gigabytes: by a length (`genops` checks) or a memo index."""
+    """Raise before a few bytes make the unpickler allocate gigabytes, by a length (`genops` checks) or a memo index."""
     for opcode, argument, _ in pickletools.genops(content):
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and (argument or 0) > len(content):
             raise pickle.UnpicklingError(f"{opcode.name} beyond the size of the file")
 
 
-# From what was recorded to checked triples.
+# From recorded arguments to checked triples.
 
 
 def _read_client(client: object, where: str) -> dict[str, np.ndarray]:
-    """Split -> int64 `[n, 3]` global ids, after the check against the client's own ids."""
+    """Return global IDs int64 `[n, 3]` by split, after checking them against the client's own IDs."""
     client_ids, shared = {}, {}
     for split, part in _with_keys(client, SPLITS, where).items():
         place = f"{where} {split}"
@@ -200,7 +214,7 @@ def _read_client(client: object, where: str) -> dict[str, np.ndarray]:
 
 
 def _with_keys(value: object, wanted: tuple[str, ...], where: str) -> dict[str, object]:
-    """`value` in the order of `wanted`. Raises `DataError` unless it is a dict with exactly those keys."""
+    """Return `value` in the order of `wanted`. Raises `DataError` unless it is a dict with exactly those keys."""
     if not isinstance(value, dict):
         raise DataError(f"{where}: expected a dict with {', '.join(wanted)}, got {_describe(value)}")
     if set(value) != set(wanted):
@@ -210,7 +224,7 @@ def _with_keys(value: object, wanted: tuple[str, ...], where: str) -> dict[str, 
 
 
 def _as_ids(record: object, where: str) -> np.ndarray:
-    """The int64 array that was recorded, each id from 0 to `LARGEST_ID`."""
+    """Return the recorded int64 array, each ID from 0 to `LARGEST_ID`."""
     if not isinstance(record, _ArrayRecord):
         raise DataError(f"{where}: expected an integer array, got {_describe(record)}")
     dtype, shape, data = record.dtype, record.shape, record.data
@@ -242,7 +256,7 @@ def _as_triples(ends: np.ndarray, types: np.ndarray, where: str, ends_key: str, 
 
 
 def _check_one_to_one(client_ids: np.ndarray, shared: np.ndarray, where: str) -> None:
-    """Raises `DataError` where one own id stands for two global ones or the other way round."""
+    """Raise `DataError` if one own ID stands for two global ones, or the other way round."""
     for left, right, left_name, right_name in (
         (client_ids, shared, "own", "global"),
         (shared, client_ids, "global", "own"),
@@ -259,7 +273,7 @@ def _check_one_to_one(client_ids: np.ndarray, shared: np.ndarray, where: str) ->
 
 
 def _describe(value: object) -> str:
-    """Return what a value is, without showing text that an attacker chose at length."""
+    """Describe a value for a message, without long text that an attacker chose."""
     if isinstance(value, list | dict | tuple) and not value:
         return f"an empty {type(value).__name__}"
     name = type(value).__name__

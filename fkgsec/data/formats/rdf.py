@@ -15,16 +15,21 @@ from fkgsec.text import printable
 if TYPE_CHECKING:
     from rdflib.term import Node
 
-# What relative IRIs resolve against, so that names do not hang on where the file lies.
+# Base of relative IRIs, so that names do not depend on the file's location.
 BASE_IRI = "file:///"
 _LONGEST_REASON = 160
 
 
 def read_rdf(path: Path | str, name: str | None = None) -> KnowledgeGraph:
-    """Read the statements of an N-Triples (`.nt`) or Turtle (`.ttl`) file between resources; all go to train.
+    """Read the statements between resources of an N-Triples (`.nt`) or Turtle (`.ttl`) file; all go to train.
 
     Names are whole IRIs; blank nodes are named `_:b0`, `_:b1`, ... by first appearance. Statements whose object is a
-    literal are not part of the graph: they are left out, and a warning counts them by predicate.
+    literal are
+    skipped; a warning counts them by predicate.
+
+    Args:
+        path: of the file.
+        name: of the graph; the file's stem when None.
 
     Raises:
         DataError: rdflib is not installed, a syntax error (`file:line`), or no statement between resources.
@@ -48,7 +53,7 @@ def read_rdf(path: Path | str, name: str | None = None) -> KnowledgeGraph:
 
 
 def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str]], list[int], Counter[str]]:
-    """Head, relation and tail names, the numbers of the statements kept, and the left-out ones by predicate."""
+    """Return head, relation and tail names, the numbers of the statements used, and the skipped ones by predicate."""
     from rdflib import BNode, Literal
 
     blank_names: dict[Node, str] = {}
@@ -72,7 +77,7 @@ def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str
 
 
 def _parse_ntriples(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]:
-    """Statements in file order and where each stands. Line by line, because rdflib's own errors name no line."""
+    """Parse statements in file order, with their locations. Line by line, because rdflib's own errors give no line."""
     from rdflib.plugins.parsers.ntriples import W3CNTriplesParser
 
     recorder = _Recorder()
@@ -90,16 +95,21 @@ def _parse_ntriples(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str
 
 
 def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]:
-    """Statements in file order, duplicates included, and where each stands."""
+    """Parse statements in file order, duplicates included, with their locations."""
     import rdflib
     from rdflib.plugins.parsers.notation3 import BadSyntax
 
     recorder = _Recorder()
 
     class RecordingGraph(rdflib.Graph):
-        """Keeps the order of the file, which a graph (a set) would lose."""
+        """Graph that keeps the order of the file, which rdflib's graph (a set) would lose."""
 
         def add(self, triple: tuple[Node, Node, Node]) -> RecordingGraph:
+            """Record a statement.
+
+            Args:
+                triple: subject, predicate, object.
+            """
             recorder.triple(*triple)
             return self
 
@@ -116,12 +126,17 @@ def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]
 
 
 class _Recorder:
-    """A sink for rdflib's parsers that keeps the statements in the order of the file."""
+    """Sink for rdflib's parsers that keeps statements in file order."""
 
     def __init__(self) -> None:
         self.statements: list[tuple[Node, Node, Node]] = []
 
     def triple(self, subject: Node, predicate: Node, obj: Node) -> None:
+        """Record a statement.
+
+        Args:
+            subject, predicate, obj: its nodes.
+        """
         self.statements.append((subject, predicate, obj))
 
 

@@ -1,4 +1,4 @@
-"""The readers, and the choice of one by what a path is."""
+"""Readers of all formats, and the choice of one by the content of a path."""
 
 from __future__ import annotations
 
@@ -42,15 +42,17 @@ LAYOUTS = (
 
 
 def read_path(path: Path | str, columns: tuple[str, str, str] | None = None) -> KnowledgeGraph | FederatedGraph:
-    """Read the graph or federation at `path` by the reader that fits what lies there (see `LAYOUTS`).
+    """Read the graph or federation at `path` with the reader for its layout (see `LAYOUTS`).
 
     A bare `.txt` file and an RDF file have no splits: all triples are in train, and a warning says so.
 
     Args:
-        columns: of a table, the names of the head, relation and tail columns; None: see `fkgsec.data.formats.tables.ROLES`.
+        path: of a file or folder.
+        columns: of a table, the names of the head, relation and tail columns; None: see
+            `fkgsec.data.formats.tables.ROLES`.
 
     Raises:
-        DataError: nothing there, columns of what is no table, no layout that fits, or what the reader raises.
+        DataError: the path does not exist, `columns` are given without a table, no layout matches, or the reader fails.
     """
     path = Path(path)
     try:

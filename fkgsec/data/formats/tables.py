@@ -24,7 +24,7 @@ from fkgsec.text import printable, shown
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# What tools call the splits, in lower case.
+# Names that tools use for splits, in lower case.
 SPLIT_NAMES = {
     "train": "train",
     "valid": "valid",
@@ -40,16 +40,16 @@ ROLES = {
     "client": ("client", "site", "silo", "party"),
     "split": ("split",),
 }
-"""Names of a table's columns by what they hold, in lower case; of several that are there the first counts."""
+"""Column names by role, in lower case; if a table has several of a role, the first in this list counts."""
 TRIPLE = ("head", "relation", "tail")
-MOST_RELATIONS = 0.1  # distinct names of the first column, as a share of those of the second, that look like relations
+MOST_RELATIONS = 0.1  # distinct heads over distinct relations; below, heads look like relations
 _PARQUET_SUFFIXES = (".parquet", ".pq")
-_MOST_SHOWN = 20  # columns that an error names
-MOST_ROWS = 100_000_000  # a few bytes of Parquet can claim more rows than any memory holds
+_MOST_SHOWN = 20  # columns in an error message
+MOST_ROWS = 100_000_000  # a few bytes of Parquet can claim more rows than fit in memory
 
 
 class _Table(NamedTuple):
-    """Cells by what they hold, a name in `ROLES`; what a message calls a row; and what was taken for what, if not by name."""
+    """Cells by role (a key of `ROLES`), a function that locates a row, and notes about the choice of columns."""
 
     columns: dict[str, list[str]]
     place: Callable[[int], str]
@@ -57,13 +57,17 @@ class _Table(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The columns that a caller names, by what they hold; those of `ROLES` are looked for where it names none."""
+    """Columns that a caller names, by role; `ROLES` has the defaults of the other roles."""
 
     path: Path
     named: dict[str, str]
 
     def select(self, header: Sequence[str]) -> dict[str, int]:
-        """Return the position of each column to read. Raises `DataError` for one that is missing, or is not the only one."""
+        """Return the position of each column to read. Raises `DataError` if one is missing or ambiguous.
+
+        Args:
+            header: column names of the table.
+        """
         lower = [name.strip().lower() for name in header]
         chosen = {}
         for role, names in ROLES.items():
@@ -85,13 +89,22 @@ class _Wanted(NamedTuple):
         return chosen
 
     def headless(self, header: Sequence[str]) -> bool:
-        """True if a table has three columns, and its first line at most one name that `ROLES` has."""
+        """Return True if a table has three columns, and its first line at most one known name.
+
+        Args:
+            header: first line of the table.
+        """
         known = {name for names in ROLES.values() for name in names}
         num_known = sum(name.strip().lower() in known for name in header)
         return len(header) == 3 and not self.named and num_known <= 1
 
     def notes(self, header: Sequence[str], chosen: Mapping[str, int]) -> tuple[str, ...]:
-        """State the columns that were taken, unless they have the names of what they hold or were named by the caller."""
+        """Return a note on the chosen columns, unless they are named like their roles or by the caller.
+
+        Args:
+            header: column names of the table.
+            chosen: from `select`.
+        """
         renamed = [
             f"{printable(header[place], 40)} as {role}"
             for role, place in chosen.items()
@@ -109,31 +122,37 @@ def read_triple_table(
     delimiter: str | None = None,
     name: str | None = None,
 ) -> KnowledgeGraph | FederatedGraph:
-    """Read triples from a table. Columns that hold something else are not read.
+    """Read triples from a table; other columns are ignored.
 
-    The first line names the columns. A table of three columns whose first line has no known name has no such line: its columns
-    are head, relation and tail.
+    The first line names the columns. A table of three columns whose first line has no known name has no header: its
+    columns are head,
+    relation and tail.
 
-    `.parquet` and `.pq` are Parquet (text or integer columns); `.csv` is quoted in the usual way; a delimiter of a tab
-    (the default of any other suffix) means no quoting, as in the TSV media type. Text is UTF-8, never turned into
-    numbers or missing values ("NA" is a name).
+    `.parquet` and `.pq` are Parquet (text or integer columns). `.csv` uses the usual quoting. A tab as delimiter (the
+    default of any
+    other suffix) means no quoting, as in the TSV media type. Text is UTF-8, and never converted to numbers or missing
+    values ("NA" is
+    a name).
 
     Args:
         path: the file.
-        columns: the names of the head, relation and tail columns; None: those of `ROLES`, in any case.
-        split_column: the column that says train, valid (validation, val, dev) or test, in any case. None takes a column
-            named "split" if there is one; without any, all triples are in train, and a warning says so.
-        client_column: the column that names a triple's client. None takes one of `ROLES` if there is one.
-        delimiter: of text tables; None goes by the suffix, and of `.csv` by the first line: a semicolon if it names the columns
-            so, as spreadsheets write where a comma stands before decimals.
-        name: what the graph is called; the file's stem when None.
+        columns: names of the head, relation and tail columns; None: those of `ROLES`, in any case.
+        split_column: column with the values train, valid (validation, val, dev) or test, in any case. None uses a
+            column named
+            "split" if it exists; otherwise all triples are in train, and a warning says so.
+        client_column: column with the name of a triple's client. None uses one of `ROLES` if it exists.
+        delimiter: of text tables. None depends on the suffix, and for `.csv` on the first line: a semicolon if it
+            separates the
+            column names, as spreadsheets write in locales with decimal commas.
+        name: of the graph; the file's stem when None.
 
     Returns:
         A `FederatedGraph` (clients in natural order) if there is a client column, else a `KnowledgeGraph`.
 
     Raises:
         DataError: a missing column, a malformed row or empty cell (`file:line`; for Parquet the row), an unknown split,
-            an empty train split.
+            or an
+            empty train split.
     """
     path = Path(path)
     named_columns = {**dict(zip(TRIPLE, columns or (), strict=False)), "split": split_column, "client": client_column}
@@ -167,7 +186,16 @@ def read_triple_table(
 def group_rows(
     num_rows: int, splits: list[str] | None, clients: list[str] | None, place: Callable[[int], str]
 ) -> dict[tuple[str, str], list[int]]:
-    """(client or "", split) -> row numbers in order. Raises `DataError` for a split that `SPLIT_NAMES` lacks."""
+    """Group row numbers by (client or "", split), in order.
+
+    Args:
+        num_rows: of the table.
+        splits, clients: cells of these columns, or None.
+        place: locates a row.
+
+    Raises:
+        DataError: a split is not in `SPLIT_NAMES`.
+    """
     groups: dict[tuple[str, str], list[int]] = {}
     for row in range(num_rows):
         split = SPLIT_NAMES.get(splits[row].lower()) if splits else "train"
@@ -178,7 +206,7 @@ def group_rows(
 
 
 def _order_notes(path: Path, table: _Table) -> list[str]:
-    """Warn if the heads look like relations: few names, where the relations have many."""
+    """Warn if the heads look like relations: few names, while the relations have many."""
     heads, relations = (len(set(table.columns[role])) for role in ("head", "relation"))
     if heads > MOST_RELATIONS * relations:
         return []
@@ -197,12 +225,12 @@ def _check_filled(table: _Table) -> _Table:
 
 
 def _delimiter(path: Path, text: str, wanted: _Wanted) -> str:
-    """A tab; of `.csv` a comma, or a semicolon where these divide the first line into the columns that are wanted."""
+    """Return a tab; for `.csv` a comma, or a semicolon if it divides the first line into the wanted columns."""
     if path.suffix.lower() != ".csv":
         return "\t"
     try:
         first = next(csv.reader([text.partition("\n")[0]], delimiter=";"), [])
-    except csv.Error:  # as who reads the table says, with the line
+    except csv.Error:  # the reader will report it, with the line
         return ","
     try:
         wanted.select(first)

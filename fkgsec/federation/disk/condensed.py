@@ -1,13 +1,13 @@
-"""Tensors of a checkpoint as its file holds them: each byte once, and lines of a transcript as numbers.
+"""Deduplication of large checkpoints: each byte is stored once, and lines of a transcript as numbers.
 
     if is_worthwhile(tensors, entries, messages):
-        kept, layout = condense(tensors, entries, messages)       # what is to be written
-        streamed.save_file(path, kept, {})
+        stored, layout = condense(tensors, entries, messages)     # tensors to write
+        streamed.save_file(path, stored, {})
     expand(read, layout, Stored(path, HEADS))   # the same tensors under the same names, messages among them, and the lines
 
-A broadcast of whole tables reaches hundreds of clients as the same rows behind a few bytes of their own; the best round is often
-the latest; and what a client puts into a sum is zero wherever it holds nothing. `layout` says where each tensor went. Small files
-hold their tensors as they are, for whoever reads them with other programs.
+A broadcast of whole tables sends the same rows to hundreds of clients after a short header. The best round is often the latest.
+A client's input to a sum is zero in rows that it does not hold. `layout` says where each tensor went. Small files store plain
+tensors, so that other programs can read them.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from fkgsec.federation.disk.streamed import Joined, Stored
 from fkgsec.federation.messages import Entry
 from fkgsec.federation.packing import whole
 
-Messages: TypeAlias = Mapping[str, Mapping[int, Frames]]  # those that crossed, "frame", and notes, "note", by round
+Messages: TypeAlias = Mapping[str, Mapping[int, Frames]]  # transmitted messages, "frame", and notes, "note", by round
 
-MESSAGES, LINES = "messages", "lines"  # no tensor that is condensed has these names
+MESSAGES, LINES = "messages", "lines"  # reserved names of tensors
 HEADS = f"{MESSAGES}.heads"
 _BESIDE = tuple(f"{MESSAGES}.{part}" for part in ("index", "tails", "ends"))
 _KINDS = ("frame", "note")
-_LEAST_BYTES = 4096  # smaller tensors stay as they are
-PLAIN_BYTES, PLAIN_LINES = 4 * 2**20, 10_000  # of a whole file, up to which nothing is condensed
+_LEAST_BYTES = 4096  # smaller tensors are stored as they are
+PLAIN_BYTES, PLAIN_LINES = 4 * 2**20, 10_000  # files up to this size are not condensed
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -54,7 +54,13 @@ class Layout(msgspec.Struct, frozen=True):
 
 
 def is_worthwhile(leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages: Messages) -> bool:
-    """Return whether a file would be so large that it is condensed."""
+    """Return whether a file is large enough to condense.
+
+    Args:
+        leaves: tensors by name.
+        entries: lines of the transcript.
+        messages: by kind and round.
+    """
     size = sum(map(_num_bytes, leaves.values()))
     size += sum(frames.num_bytes for rounds in messages.values() for frames in rounds.values())
     return size > PLAIN_BYTES or len(entries) > PLAIN_LINES
@@ -63,20 +69,32 @@ def is_worthwhile(leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages
 def condense(
     leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages: Messages
 ) -> tuple[dict[str, Tensor | Joined], Layout]:
-    """Return what to write for tensors, a transcript's lines and its messages."""
+    """Compute the tensors to write for tensors, transcript lines and messages.
+
+    Args:
+        leaves: tensors by name.
+        entries: lines of the transcript.
+        messages: by kind and round.
+
+    Returns:
+        Tensors to write by name, and the layout that `expand` needs.
+    """
     stored: dict[str, Tensor | Joined] = _join(messages) if any(messages.values()) else {}
     same: dict[str, str] = {}
     rows: dict[str, int] = {}
     seen: dict[tuple[str, tuple[int, ...], bytes], str] = {}
     for name, leaf in leaves.items():
         if isinstance(leaf, FilledRows) and 2 * len(leaf.places) < leaf.num_rows and _num_bytes(leaf) >= _LEAST_BYTES:
+            # Mostly empty: store the filled rows and their positions.
             rows[name] = leaf.num_rows
             stored[f"{name}/rows"], stored[f"{name}/values"] = leaf.places, leaf.values.contiguous()
             continue
         tensor = whole(leaf).detach().cpu().contiguous()
+        # Hashing and an entry in the layout cost more than a small tensor.
         if tensor.numel() * tensor.element_size() < _LEAST_BYTES:
             stored[name] = tensor
             continue
+        # Equal content is stored once, under the first name.
         raw = tensor.view(torch.uint8) if tensor.dim() else tensor
         first = seen.setdefault(
             (str(tensor.dtype), tuple(tensor.shape), hashlib.sha256(raw.numpy().data).digest()), name
@@ -84,6 +102,7 @@ def condense(
         if first != name:
             same[name] = first
             continue
+        # A client's input to a sum is zero in most rows.
         filled = FilledRows.of(tensor) if tensor.dim() == 2 else None
         if filled is not None and 2 * len(filled.places) < len(tensor):
             rows[name] = len(tensor)
@@ -97,22 +116,29 @@ def condense(
 def expand(
     stored: Mapping[str, Tensor], layout: Layout, heads: Stored | None
 ) -> tuple[Mapping[str, Tensor], list[Entry]]:
-    """The tensors and lines that `condense` was given, those that are larger than in the file made when they are read.
+    """Undo `condense`. Tensors that are larger than in the file are built at each access.
 
     Args:
-        kept: all that the file has but `HEADS`, and `heads` that.
+        stored: all tensors of the file except `HEADS`.
+        layout: from `condense`.
+        heads: tensor `HEADS`, or None if there are no messages.
 
-    Raises `RunError` where the layout fits no such file.
+    Returns:
+        Tensors by name, and the lines of the transcript.
+
+    Raises:
+        RunError: the layout does not match the file.
     """
     tensors: dict[str, Leaf | Callable[[], Tensor]] = dict(stored)
     try:
         entries = entries_of(stored[LINES], layout.names)
         for name, count in layout.rows.items():
             filled = FilledRows(count, stored[f"{name}/rows"], stored[f"{name}/values"])
-            filled.whole()  # which it can be
+            filled.whole()  # raises now, not at a later access
             tensors[name] = filled
         for name, other in layout.same.items():
             first = tensors[other]
+            # Copies, since loaded tensors may be changed in place.
             tensors[name] = first.clone() if isinstance(first, Tensor) else first
         if heads is not None:
             index, tails, ends = (stored[f"{MESSAGES}.{part}"].numpy() for part in ("index", "tails", "ends"))
@@ -125,18 +151,22 @@ def expand(
 
 
 def _num_bytes(leaf: Leaf) -> int:
-    """Return the bytes of a tensor, or of the one that filled rows stand for."""
+    """Return the size of a tensor in bytes, or of the whole tensor that filled rows represent."""
     count = leaf.numel() if isinstance(leaf, Tensor) else leaf.num_rows * leaf.values.shape[1]
     return count * (leaf if isinstance(leaf, Tensor) else leaf.values).element_size()
 
 
 def _join(messages: Messages) -> dict[str, Tensor | Joined]:
-    """Heads one after the other, each distinct tail once, and of each message kind, round, place, bytes of head, tail (or -1)."""
+    """Concatenate heads, store each distinct tail once, and index every message.
+
+    The index has kind, round, position, bytes of head, and number of the tail (-1: none).
+    """
     tails: dict[bytes, int] = {}
     index: list[tuple[int, int, int, int, int]] = []
     for kind, rounds in messages.items():
         for number, frames in rounds.items():
             for place, ((head_bytes, _), tail) in enumerate(zip(frames.lengths(), frames.tails(), strict=True)):
+                # Equal tails, such as one broadcast to all clients, are stored once.
                 number_of_tail = tails.setdefault(tail, len(tails)) if tail else -1
                 index.append((_KINDS.index(kind), number, place, head_bytes, number_of_tail))
     return {
@@ -148,13 +178,14 @@ def _join(messages: Messages) -> dict[str, Tensor | Joined]:
 
 
 def _one_after_the_other(parts: Collection[bytes]) -> Tensor:
-    """Bytes as uint8."""
+    """Concatenate bytes as uint8."""
     joined = bytearray().join(parts)
     return torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.zeros(0, dtype=torch.uint8)
 
 
 def _split(index: np.ndarray, heads: Stored, tails: np.ndarray, ends: np.ndarray) -> dict[str, Callable[[], Tensor]]:
     """Undo `_join`."""
+    # Heads are consecutive, so a message's start is the sum of the lengths before it.
     bounds, start, messages = [0, *ends.tolist()], 0, {}
     for kind, number, place, head_bytes, tail in index.tolist():
         rest = tails[:0] if tail < 0 else tails[bounds[tail] : bounds[tail + 1]]
@@ -170,10 +201,14 @@ def _message(heads: Stored, start: int, head_bytes: int, rest: np.ndarray) -> Te
 
 
 def lines_of(entries: Sequence[Entry]) -> tuple[Tensor, list[str]]:
-    """A transcript's lines as int64 `[n, 6]`, and the strings that its numbers stand for.
+    """Encode a transcript's lines as int64 `[n, 6]`, with the strings that numbers refer to.
 
-    A header of JSON may have 100 MB, which two million lines fill.
+    A JSON header is limited to 100 MB, which two million lines exceed.
+
+    Args:
+        entries: lines of the transcript.
     """
+    # Column by column: far fewer Python objects than line by line.
     columns = list(zip(*entries, strict=True)) or [()] * len(Entry._fields)
     names: dict[str, int] = {}
     numbers = []
@@ -181,6 +216,7 @@ def lines_of(entries: Sequence[Entry]) -> tuple[Tensor, list[str]]:
         if field in ("round", "num_bytes"):
             numbers.append(np.array(column, dtype=np.int64))
         else:
+            # Few distinct parties, kinds and tables: number each once, then map the whole column in C.
             for name in dict.fromkeys(column):
                 names.setdefault(name, len(names))
             numbers.append(np.fromiter(map(names.__getitem__, column), dtype=np.int64, count=len(column)))
@@ -188,7 +224,15 @@ def lines_of(entries: Sequence[Entry]) -> tuple[Tensor, list[str]]:
 
 
 def entries_of(lines: Tensor, names: Sequence[str]) -> list[Entry]:
-    """Undo `lines_of`. Raises `RunError` for lines that are none."""
+    """Undo `lines_of`.
+
+    Args:
+        lines: int64 `[n, 6]`.
+        names: strings that numbers refer to.
+
+    Raises:
+        RunError: the numbers are no lines of a transcript.
+    """
     if lines.dtype != torch.int64 or lines.dim() != 2 or lines.shape[1] != len(Entry._fields):
         raise RunError(f"{list(lines.shape)} numbers are no lines of a transcript")
     columns = lines.T.tolist()

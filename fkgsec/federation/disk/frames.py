@@ -1,12 +1,12 @@
-"""Serialised messages of one round, with what the server sends to many of them held once.
+"""Serialized messages of one round. Content that the server sends to many clients is in memory once.
 
     frames = Frames()
     frames.append(encode(message), shared=message.sender == SERVER)
     frames[0] == encode(message)
 
-A broadcast of whole tables reaches hundreds of clients as the same bytes behind a few of their own. What hundreds of clients send
-is other bytes of each: beyond `HELD_BYTES` of a round they lie in a temporary file (in `TMPDIR`), which has no name and ends with
-the process or with the last reference to the messages.
+A broadcast of whole tables sends the same bytes to hundreds of clients after a short header. Uploads differ between clients:
+beyond `HELD_BYTES` per round they go to a temporary file (in `TMPDIR`). The file has no name. It ends with the process or with
+the last reference to the messages.
 """
 
 from __future__ import annotations
@@ -19,24 +19,29 @@ from typing import IO, TypeVar, overload
 
 import msgspec
 
-BLOCK_BYTES = 4096  # the end of a message that others may share is a multiple of this long
-HEAD_BYTES = 256  # at least so much of a message is its own: who sends what to whom
-HELD_BYTES = 16 * 2**20  # of a round's long messages, those that come first
-_LARGEST = 2**30  # that one call reads
+BLOCK_BYTES = 4096  # the shared end of a message is a multiple of this length
+HEAD_BYTES = 256  # minimum length of a message's unshared head: sender, receiver, table
+HELD_BYTES = 16 * 2**20  # memory for a round's long messages; later ones go to the file
+_LARGEST = 2**30  # maximum of one read
 
 
 Message = TypeVar("Message", bound=msgspec.Struct)
 
 
 class SharedData:
-    """Messages one after the other, each of which holds the `data` of the one before where its own is the same."""
+    """Deduplicates consecutive messages: a message reuses the `data` object of the previous one if equal."""
 
     def __init__(self) -> None:
         self._data = b""
 
     def held_by(self, message: Message) -> Message:
-        """The same message."""
+        """Return an equal message, with the previous `data` object if possible.
+
+        Args:
+            message: the next message.
+        """
         data = getattr(message, "data", b"")
+        # Short content is not worth a comparison.
         if len(data) < BLOCK_BYTES:
             return message
         if data == self._data:
@@ -46,7 +51,7 @@ class SharedData:
 
 
 class Frames(Sequence[bytes]):
-    """Messages in the order of sending; equal to any sequence of the same ones."""
+    """Messages in sending order; equal to any sequence of the same messages."""
 
     def __init__(self, frames: Iterable[bytes] = ()) -> None:
         self._parts: list[tuple[bytes | tuple[int, int], bytes]] = []
@@ -57,15 +62,23 @@ class Frames(Sequence[bytes]):
             self.append(frame, shared=True)
 
     def append(self, frame: bytes, *, shared: bool) -> None:
-        """Add the next one. `shared`: others may end as it does."""
+        """Add the next message.
+
+        Args:
+            frame: its bytes.
+            shared: whether other messages may have the same end.
+        """
+        # The tail is a multiple of the block size, so that equal content behind heads of different length still has
+        # equal tails.
         size = max(0, len(frame) - HEAD_BYTES) // BLOCK_BYTES * BLOCK_BYTES if shared else 0
         tail = frame[len(frame) - size :] if size else b""
         self._parts.append((self._put(frame[: len(frame) - size]), self._tails.setdefault(tail, tail)))
 
     def _put(self, head: bytes) -> bytes | tuple[int, int]:
-        """In memory where there is room, or no file to be had; else its start and length in the file."""
+        """Store a head in memory if there is room or no file; otherwise return its start and length in the file."""
         if len(head) < BLOCK_BYTES:
             return head
+        # The first messages of a round stay in memory, in the order of sending.
         self._room -= len(head)
         if self._room >= 0 or len(head) > _LARGEST:
             return head
@@ -86,20 +99,20 @@ class Frames(Sequence[bytes]):
         return os.pread(self._file.fileno(), length, start)
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:
-        """For each message, its own bytes and the bytes after them, which are one object where messages share them."""
+        """Iterate over head and tail of each message. Messages with equal tails share one object."""
         return ((self._get(head), tail) for head, tail in self._parts)
 
     def tails(self) -> Iterator[bytes]:
-        """Second element of each of `parts`."""
+        """Iterate over the tails of `parts`."""
         return (tail for _, tail in self._parts)
 
     def lengths(self) -> Iterator[tuple[int, int]]:
-        """Number of bytes of each of `parts`."""
+        """Iterate over the lengths of `parts`, in bytes."""
         return ((len(head) if isinstance(head, bytes) else head[1], len(tail)) for head, tail in self._parts)
 
     @property
     def num_bytes(self) -> int:
-        """Bytes of all messages; shared endings count for each message."""
+        """Size of all messages in bytes; shared tails count for each message."""
         return sum(map(sum, self.lengths()))
 
     @overload

@@ -1,4 +1,4 @@
-"""Safetensors files of which not everything has to be in memory at once.
+"""Safetensors files that need not fit in memory at once.
 
     save_file(path, {"rows": rows, "heads": Joined(frames)}, {"of": "a run"})
 
@@ -31,50 +31,69 @@ _PIECE_BYTES = 2**20
 
 
 class Joined(NamedTuple):
-    """Concatenated parts that messages do not share: stands for a tensor uint8 `[length]`."""
+    """Concatenated heads of messages, which represent a tensor uint8 `[length]`."""
 
     frames: Sequence[Frames]
 
     @property
     def length(self) -> int:
-        """In bytes."""
+        """Length in bytes."""
         return sum(head for frames in self.frames for head, _ in frames.lengths())
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it."""
+        """Iterate over the bytes."""
         return (head for frames in self.frames for head, _ in frames.parts())
 
 
 class Stored:
-    """A tensor uint8 `[length]` of a file, as the file was when this was made. Raises `OSError`, `KeyError`, `ValueError`."""
+    """Tensor uint8 `[length]` in a file, as the file was on construction. Raises `OSError`, `KeyError`,
+    `ValueError`."""
 
     def __init__(self, path: Path, name: str) -> None:
         self._file = path.open("rb", buffering=0)
         weakref.finalize(self, self._file.close)
+        # Layout of the format: 8 bytes header length, JSON header, tensor bytes.
         header_bytes = int.from_bytes(self._file.read(8), "little")
         start, end = json.loads(os.pread(self._file.fileno(), header_bytes, 8))[name]["data_offsets"]
         self._start, self.length = 8 + header_bytes + start, end - start
 
     def read(self, start: int, length: int) -> bytes:
-        """Some of it. Raises `ValueError` where it is not so long."""
+        """Read a range of bytes.
+
+        Args:
+            start: first byte.
+            length: number of bytes.
+
+        Raises:
+            ValueError: the range exceeds the tensor.
+        """
+        # pread does not move the file position, so that several readers can share the handle.
         read = os.pread(self._file.fileno(), length, self._start + start) if start + length <= self.length else b""
         if len(read) != length:
             raise ValueError(f"{length} bytes from {start} of {self.length}")
         return read
 
     def pieces(self) -> Iterator[bytes]:
-        """All of it."""
+        """Iterate over the bytes."""
         for start in range(0, self.length, _PIECE_BYTES):
             yield self.read(start, min(_PIECE_BYTES, self.length - start))
 
 
 def described(tensor: Tensor | Joined | Stored) -> tuple[torch.dtype, list[int]]:
-    """Its dtype and shape."""
+    """Return dtype and shape.
+
+    Args:
+        tensor: a tensor, or bytes that represent one.
+    """
     return (tensor.dtype, list(tensor.shape)) if isinstance(tensor, Tensor) else (torch.uint8, [tensor.length])
 
 
 def content(tensor: Tensor | Joined | Stored) -> Iterator[bytes | memoryview]:
-    """The bytes of a contiguous tensor on the CPU, or of what stands for one, piece by piece."""
+    """Iterate over the bytes of a tensor.
+
+    Args:
+        tensor: contiguous, on the CPU; or bytes that represent one.
+    """
     if isinstance(tensor, Joined | Stored):
         yield from tensor.pieces()
     elif tensor.numel():
@@ -82,17 +101,30 @@ def content(tensor: Tensor | Joined | Stored) -> Iterator[bytes | memoryview]:
 
 
 def save_file(path: Path, tensors: Mapping[str, Tensor | Joined], metadata: Mapping[str, str]) -> None:
-    """Write contiguous tensors on the CPU. Raises `OSError`, and `RunError` for a dtype that the format lacks."""
+    """Write tensors as a safetensors file.
+
+    Args:
+        path: of the file.
+        tensors: by name, contiguous, on the CPU.
+        metadata: text by name.
+
+    Raises:
+        OSError: the file cannot be written.
+        RunError: a dtype is not supported by the format.
+    """
     header: dict[str, object] = {"__metadata__": dict(metadata)}
     dtypes = {name: described(tensor)[0] for name, tensor in tensors.items()}
     if other := set(dtypes.values()) - set(DTYPES):
         raise RunError(f"{path}: a tensor has dtype {other.pop()}, which a checkpoint cannot hold")
+    # Like the library: by dtype in its order, then by name, so that the bytes are the same.
     end, order = 0, sorted(tensors, key=lambda name: ([*DTYPES].index(dtypes[name]), name))
     for name in order:
         dtype, shape = described(tensors[name])
         start, end = end, end + dtype.itemsize * torch.Size(shape).numel()
         header[name] = {"dtype": DTYPES[dtype], "shape": shape, "data_offsets": [start, end]}
+    # The library writes compact JSON without ASCII escapes.
     written = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    # The header is padded to 8 bytes, so that tensors are aligned.
     written += b" " * (-len(written) % 8)
     with path.open("wb") as handle:
         handle.write(len(written).to_bytes(8, "little") + written)

@@ -28,14 +28,16 @@ Rows = Mapping[Table, Tensor]
 
 
 class ClientEncoder(abc.ABC):
-    """Network of one client. Its random draws depend only on the seed and the client's key.
+    """Encoder of one client. Its random draws depend only on the seed and the client's key.
 
     Args:
-        graph: the client's. triples: int64 `[n, 3]`, what it trains on and sees as its graph; its train split usually.
-        key: what its randomness derives from.
+        graph: the client's graph.
+        triples: int64 `[n, 3]`, the triples it trains on and encodes over; usually the train split.
+        options: of the federation.
+        key: distinguishes the client's random draws from those of others.
 
     Attributes:
-        network: its parameters and buffers, which never leave the client.
+        network: parameters and buffers, which never leave the client.
         weight_decay: of Adam.
     """
 
@@ -46,31 +48,60 @@ class ClientEncoder(abc.ABC):
         self.graph, self.triples, self.options, self.key = graph, triples, options, key
 
     def rng(self, purpose: str, *where: int | str) -> np.random.Generator:
-        """The client's own generator for a purpose."""
+        """Return the client's generator for a purpose.
+
+        Args:
+            purpose: what is drawn, such as "shuffle".
+            where: round, epoch or the like.
+        """
         return generator(self.options.seed, purpose, self.key, *where)
 
     @property
     @abc.abstractmethod
     def num_steps(self) -> int:
-        """Number of steps of a round."""
+        """Number of optimizer steps per round."""
 
     @abc.abstractmethod
     def train(self, rows: Rows, step: Callable[[], None], round: int, on_step: Callable[[], None]) -> float:
-        """A round of training; returns the mean loss over batches.
+        """Train one round.
 
         Args:
-            rows: leaves with a gradient. step: moves rows and network by the gradients that they have, and clears these.
+            rows: input rows, leaves with a gradient.
+            step: moves rows and network by their gradients, and clears these.
+            round: number of the round, which random draws depend on.
+            on_step: called after every step.
+
+        Returns:
+            Mean loss over batches.
         """
 
     @abc.abstractmethod
     def encode(self, rows: Rows, state: Mapping[str, Tensor]) -> ClientTables:
-        """Return what the client predicts with: rows after the encoder, as its network is in this state."""
+        """Compute the tables that the client predicts with.
+
+        Args:
+            rows: input rows.
+            state: state dict of the network.
+        """
 
     def fit_decoder(self, rows: Rows, round: int) -> None:  # noqa: B027 (most encoders have none)
-        """Called before the models of a round are judged, with the rows that they then have."""
+        """Prepare for evaluation, such as by training a decoder. Called before the models of a round are evaluated.
+
+        Args:
+            rows: input rows at that time.
+            round: the client's last round of training.
+        """
 
     def checked(self, loss: float, round: int, epoch: int, number: int) -> float:
-        """The loss of a step; raises `TrainingError` for one that is not finite."""
+        """Return the loss of a step if it is finite.
+
+        Args:
+            loss: of the step.
+            round, epoch, number: where the step is, for the message; epoch and number count from 0.
+
+        Raises:
+            TrainingError: the loss is NaN or infinite.
+        """
         if not np.isfinite(loss):
             raise TrainingError(
                 f"the loss of client {self.graph.name} is {loss} in round {round}, epoch {epoch + 1}, step {number + 1}; lower "

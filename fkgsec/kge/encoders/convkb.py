@@ -27,9 +27,10 @@ HEAD, RELATION, TAIL = 0, 1, 2
 
 
 class ConvKb(nn.Module):
-    """The parameters: filters `[C, 3]` and their bias `[C]`, weights `[C, D]` and their bias.
+    """Parameters: filters `[C, 3]` and their bias `[C]`, weights `[C, D]` and their bias.
 
-    First filters and weights are Xavier uniform with gain 1.414, biases uniform in +-1 / sqrt(inputs), as the code draws them.
+    Filters and weights start Xavier uniform with gain 1.414, biases uniform in +-1 / sqrt(inputs), as in the published
+    code.
     """
 
     def __init__(self, dim: int, rng: np.random.Generator, channels: int = CHANNELS) -> None:
@@ -38,6 +39,7 @@ class ConvKb(nn.Module):
         def uniform(half: float, *shape: int) -> nn.Parameter:
             return nn.Parameter(torch.from_numpy(rng.uniform(-half, half, size=shape).astype(np.float32)))
 
+        # Xavier uniform: gain * sqrt(6 / (inputs + outputs)).
         self.filters = uniform(1.414 * (6 / (3 + 3 * channels)) ** 0.5, channels, 3)
         self.bias = uniform(3**-0.5, channels)
         self.weights = uniform(1.414 * (6 / (1 + channels * dim)) ** 0.5, channels, dim)
@@ -57,8 +59,12 @@ class ConvKbModel(KgeModel):
     decoder: Mapping[str, Tensor] = field(default_factory=dict)
 
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """Return the part of the convolution that a query fixes; see `KgeModel.query`."""
         at_anchor, at_candidate = (HEAD, TAIL) if side == "tail" else (TAIL, HEAD)
+        # Tails are scored in the place of the tail, heads in that of the head: the filters of the candidate differ.
         filters = self.decoder["filters"]
+        # A filter is a weighted sum of head, relation and tail per dimension: all but the candidate's term is known
+        # here.
         before = (
             filters[:, at_anchor, None] * anchors[..., None, :] + filters[:, RELATION, None] * relations[..., None, :]
         )
@@ -66,30 +72,37 @@ class ConvKbModel(KgeModel):
         return torch.cat([before.flatten(-2), filters[:, at_candidate].expand(*before.shape[:-2], -1)], dim=-1)
 
     def pair_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Score queries against candidates; see `KgeModel.pair_scores`."""
         weights, offset = self.decoder["weights"], self.decoder["offset"]
         before, filters = queries.tensor_split([weights.numel()], dim=-1)
+        # score = sum over channels and dimensions of weights * relu(filters * (h, r, t) + bias), plus an offset.
         convolved = before.unflatten(-1, weights.shape) + filters[..., :, None] * candidates[..., None, :]
         return (relu(convolved) * weights).sum((-2, -1)) + offset
 
     def score_all(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Score every query against every candidate; see `KgeModel.score_all`."""
+        # On other devices, one query at a time: all at once would need memory of B x N x C x D.
         if queries.device.type != "cpu" or queries.dtype != torch.float32:
             return torch.stack([self.pair_scores(query, candidates) for query in queries])
         weights = self.decoder["weights"]
         before, filters = queries.tensor_split([weights.numel()], dim=-1)
         scores = torch.empty(len(queries), len(candidates))
+        # The compiled loop keeps one row of D sums, instead of the convolutions of all candidates.
         arrays = (before.unflatten(-1, weights.shape), filters, candidates, weights)
         _score_all()(*(array.detach().contiguous().numpy() for array in arrays), scores.numpy())
         return scores + self.decoder["offset"]
 
     def score_relations(self, heads: Tensor, tails: Tensor, relations: Tensor) -> Tensor:
+        """Score every relation; see `KgeModel.score_relations`."""
         return torch.stack([self.score(heads, row.expand(len(heads), -1), tails) for row in relations], dim=1)
 
 
 @functools.cache
 def _score_all() -> Callable[..., None]:
-    """The compiled loop of `ConvKbModel.score_all`, made when it is first needed.
+    """Return the compiled loop of `ConvKbModel.score_all`, made when first needed.
 
-    Each dimension is a sum of its own, added up in the end, so that no order is left to the compiler and all bits are the same.
+    Each dimension has its own sum, and these are added up at the end. No order is left to the compiler, so all bits are
+    the same.
     """
     from numba import njit
 
@@ -97,7 +110,7 @@ def _score_all() -> Callable[..., None]:
 
     @njit(cache=True)
     def score_all(before, filters, candidates, weights, out):
-        """before `[B, C, D]`, filters `[B, C]`, candidates `[N, D]`, weights `[C, D]`; out `[B, N]`."""
+        """Fill `out` `[B, N]` from before `[B, C, D]`, filters `[B, C]`, candidates `[N, D]` and weights `[C, D]`."""
         C, D = weights.shape
         for b in range(before.shape[0]):
             sums = np.empty(D, dtype=np.float32)

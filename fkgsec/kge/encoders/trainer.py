@@ -1,10 +1,10 @@
-"""Local training of clients that have an encoder: one client after the other, alone the same bits as in any federation.
+"""Local training of clients with an encoder, one client after the other: alone or in a federation, the bits are the same.
 
     trainer = EncoderTrainer(stack, options)
-    losses = trainer.train_round(1, [0, 2])          # rows in the stack move, and each client's own network
-    trainer.encoded(0, stack rows, trainer.local())  # what client 0 predicts with
+    losses = trainer.train_round(1, [0, 2])          # rows in the stack move, and each client's network
+    trainer.encoded(0, stack rows, trainer.local())  # the tables client 0 predicts with
 
-It stands where `fkgsec.kge.local.training.LocalTrainer` stands for models without an encoder.
+It replaces `fkgsec.kge.local.training.LocalTrainer`, which trains models without an encoder.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ from fkgsec.threads import one_thread
 
 LOCAL = "local"
 NETWORK: Table = "network"
-"""The table of a network's numbers, one row of each client, which a recipe may share: clients then average their networks."""
-SERVER_KEY = -2  # what the server's first network derives from, which is no client's
+"""Table of network parameters, one row per client. A recipe may share it: clients then average their networks."""
+SERVER_KEY = -2  # key of the server's initial network; no client has it
 
 
 class EncoderTrainer:
     """The clients' encoders with the Adam that trains each with its rows.
 
     Args:
-        stack: the input rows of all clients, which are what is shared.
+        stack: the input rows of all clients, which are shared.
+        options: of the federation.
 
     Attributes:
-        rule: an algorithm's part in local training, which adds nothing here: those that do are refused by `KgeOptions`.
+        rule: the base rule, which adds nothing: `KgeOptions` rejects algorithms with a rule for these models.
     """
 
     def __init__(self, stack: ClientStack, options: KgeOptions) -> None:
@@ -67,28 +68,54 @@ class EncoderTrainer:
         ]
 
     def train_on(self, client: int, subset: TrainingSubset) -> None:
-        """Let a client train on this from now on, as if it were all that it has."""
+        """Replace a client's training triples from now on.
+
+        Args:
+            client: place in the stack.
+            subset: triples and the rows of them to train on.
+        """
         graph, key = self._stack.graphs[client], self._stack.keys[client]
         triples = subset.triples[subset.rows]
+        # The encoder's graph consists of the training triples, so it is rebuilt from the new ones.
         self._encoders[client] = ENCODERS[self._options.model].make(graph, triples, self._options, key)
         self._reset()
 
     def receive(self, table: Table, client: int, rows: Tensor, *, first: bool = False) -> None:
-        """Rows are taken over when the client next trains, see `_start`."""
+        """Do nothing: a client takes received rows over when it next trains, see `_takes_over`.
+
+        Args:
+            table, client, rows, first: as in `LocalTrainer.receive`.
+        """
 
     def begin_round(self) -> None:
-        """Start a new Adam, since shared rows have changed under it, unless the options keep it."""
+        """Reset Adam unless the options keep it: shared rows have changed since its last step."""
         if not self._options.keeps_optimizer:
             self._reset()
 
     def num_steps(self, clients: Sequence[int]) -> int:
-        """Steps of one round, client after client."""
+        """Count the steps of one round, over clients one after the other.
+
+        Args:
+            clients: places in the stack.
+        """
         return sum(self._encoders[client].num_steps for client in clients)
 
     def train_round(
         self, round: int, clients: Sequence[int], on_step: Callable[[], None] = lambda: None
     ) -> dict[int, float]:
-        """A round of the given clients; returns each one's mean loss. Raises `TrainingError` for one that is not finite."""
+        """Train one round.
+
+        Args:
+            round: number of the round.
+            clients: places in the stack.
+            on_step: called after every step.
+
+        Returns:
+            Mean loss of each client.
+
+        Raises:
+            TrainingError: a loss is not finite.
+        """
         with one_thread():
             return {client: self._train(round, client, on_step) for client in clients}
 
@@ -108,9 +135,11 @@ class EncoderTrainer:
         return loss
 
     def _takes_over(self, client: int, round: int) -> bool:
-        """Return whether the client trains on from the rows that it received since its last round, or from its own."""
+        """Return True if the client trains from rows received since its last round, False if from its own."""
         if self._options.trains_from in (None, "received") or not self._last_round[client]:
             return True
+        # NoGE's code writes received rows into the model when it evaluates, so a client takes over in those rounds
+        # alone.
         checks = range(self._last_round[client], round)
         return self._options.trains_from == "checks" and any(check % self._options.eval_every == 0 for check in checks)
 
@@ -123,41 +152,53 @@ class EncoderTrainer:
             target[table].copy_(source[table])
 
     def fit_decoders(self) -> None:
-        """Before models are judged: train what some encoders' models score with, on the rows that each client now has."""
+        """Train the decoders on each client's current rows, before models are evaluated."""
         with one_thread():
             for client, encoder in enumerate(self._encoders):
                 encoder.fit_decoder(self._stack_rows(client), self._last_round[client])
 
     def encoded(self, client: int, rows: Rows, state: Mapping[str, Tensor] | None) -> ClientTables:
-        """Return what the client predicts with from these input rows.
+        """Compute the tables that a client predicts with from input rows.
 
         Args:
-            state: of all networks, as in `local`; None: as they are.
+            client: place in the stack.
+            rows: input rows.
+            state: state of all networks, from `local`; None for the current one.
         """
         encoder = self._encoders[client]
+        # A snapshot has the networks of all clients under one prefix each.
         weights = encoder.network.state_dict() if state is None else packing.below(f"{LOCAL}.{client}.", state)
         with one_thread():
             return encoder.encode(rows, weights)
 
     def network(self, client: int) -> Tensor:
-        """The client's network as one row `[1, P]`: parameters and running averages, not what it knows of its graph."""
+        """Return the client's network as one row `[1, P]`: parameters and running averages, without its graph.
+
+        Args:
+            client: place in the stack.
+        """
         return _row(self._encoders[client])
 
     @torch.no_grad()
     def load_network(self, client: int, row: Tensor) -> None:
-        """Put back what `network` gave, or a mean of such."""
+        """Load a row from `network`, or a mean of such rows.
+
+        Args:
+            client: place in the stack.
+            row: float `[1, P]`.
+        """
         values = row.flatten()
         for tensor in _numbers(self._encoders[client]):
             tensor.copy_(values[: tensor.numel()].view_as(tensor))
             values = values[tensor.numel() :]
 
     def first_network(self) -> Tensor:
-        """Return what the server begins with, `[1, P]`: of the same shapes, drawn as by no client."""
+        """Return the server's initial network, `[1, P]`: the shapes of a client's, from a separate draw."""
         graph = self._stack.graphs[0]
         return _row(ENCODERS[self._options.model].make(graph, graph.train, self._options, SERVER_KEY))
 
     def local(self) -> dict[str, Tensor]:
-        """Copies of the networks by name: what a client's model has beside its rows."""
+        """Copy the networks by name: the part of a client's model outside its rows."""
         return {
             f"{LOCAL}.{client}.{name}": tensor.detach().clone()
             for client, encoder in enumerate(self._encoders)
@@ -165,21 +206,30 @@ class EncoderTrainer:
         }
 
     def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `local` gave."""
+        """Load networks that `local` copied.
+
+        Args:
+            tensors: by name.
+        """
         for client, encoder in enumerate(self._encoders):
             encoder.network.load_state_dict(packing.below(f"{LOCAL}.{client}.", tensors))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint between two rounds must hold beside rows and networks, by name."""
+        """Return the state that a checkpoint between rounds needs besides rows and networks, by name."""
         tree: dict[str, packing.Tree | Tensor] = {"last_round": torch.tensor(self._last_round)}
         if self._options.trains_from not in (None, "received"):
+            # Only then do a client's own rows differ from those in the stack.
             tree["rows"] = {str(client): dict(rows) for client, rows in enumerate(self._rows)}
         for client, adam in enumerate(self._adams if self._options.keeps_optimizer else []):
             tree[f"adam.{client}"] = {str(place): state for place, state in adam.state_dict()["state"].items()}
         return packing.pack(tree)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Load the state that `tensors` returned.
+
+        Args:
+            tensors: by name.
+        """
         self._last_round = tensors["last_round"].tolist()
         for client, rows in enumerate(self._rows):
             if client_rows := packing.below(f"rows.{client}.", tensors):
@@ -190,11 +240,12 @@ class EncoderTrainer:
                 place, name = key.split(".")
                 state.setdefault(int(place), {})[name] = tensor
             if state:
+                # Optimizer state is stored by parameter index, as "index.name".
                 adam.load_state_dict(adam.state_dict() | {"state": state})
 
 
 def _numbers(encoder: ClientEncoder) -> list[Tensor]:
-    """Return what is averaged of a network, in its own order."""
+    """List the tensors of a network that are averaged, in the order of its state dict."""
     return [tensor for tensor in encoder.network.state_dict().values() if tensor.is_floating_point()]
 
 

@@ -1,13 +1,13 @@
 """Layout of an interaction's parameters in rows, and the interaction for a name.
 
-    one = Plugged.named("pykeen:TransH")
-    one.relation_width(64)                                  # 128: a translation and a normal
-    one.score(one.read("h", heads), one.read("r", relations), one.read("t", tails))
+    transh = Plugged.named("pykeen:TransH")
+    transh.relation_width(64)                               # 128: a translation and a normal
+    transh.score(transh.make(64), heads, relations, tails, 64)
 
 An interaction declares representations of any number and shape, such as TransR's relations: a vector of e numbers and a matrix
-of d by e. A row has all numbers of all of them, one representation after the other, each as it lies in memory; of a complex one
-first all real parts, then all imaginary ones. Sizes by letter: d, e and f are the dimension, s is 1, k is 4 (slices of NTN, ranks
-of CP, parts of a quaternion); the name may say others, as in `pykeen:TransR(e=16)`.
+of d by e. A row holds the numbers of all representations, one after the other, each in memory order. A complex representation
+has all real parts first, then all imaginary ones. Sizes by letter: d, e and f are the dimension, s is 1, k is 4 (slices of NTN,
+ranks of CP, parts of a quaternion). The name may give others, as in `pykeen:TransR(e=16)`.
 
 Legend: `W`, `V` widths of rows of entities and relations.
 """
@@ -34,30 +34,26 @@ from fkgsec.errors import SpecError
 from fkgsec.text import shown
 
 PREFIX = "pykeen"
-PLACES = ("h", "r", "t")
 SIZES = {"s": 1, "k": 4}
 DIMENSIONS = "def"  # sizes that are the model's dimension
-PROBED_DIMS = (
-    64,
-    200,
-    100,
-    32,
-    128,
-    256,
-)  # for the first that fits, one is made to see whether it has parameters of its own
+PROBED_DIMS = (64, 200, 100, 32, 128, 256)  # the first that the interaction accepts is used to inspect it
 MOST_DIM = 2**16
 NORMS = {"TransE": 1, "TransR": 1, "SE": 1, "UM": 1, "PairRE": 1}
-"""The norm p where an interaction must be told it, of PyKEEN's models of these names; 2 for others."""
+"""Norm p of interactions that require it, as in PyKEEN's models of these names; 2 for others."""
 PHASES = ("RotatE",)
-"""Whose relations turn: their rows are phases, as in fkgsec's own RotatE, where PyKEEN scales complex numbers to length 1."""
+"""Interactions whose relations rotate. Their rows are phases, as in fkgsec's RotatE; PyKEEN normalizes complex numbers."""
 POSITIVE = {("KG2E", 1)}
-"""Representations that must be positive, by interaction and number: variances, e to the power of what stands in the row."""
+"""Representations that must be positive, by interaction and number: variances, stored as logarithms."""
 
 Place: TypeAlias = Literal["h", "r", "t"]
 
 
 def pykeen_modules() -> ModuleType:
-    """`pykeen.nn.modules`. Raises `SpecError` where PyKEEN is not installed."""
+    """Import `pykeen.nn.modules`.
+
+    Raises:
+        SpecError: PyKEEN is not installed.
+    """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of PyKEEN's own dependencies
@@ -78,11 +74,18 @@ class Part:
 
     @property
     def width(self) -> int:
-        """Numbers of it in a row."""
+        """Number of values in a row."""
         return math.prod(self.shape) * (2 if self.complex else 1)
 
     def read(self, numbers: Tensor) -> Tensor:
-        """A representation `[..., *shape]` from its numbers `[..., width]`."""
+        """Reshape values into a representation.
+
+        Args:
+            numbers: float `[..., width]`.
+
+        Returns:
+            `[..., *shape]`, complex if the representation is.
+        """
         if self.complex:
             numbers = torch.complex(*numbers.chunk(2, dim=-1))
         if self.positive:
@@ -92,10 +95,13 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class Plugged:
-    """An interaction by its class, with what the name says of it.
+    """An interaction class with the arguments that its name gives.
 
     Attributes:
-        name: as given. kind: the class. arguments: given for its constructor. sizes: given for letters of shapes.
+        name: as the user wrote it.
+        kind: class of the interaction.
+        arguments: of its constructor.
+        sizes: by letter of a shape.
     """
 
     name: str
@@ -105,7 +111,10 @@ class Plugged:
 
     @classmethod
     def named(cls, name: str) -> Plugged:
-        """Read `pykeen:NAME` or `pykeen:NAME(argument=value, ...)`.
+        """Parse `pykeen:NAME` or `pykeen:NAME(argument=value, ...)`.
+
+        Args:
+            name: of the model.
 
         Raises:
             SpecError: PyKEEN is not installed, has no such interaction, or the interaction no such argument.
@@ -114,25 +123,30 @@ class Plugged:
 
     @property
     def short(self) -> str:
-        """TransH of TransHInteraction."""
+        """Name without the suffix: TransH for TransHInteraction."""
         return self.kind.__name__.removesuffix("Interaction")
 
     def make(self, dim: int) -> Any:
-        """The interaction for a dimension; parameters of its own are drawn from torch's generator.
+        """Construct the interaction; its parameters are drawn from torch's generator.
+
+        Args:
+            dim: embedding dimension.
 
         Raises:
-            SpecError: it cannot be made for this dimension.
+            SpecError: the interaction rejects this dimension or its arguments.
         """
         arguments = dict(self.arguments)
         signature = inspect.signature(self.kind.__init__).parameters
+        # Interactions name their dimension differently.
         for parameter in ("embedding_dim", "input_dim", "head_dim"):
             if parameter in signature:
                 arguments.setdefault(parameter, dim)
+        # PyKEEN's own models set the norm; a bare interaction requires it.
         if "p" in signature and signature["p"].default is inspect.Parameter.empty:
             arguments.setdefault("p", NORMS.get(self.short, 2))
         try:
             module = self.kind(**arguments)
-            module.reset_parameters()  # some lie in memory as it was found, until a model of PyKEEN says this
+            module.reset_parameters()  # some interactions leave parameters uninitialized until a model calls this
             return module
         except Exception as error:  # whatever the interaction thinks of its arguments
             message = " ".join(str(error).split()).replace(f"{self.kind.__name__}.__init__() ", "")
@@ -140,31 +154,40 @@ class Plugged:
 
     @functools.cached_property
     def sample(self) -> Any:
-        """The interaction for some dimension; one without parameters of its own is the same for every other."""
+        """An instance for some dimension. Without parameters, an interaction is the same for every dimension."""
         with torch.random.fork_rng(devices=[]):
             for dim in PROBED_DIMS:
                 with contextlib.suppress(SpecError):
                     return self.make(dim).eval()
-            return self.make(PROBED_DIMS[0])  # to say why there is none
+            return self.make(PROBED_DIMS[0])  # raises the error that explains why none fits
 
     @property
     def has_network(self) -> bool:
-        """Return whether it has parameters of its own, which lie in no row."""
+        """Return whether the interaction has parameters outside the rows."""
         return any(True for _ in self.sample.parameters())
 
     @property
     def has_margin(self) -> bool:
-        """Return whether gamma is added to its scores: they are distances, which have no positive values."""
+        """Return whether gamma is added to its scores: they are negated distances, never positive."""
         module = pykeen_modules()
         return issubclass(self.kind, module.NormBasedInteraction) or self.short == "KG2E"
 
     @property
     def phases(self) -> bool:
-        """Return whether rows of relations are phases."""
+        """Return whether relation rows are phases."""
         return self.short in PHASES
 
     def parts(self, place: Place, dim: int) -> tuple[Part, ...]:
-        """Return what a row holds: of relations ("r"), or of entities ("h", "t", which are the same rows)."""
+        """List the representations in a row.
+
+        Args:
+            place: "r" for relations; "h" or "t" for entities, which have the same rows.
+            dim: embedding dimension.
+
+        Raises:
+            SpecError: a size of the shapes is unknown.
+        """
+        # Later entries win: sizes in the name override defaults.
         sizes = SIZES | dict.fromkeys(DIMENSIONS, dim) | dict(self.sizes)
         shapes = self.sample.relation_shape if place == "r" else self.sample.entity_shape
         unknown = sorted({letter for shape in shapes for letter in shape} - set(sizes))
@@ -178,22 +201,43 @@ class Plugged:
         )
 
     def entity_width(self, dim: int) -> int:
-        """W."""
+        """Return W.
+
+        Args:
+            dim: embedding dimension.
+        """
         return sum(part.width for part in self.parts("h", dim))
 
     def relation_width(self, dim: int) -> int:
-        """V, of rows as they are shared; phases are half of what they turn by."""
+        """Return V, the width of shared rows; phases take half of the complex numbers they stand for.
+
+        Args:
+            dim: embedding dimension.
+        """
         width = sum(part.width for part in self.parts("r", dim))
         return width // 2 if self.phases else width
 
     def dim_of(self, entity_width: int) -> int:
-        """The dimension whose entity rows are so wide. Raises `SpecError` where there is none."""
+        """Find the dimension that has a width of entity rows.
+
+        Args:
+            entity_width: W.
+
+        Raises:
+            SpecError: no dimension has it.
+        """
         return _dim_of(self, entity_width)
 
     def read(self, place: Place, rows: Tensor, dim: int) -> tuple[Tensor, ...]:
-        """The representations in rows `[..., width]` as the interaction takes them in this place, each `[..., *shape]`.
+        """Split rows into the representations that the interaction takes in a place.
 
-        Relation rows are vectors already, where the model has phases.
+        Args:
+            place: head, relation or tail.
+            rows: float `[..., width]`; relation vectors if the model has phases.
+            dim: embedding dimension.
+
+        Returns:
+            Representations, each `[..., *shape]`.
         """
         parts = self.parts(place, dim)
         if not parts:
@@ -205,12 +249,18 @@ class Plugged:
         )
 
     def _taken(self, place: Place) -> Sequence[int]:
-        """Return which of an entity's representations the interaction takes where it is head or tail."""
+        """Return the numbers of the entity representations that the interaction takes at head or tail."""
         indices = self.sample._head_indices if place == "h" else self.sample._tail_indices
         return range(len(self.sample.entity_shape)) if indices is None else indices
 
     def score(self, interaction: nn.Module, h: Tensor, r: Tensor, t: Tensor, dim: int) -> Tensor:
-        """PyKEEN's scores `[...]` of rows of heads, relation vectors and tails `[..., width]`, broadcast."""
+        """Compute PyKEEN's scores `[...]`, broadcast.
+
+        Args:
+            interaction: from `make`.
+            h, r, t: rows of heads, relation vectors and tails, float `[..., width]`.
+            dim: embedding dimension.
+        """
         read = (self.read(place, rows, dim) for place, rows in zip(("h", "r", "t"), (h, r, t), strict=True))
         return interaction(
             *(representation[0] if len(representation) == 1 else representation for representation in read)
@@ -223,6 +273,7 @@ def _shapes_of(kind: type[Any]) -> set[str]:
 
 @functools.cache
 def _dim_of(plugged: Plugged, entity_width: int) -> int:
+    # Widths grow with the dimension, but not linearly (matrices), so the dimension is searched for.
     for dim in range(1, MOST_DIM):
         width = plugged.entity_width(dim)
         if width == entity_width:
@@ -243,15 +294,18 @@ def _named(name: str) -> Plugged:
         kind = resolver.lookup(word)
     except (KeyError, ValueError, TypeError) as error:
         names = {interaction.__name__.removesuffix("Interaction") for interaction in resolver}
+        # Suggestions ignore case, as PyKEEN's resolver does.
         folded = {interaction.casefold(): interaction for interaction in names}
         near = [folded[interaction] for interaction in difflib.get_close_matches(word.casefold(), folded, n=3)]
         meant = f"; did you mean {' or '.join(near)}?" if near else f"; allowed: {', '.join(sorted(names))}"
         raise SpecError(f"model: PyKEEN has no interaction {shown(word)}{meant}") from error
+    # One-letter keys that occur in shapes are sizes; all others are arguments of the constructor.
     letters = {key: value for key, value in written.items() if key in _shapes_of(kind) and len(key) == 1}
     for key, value in letters.items():
         if key == "d" or type(value) is not int or value < 1:
             raise SpecError(f"model: {name}: {key} must be a whole number of at least 1; d is the option dim")
     arguments = {key: value for key, value in written.items() if key not in letters}
+    # Check arguments here: PyKEEN's own error would not list the allowed ones.
     accepted = [key for key in inspect.signature(kind.__init__).parameters if key not in ("self", "args", "kwargs")]
     for key in arguments:
         if key not in accepted:
@@ -261,10 +315,11 @@ def _named(name: str) -> Plugged:
 
 
 def _parsed(name: str, rest: str) -> tuple[str, dict[str, Any]]:
-    """The word and the arguments in `TransH` or `TransE(p=2)`."""
+    """Split `TransH` or `TransE(p=2)` into name and arguments."""
     if "(" not in rest:
         return rest, {}
     try:
+        # Parse without evaluating: only literals are accepted as arguments.
         call = ast.parse(rest.strip(), mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and not call.args:
             return call.func.id, {

@@ -1,10 +1,10 @@
-"""An interaction with parameters of its own, such as ConvE's filters: a network of the client's own, trained with its rows.
+"""An interaction with parameters outside the rows, such as ConvE's filters: a network of the client, trained with its rows.
 
     KgeOptions(model="pykeen:ConvE", algorithm="fede", dim=64)
 
-Rows of entities and relations cross as the algorithm says. The interaction, its running averages too, stays with its client as
-the network of any model with an encoder does, unless the algorithm declares that it shares the table `network`. A step is that
-of models without one (`fkgsec.kge.local.training`): the same order of triples, negatives and loss, one client after the other.
+Clients transmit rows of entities and relations as the algorithm says. The interaction, with its running averages, stays with its
+client, unless the algorithm shares the table `network`. A step equals that of models without a network
+(`fkgsec.kge.local.training`): the same order of triples, negatives and loss, one client after the other.
 
 Legend: `B` positives of a step, `K` 1 + negatives, `N` entities, `W`, `V` widths of rows of entities and relations.
 """
@@ -35,7 +35,13 @@ CANDIDATES_AT_ONCE = 2**16  # scores of queries against entities that are held a
 
 @functools.cache
 def encoder_model(name: str) -> EncoderModel | None:
-    """The model of that name; None where the interaction has no parameters of its own.
+    """Return the model of an interaction with parameters.
+
+    Args:
+        name: such as "pykeen:ConvE".
+
+    Returns:
+        The model, or None if the interaction has no parameters outside the rows.
 
     Raises:
         SpecError: see `Plugged.named`.
@@ -56,7 +62,7 @@ def encoder_model(name: str) -> EncoderModel | None:
 
 
 class InteractionEncoder(ClientEncoder):
-    """See the module."""
+    """Encoder whose network is the interaction; see the module."""
 
     def __init__(self, graph: ClientGraph, triples: np.ndarray, options: KgeOptions, key: int) -> None:
         super().__init__(graph, triples, options, key)
@@ -67,15 +73,17 @@ class InteractionEncoder(ClientEncoder):
         self._sampler = NegativeSampler(triples, num_relations=graph.num_relations, candidates=candidates)
 
     def _drawing(self, purpose: str, *where: int) -> _Drawing:
-        """Within it torch draws what this client draws for a purpose: first values, what dropout drops."""
+        """Return a context in which torch draws this client's numbers for a purpose: initial values, dropout masks."""
         return _Drawing(int(self.rng(purpose, *where).integers(2**63 - 1)))
 
     @property
     def num_steps(self) -> int:
+        """Number of optimizer steps per round."""
         batches = -(-len(self.triples) // self.options.batch_size)
         return self.options.local_epochs * batches * len(corrupted_sides(self.options, 0))
 
     def train(self, rows: Rows, step: Callable[[], None], round: int, on_step: Callable[[], None]) -> float:
+        """Train one round; see `ClientEncoder.train`."""
         losses: list[float] = []
         self.network.train()
         size = self.options.batch_size
@@ -92,12 +100,14 @@ class InteractionEncoder(ClientEncoder):
         return float(np.mean(losses))
 
     def _backward(self, rows: Rows, chosen: np.ndarray, side: Side, draws: np.random.Generator) -> float:
-        """Add the gradient of the mean loss of some triples; returns that loss."""
+        """Add the gradient of the mean loss of some triples; return that loss."""
         triples = torch.from_numpy(self.triples[chosen])
         negatives = self._sampler.sample(chosen, self.options.num_negatives, side, draws).long()
+        # Column 0 of the candidates is the positive, as in the compiled loops.
         anchor, replaced = (0, 2) if side == "tail" else (2, 0)
         candidates = torch.cat([triples[:, replaced, None], negatives], dim=1).to(rows["entities"].device)
         triples = triples.to(candidates.device)
+        # -1 marks masked negatives; their scores are computed for row 0 and ignored.
         anchors, others = rows["entities"][triples[:, anchor, None]], rows["entities"][candidates.clamp_min(0)]
         heads, tails = (anchors, others) if side == "tail" else (others, anchors)
         scores = self._plugged.score(
@@ -113,11 +123,12 @@ class InteractionEncoder(ClientEncoder):
         return float(loss.detach())
 
     def encode(self, rows: Rows, state: Mapping[str, Tensor]) -> ClientTables:
+        """Return the rows unchanged, with the interaction's state as decoder; see `ClientEncoder.encode`."""
         return ClientTables(rows["entities"], rows["relations"], dict(state))
 
 
 class _Drawing:
-    """Seeds torch's generators of the CPU and the present GPU, and puts them back at the end."""
+    """Context that seeds torch's generators of the CPU and the current GPU, and restores them."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -147,14 +158,17 @@ class InteractionModel(KgeModel):
     def _interaction(self) -> torch.nn.Module:
         with torch.random.fork_rng(devices=[]):
             module = Plugged.named(self.name).make(self.dim)
+        # The module is rebuilt from its tensors, since results store tensors only.
         module.load_state_dict(dict(self.network))
         first = next(iter(self.network.values()))
         return module.to(first.device).eval().requires_grad_(False)
 
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """Pack anchors, relations and side; see `queries_of`."""
         return queries_of(anchors, relations, side)
 
     def pair_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Score queries against candidates; see `KgeModel.pair_scores`."""
         with one_thread():
             return self._added + scores_of(Plugged.named(self.name), self._interaction, queries, candidates, self.dim)
 
@@ -164,9 +178,12 @@ class InteractionModel(KgeModel):
 
     @torch.no_grad()
     def score_all(self, queries: Tensor, candidates: Tensor) -> Tensor:
+        """Score every query against every candidate, in blocks; see `KgeModel.score_all`."""
+        # PyKEEN broadcasts queries and candidates, which needs memory of B x N x W.
         step = max(1, CANDIDATES_AT_ONCE // max(1, len(candidates)))
         parts = [self.pair_scores(part[:, None], candidates) for part in queries.split(step)]
         return torch.cat(parts or [queries.new_empty(0, len(candidates))])
 
     def score_relations(self, heads: Tensor, tails: Tensor, relations: Tensor) -> Tensor:
+        """Score every relation; see `KgeModel.score_relations`."""
         return torch.stack([self.score(heads, row.expand(len(heads), -1), tails) for row in relations], dim=1)

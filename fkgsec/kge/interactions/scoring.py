@@ -1,11 +1,11 @@
-"""An interaction without parameters of its own as a scoring function, which every algorithm trains.
+"""An interaction without parameters outside the rows as a scoring function, which every algorithm trains.
 
     MODELS["pykeen:TransH"].similarity                      # a function of queries and candidates, differentiable
 
-A query is everything that a candidate is scored with: the anchor's row, the relation's vector, and a last number that says which
-side is replaced. The similarity hands them to PyKEEN's interaction in their places. Scores are those of PyKEEN; training is
-fkgsec's, and so are first values (uniform in +-(gamma + init_epsilon) / dim): PyKEEN's initialisers, constrainers and
-regularisers are no part of an interaction.
+A query holds everything that a candidate is scored with: the anchor's row, the relation's vector, and a last number that says
+which side is replaced. The similarity passes them to PyKEEN's interaction. Scores are those of PyKEEN. Training and initial
+values (uniform in +-(gamma + init_epsilon) / dim) are those of fkgsec: PyKEEN's initializers, constrainers and regularizers are
+no part of an interaction.
 
 Legend: `B` queries, `W`, `V` widths of rows of entities and of relation vectors.
 """
@@ -22,12 +22,18 @@ from fkgsec.kge import kinds
 from fkgsec.kge.interactions.layout import Plugged
 from fkgsec.kge.models import ScoringFunction, Side, phase_vectors
 
-NEARBY = 1e-3  # where the gradient by the relation is taken: at no point where a norm has none
+NEARBY = 1e-3  # relation vector at which gradients are taken; at 0 a norm has none
 
 
 @functools.cache
 def scoring_function(name: str) -> ScoringFunction | None:
-    """The scoring function of that name; None where the interaction has parameters of its own.
+    """Return the scoring function of an interaction without parameters.
+
+    Args:
+        name: such as "pykeen:TransH".
+
+    Returns:
+        The function, or None if the interaction has parameters outside the rows.
 
     Raises:
         SpecError: see `Plugged.named`.
@@ -48,15 +54,25 @@ def scoring_function(name: str) -> ScoringFunction | None:
 
 
 def slow(plugged: Plugged) -> str:
-    """Return what a user is told of a model of PyKEEN."""
+    """Return the remark that users of a PyKEEN model see.
+
+    Args:
+        plugged: the interaction.
+    """
     return f"{plugged.name} trains by autograd through PyKEEN, which takes several times as long as fkgsec's own models"
 
 
 def scoring_without_network(plugged: Plugged) -> ScoringFunction:
-    """Return how rows of an interaction with parameters of its own are compared by whoever has these rows alone: as DistMult
-    does, on the numbers that rows of entities and relations both have."""
+    """Return a scoring function for parties that have the rows of an interaction but not its network.
+
+    It compares rows as DistMult does, on the numbers that entity and relation rows both have.
+
+    Args:
+        plugged: the interaction.
+    """
 
     def together(entities: Tensor, relations: Tensor, side: Side) -> Tensor:
+        # Widths of entities and relations may differ, so the product covers the common part.
         common = min(entities.shape[-1], relations.shape[-1])
         rest = torch.zeros_like(entities[..., common:])
         return torch.cat([entities[..., :common] * relations[..., :common], rest], dim=-1)
@@ -78,14 +94,33 @@ def scoring_without_network(plugged: Plugged) -> ScoringFunction:
 
 
 def queries_of(anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-    """Anchor, relation vector and side: `[..., W + V + 1]`."""
+    """Concatenate anchor, relation vector and side.
+
+    Args:
+        anchors: float `[..., W]`.
+        relations: float `[..., V]`.
+        side: the side to replace.
+
+    Returns:
+        Queries `[..., W + V + 1]`.
+    """
     shape = torch.broadcast_shapes(anchors.shape[:-1], relations.shape[:-1])
+    # The side travels inside the query, since similarities know only queries and candidates.
     sign = anchors.new_full((*shape, 1), 1.0 if side == "tail" else -1.0)
     return torch.cat([anchors.expand(*shape, -1), relations.expand(*shape, -1), sign], dim=-1)
 
 
 def scores_of(plugged: Plugged, interaction: nn.Module, queries: Tensor, candidates: Tensor, dim: int) -> Tensor:
-    """PyKEEN's scores of queries `[..., W + V + 1]`, all of one side, and candidates `[..., W]`, broadcast."""
+    """Compute PyKEEN's scores, broadcast.
+
+    Args:
+        plugged: the interaction's layout.
+        interaction: its instance.
+        queries: float `[..., W + V + 1]`, all of one side.
+        candidates: float `[..., W]`.
+        dim: embedding dimension.
+    """
+    # PyKEEN's interactions fail on empty batches.
     if not queries.numel():
         return queries.new_empty(torch.broadcast_shapes(queries.shape[:-1], candidates.shape[:-1]))
     W = candidates.shape[-1]
@@ -100,11 +135,14 @@ def _similarity(plugged: Plugged, queries: Tensor, candidates: Tensor) -> Tensor
 
 
 def _steepest(plugged: Plugged, heads: Tensor, tails: Tensor) -> Tensor:
-    """The gradient of the score by the relation vector, close to zero: for a score that is linear in it, the vector that
-    fits best up to its length; for others the way towards it."""
+    """Return the gradient of the score by the relation vector, close to zero.
+
+    For a score linear in the relation it is the best vector up to its length; for others, the direction towards it.
+    """
     dim = plugged.dim_of(heads.shape[-1])
     width = sum(part.width for part in plugged.parts("r", dim))
     with torch.enable_grad():
+        # At 0 norms have no gradient; close to 0 its direction is that of the best relation.
         relations = heads.new_full((*heads.shape[:-1], width), NEARBY).requires_grad_()
         if not width:
             return relations.detach()

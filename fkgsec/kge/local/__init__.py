@@ -1,1 +1,1 @@
-"""The local work of clients on knowledge graphs: their stacked tables, training, evaluation, and the task of a federation."""
+"""Local work of clients on knowledge graphs: stacked tables, training, evaluation, and the task of a federation."""

@@ -28,13 +28,17 @@ from fkgsec.randomness import generator
 class Evaluator:
     """Ranks the valid or test triples of every client of a federation.
 
-    A client's candidates are its own entities, or with `rank_scope` "all" those of the federation.
-    Filtered by the client's own train, valid and test triples (a client knows no other). Source: FedE's and FedR's codes.
+    A client's candidates are its own entities, or with `rank_scope` "all" those of the federation. Known triples are those of
+    the client's train, valid and test splits; a client knows no others. Source: code of FedE and FedR.
 
     Args:
-        encode: of a place in the stack, its input rows and what else a snapshot holds (None: as things are), the rows that
-            its model scores; None where models have no encoder.
-        candidates: number of candidates of each client, the first of its entity rows; None: all of them.
+        graph: triples to rank, by client.
+        stack: the clients' tables.
+        options: of the federation.
+        pooled: True if one model is trained on the triples of all clients.
+        encode: maps a client index, its input rows and a snapshot (None: the current state) to the rows that its model scores;
+            None for models without an encoder.
+        candidates: number of candidates per client, the first of its entity rows; None: all of them.
     """
 
     def __init__(
@@ -53,6 +57,7 @@ class Evaluator:
         self._candidates = candidates or [client.num_entities for client in graph.clients]
         self._rows: list[tuple[Tensor, Tensor] | None] = [None] * len(graph.clients)
         if pooled:
+            # One model for all: each client ranks with the rows of its own entities in it.
             whole = stack.graphs[0]
             self._rows = [
                 (
@@ -61,23 +66,34 @@ class Evaluator:
                 )
                 for client in graph.clients
             ]
+        # Triples to filter, per client and side, indexed once for all rounds.
         self._known = [
             [KnownTriples.build(client.triples, side, client.num_relations) for side in sides_of(options.eval_sides)]
             for client in graph.clients
         ]
 
     def client_tables(self, client: int, tables: Mapping[str, Tensor] | None = None) -> ClientTables:
-        """The client's rows of these stacked tables; of the live ones when None."""
+        """Return the client's rows of stacked tables.
+
+        Args:
+            client: index of the client.
+            tables: stacked tables by name; the current ones when None.
+        """
         whole, chosen = self._stack.tables if tables is None else tables, self._rows[client]
         entities, relations = whole["entities"].detach(), whole["relations"].detach()
         if chosen is None:
             spans = self._stack.span("entities", client), self._stack.span("relations", client)
             return ClientTables(entities[spans[0]], relations[spans[1]])
-        # What a checkpoint gave lies on the CPU, wherever training is.
+        # Tables from a checkpoint lie on the CPU, whatever device trains.
         return ClientTables(entities[chosen[0].to(entities.device)], relations[chosen[1].to(relations.device)])
 
     def predictor(self, client: int, snapshot: Mapping[str, Tensor] | None = None) -> tuple[KgeModel, ClientTables]:
-        """The model that the client predicts with, and its rows: those of `client_tables`, or what an encoder makes of them."""
+        """Return the model that the client predicts with, and its rows, encoded if the model has an encoder.
+
+        Args:
+            client: index of the client.
+            snapshot: of the task; the current state when None.
+        """
         if self._encode is None:
             return self._stack.model, self.client_tables(client, snapshot)
         whole, chosen = self._stack.tables if snapshot is None else snapshot, self._rows[client]
@@ -89,9 +105,17 @@ class Evaluator:
         return self._options.decoder(encoded), encoded
 
     def ranks(self, split: str, tables: Mapping[str, Tensor] | None = None) -> list[np.ndarray]:
-        """Ranks of each client's triples of `split`, float64 `[n, number of sides]`, as `predictor` has them.
+        """Rank each client's triples of a split.
 
-        Raises `TrainingError` on NaN.
+        Args:
+            split: "valid" or "test".
+            tables: snapshot of the task; the current state when None.
+
+        Returns:
+            Ranks of each client, float64 `[n, number of sides]`.
+
+        Raises:
+            TrainingError: an embedding is not finite.
         """
         ranks = []
         for client, graph in enumerate(self._graph.clients):
@@ -106,14 +130,22 @@ class Evaluator:
         return ranks
 
     def sampled_ranks(self, tables: Mapping[str, Tensor] | None = None) -> list[np.ndarray]:
-        """Ranks of the drawn validation triples of each client among drawn candidates, as the options' `eval_sample` and
-        `eval_candidates` say; the same triples and candidates in every round, so that rounds are compared by like with like.
+        """Rank a sample of each client's validation triples among sampled candidates, see `eval_sample` and
+        `eval_candidates`.
+
+        Every round uses the same triples and candidates, so that rounds are comparable.
+
+        Args:
+            tables: snapshot of the task; the current state when None.
+
+        Returns:
+            Ranks of each client, float64 `[n, number of sides]`.
         """
         ranks = []
         for client, graph in enumerate(self._graph.clients):
             model, of_client = self.predictor(client, tables)
             entities = of_client.entities[: self._candidates[client]]
-            # The same draws wherever the client validates.
+            # A client validates on the same draws in a stack and in its own process.
             key = client if self._rows[client] is not None else self._stack.keys[client]
             triples, candidates = self._sample(graph, len(entities), key)
             columns = [
@@ -124,7 +156,7 @@ class Evaluator:
         return ranks
 
     def _sample(self, graph: ClientGraph, num_candidates: int, key: int) -> tuple[np.ndarray, list[np.ndarray | None]]:
-        """Return what a client validates on: triples int64 `[n, 3]`, and for each side its candidates, ascending; None: all.
+        """Draw a client's validation triples int64 `[n, 3]` and, per side, its candidates, ascending; None: all.
 
         Both are drawn without replacement, uniformly, from the run's seed and the client's key.
         """
@@ -139,13 +171,17 @@ class Evaluator:
         return triples, [np.sort(rng.choice(num_candidates, count, replace=False)) for rng in draws]
 
     def reciprocal(self, split: str) -> list[tuple[float, int]]:
-        """Return, for each client, the sum of its reciprocal ranks over all sides, and their number.
+        """Sum each client's reciprocal ranks over all sides; the second number is how many ranks there are.
 
-        Validation triples are sampled as the options say.
+        Sampled validation is scaled up to all triples of the client.
+
+        Args:
+            split: "valid" or "test".
         """
         if split == "valid" and self._options.samples_validation:
             scaled = []
             for graph, ranks in zip(self._graph.clients, self._sampled_or_raise(), strict=True):
+                # Scale the sum of sampled triples up to all of them, so that clients keep their weights.
                 share = len(graph.valid) / max(1, len(ranks))
                 scaled.append((float((1 / ranks).sum()) * share, len(graph.valid) * len(self._known[0])))
             return scaled
@@ -158,12 +194,21 @@ class Evaluator:
             raise TrainingError(f"validation: {error}") from error
 
     def mrr(self, split: str) -> float | None:
-        """Mean reciprocal rank over all clients' triples (clients weighted by their number); None without triples."""
+        """Compute the mean reciprocal rank over all clients' triples; None without triples.
+
+        Args:
+            split: "valid" or "test".
+        """
         return mean_reciprocal(self.reciprocal(split))
 
 
 def mean_reciprocal(parts: Iterable[tuple[float, int]]) -> float | None:
-    """The mean over the clients' ranks, their sums added in the order of the clients; None without ranks."""
+    """Compute the mean over all clients' ranks; None without ranks.
+
+    Args:
+        parts: sum of reciprocal ranks and number of ranks per client, from `Evaluator.reciprocal`.
+    """
+    # In the order of clients: floating-point sums depend on it.
     total, count = 0.0, 0
     for part, num_ranks in parts:
         total, count = total + part, count + num_ranks
@@ -171,5 +216,6 @@ def mean_reciprocal(parts: Iterable[tuple[float, int]]) -> float | None:
 
 
 def _positions(ids: np.ndarray, wanted: np.ndarray) -> Tensor:
+    # Position of each wanted ID in an unsorted list.
     order = np.argsort(ids)
     return torch.from_numpy(order[np.searchsorted(ids, wanted, sorter=order)])

@@ -35,17 +35,17 @@ class WeightedObjective(NamedTuple):
 
 
 class LocalRule:
-    """The hooks, all without effect: local training is that of FedE.
+    """Hooks without effect: local training is that of FedE.
 
-    One rule serves all clients of a trainer. It may keep state within a round; between rounds it has none, since checkpoints
-    do not hold it.
+    One rule serves all clients of a trainer. It may keep state within a round, but not between rounds: checkpoints do not store
+    it.
 
     Args:
         options: of the federation; `settings` are those of the algorithm.
 
     Attributes:
-        keeps_received: whether the trainer keeps the rows that clients received, for the rule's own use.
-        starts_private: whether the model that a client keeps to itself begins with the shared rows of round 0.
+        keeps_received: whether the trainer stores received rows for the rule.
+        starts_private: whether the private model starts from the shared rows of round 0.
     """
 
     keeps_received = False
@@ -56,31 +56,59 @@ class LocalRule:
         self.settings: Any = options.settings
 
     def begin_round(self, round: int) -> None:
-        """Called before a round is trained; unlearning trains as round 0."""
+        """Prepare a round of training. Unlearning trains as round 0.
+
+        Args:
+            round: number of the round.
+        """
 
     def takes_over(self, round: int) -> bool:
-        """Return whether clients train on from the rows that the broadcast of this round gave them, or from their own."""
+        """Return True if clients train from the rows of this round's broadcast, False if from their own.
+
+        Args:
+            round: number of the round.
+        """
         return True
 
     def objective(self) -> WeightedObjective | None:
-        """Return what is added to the loss of a client's shared rows; None: nothing."""
+        """Return a loss to add for a client's shared rows, or None."""
         return None
 
     def distil(self, private: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:
-        """Return where a client has two models: the loss of each positive `[B]`, by their scores `[B, K]` of the same candidates.
+        """Compute the loss of each positive `[B]` for a client with two models, from both models' scores of the same
+        candidates.
 
         Args:
-            own: scores by the model that the client keeps. shared: by the other. counts: bool `[B, K]`, which candidates count.
+            private: float `[B, K]`, scores of the client's private model.
+            shared: float `[B, K]`, scores of the shared model.
+            counts: bool `[B, K]`, which candidates count.
             importance: float `[B]`, weight of each positive's prediction, mean 1.
+
+        Raises:
+            SpecError: the rule does not define how two models learn.
         """
         raise SpecError(f"{self.options.algorithm} has two models and a rule that does not say how they learn")
 
     def begin_epoch(self, epoch: int, stack: ClientStack, received: Mapping[Table, Tensor]) -> None:
-        """Called before each epoch of a round; `received` are the rows of all clients as the round began."""
+        """Prepare an epoch.
+
+        Args:
+            epoch: number within the round, from 0.
+            stack: tables of all clients.
+            received: rows that all clients received at the beginning of the round.
+        """
 
     def take(self, gradients: dict[Table, Tensor], clients: Collection[int]) -> dict[int, float]:
-        """Apply what the rule moves itself, and remove it from the shared model's `gradients`; returns what losses grow by."""
+        """Move parameters of the rule and remove their gradients from the shared model's.
+
+        Args:
+            gradients: of the shared model's tables; changed in place.
+            clients: places of the active clients.
+
+        Returns:
+            Additional loss of each client.
+        """
         return {}
 
     def end_round(self) -> None:
-        """Called after the last epoch."""
+        """Finish a round, after its last epoch."""

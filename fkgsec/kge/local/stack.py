@@ -24,17 +24,17 @@ from fkgsec.randomness import generator
 class ClientStack:
     """Entity and relation tables of several clients.
 
-    Clients are laid out by the size of their train split, largest first, so that those still busy at step s of an epoch are
-    a prefix of the rows. Callers name a client by its place in `graphs`, never by its slot.
+    Clients are laid out by the size of their train split, largest first. Those still active at step s of an epoch are then a
+    prefix of the rows. Callers refer to a client by its index in `graphs`, never by its slot in this layout.
 
     Args:
-        graphs: one graph for each client.
-        keys: what the randomness of each client derives from; a client draws the same numbers in any stack.
-        model: gives widths and initial values.
+        graphs: one per client.
+        keys: one per client, for its random draws; a client draws the same numbers in any stack.
+        model: determines widths and initial values.
         seed: see `generator`.
         device: where the tables live.
-        purpose: names the drawing of first rows, so that two models of the same clients begin differently.
-        relations: a table of relations that another stack of the same clients has already; both then use that one.
+        purpose: name of the draw of initial rows, so that two models of the same clients start differently.
+        relations: table of relations to share with another stack of the same clients; None draws one.
     """
 
     def __init__(
@@ -51,12 +51,14 @@ class ClientStack:
         self.graphs = tuple(graphs)
         self.keys = tuple(keys)
         self.model = model
+        # Ties by index, so that the layout is the same in every run.
         self.order = sorted(range(len(graphs)), key=lambda client: (-len(graphs[client].train), client))
         self._slots = {client: slot for slot, client in enumerate(self.order)}
         sizes = {
             "entities": [graphs[client].num_entities for client in self.order],
             "relations": [graphs[client].num_relations for client in self.order],
         }
+        # Prefix sums: the first row of each slot.
         starts = {table: np.concatenate([[0], np.cumsum(counts)]) for table, counts in sizes.items()}
         self._spans: dict[Table, dict[int, slice]] = {
             table: {
@@ -73,6 +75,7 @@ class ClientStack:
             ]
             if device.type != "cpu":
                 return torch.cat(parts).to(device)
+            # Large tables are touched in every step; large pages save address lookups.
             return torch.cat(parts, out=in_large_pages((sum(map(len, parts)), width)))
 
         self.tables: dict[Table, Tensor] = {
@@ -81,20 +84,39 @@ class ClientStack:
         }
 
     def span(self, table: Table, client: int) -> slice:
-        """Return where the client's rows lie in the stacked table."""
+        """Return the slice of a stacked table that holds the client's rows.
+
+        Args:
+            table: name of the table.
+            client: index in `graphs`.
+        """
         return self._spans[table][client]
 
     def rows(self, table: Table, client: int) -> Tensor:
-        """The client's rows, a view: `[entities of the client, W]` or `[relations of the client, V]`."""
+        """Return the client's rows, a view: `[entities of the client, W]` or `[relations of the client, V]`.
+
+        Args:
+            table: name of the table.
+            client: index in `graphs`.
+        """
         return self.tables[table][self._spans[table][client]]
 
     def window(self, table: Table, clients: Collection[int]) -> slice:
-        """The rows of a stacked table from the first to the last of these clients."""
+        """Return the slice of a stacked table from the first to the last of these clients.
+
+        Args:
+            table: name of the table.
+            clients: indices in `graphs`.
+        """
         spans = [self._spans[table][client] for client in clients]
         return slice(min(span.start for span in spans), max(span.stop for span in spans))
 
     def segments(self, num_queries: Mapping[int, int]) -> Segments:
-        """Return each client's queries, in stacked order, and entities, from the first to the last client that has queries."""
+        """Return the starts of each client's queries and entities, from the first to the last client with queries.
+
+        Args:
+            num_queries: of each client, in stacked order.
+        """
         slots = [self._slots[client] for client in num_queries]
         clients = self.order[min(slots) : max(slots) + 1]
         first = self.span("entities", clients[0]).start
@@ -104,4 +126,5 @@ class ClientStack:
 
     @property
     def device(self) -> torch.device:
+        """Device of the tables."""
         return self.tables["entities"].device

@@ -47,7 +47,7 @@ def trained(record: Record) -> tuple[Laboratory[KgeView], Truth, Plan]:
 
 def rows_of(truth: Truth, plan: Plan, victim: str) -> tuple[np.ndarray, np.ndarray]:
     """The trained triples and the random pairs that are asked, in the client's rows, int64 `[q, 3]` each."""
-    place, kind = numbers(plan.own.entity_names), numbers(plan.own.relation_names)
+    place, kind = numbers(plan.knowledge.entity_names), numbers(plan.knowledge.relation_names)
     known = askable(truth.graph, truth.colluders, victim)
     asked = draw_questions(truth, victim, partial(asked_of, truth, plan, victim, known), truth.rng)
     trained, others = (places(named(truth, victim, part), place, kind) for part in (asked.trained, asked.random))

@@ -14,7 +14,7 @@ from fkgsec.attacks.graphs import membership as module
 from fkgsec.attacks.graphs import models
 from fkgsec.attacks.graphs.candidates import draw_candidates
 from fkgsec.attacks.graphs.membership import claim, train_shadows
-from fkgsec.attacks.graphs.models import GraphModel, own_client, parameter_names, train_layers
+from fkgsec.attacks.graphs.models import GraphModel, adversary_client, parameter_names, train_layers
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
 from fkgsec.attacks.options import THREAT_MODELS
 from fkgsec.attacks.registry import build_view
@@ -54,7 +54,7 @@ class TestModel:
         graphs = two_sets.clients[0].graphs.subset(range(5))
         settings = PublicSettings.of(replace(small, dropout=0.0, optimizer="sgd", weight_decay=0.0, learning_rate=0.1))
         before = train_layers(settings, {}, graphs, seed=1, epochs=0)
-        trainer = own_client(settings, graphs.subset([3]), seed=1)
+        trainer = adversary_client(settings, graphs.subset([3]), seed=1)
         trainer.train(1, lambda: None)
         names = [name for name in parameter_names(settings, graphs) if name.startswith("convs.")]
         direction = {name: before[name] - trainer.model.state_dict()[name] for name in names}

@@ -142,7 +142,7 @@ def whole() -> list[Figure]:
         # What is held of a shadow comes of the graph that was trained on last.
         patch.setattr(
             inference,
-            "hold",
+            "scoring_models",
             lambda asked, victim: {
                 "global": Planted(graph, victim.name, 99)
                 if asked is view

@@ -37,22 +37,20 @@ def test_what_is_left_of_a_sum() -> None:
     """Rows held by one other, by the victim alone, by it and one other, by both others, by all three, by nobody."""
     rows = np.array([[0.5, -1.0], [2.0, 3.0], [0.25, 0.125]])
     total = np.array([[16, 16], rows[0], 16 + rows[1], [32, 32], 32 + rows[2], [0, 0]], dtype=np.float64)
-    taken = left_of_sum(opened(total, np.array([1, 1, 2, 2, 3, 0])))
-    assert taken.held.tolist() == [False, True, True, False, True, False]
-    np.testing.assert_allclose(taken.rows[taken.held], rows)
-    assert np.isnan(taken.rows[~taken.held]).all()
+    left = left_of_sum(opened(total, np.array([1, 1, 2, 2, 3, 0])))
+    assert left.holds.tolist() == [False, True, True, False, True, False]
+    np.testing.assert_allclose(left.rows[left.holds], rows)
+    assert np.isnan(left.rows[~left.holds]).all()
 
 
 def test_of_a_sum_of_clients_that_put_in_their_own_nothing_is_left() -> None:
     """As many rows are said to be the victim's as there are, and what is left of them has no more to do with it than chance."""
     rng = np.random.default_rng(0)
     parts = rng.normal(0, 1, (3, 200, 16))
-    taken = left_of_sum(opened(parts.sum(axis=0), np.full(200, 3)))
-    assert taken.held.all()
+    left = left_of_sum(opened(parts.sum(axis=0), np.full(200, 3)))
+    assert left.holds.all()
     shuffled = parts[0][rng.permutation(200)]
-    cosines = (
-        (taken.rows * shuffled).sum(axis=1) / np.linalg.norm(taken.rows, axis=1) / np.linalg.norm(shuffled, axis=1)
-    )
+    cosines = (left.rows * shuffled).sum(axis=1) / np.linalg.norm(left.rows, axis=1) / np.linalg.norm(shuffled, axis=1)
     assert abs(cosines.mean()) < 0.06
 
 

@@ -209,7 +209,7 @@ def test_a_folder_appears_whole_or_not_at_all(fede: tuple[Manifest, Tables, Fede
     assert write_tables(manifest, tables, tmp_path / "tables")
     assert not write_tables(manifest, tables, tmp_path / "tables")
     other = msgspec.structs.replace(manifest, round=manifest.round + 1)
-    with pytest.raises(RunError, match=r"tables: is there already and differs"):
+    with pytest.raises(RunError, match=r"tables: exists and differs"):
         write_tables(other, tables, tmp_path / "tables")
     assert read_manifest(tmp_path / "tables") == manifest
     assert write_tables(other, tables, tmp_path / "tables", overwrite=True)

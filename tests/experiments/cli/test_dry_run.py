@@ -37,7 +37,7 @@ def test_settings_runs_seconds_and_memory(place: Path, monkeypatch: pytest.Monke
     assert re.search(r"^dim +8 +given$", out, re.M)
     assert re.search(r"^learning_rate +0\.001 +preset fedr: Zhang et al\. 2022$", out, re.M)
     assert re.search(r"^init_epsilon +2 +preset fedr: the paper names none; its code has 2$", out, re.M)
-    assert "At their defaults: " in out
+    assert "Defaults: " in out
     assert re.search(r"leak 0\.7\.$", out, re.M)
     spec = make_spec(
         None, {"size": 600, "dim": 8, "batch_size": 64, "num_negatives": 8, "algorithm": "fedr", "temperature": 1}

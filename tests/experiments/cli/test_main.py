@@ -218,7 +218,7 @@ BAD_COMMANDS: list[tuple[list[str], str]] = [
     (["unlearn", "--run", "x"], "Missing option '--forget'. See fkgsec unlearn --help"),
     (["train", "--defense", "SecAg"], "one of psu, secagg, suppress, dp, robust; got 'SecAg'; did you mean secagg?"),
     (["train", "--seeds", "1"], "Invalid value for '--seeds'"),
-    (["compare", "--case", "Fedd"], "case: 'Fedd' is no defense either; algorithm must be one of single, "),
+    (["compare", "--case", "Fedd"], "case: 'Fedd' is not a defense either; algorithm must be one of single, "),
     (["compare", "--case", "fedavg+SecAgg"], "case: 'fedavg+SecAgg' is written fedavg/secagg: algorithm/defense,defense"),
     (["compare", "--case", "dp/fedr"], "case: 'dp/fedr' is written fedr/dp"),
     (["compare", "--case", "gcfl+ secagg"], "is written gcfl+/secagg"),

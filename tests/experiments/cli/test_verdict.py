@@ -206,7 +206,7 @@ def test_an_adversary_that_reaches_more_with_less_excess_is_named() -> None:
     added = figure(0.6, 0.65, 0.7, 0.5)
     more = figure(0.9, 0.95, 0.97, 0.92, threat_model="identifiers")
     assert (
-        "; identifiers reaches .950, .920 of it without the messages"
+        "; identifiers reaches .950, of which .920 without the messages"
         in verdict_sheet(verdict_of([added, more]), "V").notes[0]
     )
     assert "reaches" not in verdict_sheet(verdict_of([added]), "V").notes[0]

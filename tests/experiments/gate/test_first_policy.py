@@ -48,7 +48,7 @@ def propose(folder: Path, *arguments: str) -> Proposed:
         return result.exit_code, result.stdout
 
     status, out = check("--init", "--quiet", *arguments)
-    assert (status, out) == (0, "Written policy.yaml; now: fkgsec check policy.yaml\n")
+    assert (status, out) == (0, "Written to policy.yaml. Next: fkgsec check policy.yaml\n")
     text = (folder / "policy.yaml").read_text()
     lines = text.splitlines(keepends=True)
     assert sum(line.startswith(DEFENSE) for line in lines) == 1

@@ -96,7 +96,7 @@ def test_a_check_that_ends_in_an_error_leaves_no_verdict_beside_the_runs(tmp_pat
     kept.write_text("somebody's own")
     status, _, err = check(tmp_path, text="federations: 1")
     assert (status, kept.read_text()) == (2, "somebody's own")
-    assert "is no json report of an earlier check" in err
+    assert "is not a json report of an earlier check" in err
 
 
 def changed(run: Finished, **changes: Any) -> Finished:
@@ -277,7 +277,7 @@ def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path)
     assert out, err
     (verdict,) = json.loads(out)["verdicts"]
     assert (status, verdict["status"]) == (1, "fail")
-    assert "the audit does not notice the memory before unlearning either" in verdict["message"]
+    assert "the audit does not detect the memory before unlearning either" in verdict["message"]
     (tmp_path / "forget.tsv").write_text("a\tb\tc\n")
     status, out, err = check(tmp_path, text=FORGETFUL + limits)
     assert (status, out) == (2, "")
@@ -328,7 +328,7 @@ def test_a_guarantee_of_another_unit_or_with_a_larger_delta_does_not_count(finis
         with pytest.raises(NotMeasured, match=says):
             read("epsilon", run, question)
     assert read("epsilon", run, Question(unit="row", delta=0.01)).value == 2
-    with pytest.raises(NotMeasured, match="nothing bounds epsilon"):
+    with pytest.raises(NotMeasured, match="epsilon is unbounded"):
         read("epsilon", finished)
 
 
@@ -561,7 +561,7 @@ IMPOSSIBLE = {
     "another value": ({"value": 0.95, "high": 1.0}, "the figure is 0.95, but "),
     "value above its interval": ({"value": 0.9, "high": 0.5}, "the value 0.9 is not inside its interval ["),
     "value below its interval": ({"low": 0.99}, "is not inside its interval [0.99, "),
-    "above 1": ({"high": 7.0}, "7] is no range of a share"),
+    "above 1": ({"high": 7.0}, "7] is not a range of a share"),
     "fewer items": ({"n": 5}, "its items are not 5"),
     "no items": ({"n": 0}, "rests on 0 items"),
     "no number": ({"value": None}, "not a baseline of schema"),
@@ -599,7 +599,7 @@ def test_a_figure_that_the_policy_no_longer_asks_for_fails(project: Path, tmp_pa
     verdicts = {one["id"]: one for one in json.loads(out)["verdicts"]}
     gone = verdicts["small/no_worse_than/reconstruction.trr/collusion/0.5/all"]
     assert (status, gone["status"], gone["measured"]) == (1, "fail", None)
-    assert "the policy does not ask for it any more" in gone["message"]
+    assert "the policy no longer needs it" in gone["message"]
 
 
 # From policy to exit status.

@@ -98,10 +98,10 @@ def test_reconstruction_stands_with_two_and_a_missing_row_says_what_is_asked_ins
         "b": (figure("edges", "auc", 0.4), figure("update-recovery", "cosine_relations", 0.4)),
     }.items()})  # fmt: skip
     assert set(made.reasons) == {
-        "edges.auc is asked under client there",
-        "edges.auc is asked under server there",
-        "update-recovery gives cosine_relations there",
-        "update-recovery gives cosine there",
+        "edges.auc was measured under client instead",
+        "edges.auc was measured under server instead",
+        "update-recovery measures cosine_relations in this case",
+        "update-recovery measures cosine in this case",
     }
 
 
@@ -176,7 +176,7 @@ def test_all_takes_every_attack_of_the_task() -> None:
     assert make_spec(None, {"attack": ["all"]}).attack == tuple(attacks_of("kge"))
     assert set(make_spec(None, {"algorithm": "fedavg", "attack": ["all"]}).attack) == set(attacks_of("graph"))
     assert {"client-poison", "client-spoil", "server-poison"} <= set(ATTACKS)
-    with pytest.raises(SpecError, match="attack: all takes every attack"):
+    with pytest.raises(SpecError, match="attack: all already selects every attack"):
         make_spec(None, {"attack": ["all", "edges"]})
 
 

@@ -66,7 +66,7 @@ def test_curves_are_those_of_scikit_learn(scores: pd.DataFrame) -> None:
         rows = scores[(scores["threat_model"] == one.place) & (scores["victim"] == one.victim)]
         fpr, tpr, _ = roc_curve(rows["trained"].astype(bool), rows["statistic"], drop_intermediate=False)
         assert one.false_alarms == pytest.approx(fpr)
-        assert one.found == pytest.approx(tpr)
+        assert one.detected == pytest.approx(tpr)
         assert one.auc == pytest.approx(roc_auc_score(rows["trained"].astype(bool), rows["statistic"]))
 
 

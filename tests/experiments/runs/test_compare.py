@@ -42,7 +42,7 @@ def test_a_case_is_an_algorithm_a_defense_or_both() -> None:
     ("name", "says"),
     [
         ("nothing", "'nothing' is unknown"),
-        ("fedx/secagg", "'fedx' is no algorithm"),
+        ("fedx/secagg", "'fedx' is not an algorithm"),
         ("single/secagg", "exchanges nothing"),
     ],
 )
@@ -92,7 +92,7 @@ def test_cases_stand_side_by_side_and_are_not_trained_twice(tmp_path: Path) -> N
     [
         (["--case", "none", "--case", "fede"], "is the same run as 'none'"),
         (["--case", "psu"], "psu needs secagg"),
-        (["--case", "none", "--case", ""], "an empty name"),
+        (["--case", "none", "--case", ""], "the name is empty"),
         (["--case", "none", "--case", "psu,secagg:neighbours=3"], "neighbours"),
         (["--case", "none", "--case", "collective"], "no federation to attack"),
         (["--case", "none", "--case", "secagg,dp:clip=1,epsilon=1,colluders=3"], "lower colluders"),
@@ -115,7 +115,7 @@ def test_wrong_cases_end_before_training(given: list[str], says: str, tmp_path: 
             ["--defense", "psu,secagg:threshold=2", "--clients", "2", "--participation", "0.4"],
             "at least 2 participants",
         ),
-        (["--defense", "secagg", "--metric", "published"], "metric published counts uploads in clear"),
+        (["--defense", "secagg", "--metric", "published"], "metric published counts plaintext uploads"),
         (["--defense", "secagg,dp:clip=0.1,epsilon=1,colluders=3"], "lower colluders"),
     ],
 )

@@ -57,7 +57,7 @@ def test_what_a_run_writes_is_read(written: dict[str, Any], tmp_path: Path) -> N
         ("data/sensitive", ["treats"], "data.sensitive: data of graph classification mark nothing; got treats"),
         ("bytes/up", 1, "bytes: up must be "),
         ("bytes/down_by_round", [1], "bytes: down must be "),
-        ("figures", [FIGURE | {"attack": "reconstruction"}], "figures[0]: reconstruction is no attack on graph"),
+        ("figures", [FIGURE | {"attack": "reconstruction"}], "figures[0]: reconstruction is not an attack on graph"),
         ("figures", [FIGURE | {"metric": "err"}], "figures[0]: metrics of graph-membership are auc, "),
         ("figures", [FIGURE | {"victim": "nobody"}], "figures[0]: victim must be a client or all; got 'nobody'"),
         ("figures", [FIGURE | {"threat_model": "identifiers"}], "figures[0]: threat_model must be one of server, "),

@@ -124,7 +124,7 @@ class TestOtherOutputs:
         ):
             out.write_text("somebody's")
             status, _, err = fkgsec(*command)
-            assert (status, err.splitlines()[-1]) == (2, f"fkgsec: {out}: is there already and differs{ASKS}"), command
+            assert (status, err.splitlines()[-1]) == (2, f"fkgsec: {out}: exists and differs{ASKS}"), command
             assert out.read_text() == "somebody's"
             assert fkgsec(*command, "--overwrite")[0] == 0
             assert out.read_bytes() != b"somebody's"
@@ -138,7 +138,7 @@ class TestOtherOutputs:
         before = contents(out)
         assert "The same is already in" in fkgsec(*command)[1]
         status, _, err = fkgsec(*command, "--seed", "1")
-        assert (status, err) == (2, f"fkgsec: {out}: is there already and differs{ASKS}\n")
+        assert (status, err) == (2, f"fkgsec: {out}: exists and differs{ASKS}\n")
         assert contents(out) == before
         assert fkgsec(*command, "--seed", "1", "--overwrite")[0] == 0
         assert contents(out) != before
@@ -175,7 +175,7 @@ class TestTheGuard:
         os.utime(file, ns=(1, 1))
         write_new(file, b"1", overwrite=False)
         assert file.stat().st_mtime_ns == 1
-        with pytest.raises(RunError, match=f"file: is there already and differs{ASKS}$"):
+        with pytest.raises(RunError, match=f"file: exists and differs{ASKS}$"):
             write_new(file, b"2", overwrite=False)
         assert file.read_bytes() == b"1"
         write_new(file, b"2", overwrite=True)

@@ -39,12 +39,15 @@ def test_a_policy_limits_accuracy_bytes_and_attacks_on_graphs(tmp_path: Path) ->
 @pytest.mark.parametrize(
     ("limits", "fault"),
     [
-        ("utility.mrr: {min: 0.1}", "is a measure of knowledge-graph embedding; the algorithm of graphs, cefgl, class"),
+        (
+            "utility.mrr: {min: 0.1}",
+            "is a measure of knowledge-graph embedding, but the algorithm of graphs, cefgl, class",
+        ),
         ("membership.auc: {max: 0.9}", "is a measure of knowledge-graph embedding"),
         ("reconstruction.trr: {max: 0.9}", "is a measure of knowledge-graph embedding"),
         ("graph-membership.auc: {max: 0.9, leak: 0.5}", "unknown key"),
         ("graph-membership.auc: {max: 0.9, threat: identifiers}", "'identifiers' is unknown"),
-        ("epsilon: {max: 8, forget: triples.txt}", "triples are forgotten; cefgl classifies graphs"),
+        ("epsilon: {max: 8, forget: triples.txt}", "applies to triples; cefgl classifies graphs"),
     ],
 )
 def test_limits_of_the_other_task_are_refused_with_line_and_key(limits: str, fault: str, tmp_path: Path) -> None:

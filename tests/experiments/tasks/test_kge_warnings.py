@@ -23,7 +23,7 @@ def test_clients_with_two_test_triples_or_fewer_are_named() -> None:
     ]
     lines = TASK.warnings(dataclasses.replace(graph, clients=tuple(few)))
     assert (
-        "2 of 3 clients have 2 test triples or fewer (hospital-2 2, hospital-3 none): their own figures say nothing there"
+        "2 of 3 clients have 2 test triples or fewer (hospital-2 2, hospital-3 none): figures of these clients are meaningless"
     ) in lines
 
 

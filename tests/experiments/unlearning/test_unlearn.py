@@ -112,14 +112,15 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
         (
             {},
             "forgotten",
-            "remembers at most 7% of the forget set (95 %). Kept at random: 5% or more is told apart from honest re-training, "
+            "remembers at most 7% of the forget set (95.0% interval). Kept at random: 5% or more is told apart from "
+            "honest re-training, "
             "which passes from a tolerance of 8.0% on",
         ),
         ({"tests": TOLD}, "not forgotten", "is not like a re-trained model on the forgotten triples: relearned +0.2"),
         (
             {"tests": [msgspec.structs.replace(TOLD[0], p_value=p) for p in [0.5] * 30 + [0.003]]},
             "inconclusive",
-            "is hardly like a re-trained model on the forgotten triples: relearned +0.2 (p 0.003)",
+            "is hardly like a re-trained model on the forgotten triples: relearned +0.2 MRR (p 0.003)",
         ),
         (
             {"hidden": None},
@@ -129,7 +130,8 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
         (
             {},
             "forgotten",
-            "if all others were lowered to compensate, a local remembers at most 5% in full (95 %). Weaker memory that is hidden "
+            "if all others were lowered to compensate, a local remembers at most 5% in full (95.0% interval). Weaker memory "
+            "that is hidden "
             "from means and distributions: 5% or more is told apart from honest re-training, which passes from a tolerance of "
             "8.0% on; smaller shares may pass",
         ),
@@ -378,7 +380,7 @@ def test_an_interrupted_unlearning_leaves_nothing_but_a_part(
     unlearn_run(run, forget, options, client="hospital-1", out=target)
     assert contents(target) == before
     other = UnlearnOptions(method="delete", epochs=3)
-    with pytest.raises(RunError, match=r"out: is there already and differs"):
+    with pytest.raises(RunError, match=r"out: exists and differs"):
         unlearn_run(run, forget, other, client="hospital-1", out=target)
     assert contents(target) == before
     unlearn_run(run, forget, other, client="hospital-1", out=target, overwrite=True)
@@ -566,7 +568,7 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert "<script" not in page
     first = (tmp_path / "verification.md").read_text()
     titles = [line[3:] for line in first.splitlines() if line.startswith("## ")]
-    assert titles == ["Why", "What was asked", "What would have been noticed", "What is not covered"]
+    assert titles == ["Why", "Terms", "What was asked", "What would have been noticed", "What is not covered"]
     assert first.startswith(f"# Unlearning: {made.verdict.outcome}")
     assert len(first.splitlines()) <= 50, "one page"
     assert "\n|" not in first, "tables are in the annex"

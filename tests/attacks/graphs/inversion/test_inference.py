@@ -180,7 +180,7 @@ def test_balance_settles_counts_that_columns_leave_open() -> None:
 def test_frequent_rings_come_first(weights: dict[int, float], expected: int) -> None:
     """Six nodes with two neighbours of their own kind are a ring of six, or two of three."""
     kinds = {0: [Kind(7, 0, (0, 0))]}
-    made = Wirings(kinds, {0: 6}, lambda size: weights.get(size, 0.001), np.random.default_rng(0)).found(30)
+    made = Wirings(kinds, {0: 6}, lambda size: weights.get(size, 0.001), np.random.default_rng(0)).search(30)
     components = []
     for wiring in made:
         graph = nx.Graph(wiring.edges)

@@ -101,7 +101,7 @@ def test_an_audit_has_its_reasons_and_says_whose_it_is(record: Record) -> None:
     made = read_verification(AUDIT)
     assert made is not None
     foreign = certificate_part("audit", made, [Run("mine", record)])
-    assert foreign["notice"] == "The audit is of the unlearning of a run that is not on this page."
+    assert foreign["notice"] == "The audited run is not on this page."
     assert foreign["title"] == f"Forgetting (audit): {made.verdict.outcome}"
     assert set(made.verdict.reasons) <= set(foreign["lines"])
     identity = run_identities(record.data, record.spec.federation_options())[0]
