@@ -160,7 +160,8 @@ class DpOptions(DefenseOptions, frozen=True, kw_only=True):
 
     Attributes:
         clip: l2 norm that a change is clipped to: of the whole table (unit client) or of each row (unit row).
-        epsilon, delta: the guarantee over all `rounds`; the noise follows from it.
+        epsilon: bound of the privacy loss over all `rounds`, from which the noise follows.
+        delta: probability with which the loss may exceed `epsilon`; choose it well below 1 over the number of units.
         noise_multiplier: standard deviation of the noise over the sensitivity, instead of epsilon.
         unit: whose values are protected. "client": all values of one client's uploads. "row": one row of one client's uploads;
             other rows contain effects of the same triples, so this is no guarantee for a triple.

@@ -71,6 +71,7 @@ BASIC = {
     "config": (RUN, "YAML or JSON file with options"),
     "preset": (RUN, "settings of a paper: fedr, feds, fedlu, pfedeg, cefgl"),
     "out": (RUN, "folder of the run (default: one in runs/)"),
+    "single": (RUN, "do not train the same clients alone"),
     "seeds": (RUN, "train this many times; intervals cover all"),
     "overwrite": (RUN, "replace a run that has other settings"),
     "details": (RUN, "print every table above the verdict"),
@@ -199,6 +200,8 @@ class ShortHelp(TyperCommand):
         brief = copy.copy(option)
         brief.rich_help_panel, brief.help = BASIC[option.name]
         brief.show_default = False
+        if option.default is True and option.secondary_opts:  # what a flag that is on is good for is to turn it off
+            brief.opts, brief.secondary_opts = option.secondary_opts, []
         return brief
 
 

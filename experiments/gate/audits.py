@@ -26,7 +26,7 @@ from fkgsec.defenses.transport import make_transport
 from fkgsec.experiments.cli.progress import Observe, unobserved
 from fkgsec.experiments.gate.folders import code_digest, run_folder
 from fkgsec.experiments.integrity.checks import require_whole
-from fkgsec.experiments.runs.alone import alone_spec
+from fkgsec.experiments.runs.baseline import alone_spec
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import RECORD_FILE, Finished, execute, load_run
 from fkgsec.experiments.tasks.spec import RunSpec

@@ -17,10 +17,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import pandas as pd
-from scipy import stats
 
 from fkgsec.attacks.view import ALL
-from fkgsec.estimate import Estimate, proportion
+from fkgsec.estimate import Estimate, proportion, student_value
 from fkgsec.experiments.gate.baseline import Baseline, BaselineRun, compared_figures, whole_range, worse_by
 from fkgsec.experiments.gate.measures import (
     GAIN,
@@ -313,9 +312,9 @@ def what_would_settle(figures: Sequence[Estimate], allowed: float, items: str) -
     # The spread between seeds is the cause.
     if item_half < gap:
         wanted = math.sqrt(gap**2 - item_half**2)
-        deviation = seeds_half * math.sqrt(seeds) / float(stats.t.ppf(0.975, seeds - 1))
+        deviation = seeds_half * math.sqrt(seeds) / student_value(seeds)
         for count in range(seeds + 1, _MOST_SEEDS + 1):
-            if float(stats.t.ppf(0.975, count - 1)) * deviation / math.sqrt(count) <= wanted:
+            if student_value(count) * deviation / math.sqrt(count) <= wanted:
                 return f"about {count - seeds} more seeds (now {seeds}) would decide, if mean and spread stay"
         return f"more than {_MOST_SEEDS:,} seeds would be needed; move the limit"
     enough = seeds_half < gap

@@ -258,6 +258,7 @@ def worth(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="folder for worth.md and worth.png")] = None,
     overwrite: Overwrite = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare the gain from joining with the leaks, for each defense, over all seeds of the runs."""
     from fkgsec.experiments.reporting import pictures
@@ -275,7 +276,8 @@ def worth(
             raise RunError(f"{out}: cannot be made ({error.strerror})") from error
         write_new(out / "worth.md", ("\n".join(lines) + "\n").encode(), overwrite=overwrite)
         write_new(out / "worth.png", pictures.saved(joining_picture(worths)), overwrite=overwrite)
-    print_sheets(make_console(), [sheet])
+    if not quiet:
+        print_sheets(make_console(), [sheet])
 
 
 def plot(

@@ -141,8 +141,9 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
             name = case.name if case.name and len(files) == 1 else ": ".join(filter(None, (name_of(file), case.name)))
             seen[name] += 1
             name = f"{name} ({seen[name]})" if seen[name] > 1 else name
-            scores = _read_scores(folder / SCORES_FILE, case.record) if is_folder else (None, None)
-            runs.append(Run(name, case.record, *scores, _read_alone(case.record, folder) if is_folder else None))
+            beside = is_folder and folder.exists()  # a copied comparison has no runs beside it
+            scores = _read_scores(folder / SCORES_FILE, case.record) if beside else (None, None)
+            runs.append(Run(name, case.record, *scores, _read_alone(case.record, folder) if beside else None))
     return runs
 
 

@@ -45,6 +45,7 @@ from fkgsec.experiments.runs.record import Record
 
 NOT_ATTACKED = "NOT ATTACKED"
 ALREADY_KNOWN = "KNOWN"
+PROTOCOL = "the protocol"
 RULE = (
     "LEAKS: the excess over the baseline is above 0, corrected for the number of figures. EXPOSED: the protocol itself "
     "sends it, no attack is needed. NO EVIDENCE: an effect of the stated size would have shown. Baseline: the same "
@@ -163,13 +164,27 @@ def judge(figures: Sequence[Figure]) -> Verdict:
     """
     # Figures that cannot exceed their baseline are no hypotheses, so they need no correction.
     compared = max(1, sum(figure.reason is None and not figure.baseline_at_bound for figure in figures))
-    labelled = [(figure.answer(compared), figure) for figure in figures]
+    answered = [(figure.answer(compared), figure) for figure in figures]
+    labelled = [(label, _as_exposed(figure) if label == EXPOSED else figure) for label, figure in answered]
     ranked = tuple(sorted(labelled, key=_severity))
     worst: dict[str, Answer] = {}
     for label, figure in ranked:
         question = question_of(figure)
         worst.setdefault(question, Answer(question, label, figure, compared))
     return Verdict(tuple(worst[name] for name in QUESTIONS if name in worst), ranked)
+
+
+def _as_exposed(figure: Figure) -> Figure:
+    """Return what the protocol shows where an attack reached less: no adversary needs that attack."""
+    shown, reached = figure.exposed, figure.estimate
+    if shown is None:
+        return figure
+    best = reached.value
+    if reached.num_seeds > 1:  # `shown` is of the worst training, which a mean may miss by chance
+        best = reached.low if figure.less_is_worse else reached.high
+    if best <= shown.value if figure.less_is_worse else best >= shown.value:
+        return figure
+    return msgspec.structs.replace(figure, estimate=shown, by=PROTOCOL)
 
 
 def _severity(labelled: tuple[str, Figure]) -> tuple[int, float, int]:

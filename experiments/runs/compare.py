@@ -23,6 +23,7 @@ from fkgsec.exchange import MakeTransport
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.reporting import pictures
 from fkgsec.experiments.reporting.matrix import has_matrix, matrix
+from fkgsec.experiments.runs.baseline import alone_spec, exchanges
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.run import RECORD_FILE, check_run, data_name, execute, load_run
 from fkgsec.experiments.runs.stored import encode_stored
@@ -134,7 +135,7 @@ def read_comparison(path: Path) -> Comparison | None:
 
 
 def case_spec(spec: RunSpec, name: str) -> RunSpec:
-    """Return the spec of a case.
+    """Return the spec of a case. The case `single` is the clients of `spec` alone, with its optimizer schedule.
 
     Args:
         spec: options of all cases.
@@ -154,6 +155,8 @@ def case_spec(spec: RunSpec, name: str) -> RunSpec:
         algorithm, defense = (name, "") if name in algorithms else (spec.algorithm, "" if name == "none" else name)
     if algorithm not in algorithms:
         raise SpecError(f"case: {algorithm!r} is not an algorithm; allowed: {', '.join(algorithms)}")
+    if exchanges(spec) and not defense and algorithm == alone_spec(spec).algorithm:
+        return spec.replace(algorithm=algorithm, settings=alone_spec(spec).settings)
     return spec.replace(algorithm=algorithm, defense=defense)
 
 

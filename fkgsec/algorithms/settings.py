@@ -14,11 +14,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fkgsec.errors import SpecError
-from fkgsec.federation.recipes import ENTITIES, RELATIONS, Recipe
+from fkgsec.federation.recipes import ENTITIES, RELATIONS, Recipe, Table
 from fkgsec.federation.settings import AlgorithmSettings
 from fkgsec.kge.settings import KgeSettings
 
 Variant = Literal["paper", "published"]
+Baseline = Literal["papers", "entities", "relations"]
 
 
 class VariantSettings(KgeSettings, frozen=True):
@@ -43,7 +44,25 @@ class SingleSettings(VariantSettings, frozen=True):
     Attributes:
         variant: as in `VariantSettings`; "published" also selects each client's own best round, and draws initial entity rows
             in the range of the code's server.
+        baseline: "papers", Adam's moments outlive a round as in the papers' baselines; or as in a federation that shares
+            "entities" or "relations", but for the exchange: each round starts a new Adam, and clients start from the rows that
+            its server would have sent. Clients that share nothing then gain exactly nothing by joining.
     """
+
+    baseline: Annotated[
+        Baseline,
+        Meta(
+            description="the papers' own, or as a federation that shares this starts: its first rows, a new Adam a round"
+        ),
+    ] = "papers"
+
+    @property
+    def resets_optimizer(self) -> bool:
+        return self.baseline != "papers"
+
+    @property
+    def starts_from_server(self) -> tuple[Table, ...]:
+        return () if self.baseline == "papers" else (self.baseline,)
 
     @property
     def training(self) -> Mapping[str, str]:

@@ -113,6 +113,11 @@ class RunOptions(
         return RECIPES[self.algorithm].evaluated == "local" or self.settings.evaluates_before_broadcast
 
     @property
+    def keeps_optimizer(self) -> bool:
+        """Return whether the moments of local training's optimizer outlive a round."""
+        return RECIPES[self.algorithm].keep_optimizer and not self.settings.resets_optimizer
+
+    @property
     def keeps_last(self) -> bool:
         """Return whether the last round is the best round, whatever validation says."""
         return False

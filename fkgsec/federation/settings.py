@@ -36,6 +36,11 @@ class AlgorithmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         """Return whether shared models are validated and tested after local training, before the broadcast of a round."""
         return False
 
+    @property
+    def resets_optimizer(self) -> bool:
+        """Return whether each round starts a new optimizer although the recipe keeps it."""
+        return False
+
     def num_present(self, count: int, round: int, seed: int) -> int:
         """Return the number of participants of a round that do not drop out.
 

@@ -96,8 +96,8 @@ class GraphTask:
         self.crossing.receive(round, place, received)
 
     def begin_round(self) -> None:
-        """Reset optimizers, unless the recipe keeps them."""
-        if not self.recipe.keep_optimizer:
+        """Reset optimizers, unless the options keep them."""
+        if not self.options.keeps_optimizer:
             for trainer in self.trainers:
                 trainer.reset_optimizer()
 
@@ -136,7 +136,7 @@ class GraphTask:
         return {
             f"{place}.{name}": tensor
             for place, trainer in enumerate(self.trainers)
-            for name, tensor in trainer.tensors(optimizer=self.recipe.keep_optimizer).items()
+            for name, tensor in trainer.tensors(optimizer=self.options.keeps_optimizer).items()
         }
 
     def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:

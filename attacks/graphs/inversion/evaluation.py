@@ -232,7 +232,7 @@ MEASURES = {"exact": _exact, "similarity": _similarity, "neighbourhoods": _neigh
 
 ATTACK = Attack(
     NAME,
-    "recovers graphs from the gradient of one local step",
+    "recovers graphs from the gradient of a single local step of plain SGD (--optimizer sgd, --local-epochs 1, one batch)",
     Needs(single_uploads=("parameters",), server=True, auxiliary=True),
     METRICS,
     claim,

@@ -51,7 +51,7 @@ from fkgsec.experiments.reporting.verdict import (
 )
 from fkgsec.experiments.reporting.words import figure_reasons, protection_lines, temperature_remark
 from fkgsec.experiments.reporting.worth import gain_sheet, trains_alone, worth_lines, worth_sheet
-from fkgsec.experiments.runs.alone import exchanges
+from fkgsec.experiments.runs.baseline import alone_among, exchanges
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.experiments.runs.stored import encode_stored
@@ -202,10 +202,12 @@ def _federation(
 def _worth(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the gains over the same clients alone, and the names of runs without such a run for comparison."""
     # A report may also contain the run of the clients alone itself.
-    among = next((run.record for run in runs if trains_alone(run.record)), None)
+    others = [run.record for run in runs if trains_alone(run.record)]
     joined = [run for run in runs if exchanges(run.record.spec) and run.record.items is not None]
     pairs = {
-        run.name: (run.record, alone) for run in joined if (alone := run.alone or among) and alone.items is not None
+        run.name: (run.record, alone)
+        for run in joined
+        if (alone := run.alone or alone_among(run.record, others)) and alone.items is not None
     }
     return {
         "gains": gain_sheet(pairs) if pairs else None,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from fkgsec.adam import Adam, load_packed_state, packed_state
 from fkgsec.federation import packing
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.recipes import Table
 from fkgsec.kge.encoders.client import ClientEncoder, Rows
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
@@ -44,7 +44,7 @@ class EncoderTrainer:
 
     def __init__(self, stack: ClientStack, options: KgeOptions) -> None:
         self.rule = LocalRule(options)
-        self._stack, self._options, self._recipe = stack, options, RECIPES[options.algorithm]
+        self._stack, self._options = stack, options
         self._encoders: list[ClientEncoder] = [
             ENCODERS[options.model].make(graph, graph.train, options, key)
             for graph, key in zip(stack.graphs, stack.keys, strict=True)
@@ -88,8 +88,8 @@ class EncoderTrainer:
         """
 
     def begin_round(self) -> None:
-        """Reset Adam unless the recipe keeps it: shared rows have changed since its last step."""
-        if not self._recipe.keep_optimizer:
+        """Reset Adam unless the options keep it: shared rows have changed since its last step."""
+        if not self._options.keeps_optimizer:
             self._reset()
 
     def num_steps(self, clients: Sequence[int]) -> int:
@@ -221,7 +221,7 @@ class EncoderTrainer:
         if self._options.trains_from not in (None, "received"):
             # Only then do a client's own rows differ from those in the stack.
             tree["rows"] = {str(client): dict(rows) for client, rows in enumerate(self._rows)}
-        for client, adam in enumerate(self._adams if self._recipe.keep_optimizer else []):
+        for client, adam in enumerate(self._adams if self._options.keeps_optimizer else []):
             tree[f"adam.{client}"] = packed_state(adam)
         return packing.pack(tree)
 

@@ -177,6 +177,23 @@ def test_a_small_leak_does_not_hide_a_large_exposure() -> None:
     assert (answer.label, answer.figure.estimate.value) == ("EXPOSED", 0.9)
 
 
+@pytest.mark.parametrize("less_is_worse", [False, True])
+def test_an_attack_that_reaches_less_than_the_protocol_shows_gives_way(less_is_worse: bool) -> None:
+    """The MLP rebuilds .2 where reading the messages rebuilds .36."""
+    mirrored = (lambda *ends: tuple(1 - end for end in reversed(ends))) if less_is_worse else (lambda *ends: ends)
+    weak, base = mirrored(0.15, 0.2, 0.25), *mirrored(0.05)
+    one = figure(*weak, base, exposed=exact(*mirrored(0.36), 50), less_is_worse=less_is_worse, by="mlp")
+    (answer,) = verdict_of([one]).answers
+    assert (answer.label, answer.figure.estimate.value, answer.figure.by) == (
+        "EXPOSED",
+        *mirrored(0.36),
+        "the protocol",
+    )
+    strong = msgspec.structs.replace(one, estimate=Estimate(*(mirrored(0.4)[0], *mirrored(0.3, 0.5)), 50, "wilson"))
+    assert verdict_of([strong]).answers[0].figure == strong
+    assert verdict_over([of(one), of(one)]).answers[0].figure.estimate.value == one.exposed.value
+
+
 def test_of_equal_excesses_the_adversary_that_has_least_is_named() -> None:
     strong = figure(0.8, 0.9, 0.95, 0.5, threat_model="identifiers")
     (answer,) = verdict_of([strong, figure(0.8, 0.9, 0.95, 0.5)]).answers
