@@ -68,7 +68,7 @@ def _check_figures(raw: Any, where: str) -> None:
     elif isinstance(raw, dict):
         for name, entry in raw.items():
             _check_figures(entry, f"{where}.{name}")
-        if raw.keys() == set(Estimate.__struct_fields__):
+        if {"value", "low", "high", "n", "method"} <= raw.keys() <= set(Estimate.__struct_fields__):
             # `sorted` also detects a value outside one end only.
             ends = [end for end in (raw["low"], raw["value"], raw["high"]) if isinstance(end, float | int)]
             if ends != sorted(ends):

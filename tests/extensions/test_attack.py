@@ -141,7 +141,7 @@ def test_record_table_listing_and_report(folder: Path) -> None:
     assert f">{interval(worst.estimate)}<" in page
     assert "shapes" in page
     again = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
-    assert "Existing run reused" in again
+    assert "Reused an existing run" in again
 
 
 def test_alone_on_a_finished_run_it_makes_a_record_beside_it(folder: Path) -> None:
