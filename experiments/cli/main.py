@@ -474,7 +474,9 @@ app.command("tune", rich_help_panel=MORE, cls=ShortHelp, epilog=tune_cli.EXAMPLE
     expected_errors(tune_cli.tune_options)
 )
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
-app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlearn_cli.verify))
+app.command("verify", cls=unlearn_cli.VerifyHelp, epilog=unlearn_cli.VERIFY_EXAMPLES)(
+    expected_errors(unlearn_cli.verify)
+)
 app.command("verify-run", rich_help_panel=MORE, epilog=integrity_cli.EXAMPLES)(
     expected_errors(integrity_cli.verify_run)
 )

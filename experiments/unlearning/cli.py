@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 import typer
@@ -13,7 +13,7 @@ from rich.console import Console
 
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.console import Details, Json, Quiet, make_console, print_lines
-from fkgsec.experiments.cli.options import struct_options
+from fkgsec.experiments.cli.options import HELP_ALL, HelpAll, ShortHelp, struct_options
 from fkgsec.experiments.runs.choices import allowed, spelled
 from fkgsec.experiments.runs.writing import Force, Overwrite, refused, write_atomically, write_new
 from fkgsec.experiments.unlearning.options import AUDIT_FILE, DEFAULT_REQUEST, AuditOptions, Thresholds
@@ -83,6 +83,30 @@ def unlearn(
         typer.echo("\n".join([f"Written to {folder}", *(f"{line}." for line in unlearning.protection)]))
 
 
+class VerifyHelp(ShortHelp):
+    """The first help of `fkgsec verify`."""
+
+    basic: ClassVar = {
+        "run": ("Audit", "folder of fkgsec unlearn; it is only read"),
+        "forget": ("Audit", "the request; without it, never forgotten"),
+        "client": ("Audit", "client whose triples the request names"),
+        "escrow": ("Audit", "triples of fkgsec data escrow, never trained on"),
+        "raw": ("Audit", "the run before the request, shown beside it"),
+        "out": ("Audit", "folder of certificate and audit (default: RUN-audit)"),
+        "auditor": ("Audit", "name of the auditor, for the certificate"),
+        "overwrite": ("Audit", "replace an audit that has other settings"),
+        "details": ("Audit", "print every table above the verdict"),
+        "help": ("Audit", "show this help"),
+        HELP_ALL: ("Audit", "show all options"),
+        "share": ("Rule", "largest share still remembered (default: 0.1)"),
+        "error": ("Rule", "chance of an unfounded verdict (default: 0.05)"),
+        "budget": ("Rule", "most re-trainings of the audit (default: 16)"),
+        "replay": ("Rule", "repeat a re-training bit by bit first (default: on)"),
+        "power": ("Before an unlearning", "say whether a request can earn a certificate"),
+        "request": ("Before an unlearning", "number of triples to ask about (default: 200)"),
+    }
+
+
 @struct_options(Thresholds, AuditOptions)
 def verify(
     *,
@@ -127,6 +151,7 @@ def verify(
     force: Force = False,
     details: Details = False,
     quiet: Quiet = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
     from fkgsec.experiments.cli.progress import observe_on
