@@ -176,6 +176,9 @@ def _conjugate(x: Tensor) -> Tensor:
     return torch.cat([real, -imaginary], dim=-1)
 
 
+MOST_DIM = 1_000_000  # a row of 4 MB
+
+
 @dataclass(frozen=True)
 class KgeModel:
     """A scoring function with its sizes; it holds no parameters.
@@ -202,8 +205,8 @@ class KgeModel:
         # numpy numbers from user code become Python numbers, so that equal models are equal and serialize alike.
         for name, kind in (("dim", int), ("gamma", float), ("init_epsilon", float)):
             object.__setattr__(self, name, checked(name, kind, getattr(self, name)))
-        if self.dim < 1:
-            raise SpecError(f"dim must be at least 1; got {self.dim}")
+        if not 1 <= self.dim <= MOST_DIM:
+            raise SpecError(f"dim must lie in 1..{MOST_DIM:,}; got {self.dim}")
         if self.name not in MODELS and self.name not in ENCODERS:
             raise SpecError(f"model must be one of {', '.join((*MODELS, *ENCODERS))}; got {self.name!r}")
         if self.dim % self.function.divisor:

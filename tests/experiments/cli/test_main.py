@@ -208,6 +208,7 @@ def files(folder: Path, **contents: str | bytes) -> Path:
 BAD_COMMANDS: list[tuple[list[str], str]] = [
     (["train", "--algorithm", "fedx"], "algorithm must be one of single, collective, fede, "),
     (["train", "--dim", "many"], "--dim must be a whole number"),
+    (["train", "--dim", "1" * 22], "dim must lie in 1..1,000,000"),
     (["train", "--device", "cuda:7"], "device 'cuda:7' is not there"),
     (["train", "--data", "FB15k-238"], "FB15k-237"),
     (["train", "--clients", "1", "--size", "200"], "fede needs at least 2 clients"),
