@@ -167,7 +167,8 @@ class Auditor(NamedTuple):
 
     def repeats(self, result: KgeResult) -> bool:
         """Train a result anew, on its graph and with its seed, and compare every embedding bit by bit."""
-        return same_embeddings(self._run(result.graph, result.options, "replay"), result)
+        # Whoever unlearned knows the run's seed, but not the audit's, so no checkpoint of theirs can lie ready in this folder.
+        return same_embeddings(self._run(result.graph, result.options, "replay", f"replay-{self.seed}-"), result)
 
     def _shadow(self, number: int, count: int) -> tuple[Shadow, AuditRun]:
         """Train a shadow federation, unlearned as the audited run was where that leaves a trace."""
@@ -223,8 +224,8 @@ class Auditor(NamedTuple):
         options = msgspec.structs.replace(self.candidate.result.options, seed=seed)
         return self._run(graph, options, f"{kind} {number + 1} of {count}")
 
-    def _run(self, graph: FederatedGraph, options: KgeOptions, name: str) -> KgeResult:
-        folder = self.folder / AUDIT_FOLDER / run_identity(graph, options)[:16]
+    def _run(self, graph: FederatedGraph, options: KgeOptions, name: str, prefix: str = "") -> KgeResult:
+        folder = self.folder / AUDIT_FOLDER / f"{prefix}{run_identity(graph, options)[:16]}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -28,7 +28,7 @@ from fkgsec.data.escrow import Escrow
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.cli.console import expected_errors
-from fkgsec.experiments.runs.run import execute
+from fkgsec.experiments.runs.run import execute, load_run
 from fkgsec.experiments.runs.spec import Spec
 from fkgsec.experiments.unlearning import unlearn as storage
 from fkgsec.experiments.unlearning.certificate import sheets, to_html, to_markdown
@@ -45,7 +45,9 @@ from fkgsec.experiments.unlearning.unlearn import (
 from fkgsec.experiments.unlearning.verdict import judge, widened
 from fkgsec.experiments.unlearning.verification import Verification, audit_seed_of, request_digest
 from fkgsec.experiments.unlearning.verification import verify as verify_run
+from fkgsec.federation import checkpoint
 from fkgsec.federation import result as results
+from fkgsec.federation.loop import CHECKPOINT, run_identity
 from fkgsec.federation.messages import Rows, Transcript, encode
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.result import KgeResult
@@ -563,6 +565,22 @@ def test_one_number_that_differs_ends_the_replay(finished: tuple[Path, Path], tm
     assert made.replayed is False
     assert made.verdict.outcome != "forgotten"
     assert any(line.startswith("The replay gave other embeddings") for line in made.remarks)
+
+
+def test_a_checkpoint_that_lies_ready_is_not_taken_for_the_replay(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    """Whoever unlearned knows seed and identity of the re-training, and may write beside the run that they hand over."""
+    folder, request = unlearned_by("retrain", finished, tmp_path, 20)
+    read, (_, raw) = read_unlearned(folder), load_run(finished[0])
+    remembering = dataclasses.replace(raw, graph=read.result.graph)
+    storage.write_unlearned(tmp_path / "fake", read.spec, read.graph, read.forget, read.unlearning, remembering)
+    identity = run_identity(read.result.graph, read.result.options)
+    tensors, progress = checkpoint.load(finished[0] / CHECKPOINT, run_identity(raw.graph, raw.options))
+    planted = tmp_path / "fake-audit" / "audit" / identity[:16]
+    planted.mkdir(parents=True)
+    checkpoint.save(planted / CHECKPOINT, tensors, msgspec.structs.replace(progress, identity=identity))
+    made = verify_run(tmp_path / "fake", Thresholds(), QUICK, forget=request, client="hospital-1")
+    assert made.replayed is False
+    assert made.verdict.outcome != "forgotten"
 
 
 def test_a_method_that_is_no_re_training_is_not_replayed_and_a_single_triple_is_no_error(
