@@ -302,7 +302,7 @@ def _larger(answer: Answer, verdict: Verdict) -> str:
     most = max(others, key=lambda figure: figure.estimate.value, default=shown)
     if shown.reason is not None or most.baseline is None or short(most.estimate) <= short(shown.estimate):
         return ""
-    return f"; {most.threat_model} reaches {short(most.estimate)}, of which {short(most.baseline)} without the messages"
+    return f"; under {most.threat_model}, {short(most.estimate)} with a baseline of {short(most.baseline)}"
 
 
 def _adversary_line(figure: Figure) -> str:

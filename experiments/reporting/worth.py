@@ -117,7 +117,7 @@ def worth_lines(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     trained = "in this training" if len(pairs) == 1 else f"over {len(pairs)} trainings"
     return [
         f"Worth joining? test {task.label(task.metric)} {short(joined)}, alone {short(alone)}: gain {interval(overall)}",
-        f"{head} overall {trained}; of {num_clients} single clients, {num_gain} gain and {num_lose} lose.",
+        f"{head} {trained}: {num_gain} of {num_clients} clients gain, and {num_lose} lose.",
     ]
 
 

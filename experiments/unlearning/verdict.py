@@ -175,7 +175,7 @@ def judge_replay(measures: Sequence[Membership], thresholds: Thresholds, uncheck
     judgements = [_judge_one(row, thresholds, max(1, count), thresholds.error) for row in measures]
     reasons = [
         *unchecked,
-        "the audit repeated the re-training without the forget set: every embedding of every client is the same, bit by bit",
+        "the audit repeated the re-training without the forget set: every embedding and message is the same, bit by bit",
     ]
     return Verdict("inconclusive" if unchecked else "forgotten", reasons, count, judgements)
 

@@ -7,6 +7,7 @@ import hashlib
 import json
 import shutil
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import msgspec
@@ -43,7 +44,7 @@ from fkgsec.experiments.unlearning.unlearn import (
     unlearn_run,
 )
 from fkgsec.experiments.unlearning.verdict import judge, widened
-from fkgsec.experiments.unlearning.verification import Verification, audit_seed_of, request_digest
+from fkgsec.experiments.unlearning.verification import Auditor, Verification, audit_seed_of, request_digest
 from fkgsec.experiments.unlearning.verification import verify as verify_run
 from fkgsec.federation import checkpoint
 from fkgsec.federation import result as results
@@ -564,7 +565,19 @@ def test_one_number_that_differs_ends_the_replay(finished: tuple[Path, Path], tm
     made = verify_run(tmp_path / "changed", Thresholds(), QUICK, **asked)
     assert made.replayed is False
     assert made.verdict.outcome != "forgotten"
-    assert any(line.startswith("The replay gave other embeddings") for line in made.remarks)
+    assert any(line.startswith("The replay gave other embeddings or messages") for line in made.remarks)
+
+
+@pytest.mark.parametrize("kind", ["started", "transcript"])
+def test_memory_beside_the_embeddings_ends_the_replay(finished: tuple[Path, Path], tmp_path: Path, kind: str) -> None:
+    """The raw run's rows or messages in the folder of an honest re-training."""
+    folder, _ = unlearned_by("retrain", finished, tmp_path, 20)
+    read, (_, raw) = read_unlearned(folder), load_run(finished[0])
+    changed = dataclasses.replace(read.result, **{kind: getattr(raw, kind)})
+    storage.write_unlearned(tmp_path / "changed", read.spec, read.graph, read.forget, read.unlearning, changed)
+    candidate = read_unlearned(tmp_path / "changed")
+    auditor = Auditor(tmp_path / "audit", candidate, (), 0, 0, lambda *_: nullcontext())  # type: ignore[arg-type]
+    assert not auditor.repeats(candidate.result)
 
 
 def test_a_checkpoint_that_lies_ready_is_not_taken_for_the_replay(finished: tuple[Path, Path], tmp_path: Path) -> None:
