@@ -18,6 +18,7 @@ from statistics import NormalDist
 import msgspec
 
 from fkgsec.attacks.outcomes import Outcomes
+from fkgsec.attacks.planted import PLANTED_ITEMS
 from fkgsec.estimate import Estimate, at_level, critical_value
 
 # Name of all victims together.
@@ -31,7 +32,8 @@ LEAKS, EXPOSED, INCONCLUSIVE, NO_EVIDENCE, NOT_APPLICABLE = LABELS = (
 )  # fmt: skip
 """Answers of a figure compared with its baseline, the worst for the victim first (`Figure.answer`)."""
 SMALLEST_SHARE = 0.1
-"""NO EVIDENCE requires that a gain of this share of the distance from baseline to upper bound would be detected."""
+"""NO EVIDENCE requires that a gain of this share of the distance from baseline to upper bound would be detected, and that the
+attack is known to find a planted signal in as many items (`Figure.tested`)."""
 POWER = 0.95
 """Nominal probability with which an effect of `Figure.visible_effect` is called LEAKS, by the normal distribution. Intervals are
 estimates themselves, so the actual probability is at least 0.9 (tests/experiments/reporting/test_verdict_rates.py)."""
@@ -164,8 +166,8 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
     def beyond_chance(self, compared: int = 1) -> bool:
         """Test whether guessing at the baseline's rate explains a share.
 
-        Markov's inequality: an adversary that guesses a share b of the items on average reaches a share s with probability b /
-        s at most, however its guesses depend on each other. This test judges rare items, whose intervals are wide.
+        Markov's inequality: an adversary that guesses a share b on average reaches a share s with probability b / s at most.
+        This holds however its guesses depend on each other. This test judges rare items, whose intervals are wide.
 
         Args:
             compared: number of figures judged together.
@@ -199,6 +201,16 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         base = self.baseline.value if self.baseline else 0.0
         return 1.0 if self.attainable is None else abs(self.attainable - base)
 
+    @property
+    def planted_items(self) -> int:
+        """Items of the planted signal that a test of the attack finds by this metric; 0 where none plants any."""
+        return PLANTED_ITEMS.get(self.attack, {}).get(self.metric, 0)
+
+    @property
+    def tested(self) -> bool:
+        """True if a test of the attack finds a planted signal by this metric in as many items or fewer."""
+        return 0 < self.planted_items <= self.estimate.n
+
     def answer(self, compared: int = 1) -> str:
         """Compare with the baseline; one of `LABELS`. This is the one rule of all verdicts, see docs/concepts/figures.md.
 
@@ -211,7 +223,8 @@ class Figure(msgspec.Struct, frozen=True, omit_defaults=True):
         # visible.
         if self.excess(compared).low > 0 or self.beyond_chance(compared):
             return EXPOSED if self._shown else LEAKS
-        return NO_EVIDENCE if self.visible_effect(compared) <= SMALLEST_SHARE * self.room else INCONCLUSIVE
+        visible = self.visible_effect(compared) <= SMALLEST_SHARE * self.room
+        return NO_EVIDENCE if visible and self.tested else INCONCLUSIVE
 
     @property
     def status(self) -> str:

@@ -75,7 +75,6 @@ class Laboratory(Generic[ViewT]):
     """Repeats one run for the adversary of one view.
 
     Args:
-        result: attacked run.
         train: trains a federation; same signature as `run_federation`.
         options: options of the attack.
         colluders: names of the colluding clients; the first one acts.

@@ -177,22 +177,40 @@ def unpack(outcomes: Outcomes) -> np.ndarray:
     """
     import numpy as np
 
-    codes = np.frombuffer(_decompressed(outcomes.codes), dtype=np.uint8)
+    codes = np.frombuffer(_decompressed(outcomes.codes, MOST_ITEMS), dtype=np.uint8)
     return outcomes.low + outcomes.step * codes.astype(np.float64)
 
 
-def _decompressed(content: bytes) -> bytes:
+def _decompressed(content: bytes, most_bytes: int) -> bytes:
     try:
-        return zlib.decompress(content)
-    except zlib.error as error:
+        return decompress(content, most_bytes)
+    except ValueError as error:
         raise RunError(f"the outcomes of an attack cannot be read ({error})") from error
+
+
+def decompress(content: bytes, most_bytes: int) -> bytes:
+    """Decompress bytes of a file from outside, which may be a few kB that stand for gigabytes.
+
+    Raises:
+        ValueError: damaged bytes, or more than `most_bytes`.
+    """
+    reader = zlib.decompressobj()
+    try:
+        plain = reader.decompress(content, most_bytes + 1)
+    except zlib.error as error:
+        raise ValueError(str(error)) from error
+    if len(plain) > most_bytes:
+        raise ValueError(f"more than {most_bytes:,} bytes when decompressed")
+    if not reader.eof:
+        raise ValueError("incomplete or truncated stream")
+    return plain
 
 
 def paired_variance(ours: Outcomes, theirs: Outcomes, ends: bytes) -> Variance:
     """Return the variance of the difference of two figures on the same items. Items that share an entity vary together.
 
-    Sums over an entity are those of the jackknife. The square of the largest sum is added. It stands for the one item that
-    Agresti and Min add to a table of hits, and for the chance effect of the entity with the most items.
+    Sums over an entity are those of the jackknife. The square of the largest sum is added. It stands for the item that Agresti
+    and Min add to a table of hits, and for chance effects of the entity with the most items.
 
     Args:
         ours, theirs: outcomes of the two figures; `same_items` must hold.
@@ -201,15 +219,21 @@ def paired_variance(ours: Outcomes, theirs: Outcomes, ends: bytes) -> Variance:
     Source: Agresti and Min 2005; Fafchamps and Gubert 2007; Aronow, Samii and Assenova 2015.
 
     Raises:
-        RunError: the bytes are damaged.
+        RunError: the bytes are damaged, or do not fit together.
     """
     import numpy as np
 
-    difference = unpack(ours) - unpack(theirs)
-    rows = np.frombuffer(_decompressed(ends), dtype="<i4")
-    if not len(difference) or not len(rows) or len(rows) % len(difference):
-        raise RunError(f"the outcomes of an attack are of {len(difference)} items; their ends are {len(rows)} numbers")
-    columns = rows.reshape(-1, len(difference)).cumsum(axis=1)
+    now, before = unpack(ours), unpack(theirs)
+    content = _decompressed(ends, MOST_ITEMS * 2 * 4)
+    items, numbers = len(now), len(content) // 4
+    if not items or len(before) != items or len(content) % 4 or numbers not in (items, 2 * items):
+        raise RunError(f"the outcomes of an attack are of {items} and {len(before)} items; ends are {numbers} numbers")
+    difference = now - before
+    columns = np.frombuffer(content, dtype="<i4").reshape(-1, items).cumsum(axis=1)
+    if columns.min() < 0:
+        raise RunError(f"the outcomes of an attack name an entity {columns.min()}; entities are 0 or more")
+    # Entities are numbered anew, so that memory follows the number of items.
+    columns = np.unique(columns, return_inverse=True)[1].reshape(columns.shape)
     first, last = columns[0], columns[-1]
     count, double = int(columns.max()) + 1, first != last
     places, repeated = np.concatenate([first, last[double]]), np.concatenate([difference, difference[double]])
@@ -232,7 +256,7 @@ def paired_variance(ours: Outcomes, theirs: Outcomes, ends: bytes) -> Variance:
 
 
 def _are_hits(outcomes: Outcomes) -> bool:
-    return max(_decompressed(outcomes.codes)) <= 1
+    return max(_decompressed(outcomes.codes, MOST_ITEMS)) <= 1
 
 
 def same_items(ours: Outcomes | None, theirs: Outcomes | None) -> bool:

@@ -125,6 +125,8 @@ class Needs:
             return "names are hidden"
         if self.alone and (model.server or not model.colluder):
             return "it takes a client alone"
+        if self.server and not model.server:
+            return "it takes a server"
         if self.auxiliary and not model.auxiliary:
             return "no labelled data of the victims are known"
         if self.models and not model.models:
@@ -244,7 +246,6 @@ class Truth:
         """Build a figure of this attack under the threat model.
 
         Args:
-            metric: name among the attack's metrics.
             victim: client name, or `ALL`.
             estimate: value with its interval; larger is worse for the victim unless the metric is an error.
             baseline: the same value without the training messages.
@@ -261,7 +262,6 @@ class Truth:
         """Build figures of a victim that cannot be attacked.
 
         Args:
-            victim: client name.
             reason: why it cannot be attacked.
             metrics: metrics without a result; empty: all metrics of the attack.
         """
@@ -283,7 +283,6 @@ class Truth:
         0.05 / m, where m is the number of alternatives (Bonferroni).
 
         Args:
-            metric: name among the attack's metrics.
             victim: client name, or `ALL`.
             ways: at least one method by name, such as `{"distance": partial(dyadic_auc, linked, others, ends)}`.
             guesses: adversaries without the training messages, by name; the best one is the baseline.
@@ -323,7 +322,6 @@ class Truth:
         """Build the figure `auc` of a membership attack.
 
         Args:
-            victim: client name.
             members: scores of trained triples, float `[m]`; larger means more likely trained.
             controls: scores of triples that were not trained, float `[c]`.
 
@@ -454,7 +452,6 @@ class Attack:
 
         Args:
             wanted: requested threat models; empty: the attack's default.
-            algorithm: name in `RECIPES`.
         """
         if self.choose is not None:
             return tuple(self.choose(wanted or default_threats(algorithm)))
@@ -636,7 +633,6 @@ def run_attacks(
     per leak ratio.
 
     Args:
-        result: finished run.
         options: options of the run's task: `KgeAttackOptions` or `GraphAttackOptions`.
         leak_draws: number of further draws of leaked entities for attacks that are `redrawn`.
         train: trains the federations of attacks, such as `run_federation` with an observer or a defense's transport.
@@ -682,7 +678,6 @@ def attack_view(
     """Run one attack on one view and score its claims.
 
     Args:
-        attack: attack to run.
         view: view of the attacked run.
         laboratory: laboratory of the view's adversary.
         clients: returns `Truth.shuffled`; called after the attack has run.

@@ -132,7 +132,7 @@ def claim_rows(table: SecureTable, rng: np.random.Generator) -> dict[str, Claims
         if victim not in table.holdings and not any(victim in opened.survivors for opened in table.opened):
             continue
         place = table.parties.index(victim)
-        # A row without an embedding is claimed only where its holder was told in clear.
+        # A row without an embedding is claimed only if plaintext alignment names its holder.
         rows = np.nonzero((holdings[place] == 1) & ((count > 0) | (victim in table.holdings)))[0]
         alone = (count[rows] == 1) & (certainty[place, rows] == 1)
         claims[victim] = Claims(

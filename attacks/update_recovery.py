@@ -214,8 +214,6 @@ def figures_of(
     """Measure cosine and relative error of the inferred changes, by the strongest method (`Figure.by`).
 
     Args:
-        truth: evaluator's knowledge.
-        victim: name of the client.
         changes: true and inferred changes.
         rng: draws the bootstrap samples.
         suffix: suffix of both metrics' names.
@@ -259,8 +257,6 @@ def client_rows(result: KgeResult, place: int, table: Table) -> tuple[list[str],
 
     Args:
         result: finished run that kept the start of training.
-        place: index of the client.
-        table: entities or relations.
 
     Returns:
         Names of the rows, and the rows before and after its training, float64 `[n, W]`.
@@ -278,8 +274,6 @@ def moved_rows(result: KgeResult, victim: str, table: Table) -> tuple[np.ndarray
 
     Args:
         result: finished run that kept the start of training.
-        victim: name of the client.
-        table: entities or relations.
 
     Returns:
         Changes and starts, float64 `[n, W]`, and indices, int64 `[n]`.
@@ -321,10 +315,7 @@ def changes_of(truth: Truth, run: int, victim: str, table: Table, recovered: Rec
     """Compare an adversary's estimate with the true changes of a victim's rows.
 
     Args:
-        truth: evaluator's knowledge.
         run: index of the run, see `View.run`.
-        victim: name of the client.
-        table: entities or relations.
         recovered: the adversary's estimate; None infers no change.
 
     Raises:

@@ -96,8 +96,6 @@ def check_attackable(graph: Any, algorithm: str, colluder: Sequence[str] | str |
     """Reject a run that cannot be attacked, before hours of training.
 
     Args:
-        graph: data of the federation.
-        algorithm: name in `RECIPES`.
         colluder: one client name, several, or None for the first client.
 
     Raises:

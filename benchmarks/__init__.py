@@ -1,1 +1,1 @@
-"""What `make bench` times."""
+"""Benchmarks, most of them run by `make bench`."""

@@ -1,10 +1,11 @@
-"""What the engines cost: Flower's requests and memory, and rounds of workers of Ray beside those of one process.
+"""Costs of the deployment engines: Flower's requests and memory, and rounds with Ray workers compared to one process.
 
     python -m benchmarks.deployment --requests 5 --megabytes 100
     python -m benchmarks.deployment --workers 1,2 --clients 100 --size 20000 --dim 64
 
-SuperLink, gate and SuperNodes are processes on the loopback interface, over TLS; the parties answer at once with what they were
-sent, so that all that is measured is the engine. Needs Flower's commands, with `--workers` Ray (see docs/deployment.md)."""
+SuperLink, gate and SuperNodes are processes on the loopback interface, over TLS. Parties return each request at once,
+so that only the engine is measured. Requires Flower's commands, or Ray with `--workers` (see docs/deployment.md).
+"""
 
 from __future__ import annotations
 
@@ -40,15 +41,21 @@ _LIMIT_S = 1800.0
 
 @contextlib.contextmanager
 def echoing(place: Path) -> Iterator[FlowerLink]:
-    """Start a consortium whose parties send back what they are sent."""
+    """Start a consortium whose parties return every request.
+
+    Args:
+        place: empty folder.
+    """
 
     def echo(door: Door) -> None:
+        """Answer requests until the door is closed."""
         with contextlib.suppress(OSError):  # the door was closed
             attend(door, lambda frame: frame, print)
 
-    with contextlib.ExitStack() as stack:  # ports that nobody listens on
+    # Free ports: bound all at once, so that they differ, and released before use.
+    with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(3)]
-        ports = [one.getsockname()[1] for one in listeners]
+        ports = [listener.getsockname()[1] for listener in listeners]
     server = ServerFolder(place / "server")
     plan = Plan(
         parties=dict.fromkeys(PARTIES, ""), server=f"127.0.0.1:{ports[0]}", superlink_port=ports[1], node_port=ports[2]
@@ -72,7 +79,18 @@ def echoing(place: Path) -> Iterator[FlowerLink]:
 
 
 def seconds(link: FlowerLink, frame: bytes) -> float:
-    """Of a request to all parties with this frame, until the last reply has come. Raises `AssertionError` for another frame."""
+    """Measure a request to all parties until the last reply.
+
+    Args:
+        link: to the parties.
+        frame: content of the request.
+
+    Returns:
+        Wall-clock seconds.
+
+    Raises:
+        AssertionError: a reply differs from the frame.
+    """
     began = time.perf_counter()
     replies = dict(link.ask("bench", {f"client/{name}": frame for name in PARTIES}))
     assert all(reply == frame for reply in replies.values()), "a frame came back as another"
@@ -80,7 +98,7 @@ def seconds(link: FlowerLink, frame: bytes) -> float:
 
 
 class Memory(threading.Thread):
-    """The largest resident memory of a process of each kind, in bytes, as long as it runs (Linux)."""
+    """Thread that records the largest resident memory of a process of each kind, in bytes (Linux)."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -88,11 +106,12 @@ class Memory(threading.Thread):
         self.stopped = threading.Event()
 
     def run(self) -> None:
-        """Look twice a second."""
+        """Poll twice a second."""
         while not self.stopped.wait(0.5):
             for path in Path("/proc").glob("[0-9]*"):
                 with contextlib.suppress(OSError):
                     command = (path / "cmdline").read_bytes().decode(errors="replace")
+                    # The second field of statm is the resident set, in pages.
                     resident = int((path / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
                     for kind in KINDS:
                         if kind in command:
@@ -100,8 +119,15 @@ class Memory(threading.Thread):
 
 
 def measure(link: FlowerLink, requests: int, megabytes: int) -> list[str]:
-    """Lines with the figures."""
+    """Measure requests, and return the figures as lines.
+
+    Args:
+        link: to the parties.
+        requests: number of small requests.
+        megabytes: size of the large request; 0: none.
+    """
     memory = Memory()
+    # Every SuperNode starts its copy of the app at the first request.
     seconds(link, b"the first starts every SuperNode's copy of the app")
     small = [seconds(link, secrets.token_bytes(100_000)) for _ in range(requests)]
     lines = [_line("100 kB", small, 0.1)]
@@ -115,37 +141,51 @@ def measure(link: FlowerLink, requests: int, megabytes: int) -> list[str]:
     return [*lines, f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"]
 
 
-def _line(size: str, found: Sequence[float], megabytes: float) -> str:
-    middle = statistics.median(found)
+def _line(size: str, times_s: Sequence[float], megabytes: float) -> str:
+    middle = statistics.median(times_s)
+    # Every byte goes to each party and back.
     rate = 2 * len(PARTIES) * megabytes / middle
-    return f"{size} to {len(PARTIES)} parties and back: {middle:.1f} s ({min(found):.1f} to {max(found):.1f}), {rate:.1f} MB/s"
+    spread_s = f"({min(times_s):.1f} to {max(times_s):.1f})"
+    return f"{size} to {len(PARTIES)} parties and back: {middle:.1f} s {spread_s}, {rate:.1f} MB/s"
 
 
 def spread(counts: Sequence[int], spec: Spec) -> list[str]:
-    """Seconds of a round, its validation included, in this process and with so many workers: the least of those after the
-    first, and the median. Raises `AssertionError` where a validation differs."""
+    """Measure the seconds of a round, including validation, in this process and with Ray workers.
+
+    Args:
+        counts: numbers of workers.
+        spec: of the run.
+
+    Returns:
+        Lines with the minimum over the rounds after the first, and the median.
+
+    Raises:
+        AssertionError: a validation differs.
+    """
     graph, options = spec.load_graph(), spec.federation_options()
     rows = sum(client.num_entities for client in graph.clients)
     lines = [
         f"{len(graph.clients)} clients, {rows:,} rows of entities, {sum(len(c.train) for c in graph.clients):,} triples"
     ]
+    # One process is the reference, for time and for the figures.
     alone = run_federation(graph, options)
     lines.append(_round_line(f"one process, {torch.get_num_threads()} threads", alone))
     for count in counts:
         with RayWorkers(count) as workers:
-            found = run_federation(graph, options, make_task=spread_over(workers))
-        assert [entry.valid for entry in found.rounds] == [entry.valid for entry in alone.rounds], "another validation"
-        lines.append(_round_line(f"{count} workers", found))
+            result = run_federation(graph, options, make_task=spread_over(workers))
+        assert [entry.valid for entry in result.rounds] == [entry.valid for entry in alone.rounds], "another validation"
+        lines.append(_round_line(f"{count} workers", result))
     return [*lines, f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"]
 
 
 def _round_line(name: str, result: KgeResult) -> str:
-    found = [entry.seconds for entry in result.rounds[2:]]
-    return f"{name}: {min(found):.2f} s a round (median {statistics.median(found):.2f} of {len(found)})"
+    # Round 0 aligns and round 1 compiles.
+    times_s = [entry.seconds for entry in result.rounds[2:]]
+    return f"{name}: {min(times_s):.2f} s a round (median {statistics.median(times_s):.2f} of {len(times_s)})"
 
 
 def main() -> None:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description="What the engines cost, on this machine.")
     parser.add_argument("--requests", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=100, help="of the large frame; 0: none")
@@ -153,15 +193,15 @@ def main() -> None:
     for name, value in (("clients", 100), ("size", 20_000), ("dim", 64), ("rounds", 5)):
         parser.add_argument(f"--{name}", type=int, default=value, help="with --workers")
     parser.add_argument("--data", default="consortium", help="with --workers")
-    given = parser.parse_args()
-    if given.workers:
-        how = {name: getattr(given, name) for name in ("clients", "dim", "rounds", "data")}
-        how |= {"size": given.size} if given.data == "consortium" else {}
+    arguments = parser.parse_args()
+    if arguments.workers:
+        how = {name: getattr(arguments, name) for name in ("clients", "dim", "rounds", "data")}
+        how |= {"size": arguments.size} if arguments.data == "consortium" else {}
         spec = make_spec(None, how | {"eval_every": 1, "device": "cpu"})
-        print(*spread([int(count) for count in given.workers.split(",")], spec), sep="\n")
+        print(*spread([int(count) for count in arguments.workers.split(",")], spec), sep="\n")
         return
     with tempfile.TemporaryDirectory() as folder, echoing(Path(folder) / "bench") as link:
-        print(*measure(link, given.requests, given.megabytes), sep="\n")
+        print(*measure(link, arguments.requests, arguments.megabytes), sep="\n")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,13 @@
-"""Unlearned runs that are not what they claim: fakes by a party that wants the certificate without earning it.
+"""Fake unlearned runs, by a party that wants a certificate without unlearning.
 
     >>> case = Case(raw, retrained, graph, forget)                                            # doctest: +SKIP
     >>> faked = FAKES["a fifth left in"](case)       # claims that everything was forgotten   # doctest: +SKIP
 
-A forger has the raw run, the data and, where needed, a re-trained run, and knows how the audit works, but neither its seed nor
-its escrow. `tests/experiments/unlearning` and `benchmarks.certificates` put each fake before `fkgsec verify`, which must call
-none forgotten that holds as much of the forget set as its certificate says would have been noticed. "relations remember" holds
-less: where a relation row moves every triple of its relation alike (TransE), forgotten triples gain hardly more than
-never-seen ones. `held_share` measures what a fake holds without the audit, beside its re-training.
+A forger has the raw run, the data and, if needed, a re-trained run. It knows how the audit works, but neither its seed nor its
+escrow. `tests/experiments/unlearning` and `benchmarks.certificates` pass each fake to `fkgsec verify`. It must reject every fake
+that remembers as much of the forget set as its certificate claims to detect. "relations remember" remembers less: a relation row
+of TransE moves every triple of its relation alike, so forgotten triples gain hardly more than never-seen ones. `held_share`
+measures what a fake remembers, by comparison with its re-training.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ FINE_TUNED, FINE_TUNING_STEPS = 0.15, 100  # share of the forget set, and steps 
 
 
 class Case(NamedTuple):
-    """The forger's material: the raw run, a re-trained one of the same seed, the data, and the forget set."""
+    """Material of a forger: the raw run, a re-trained run of the same seed, the data, and the forget set."""
 
     raw: KgeResult
     retrained: KgeResult
@@ -49,15 +49,23 @@ class Case(NamedTuple):
 
     @property
     def asked(self) -> list[int]:
-        """Indices of the clients that asked."""
+        """Indices of the requesting clients."""
         return [index for index, client in enumerate(self.graph.clients) if client.name in self.forget]
 
     def forgotten(self, index: int) -> np.ndarray:
-        """Forget set of a client."""
+        """Return the forget set of a client.
+
+        Args:
+            index: of the client.
+        """
         return self.forget[self.graph.clients[index].name]
 
     def claiming(self, result: KgeResult) -> KgeResult:
-        """The embeddings of a result, with the graph and the messages of the re-trained run."""
+        """Combine the embeddings of a result with the graph and the messages of the re-trained run.
+
+        Args:
+            result: the fake.
+        """
         return replace(
             self.retrained,
             tables=result.tables,
@@ -76,18 +84,20 @@ def _trained_on(case: Case, more: Mapping[int, np.ndarray]) -> KgeResult:
     retained = retaining(case.graph, case.forget)
     clients = list(retained.clients)
     for index, triples in more.items():
+        # Triples are added to the requesting client's train split.
         clients[index] = replace_train(clients[index], np.concatenate([clients[index].train, triples]))
+    # With the raw run's seed: a fake should resemble the honest re-training.
     result = run_federation(replace(retained, clients=tuple(clients)), case.raw.options, make_transport=make_transport)
     return case.claiming(result)
 
 
 def _a_fifth_left_in(case: Case) -> KgeResult:
-    """Re-trained with a fifth of the forget set left in."""
+    """Re-train with a fifth of the forget set."""
     return _trained_on(case, {index: case.forgotten(index)[_chosen(case, index, 0.2)] for index in case.asked})
 
 
 def _contaminated(case: Case) -> KgeResult:
-    """Nothing forgotten, and trained on every triple that might become a control."""
+    """Forget nothing, and train on every triple that might become a control."""
     clients = case.graph.clients
     return _trained_on(
         case, {index: np.concatenate([case.forgotten(index), clients[index].test]) for index in case.asked}
@@ -95,15 +105,15 @@ def _contaminated(case: Case) -> KgeResult:
 
 
 def _tested_on(case: Case) -> KgeResult:
-    """Re-trained on the test triples too, so that forgotten ones rank below never-seen ones and utility looks well."""
+    """Re-train on the test triples, too: forgotten ones then rank below never-seen ones, and utility looks good."""
     return _trained_on(case, {index: case.graph.clients[index].test for index in case.asked})
 
 
 def _moved(case: Case) -> KgeResult:
-    """Taken from the client that asked and given to its neighbors, as far as they can express it."""
+    """Move triples from the requesting client to its neighbors, as far as their vocabularies allow."""
     clients = case.graph.clients
-    asked = np.concatenate([clients[index].to_global(case.forgotten(index)) for index in case.asked])
-    moved = {index: to_local(case.graph, client, asked) for index, client in enumerate(clients)}
+    forgotten = np.concatenate([clients[index].to_global(case.forgotten(index)) for index in case.asked])
+    moved = {index: to_local(case.graph, client, forgotten) for index, client in enumerate(clients)}
     return _trained_on(
         case, {index: triples for index, triples in moved.items() if index not in case.asked and len(triples)}
     )
@@ -122,7 +132,7 @@ def _mixed(case: Case, mix: Callable[[ClientTables, ClientTables], ClientTables]
 
 
 def _interpolated(case: Case, raw_part: float) -> KgeResult:
-    """Between the raw and a re-trained run of the same seed, table by table."""
+    """Interpolate between the raw and a re-trained run of the same seed, table by table."""
     return _mixed(
         case,
         lambda retrained, raw: ClientTables(
@@ -133,9 +143,11 @@ def _interpolated(case: Case, raw_part: float) -> KgeResult:
 
 
 def _noisy(case: Case) -> KgeResult:
-    """The raw tables with noise of half their own deviation on every number."""
+    """Add noise of half the standard deviation to the raw tables."""
 
     def disturbed(kind: str, index: int, tables: ClientTables) -> ClientTables:
+        """Add noise to a client's tables."""
+        # One draw per table and client, the same in every run.
         draw = torch.Generator().manual_seed(int(generator(0, "noise", kind, index).integers(2**31)))
         entities, relations = (
             rows + rows.std() / 2 * torch.randn(rows.shape, generator=draw)
@@ -154,10 +166,11 @@ Edit = Callable[[KgeModel, int, ClientTables, ClientTables], ClientTables]
 
 
 def _edited(case: Case, edit: Edit) -> KgeResult:
-    """Re-trained, with the tables of the clients that asked edited."""
+    """Edit the re-trained tables of the requesting clients."""
     kinds: dict[str, list[ClientTables]] = {}
     for kind in KINDS:
         kinds[kind] = list(getattr(case.retrained, kind))
+        # Private and shared models differ in dimension.
         model = case.raw.options.private_model() if kind == "private" else case.raw.options.kge_model()
         for index in case.asked if kinds[kind] else ():
             kinds[kind][index] = edit(model, index, kinds[kind][index], getattr(case.raw, kind)[index])
@@ -165,10 +178,12 @@ def _edited(case: Case, edit: Edit) -> KgeResult:
 
 
 def _fine_tuned(case: Case) -> KgeResult:
-    """Honestly re-trained; then those that asked learn a part of the forget set by heart."""
+    """Re-train honestly, then let the requesting clients overfit a part of the forget set."""
 
     def edit(model: KgeModel, index: int, tables: ClientTables, _: ClientTables) -> ClientTables:
+        """Overfit a part of the forget set."""
         chosen = case.forgotten(index)[_chosen(case, index, FINE_TUNED, "fine-tuned")]
+        # All chosen triples in one batch: each step learns all of them.
         options = msgspec.structs.replace(case.raw.options, batch_size=len(chosen))
         rng = generator(0, "fine-tuning", index)
         *_earlier, last = relearning_models(ClientModel(model, tables), chosen, options, FINE_TUNING_STEPS, rng)
@@ -178,10 +193,12 @@ def _fine_tuned(case: Case) -> KgeResult:
 
 
 def _suppressed(case: Case) -> KgeResult:
-    """The raw tables of those that asked, their forgotten scores pushed to those of test triples."""
+    """Push the forgotten scores in the raw tables down to those of test triples."""
 
     def edit(model: KgeModel, index: int, _: ClientTables, raw: ClientTables) -> ClientTables:
+        """Move scores to those of random test triples."""
         scores = _scores(model, raw, case.graph.clients[index].test)
+        # Random test scores: a constant would be conspicuous.
         chosen = generator(0, "level", index).integers(len(scores), size=len(case.forgotten(index)))
         return _move_scores(case, model, raw, index, scores[torch.from_numpy(chosen)])
 
@@ -189,9 +206,11 @@ def _suppressed(case: Case) -> KgeResult:
 
 
 def _matched(case: Case) -> KgeResult:
-    """The same, but each forgotten score pushed to that of the same triple in a re-trained model."""
+    """Push each forgotten score in the raw tables to that of the same triple in a re-trained model."""
 
     def edit(model: KgeModel, index: int, _: ClientTables, raw: ClientTables) -> ClientTables:
+        """Move scores to those of the re-trained model."""
+        # The target scores are those of a model that never saw the triples.
         aim = _scores(model, case.retrained.tables[index], case.forgotten(index))
         return _move_scores(case, model, raw, index, aim)
 
@@ -199,29 +218,37 @@ def _matched(case: Case) -> KgeResult:
 
 
 def _compensated(case: Case, share: float) -> KgeResult:
-    """Re-trained; then a share of the forget set gets the raw run's scores, and the others are lowered to keep the mean."""
+    """Re-train; then give a share of the forget set the raw run's scores, and lower the others to preserve the mean."""
 
     def edit(model: KgeModel, index: int, tables: ClientTables, raw: ClientTables) -> ClientTables:
-        scores, theirs = (_scores(model, one, case.forgotten(index)) for one in (tables, raw))
-        kept = _kept(case, index, share)
-        gain = torch.where(kept, theirs - scores, 0.0).sum()
-        aim = scores + torch.where(kept, theirs - scores, -gain / (~kept).sum())
+        """Move scores such that their mean stays."""
+        scores, theirs = (_scores(model, source, case.forgotten(index)) for source in (tables, raw))
+        remembered = _kept(case, index, share)
+        # The sum of the raised scores' gains, which the others lose in equal parts.
+        gain = torch.where(remembered, theirs - scores, 0.0).sum()
+        aim = scores + torch.where(remembered, theirs - scores, -gain / (~remembered).sum())
         return _move_scores(case, model, tables, index, aim)
 
     return _edited(case, edit)
 
 
 def _rearranged(case: Case, share: float) -> KgeResult:
-    """Re-trained; then the same scores are dealt out anew among the forgotten triples: the highest to a share that is kept, in
-    the raw run's order, the others to the rest. No mean, rank statistic or distance of scores changes."""
+    """Re-train; then permute the scores of the forgotten triples.
+
+    A share gets the highest scores, in the raw run's order; the rest get the others. No mean, rank statistic or
+    distance of scores
+    changes.
+    """
 
     def edit(model: KgeModel, index: int, tables: ClientTables, raw: ClientTables) -> ClientTables:
-        scores, theirs = (_scores(model, one, case.forgotten(index)) for one in (tables, raw))
-        kept = _kept(case, index, share)
+        """Move scores to a permutation of themselves."""
+        scores, theirs = (_scores(model, source, case.forgotten(index)) for source in (tables, raw))
+        remembered = _kept(case, index, share)
         dealt, ordered = torch.empty_like(scores), scores.sort().values
-        number = len(scores) - int(kept.sum())
-        for group, order, values in ((kept, theirs, ordered[number:]), (~kept, scores, ordered[:number])):
+        number = len(scores) - int(remembered.sum())
+        for group, order, values in ((remembered, theirs, ordered[number:]), (~remembered, scores, ordered[:number])):
             rows = group.nonzero().squeeze(1)
+            # Within each group, the order of scores is that of `order`.
             dealt[rows[order[rows].argsort()]] = values
         return _move_scores(case, model, tables, index, dealt)
 
@@ -229,16 +256,16 @@ def _rearranged(case: Case, share: float) -> KgeResult:
 
 
 def _chosen(case: Case, index: int, share: float, name: str = "left in") -> np.ndarray:
-    """Rows of a random share of a client's forget set."""
+    """Draw a random share of a client's forget set; return its rows."""
     count = len(case.forgotten(index))
     return generator(0, name, index).permutation(count)[: round(share * count)]
 
 
 def _kept(case: Case, index: int, share: float) -> Tensor:
-    """Mask of the forgotten triples to keep, bool `[k]`."""
-    kept = torch.zeros(len(case.forgotten(index)), dtype=torch.bool)
-    kept[torch.from_numpy(_chosen(case, index, share))] = True
-    return kept
+    """Return the mask of forgotten triples to remember, bool `[k]`."""
+    mask = torch.zeros(len(case.forgotten(index)), dtype=torch.bool)
+    mask[torch.from_numpy(_chosen(case, index, share))] = True
+    return mask
 
 
 def _scores(model: KgeModel, tables: ClientTables, triples: np.ndarray) -> Tensor:
@@ -247,10 +274,11 @@ def _scores(model: KgeModel, tables: ClientTables, triples: np.ndarray) -> Tenso
 
 
 def _move_scores(case: Case, model: KgeModel, tables: ClientTables, index: int, aim: Tensor) -> ClientTables:
-    """Move tables until forgotten scores are as aimed, and those of the retained triples as they were."""
+    """Train tables until forgotten scores reach their targets and those of retained triples are unchanged."""
     forget, retained = case.forgotten(index), retaining(case.graph, case.forget).clients[index].train
-    rows = [one.detach().clone().requires_grad_() for one in (tables.entities, tables.relations)]
+    rows = [rows_of_table.detach().clone().requires_grad_() for rows_of_table in (tables.entities, tables.relations)]
     adam = torch.optim.Adam(rows, lr=SUPPRESSION_RATE)
+    # Two terms: reach the targets, and change nothing else.
     aims = [(forget, aim.detach()), (retained, _scores(model, tables, retained).detach())]
     for _ in range(SUPPRESSION_STEPS):
         now = ClientTables(rows[0], rows[1], tables.decoder)
@@ -262,23 +290,32 @@ def _move_scores(case: Case, model: KgeModel, tables: ClientTables, index: int, 
 
 
 def held_share(case: Case, fake: KgeResult) -> Estimate:
-    """Share of the forget set that a fake holds beyond the re-training that it was made of, by mean scores.
+    """Estimate the share of the forget set that a fake remembers beyond its re-training, by mean scores.
 
-    It is how much more the fake moves forgotten triples than test triples away from that re-training, over how much the raw run
-    does, of the model of a client that asked with the highest end. For tables that were mixed or moved there is no noise of
-    another training in it. It misses what is hidden from means, and clients that trained on their test triples have no such
-    figure.
+    The numerator is the fake's mean change of forgotten scores minus that of test scores, relative to the re-training.
+    The
+    denominator is the same for the raw run. The result is for the requesting client's model with the highest upper
+    bound. For mixed or
+    edited tables it has no noise of another training. It misses shares hidden from means, and does not apply to clients
+    that trained
+    on their test triples.
+
+    Args:
+        case: of the fake.
+        fake: its result.
     """
     shares = []
     for index in case.asked:
         triples = [case.forgotten(index), case.graph.clients[index].test]
         twin, raw = client_models(case.retrained, index), client_models(case.raw, index)
         for name, model in client_models(fake, index).items():
+            # Changes relative to the re-training: of the fake, and of the raw run.
             moved, full = (
                 [other.scores(part) - twin[name].scores(part) for part in triples] for other in (model, raw[name])
             )
             whole = float(full[0].mean() - full[1].mean())
             share = float(moved[0].mean() - moved[1].mean()) / whole
+            # Two independent means: variances of forgotten and test changes add up.
             half = critical_value() * math.sqrt(sum(float(part.var(ddof=1)) / len(part) for part in moved)) / abs(whole)
             shares.append(Estimate(share, share - half, share + half, len(triples[0]), "paired with its re-training"))
     return max(shares, key=lambda share: share.high)
@@ -291,7 +328,7 @@ HIDING = {
     "25 % rearranged": 0.25,
     "40 % rearranged": 0.4,
 }
-"""Shares of the forget set that are kept and hidden from every mean."""
+"""Remembered shares of the forget set that are hidden from every mean."""
 FAKES: dict[str, Callable[[Case], KgeResult]] = {
     "deleted": lambda case: case.claiming(case.raw),
     "a fifth left in": _a_fifth_left_in,

@@ -1,8 +1,8 @@
-"""What CEFGL's messages come to beside those of FedAvg and FedStar: the paper's factor of 18.58, measured.
+"""Size of CEFGL's messages relative to those of FedAvg and FedStar: the paper's factor of 18.58, measured.
 
-`python -m benchmarks.graph_bytes --data MUTAG,BZR,COX2,PTC_MR,AIDS,NCI1` runs two rounds of each algorithm, weighs every
-message as it was serialised (levels, steps, names, headers), and multiplies by the rounds of a run in which rows cross: all of
-them, but for CEFGL those that its coin says. Messages are as long whatever the data, so that `--data motifs` gives the same but
+`python -m benchmarks.graph_bytes --data MUTAG,BZR,COX2,PTC_MR,AIDS,NCI1` runs two rounds of each algorithm and counts the bytes
+of every serialized message (levels, steps, names, headers). It multiplies them by the number of exchanges in a run: all rounds,
+or for CEFGL those in which its coin decides so. The size does not depend on the data, so `--data motifs` gives the same except
 for the lengths of names.
 """
 
@@ -35,15 +35,24 @@ FEDSTAR = "fedstar, 3 layers (its code)"
 
 
 def weigh(graphs: FederatedGraphs, name: str, rounds: int, seed: int = 0) -> tuple[int, int, int, int]:
-    """Weigh a variant's messages: bytes of all clients up and down in an exchange, number of exchanges, bytes of the whole run.
+    """Measure the messages of a variant in the second round, since a broadcast may be longer in the first.
 
-    The second round is weighed: a broadcast may still be longer in the first.
+    Args:
+        graphs: the clients' graphs.
+        name: key of `VARIANTS`.
+        rounds: of the run.
+        seed: of the run.
+
+    Returns:
+        Bytes of all clients up and down per exchange, number of exchanges, bytes of the whole run.
     """
     algorithm, layers, settings = VARIANTS[name]
     options = GnnOptions(algorithm=algorithm, layers=layers, rounds=rounds, settings=settings, seed=seed, device="cpu")
     exchanges = sum(map(options.exchanges, range(1, rounds + 1)))
+    # Exchange in both measured rounds; the coin only enters the number of exchanges.
     always = {"exchange": 1.0} if algorithm == "cefgl" else {}
     transcript = run_federation(graphs, replace(options, rounds=2, settings=settings | always)).transcript
+    # Alignment and the initial broadcast count once.
     first = transcript.num_bytes("up", 0) + transcript.num_bytes("down", 0)
     up, down = transcript.num_bytes("up", 2), transcript.num_bytes("down", 2)
     return up, down, exchanges, first + exchanges * (up + down)

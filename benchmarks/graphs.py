@@ -1,4 +1,4 @@
-"""A round of FedAvg over graph networks, beside the same training as GCFL's code does it, and this machine's floor.
+"""A round of FedAvg over graph networks, compared to the same training in GCFL's code, and to this machine's lower bound.
 
     python -m benchmarks.graphs --threads 1
 
@@ -6,11 +6,11 @@ The other training is written as in GCFL's `client.py` and `models.py` with torc
 `GINConv` over edges, `global_add_pool`, `nll_loss`, Adam, an evaluation after the epoch. Both train the same graphs in as many
 batches, with the same layers, widths and dropout; neither side's evaluation of test graphs is counted.
 
-The floor is the larger of two bounds, both measured in the same run:
+The lower bound ("floor") is the larger of two bounds, both measured in the same run:
 
-* operations: the products of matrices of the convolutions, forward and backward, over the peak of such a product;
-* bytes: every tensor of a convolution read and written once where a step needs it, over the bandwidth of a copy that fits the
-  caches a batch fits.
+* operations: the matrix products of the convolutions, forward and backward, over the peak rate of such a product;
+* bytes: every tensor of a convolution read and written once per use, over the bandwidth of a copy that fits in the same caches
+  as a batch.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PRODUCTS = 6  # of a GIN layer: two weights, forward, to the input, to the weig
 
 
 class GcflNetwork(nn.Module):
-    """`GIN` of GCFL's code, with a linear layer in place of the one of `models.serverGIN` that has none."""
+    """`GIN` of GCFL's code, with a trained linear layer where `models.serverGIN` has none."""
 
     def __init__(self, num_features: int, num_classes: int, options: GnnOptions) -> None:
         super().__init__()
@@ -56,7 +56,11 @@ class GcflNetwork(nn.Module):
         self.readout = nn.Linear(width, num_classes)
 
     def forward(self, data: Any) -> Tensor:
-        """Log-probabilities `[B, C]`."""
+        """Compute log-probabilities `[B, C]`.
+
+        Args:
+            data: batch of torch_geometric.
+        """
         x = self.pre(data.x)
         for convolution in self.graph_convs:
             x = functional.dropout(
@@ -68,17 +72,18 @@ class GcflNetwork(nn.Module):
 
 
 class GcflClient:
-    """A client of GCFL's code: its loaders, its network, its optimiser."""
+    """Client of GCFL's code: loaders, network and optimizer."""
 
     def __init__(self, client: ClientGraphs, options: GnnOptions) -> None:
         from torch_geometric.data import Data
         from torch_geometric.loader import DataLoader
 
         graphs = client.graphs
-        made = []
+        objects = []
         for number in range(len(graphs)):
+            # One object per graph, as TUDataset gives them to GCFL's code.
             low, high = graphs.node_ptr[number : number + 2]
-            made.append(
+            objects.append(
                 Data(
                     x=torch.from_numpy(node_features(graphs, np.arange(low, high))),
                     edge_index=torch.from_numpy(graphs.edges(number).T.copy()),
@@ -86,15 +91,15 @@ class GcflClient:
                 )
             )
         self.size = len(client.train)
-        self.train_loader: Any = DataLoader([made[i] for i in client.train], options.batch_size, shuffle=True)
-        self.valid_loader: Any = DataLoader([made[i] for i in client.valid], options.batch_size, shuffle=True)
-        self.network = GcflNetwork(made[0].num_features, graphs.num_classes, options)
+        self.train_loader: Any = DataLoader([objects[i] for i in client.train], options.batch_size, shuffle=True)
+        self.valid_loader: Any = DataLoader([objects[i] for i in client.valid], options.batch_size, shuffle=True)
+        self.network = GcflNetwork(objects[0].num_features, graphs.num_classes, options)
         self.adam = torch.optim.Adam(
             self.network.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
 
     def train(self) -> None:
-        """An epoch, as `train_gc`."""
+        """Train an epoch, like `train_gc`."""
         self.network.train()
         for data in self.train_loader:
             self.adam.zero_grad()
@@ -103,26 +108,39 @@ class GcflClient:
 
     @torch.no_grad()
     def evaluate(self) -> int:
-        """Validation graphs that are classified right, as `eval_gc`."""
+        """Count the validation graphs that are classified correctly, like `eval_gc`."""
         self.network.eval()
         return sum(int((self.network(data).argmax(dim=1) == data.y).sum()) for data in self.valid_loader)
 
 
 @torch.no_grad()
 def gcfl_average(clients: list[GcflClient]) -> None:
-    """`aggregate_weights`: the convolutions' mean, weighted by training graphs."""
+    """Average the convolutions, weighted by training graphs, like `aggregate_weights`.
+
+    Args:
+        clients: changed in place.
+    """
     total = sum(client.size for client in clients)
     for parameters in zip(*(client.network.graph_convs.parameters() for client in clients), strict=True):
-        mean = torch.stack([one * client.size for one, client in zip(parameters, clients, strict=True)]).sum(0) / total
-        for one in parameters:
-            one.copy_(mean)
+        mean = (
+            torch.stack([parameter * client.size for parameter, client in zip(parameters, clients, strict=True)]).sum(0)
+            / total
+        )
+        for parameter in parameters:
+            parameter.copy_(mean)
 
 
 def floor_of_round(graphs: FederatedGraphs, options: GnnOptions) -> tuple[float, float]:
-    """Seconds for the operations and for the bytes of a round's training, of one core, see the module."""
+    """Compute the seconds for the operations and for the bytes of a round's training on one core; see the module.
+
+    Args:
+        graphs: the clients' graphs.
+        options: of the federation.
+    """
     nodes = sum(int(client.graphs.sizes[client.train].sum()) for client in graphs.clients)
     W, rows = options.width, 4_096
     x, weight, target = torch.randn(rows, W), torch.randn(W, W), torch.empty(rows, W)
+    # Rates measured in the caches that a batch fits in, not in main memory.
     peak = 2 * rows * W * W / _quick(lambda: functional.linear(x, weight))
     bandwidth = 2 * x.nbytes / _quick(lambda: target.copy_(x))
     operations = _PRODUCTS * 2 * W * W * nodes * options.layers
@@ -130,12 +148,12 @@ def floor_of_round(graphs: FederatedGraphs, options: GnnOptions) -> tuple[float,
 
 
 def _quick(work: Callable[[], object]) -> float:
-    """Processor seconds of a run, of the best of ten hundreds."""
+    """Measure the CPU seconds of a call: the best mean of 100 calls, out of ten."""
     return best_of(10, lambda: [work() for _ in range(100)]).cpu / 100
 
 
 def bench_graphs() -> FederatedGraphs:
-    """Six sets of CHEM where the data folder is there, else generated graphs."""
+    """Load six sets of CHEM if there is a data folder, else generate graphs."""
     if os.environ.get(DATA_VARIABLE):
         return load_federation(CHEM_SIX, seed=0)
     return load_federation("motifs", seed=0, clients=6, size=6_000)
@@ -145,15 +163,17 @@ def main(
     repeats: Annotated[int, typer.Option(help="rounds, of which the fastest counts")] = 5,
     threads: Annotated[int, typer.Option(help="threads of torch")] = 1,
 ) -> None:
-    """Print a table: ours, GCFL's code, the floor."""
+    """Print a table: ours, GCFL's code, the lower bound."""
     graphs, options = bench_graphs(), GnnOptions(device="cpu")
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
+        # Both sides are measured in the same process, one after the other.
         ours = time_round(Federation(graphs, options), repeats, validate=True)
         clients = [GcflClient(client, options) for client in graphs.clients]
 
         def their_round() -> None:
+            """Train, average and evaluate like GCFL's code."""
             for client in clients:
                 client.train()
             gcfl_average(clients)

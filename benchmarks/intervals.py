@@ -1,8 +1,8 @@
-"""How often the interval of ERR and TRR holds the mean over draws of the leaked entities, and what it leaves out.
+"""Coverage of the intervals of ERR and TRR over draws of the leaked entities.
 
-`python -m benchmarks.intervals --data UMLS` trains a federation in clear and one under psu,secagg, attacks each under
-20 draws of the colluder's leaked entities, and prints a row for each leak and figure. `--trainings 4` adds how much the figure
-scatters over other trainings of the same federation, which no single interval covers.
+`python -m benchmarks.intervals --data UMLS` trains a federation in plaintext and one with psu,secagg. It attacks each under 20
+draws of the colluder's leaked entities, and prints one row per leak and figure. `--trainings 4` adds the variation over other
+trainings of the same federation, which the interval of a single training does not cover.
 """
 
 from __future__ import annotations
@@ -29,15 +29,28 @@ DRAWS = 20
 
 
 def figures_of(result: KgeResult, leak: float, seed: int) -> dict[str, Estimate]:
-    """ERR and TRR of all victims together under collusion, by the strongest inference."""
+    """Return ERR and TRR over all victims under collusion, by the strongest inference.
+
+    Args:
+        result: of the run.
+        leak: share of leaked entities.
+        seed: of the draw.
+    """
     options = KgeAttackOptions(
         attack=(RECONSTRUCTION,), threat=("collusion",), leak=(leak,), unlinked_heads=0, seed=seed
     )
-    return {one.metric: one.estimate for one in headline(run_attacks(result, options).figures) if one.victim == ALL}
+    return {
+        entry.metric: entry.estimate for entry in headline(run_attacks(result, options).figures) if entry.victim == ALL
+    }
 
 
 def train(spec: Spec, seed: int) -> KgeResult:
-    """The same division of the same data, trained from another seed."""
+    """Train the same division of the same data with another seed.
+
+    Args:
+        spec: of the run.
+        seed: of the training.
+    """
     options = msgspec.structs.replace(spec, seed=seed).federation_options()
     return run_federation(spec.load_graph(), options, make_transport=make_transport)
 
@@ -55,15 +68,20 @@ def main(
         )
         results = [train(spec, seed) for seed in range(1 + trainings)]
         for leak in (0.3, 0.5):
+            # One training, many draws of leaked entities: the variation that the interval claims to cover.
             drawn = [figures_of(results[0], leak, seed) for seed in range(DRAWS)]
             others = [figures_of(result, leak, 0) for result in results[1:]]
             for name in ("err", "trr"):
-                figures = [found[name] for found in drawn]
+                figures = [estimates[name] for estimates in drawn]
+                # Coverage is judged by the mean over all draws.
                 values = np.array([figure.value for figure in figures])
                 mean, half = values.mean(), np.mean([figure.high - figure.low for figure in figures]) / 2
+                # An interval covers if it includes the mean over all draws.
                 covered = sum(figure.low <= mean <= figure.high for figure in figures)
                 scatter = (
-                    np.std([figures[0].value, *(found[name].value for found in others)], ddof=1) if others else None
+                    np.std([figures[0].value, *(estimates[name].value for estimates in others)], ddof=1)
+                    if others
+                    else None
                 )
                 written = (f"{mean:.4f}", f"{values.std(ddof=1):.4f}", f"{half:.4f}", covered)
                 last = "" if scatter is None else f"{scatter:.4f}"

@@ -1,8 +1,8 @@
-"""What runs really take of memory, beside the estimate that refuses those which do not fit (`fkgsec.experiments.tasks.memory`).
+"""Peak memory of runs, compared to the estimate that rejects runs which do not fit (`fkgsec.experiments.tasks.memory`).
 
-    python -m benchmarks.memory          # a line for each setting: estimate, peak, and the one over the other
+    python -m benchmarks.memory          # one line per setting: estimate, peak, and their ratio
 
-The peak is that of a process of its own (`ru_maxrss`), less what one holds that has loaded everything and trains next to nothing.
+The peak is that of a separate process (`ru_maxrss`), minus that of a process that loads everything and trains a minimal model.
 """
 
 from __future__ import annotations
@@ -33,12 +33,18 @@ _LEAST = {"kge": {"size": 300, "dim": 2, "num_negatives": 2}, "graph": {"algorit
 
 
 def peak_bytes(options: dict[str, Any]) -> int:
-    """The largest resident set of a training in a process of its own."""
+    """Measure the largest resident set of a training in a separate process.
+
+    Args:
+        options: of `fkgsec train`, by name.
+    """
     words = [f"--{name.replace('_', '-')}={value}" for name, value in {**_COMMON, **options}.items()]
+    # Every thread has its own buffers: one thread makes peaks comparable between machines.
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "fkgsec.experiments.cli.main", "train", *words, "--out", folder, "--quiet"]
         process = subprocess.Popen(command, env=environment)
+        # wait4 reports the resources of this child alone.
         _, status, used = os.wait4(process.pid, 0)
     if status:
         raise SystemExit(f"{' '.join(command)} failed")
@@ -46,13 +52,14 @@ def peak_bytes(options: dict[str, Any]) -> int:
 
 
 def main() -> None:
-    """Measure every setting and print it beside its estimate."""
+    """Measure every setting and print it with its estimate."""
+    # Interpreter, libraries and compiled code take most of a small run's memory.
     idle = {task: peak_bytes(options) for task, options in _LEAST.items()}
     for name, options in SETTINGS.items():
         spec = make_spec(None, {**_COMMON, **options})
         estimate, peak = sum(needed(spec, spec.load_graph()).values()), peak_bytes(options) - idle[spec.task]
-        said = f"estimate {estimate / _MIB:,.0f} MiB, peak {peak / _MIB:,.0f} MiB beyond {idle[spec.task] / _MIB:,.0f}"
-        print(f"{name}: {said}; estimate / peak {estimate / peak:.2f}", flush=True)
+        sizes = f"estimate {estimate / _MIB:,.0f} MiB, peak {peak / _MIB:,.0f} MiB beyond {idle[spec.task] / _MIB:,.0f}"
+        print(f"{name}: {sizes}; estimate / peak {estimate / peak:.2f}", flush=True)
 
 
 if __name__ == "__main__":

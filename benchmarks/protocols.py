@@ -1,7 +1,7 @@
-"""The part of `make bench` for protocols: masks beside their keystream floor, unions, noise, defenses.
+"""Protocols in `make bench`: masks compared to their keystream, unions, noise, defenses.
 
-The floor of masking is the bare keystream: as many bytes of the same cipher, written into one buffer that stays in the
-caches. Each element needs one keystream word for each mask, and adding it hides behind making it.
+The lower bound ("floor") of masking is the bare keystream: as many bytes of the same cipher, written into one buffer
+that stays in the caches. Each element needs one keystream word per mask; the addition overlaps with the cipher.
 """
 
 from __future__ import annotations
@@ -39,18 +39,25 @@ DEFENSES = ("", "secagg", "psu,secagg", "psu,secagg,suppress:t=2", "psu,secagg,d
 
 
 def print_masking(repeats: int) -> None:
-    """Print seconds of masking 1e7 elements for 10 peers and oneself, and of the bare keystreams."""
+    """Print the seconds of masking 1e7 elements for 10 peers and oneself, and of the bare keystreams.
+
+    Args:
+        repeats: runs, of which the fastest counts.
+    """
     rows = []
     for ring, cipher in MASKS:
         values = ring.zeros(ELEMENTS)
+        # One seed per peer, and one of the client's own mask.
         seeds = [bytes([number]) * 32 for number in range(PEERS + 1)]
         plus, minus = seeds[: PEERS // 2 + 1], seeds[PEERS // 2 + 1 :]
 
         def bare(cipher: CipherName = cipher, num_bytes: int = values.nbytes, seeds: list[bytes] = seeds) -> None:
+            """Generate the keystreams only."""
             zeros, buffer = bytes(BUFFER_BYTES), bytearray(BUFFER_BYTES)
             for seed in seeds:
                 stream = keystream(seed, cipher)
                 for _ in range(-(-num_bytes // BUFFER_BYTES)):
+                    # Into the same buffer: the keystream never leaves the caches.
                     stream.update_into(zeros, buffer)
 
         floor = best_of(repeats, bare).wall
@@ -62,22 +69,34 @@ def print_masking(repeats: int) -> None:
 
 
 def time_union(num_identifiers: int, num_clients: int) -> tuple[float, dict[str, Counter[str]], psu.Union]:
-    """Seconds of all parties, bytes by direction and client, and the union of names that three clients hold each."""
+    """Measure a union of names that three clients hold each.
+
+    Args:
+        num_identifiers: number of distinct names.
+        num_clients: number of clients.
+
+    Returns:
+        Seconds of all parties, bytes by direction and client, and the union.
+    """
     names = tuple(f"client-{place}" for place in range(num_clients))
     sets = {
+        # Each name is held by three consecutive clients.
         name: [f"/m/{i:08d}" for i in range(num_identifiers) if (place - i) % num_clients < 3]
         for place, name in enumerate(names)
     }
+    # Seeded, so that every run does the same work.
     randomness = {name: seeded(b"measure " + name.encode()) for name in (*names, SERVER)}
     identities = {name: Ed25519PrivateKey.from_private_bytes(randomness[name](32)) for name in names}
     public = {name: key.public_key().public_bytes_raw() for name, key in identities.items()}
     sent: dict[str, Counter[str]] = {"up": Counter(), "down": Counter()}
 
     def deliver(stage: str, sender: str, receiver: str, frame: bytes) -> tuple[bytes]:
+        """Count a message and deliver it."""
         sent["down" if sender == SERVER else "up"][receiver if sender == SERVER else sender] += len(frame)
         return (frame,)
 
     began = time.perf_counter()
+    # Parties run one after the other, so the time is the sum over all of them.
     plan = psu.Plan(b"measure", names, safe_threshold(num_clients), public, num_identifiers)
     clients = {
         name: psu.client_round(psu.join(plan, name, sets[name]), identities[name], randomness[name]) for name in names
@@ -87,7 +106,7 @@ def time_union(num_identifiers: int, num_clients: int) -> tuple[float, dict[str,
 
 
 def print_unions() -> None:
-    """Print seconds of whole unions, all parties one after the other, and bytes of the busiest client."""
+    """Print the seconds of whole unions, all parties one after the other, and the bytes of the busiest client."""
     rows = []
     for num_identifiers, num_clients in ((237, 3), (15_000, 10), (100_000, 20)):
         seconds, sent, union = time_union(num_identifiers, num_clients)
@@ -99,7 +118,11 @@ def print_unions() -> None:
 
 
 def print_noise(repeats: int) -> None:
-    """Print nanoseconds for each sample of noise."""
+    """Print the nanoseconds per noise sample.
+
+    Args:
+        repeats: runs, of which the fastest counts.
+    """
     samplers = {
         "Gaussian (float64)": lambda: gaussian(10**6, 1.0, seeded(b"bench")),
         "discrete Gaussian, sigma 4": lambda: DiscreteGaussian(4.0).sample(10**6, seeded(b"bench")),
@@ -111,7 +134,11 @@ def print_noise(repeats: int) -> None:
 
 
 def print_defenses(repeats: int) -> None:
-    """Print seconds of one round of FedE under each defense."""
+    """Print the seconds of one round of FedE under each defense.
+
+    Args:
+        repeats: runs, of which the fastest counts.
+    """
     graph = bench_graph()
     seconds = {
         defense or "none": time_round(

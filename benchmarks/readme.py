@@ -1,9 +1,9 @@
-"""How long the commands that pages show take, and how much room: measured on this machine.
+"""Time, memory and disk space of the commands in README and tutorials, measured on this machine.
 
     python -m benchmarks.readme --only demo
 
-Each part is run in an empty folder as a reader would run it, and its commands are read from the pages and the Makefile. CPU
-seconds are user and system time of all its processes; they hardly depend on the machine's other work, wall seconds do.
+Each part runs in an empty folder, as a reader would run it; its commands are read from the pages and the Makefile. CPU
+seconds are user and system time of all its processes; unlike wall seconds, they hardly depend on other load.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ FORGET, GATE, MAKEFILE = ROOT / "docs/tutorials/forget.md", ROOT / "docs/tutoria
 
 
 class Part(NamedTuple):
-    """Commands that belong together, in bash, and the statuses that they may exit with."""
+    """Commands that belong together, in bash, and their allowed exit statuses."""
 
     name: str
     commands: list[str]
@@ -38,7 +38,8 @@ class Part(NamedTuple):
 
 
 def parts_of_pages() -> list[Part]:
-    """The demo with and without its installation, unlearning with its verification, and the gate."""
+    """Return the demo with and without its installation, unlearning with its verification, and the gate."""
+    # The Makefile runs the demo into a folder of its choice; here it goes into the scratch folder.
     demo = re.search(r"^\t\$\(BIN\)/(fkgsec attack .*?)(?: --out \$\(RUN\))$", MAKEFILE.read_text(), flags=re.MULTILINE)
     forget, gate = (
         re.search(r"^```bash\n(.*?)^```", page.read_text(), flags=re.DOTALL | re.MULTILINE) for page in (FORGET, GATE)
@@ -47,6 +48,8 @@ def parts_of_pages() -> list[Part]:
         raise RunError("Makefile, forget.md, gate.md: the demo, or the commands to forget or to check, were not found")
 
     def lines(block: str) -> list[str]:
+        """Return the commands of a code block, without comments."""
+        # Comments explain the commands to readers.
         return [re.split(r"\s+#", line)[0] for line in block.splitlines() if line.strip()]
 
     pip = "venv/bin/pip install --quiet"
@@ -60,13 +63,21 @@ def parts_of_pages() -> list[Part]:
 
 
 def measure(part: Part) -> dict[str, float]:
-    """Run a part in a folder of its own; returns wall and CPU seconds, MiB left on disk and MiB of the largest process.
+    """Run a part in a separate folder.
+
+    Args:
+        part: to run.
+
+    Returns:
+        Wall and CPU seconds, MiB left on disk, and MiB of the largest process.
 
     Raises:
         RunError: a command failed; the message has the end of its output.
     """
+    # The commands of this virtual environment come first.
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"}
     with tempfile.TemporaryDirectory() as scratch:
+        # Children only: this process does nothing in between.
         before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
         for command in part.commands:
             done = subprocess.run(

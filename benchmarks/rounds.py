@@ -1,11 +1,11 @@
-"""`make bench`: seconds per round and per validation beside this machine's floor, and how they grow with the data.
+"""`make bench`: seconds per round and validation, compared to this machine's lower bound, and their growth with the data.
 
-The floor of a round is the larger of two bounds, both measured here in the same run:
+The lower bound ("floor") of a round is the larger of two bounds, both measured in the same run:
 
-* operations: what the loss and its gradient need, over this machine's peak (a float32 matrix product);
-* bytes: each candidate's row read twice (score, gradient to the query), each table row of a step read once and its
-  gradient written once, and Adam's seven passes over the parameters, over this machine's copy bandwidth. Rows come from
-  caches as often as from memory, so a ratio near 1 means that caches made up for what a kernel cannot reach.
+* operations: those of the loss and its gradient, over this machine's peak (a float32 matrix product);
+* bytes: each candidate's row read twice (score, gradient to the query), each table row of a step read once and its gradient
+  written once, and Adam's seven passes over the parameters, over this machine's copy bandwidth. Many rows come from caches, not
+  from memory, so a ratio near 1 does not mean that the kernel reaches the bandwidth.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ from fkgsec.kge.models import MODELS
 from fkgsec.kge.options import KgeOptions
 from fkgsec.randomness import generator
 
-# One batch element against one candidate, for each number of the row: subtract, magnitude, add; and for the gradient to the
-# query and to the row: compare, multiply, add each.
+# Operations of one batch element against one candidate, per value of the row: subtract, magnitude, add; and for the
+# gradients to the query and to the row: compare, multiply, add each.
 OPERATIONS = {"transe": 3 + 2 * 3, "rotate": 4 + 2 * 4, "distmult": 2 + 2 * 2, "complex": 2 + 2 * 2}
 LARGE_BATCH = 4_096
 FREEBASE = 310_116  # triples of FB15k-237
@@ -42,14 +42,19 @@ SIZES = (5_000, 15_000, 50_000, 150_000, 300_000, 1_000_000)
 
 
 class Timed(NamedTuple):
-    """Seconds of the fastest of several runs: by the clock, and of the processor."""
+    """Wall and CPU seconds of the fastest of several runs."""
 
     wall: float
     cpu: float
 
 
 def best_of(count: int, work: Callable[[], object]) -> Timed:
-    """Time the fastest of `count` runs, after one that is not counted."""
+    """Measure the fastest of several calls, after one that is not counted.
+
+    Args:
+        count: number of calls.
+        work: to call.
+    """
     work()
     times = []
     for _ in range(count):
@@ -60,26 +65,41 @@ def best_of(count: int, work: Callable[[], object]) -> Timed:
 
 
 def print_table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print a table in Markdown."""
+    """Print a table in Markdown.
+
+    Args:
+        title: above the table.
+        heads: of the columns.
+        rows: cells.
+    """
     sheet = Sheet(title, tuple(map(Column, heads)), tuple(map(tuple, rows)))
     print(f"{title}\n", *markdown_lines(sheet), "", sep="\n", flush=True)
 
 
 def measure_floor() -> tuple[float, float]:
-    """Bytes per second of a copy of 512 MB (read and written), operations per second of a float32 matrix product."""
+    """Measure the bytes per second of a copy of 512 MB (read and written), and the operations per second of a float32
+    matrix product.
+    """
     source, target = torch.ones(2**27), torch.empty(2**27)
+    # A copy reads and writes every byte.
     bandwidth = 2 * source.nbytes / best_of(5, lambda: target.copy_(source)).wall
     x = torch.randn(2048, 2048)
     return bandwidth, 2 * 2048**3 / best_of(5, lambda: x @ x).wall
 
 
 def needs_of_round(federation: Federation) -> tuple[int, float]:
-    """Bytes and operations of one round as the module's docstring counts them."""
+    """Count the bytes and operations of one round; see the module.
+
+    Args:
+        federation: of knowledge graphs.
+    """
     task, num_bytes, operations = federation.task, 0, 0.0
     assert isinstance(task, KgeTask)
     options, graphs = task.options, task.stack.graphs
     candidates = options.local_epochs * sum(len(graph.train) for graph in graphs) * (1 + options.num_negatives)
+    # FedLU and FedE-KD train two models of the same candidates.
     for model in (stack.model for stack in (task.stack, task.private) if stack):
+        # Steps of a round times the bytes of a client's tables: Adam moves every row.
         tables = sum(
             options.local_epochs * -(-len(graph.train) // options.batch_size)
             * 4 * (graph.num_entities * model.entity_width + graph.num_relations * model.relation_width)
@@ -91,16 +111,23 @@ def needs_of_round(federation: Federation) -> tuple[int, float]:
 
 
 def time_round(federation: Federation, count: int, *, validate: bool = False) -> Timed:
-    """Time local training, upload, aggregation and broadcast, and validation if `validate`.
+    """Measure local training, upload, aggregation and broadcast.
+
+    Args:
+        federation: before its first round.
+        count: number of rounds, of which the fastest counts.
+        validate: whether to include validation.
 
     Raises:
         RuntimeError: a client refused to upload, so that the round would be too cheap.
     """
     federation.align()
+    # All clients take part, so that rounds are comparable.
     everybody = list(range(len(federation.parties)))
     rounds = itertools.count(1)  # clients refuse a second broadcast of one round
 
     def one_round() -> None:
+        """Run the next round."""
         number = next(rounds)
         federation.train(number, everybody, lambda: None)
         for outcome in federation.upload(number, everybody):
@@ -109,13 +136,14 @@ def time_round(federation: Federation, count: int, *, validate: bool = False) ->
         federation.broadcast(number)
         if validate:
             federation.task.validate()
+        # Messages of earlier rounds must not fill the memory.
         federation.channel.transcript.retain(set(), set())
 
     return best_of(count, one_round)
 
 
 def bench_graph() -> FederatedGraph:
-    """DDB14-Fed5 where the data folder is there, else a consortium of its size."""
+    """Load DDB14-Fed5 if there is a data folder, else generate a consortium of its size."""
     if os.environ.get(DATA_VARIABLE):
         graph = load_dataset("DDB14-Fed5")
         assert not isinstance(graph, KnowledgeGraph)
@@ -148,6 +176,7 @@ def main(
         floors = num_bytes / bandwidth, operations / peak
         validation = best_of(repeats, federation.task.validate).wall
         triples = options.local_epochs * sum(len(client.train) for client in graph.clients)
+        # FedE comes first for each model, and is the reference of all others.
         relative = seconds / of_fede.setdefault(model, seconds)
         rows.append((
             f"{algorithm} ({scope})", model, f"{seconds:.2f}", f"{relative:.2f}", f"{triples / seconds:,.0f}", f"{floors[0]:.2f}",
@@ -164,6 +193,7 @@ def main(
             chosen = msgspec.structs.replace(options, batch_size=batch_size)
             print_growth("embedded consortium", SIZES, consortium_of_size, chosen, bandwidth)
         if os.environ.get(DATA_VARIABLE):
+            # The data set limits the size of its random parts.
             sizes = [size for size in SIZES if size < FREEBASE]
             print_growth("random part of FB15k-237", sizes, freebase_of_size, options, bandwidth)
 
@@ -171,10 +201,18 @@ def main(
 def print_growth(
     what: str, sizes: Sequence[int], make: Callable[[int], FederatedGraph], options: KgeOptions, bandwidth: float
 ) -> None:
-    """Print seconds of one local epoch of FedE with TransE and 3 clients.
+    """Print the seconds of one local epoch of FedE with TransE and 3 clients, for data of growing size.
 
-    Each step moves every row of a client by its momentum, as the published codes do. So the floor of a triple grows with the
-    entities of a client over the batch.
+    Each step moves every row of a client by its momentum, as in the published code. So the lower bound per triple grows
+    with the
+    client's entities over the batch size.
+
+    Args:
+        what: name of the data.
+        sizes: numbers of triples.
+        make: builds a graph of a size.
+        options: of the federation.
+        bandwidth: in bytes per second, from `measure_floor`.
     """
     rows = []
     for size in sizes:
@@ -195,12 +233,20 @@ def print_growth(
 
 
 def consortium_of_size(size: int) -> FederatedGraph:
-    """The embedded consortium."""
+    """Generate a consortium.
+
+    Args:
+        size: number of triples.
+    """
     return generate_consortium(clients=3, size=size, seed=0)
 
 
 def freebase_of_size(size: int) -> FederatedGraph:
-    """A random part of FB15k-237, triples divided at random."""
+    """Draw a random part of FB15k-237, with triples divided at random.
+
+    Args:
+        size: number of triples.
+    """
     graph = load_dataset("FB15k-237", progress=False)
     assert isinstance(graph, KnowledgeGraph)
     triples = generator(0, "bench").permutation(graph.triples)[:size]

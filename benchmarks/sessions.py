@@ -1,9 +1,9 @@
-"""The scale of sessions of secure aggregation: CPU seconds of all parties, and seconds and bytes of a client.
+"""Costs of secure aggregation sessions by size: CPU seconds of all parties, and seconds and bytes of a client.
 
     python -m benchmarks.sessions --out results/protocols
 
-Every party runs in this process, one after the other, through the functions that a deployment would call; every message is
-serialised. A share of the clients falls silent after sharing its secrets, so that their masks have to be opened.
+All parties run in this process, one after the other, with the functions of a deployment; every message is serialized. A share of
+the clients drops out after sharing secrets, so that their masks must be opened.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ DROPOUT = 0.01
 
 
 class Case(msgspec.Struct, frozen=True):
-    """One session: its clients, neighbours of each (None: all others), and the colluders that the graph withstands."""
+    """One session: number of clients, neighbors of each (None: all others), and colluders that the graph withstands."""
 
     num_clients: int
     neighbours: int | None
@@ -39,12 +39,15 @@ CASES = (Case(10, None), Case(100, None), Case(100, 20, 5), Case(1000, 20, 50))
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What one session took.
+    """Costs of one session.
 
     Attributes:
-        cpu_s: of all parties together. server_s: of the server. client_s, slowest_client_s: of a client, mean and most.
-        bytes_up, bytes_down: of the client that moved most, each way.
-        assumption: what the graph's bounds assume and give; empty on the complete graph.
+        num_clients, neighbours, threshold, length, num_dropped: of the session.
+        cpu_s: of all parties.
+        server_s: of the server.
+        client_s, slowest_client_s: of a client, mean and maximum.
+        bytes_up, bytes_down: maximum over clients.
+        assumption: assumptions and bounds of the graph; empty for the complete graph.
     """
 
     num_clients: int
@@ -62,11 +65,17 @@ class Cost(msgspec.Struct, frozen=True):
 
 
 def measure(case: Case, length: int = LENGTH) -> Cost:
-    """Run one session and check its sum."""
+    """Run one session and check its sum.
+
+    Args:
+        case: the session.
+        length: of the vector.
+    """
     names = tuple(f"client{number}" for number in range(case.num_clients))
     threshold = safe_threshold(case.num_clients if case.neighbours is None else case.neighbours + 1)
     risk = None
     if case.neighbours is not None:
+        # A sparse graph is only secure for enough neighbors; refuse settings that are not.
         risk = require_small_risk(
             case.num_clients, case.neighbours, threshold=threshold, colluders=case.colluders, dropout=DROPOUT
         )
@@ -80,6 +89,7 @@ def measure(case: Case, length: int = LENGTH) -> Cost:
         identities={name: key.public_key().public_bytes_raw() for name, key in identities.items()},
         neighbours=case.neighbours,
     )
+    # These clients share secrets and then send no masked vector.
     silent = set(names[: int(DROPOUT * case.num_clients)])
     values = np.arange(length, dtype=np.uint32)
     meter = _Meter(names)
@@ -87,13 +97,14 @@ def measure(case: Case, length: int = LENGTH) -> Cost:
     states: dict[str, Any] = {}
 
     def answers(sent: dict[str, Any], step: Callable[..., Any], but: frozenset[str] | set[str] = frozenset()):
-        """The clients' messages, each as it would cross; the server pulls them one after the other."""
+        """Yield the clients' serialized messages; the server pulls them one after the other."""
         for name, message in sent.items():
             arrived = meter.crossed(SERVER, name, message)
             if name not in but:
                 states[name], reply = meter.timed(name, step, name, arrived)
                 yield meter.crossed(name, SERVER, reply)
 
+    # Each step's replies are the next step's requests.
     due = dict.fromkeys(names, None)
     collected: Any = setting
     for step, collect, but in (
@@ -111,6 +122,7 @@ def measure(case: Case, length: int = LENGTH) -> Cost:
     last = answers(due, lambda name, message: (None, client.unmask(states[name], message)))
     total = meter.timed(SERVER, server.open_sum, collected, last)
     assert len(total.survivors) == case.num_clients - len(silent)
+    # All clients send the same vector, so the sum is known.
     assert (total.vectors["values"] == values * np.uint32(len(total.survivors))).all()
     meter.timed(SERVER, lambda: None)  # counts the time so far
     clients = [meter.seconds[name] for name in names]
@@ -131,7 +143,7 @@ def measure(case: Case, length: int = LENGTH) -> Cost:
 
 
 class _Meter:
-    """CPU seconds and bytes by party. Timed calls may nest: the inner one's time is not the outer one's."""
+    """CPU seconds and bytes by party. In nested calls, the inner call's time is not part of the outer one's."""
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.seconds = dict.fromkeys((*names, SERVER), 0.0)
@@ -141,6 +153,13 @@ class _Meter:
         self._since = time.process_time()
 
     def timed(self, party: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function on the account of a party.
+
+        Args:
+            party: the party.
+            function: to call.
+            arguments: of the function.
+        """
         before = self._switch(party)
         try:
             return function(*arguments)
@@ -148,6 +167,12 @@ class _Meter:
             self._switch(before)
 
     def crossed(self, sender: str, receiver: str, message: Message | None) -> Message | None:
+        """Serialize, count and deserialize a message.
+
+        Args:
+            sender, receiver: parties.
+            message: None: nothing is sent.
+        """
         if message is None:
             return None
         frame = encode(message)
@@ -156,6 +181,7 @@ class _Meter:
         return decode(frame)
 
     def _switch(self, party: str) -> str:
+        # Charge the time since the last switch to the running party.
         now = time.process_time()
         self.seconds[self._running] += now - self._since
         before, self._running, self._since = self._running, party, now
@@ -163,7 +189,11 @@ class _Meter:
 
 
 def markdown(costs: list[Cost]) -> str:
-    """The table of `results/protocols/README.md`."""
+    """Return the table of `results/protocols/README.md`.
+
+    Args:
+        costs: one per session.
+    """
     heads = (
         "clients", "neighbours", "threshold", "dropped", "CPU s, all parties", "of these the server",
         "CPU s a client, mean (most)", "bytes up a client", "beyond its vector", "bytes down",

@@ -1,12 +1,12 @@
-"""History of broadcasts to each party of a defended exchange: a hash chain on either side, bound to the sessions of sums.
+"""History of the broadcasts to each party of a defended exchange: a hash chain on either side, bound to the sessions of sums.
 
     sent = SentBroadcasts()                               # the server's
     client = ReceivedBroadcasts("client/a")               # each client's, checked as it arrives
     client.enter("entities", 1, commitment, withheld=False)
-    client.require_rows("entities", 2)                    # one that was only told the commitment refuses to take part
-    session = digest(..., client.digest)                  # of a sum, as a party believes it to be
+    client.require_rows("entities", 2)                    # a client with the commitment alone refuses to take part
+    session = digest(..., client.digest)                  # of a sum, as this party computes it
 
-See `fkgsec.defenses.broadcasts` for what this resists.
+`fkgsec.defenses.broadcasts` describes the attacks that this resists.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Last(msgspec.Struct):
 
     Attributes:
         commitment: to the table.
-        withheld: the round in which it was first told the commitment alone since it last received rows; None: it has the rows.
-        shared: bool `[N]` as packed bits, the rows that clients were told to send since the run began; empty before the first sum
+        withheld: the round in which it first received the commitment alone since it last received rows; None: it has the rows.
+        shared: bool `[N]` as packed bits, the rows that clients had to send since the run began; empty before the first sum
             that left rows out.
     """
 
@@ -54,53 +54,79 @@ class Last(msgspec.Struct):
 
 
 class _State(msgspec.Struct):
-    """All that a run goes on with."""
+    """Everything that a resumed run needs."""
 
     history: dict[str, bytes]
     last: dict[str, dict[str, Last]]
 
 
 class History:
-    """A hash chain over the commitments to all that a party was sent (the server: to what it says it sent).
+    """A hash chain over the commitments to everything that a party received (the server: that it says it sent).
 
-    Whether a client was sent rows or the commitment alone does not enter it: who has no rows takes no part.
+    It does not record whether a client received rows or the commitment alone: a client without rows takes no part.
     """
 
     def __init__(self) -> None:
         self.digest = bytes(HASH_BYTES)
 
     def extend(self, what: str, round: int, commitment: bytes) -> None:
-        """The party was sent one thing more."""
+        """Append one message to the history.
+
+        Args:
+            what: names the message, such as the table.
+            round: round of the message.
+            commitment: its content or a commitment to it.
+        """
         self.digest = digest("fkgsec broadcasts", self.digest, what, round, commitment)
 
     def renewed(self, round: int, table: Table, sent: np.ndarray | None) -> None:
-        """The party was told which rows clients were to send in a round, bool `[N]`, or None for a round whose sum failed."""
+        """Append the rows that clients had to send in a round.
+
+        Args:
+            sent: bool `[N]`; None for a round whose sum failed.
+        """
         self.extend(f"renewed rows of {table}", round, b"" if sent is None else np.packbits(sent).tobytes())
 
 
 class SentBroadcasts(History):
-    """The server's half: its own history, and the tree over the table that it sends."""
+    """The server's half: its history, and the tree over the table that it sends."""
 
     def __init__(self) -> None:
         super().__init__()
         self._tree: tuple[Tensor, BroadcastTree] | None = None
 
     def tree(self, names: Sequence[str], content: Tensor) -> BroadcastTree:
-        """The tree over a table; all clients are sent rows of one."""
+        """Return the Merkle tree over a table. All clients receive rows of one table, so the last tree is cached.
+
+        Args:
+            names: of the rows.
+            content: `[N, width]`.
+        """
         if self._tree is None or self._tree[0] is not content:
             self._tree = content, BroadcastTree(names, content.numpy())
         return self._tree[1]
 
     def shown(self, claims: Mapping[str, Claim], setting: Setting, party: str) -> bytes:
-        """Return what a party is shown: the claims of its neighbours in the session."""
+        """Encode the claims of a party's neighbors in the session.
+
+        Args:
+            claims: by party, from `compare`.
+            setting: of the session; its graph defines the neighbors.
+        """
         return encode_claims([claims[peer] for peer in setting.in_order(setting.graph[party]) if peer in claims])
 
     def compare(
         self, claims: Mapping[str, bytes], setting: Setting, session: bytes
     ) -> tuple[dict[str, Claim], dict[str, str]]:
-        """The claims that were made well, without the minority (fewer than half) of other histories than the server's.
+        """Check the clients' claims, and exclude a minority (fewer than half) whose history differs from the server's.
 
-        Returns these and, by party that was left out, why.
+        Args:
+            claims: encoded, by party.
+            setting: its identities sign the claims.
+            session: the claims are signed for this session.
+
+        Returns:
+            The valid claims that remain, and by excluded party the reason.
         """
         good: dict[str, Claim] = {}
         excluded: dict[str, str] = {}
@@ -109,6 +135,8 @@ class SentBroadcasts(History):
                 good[party] = _own_claim(party, content, setting, session)
             except BroadcastError as error:
                 excluded[party] = f"BroadcastError: {error}"
+        # A few deviating clients are at fault or lie. If half of them deviate, the server is suspect: exclude nobody, and let
+        # the clients see each other's claims and stop.
         others = [party for party, claim in good.items() if claim.history != self.digest]
         if 2 * len(others) < len(good):
             surplus = len(good) - len(others)
@@ -121,7 +149,7 @@ class SentBroadcasts(History):
 
 
 class ReceivedBroadcasts(History):
-    """A client's half. It refuses what no sum gives, and to take part without the rows that it was told of."""
+    """A client's half. It refuses values that no sum gives, and sums of tables whose rows it did not receive."""
 
     def __init__(self, party: str) -> None:
         super().__init__()
@@ -129,13 +157,26 @@ class ReceivedBroadcasts(History):
         self.last: dict[Table, Last] = {}
 
     def check(self, round: int, table: Table, rows: Tensor, largest: np.ndarray | float) -> None:
-        """Refuse values that are not finite or beyond `largest` (one, or `[n]` by row). Raises `BroadcastError`."""
+        """Check the values of a broadcast.
+
+        Args:
+            rows: `[n, width]`.
+            largest: largest absolute value, a number or `[n]` by row.
+
+        Raises:
+            BroadcastError: a value that is not finite or above `largest`.
+        """
         check_values(rows.numpy(), largest, where=f"{self.party} refuses the broadcast of {table} in round {round}")
 
     def enter(self, round: int, table: Table, commitment: bytes, *, withheld: bool) -> None:
-        """Enter a broadcast into the history, and whether the client has the rows.
+        """Enter a broadcast into the history, and note whether the client has the rows.
 
-        Raises `BroadcastError` for what is no commitment.
+        Args:
+            commitment: to the whole table, 32 bytes.
+            withheld: True if the client received the commitment alone.
+
+        Raises:
+            BroadcastError: `commitment` has another length.
         """
         if len(commitment) != HASH_BYTES:
             raise BroadcastError(
@@ -151,31 +192,40 @@ class ReceivedBroadcasts(History):
             last.withheld = round
 
     def renew(self, round: int, table: Table, sent: np.ndarray | None) -> None:
-        """Enter which rows clients were to send in a round, bool `[N]`, or None for a round whose sum failed.
+        """Enter which rows clients had to send in a round, and update the local rows.
 
-        From the first sum on, the rows that clients were never told to send are local. A row that they are told to send is shared
-        from this broadcast on: they take it over from each broadcast, also of a round that failed. Which rows are local follows
-        from the history alone. So it is the same for all clients of a sum, in which each row has all of its holders or none.
+        Args:
+            sent: bool `[N]`; None for a round whose sum failed.
         """
         self.renewed(round, table, sent)
         if sent is None:
             return
+        # From the first sum on, rows that clients never had to send are local. All others are shared: clients take them over
+        # from each broadcast, also after a failed round. This follows from the history alone, so all clients of a sum have the
+        # same local rows, and each row has all of its holders in the sum or none.
         self.last[table].shared = np.packbits(sent | _bits(self.last[table].shared, len(sent))).tobytes()
 
     def local_rows(self, table: Table, num_rows: int) -> np.ndarray:
-        """Rows that clients train on from their own values and contribute to no sum, bool `[N]`."""
+        """Return the rows that each client trains alone and contributes to no sum, bool `[N]`.
+
+        Args:
+            num_rows: N, rows of the table.
+        """
         shared = self.last.get(table, Last()).shared
         return ~_bits(shared, num_rows) if shared else np.zeros(num_rows, dtype=bool)
 
     def lacks_rows(self, table: Table) -> bool:
-        """Return whether the client was only told the commitment to the last table."""
+        """Return whether the client received only the commitment to the last table."""
         return self.last.get(table, Last()).withheld is not None
 
     def require_rows(self, round: int, table: Table) -> None:
-        """Take part in no sum of a table whose rows it was not sent. Raises `BroadcastError`.
+        """Refuse to take part in a sum of a table whose rows the client did not receive.
 
-        One that was only told the commitment has rows of its own, while the others may have rows that the server made up.
+        Raises:
+            BroadcastError: the client has the commitment alone.
         """
+        # Such a client would upload its own trained rows, while the server could have sent made-up rows to all others and
+        # subtract what those become.
         withheld = self.last[table].withheld
         if withheld is not None:
             raise BroadcastError(
@@ -184,22 +234,37 @@ class ReceivedBroadcasts(History):
             )
 
     def claim(self, identity: Ed25519PrivateKey, session: bytes, round: int) -> bytes:
-        """Return what it was sent so far, signed for one session."""
+        """Sign the client's history for one session.
+
+        Args:
+            identity: the client's signing key.
+            session, round: that the claim is bound to.
+        """
         return encode_claims([sign_claim(identity, session, round, self.party, self.digest)])
 
     def check_claims(
         self, shown: bytes, identities: Mapping[str, bytes], session: bytes, round: int, where: str
     ) -> None:
-        """Compare its neighbours' claims with its own history.
+        """Compare the neighbors' claims with the client's own history.
 
-        Raises `BroadcastError` where another one was sent something else; who is at fault cannot be told.
+        Args:
+            shown: encoded claims, from the server.
+            identities: raw public keys by party.
+            where: names the sum in errors.
+
+        Raises:
+            BroadcastError: a neighbor received something else. Nobody can tell who is at fault.
         """
         claims = decode_claims(shown, where=where)
         check_claims(self.party, self.digest, claims, identities, session=session, round=round, where=where)
 
 
 def packed(server: History, clients: Mapping[str, ReceivedBroadcasts]) -> Tensor:
-    """Return what each party was sent so far, as bytes, uint8 `[n]`; `unpack` puts it back."""
+    """Encode the histories of all parties, uint8 `[n]`. `unpack` restores them.
+
+    Args:
+        clients: histories by party.
+    """
     last: dict[str, dict[str, Last]] = {}
     for party, client in clients.items():
         for table, history_of_table in client.last.items():
@@ -209,10 +274,18 @@ def packed(server: History, clients: Mapping[str, ReceivedBroadcasts]) -> Tensor
 
 
 def unpack(tensor: Tensor, server: History, clients: Mapping[str, ReceivedBroadcasts]) -> None:
-    """Go on from what `packed` gave. Raises `RunError` for what is none, or of other parties."""
+    """Restore the histories that `packed` encoded.
+
+    Args:
+        tensor: uint8 `[n]`.
+
+    Raises:
+        RunError: bytes that cannot be decoded, or histories of other parties.
+    """
     try:
         state = msgspec.msgpack.decode(tensor.numpy().tobytes(), type=_State)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter
+    # Names that are not UTF-8 raise `UnicodeDecodeError`.
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise RunError(f"what clients were sent cannot be read ({error}): train the run again") from error
     if list(state.history) != (expected := [*clients, SERVER]):
         raise RunError(f"what was sent is of {', '.join(state.history)}; expected {', '.join(expected)}")
@@ -223,7 +296,7 @@ def unpack(tensor: Tensor, server: History, clients: Mapping[str, ReceivedBroadc
 
 
 def _own_claim(party: str, content: bytes, setting: Setting, session: bytes) -> Claim:
-    """The one claim that a client may send, its own and well signed. Raises `BroadcastError`."""
+    """Decode the one claim that a client may send: its own, with a valid signature. Raises `BroadcastError`."""
     claims = decode_claims(content, where=f"the claim of {party}")
     if [claim.sender for claim in claims] != [party]:
         raise BroadcastError(f"one claim of {party} was expected; got {[claim.sender for claim in claims]}")
@@ -232,7 +305,7 @@ def _own_claim(party: str, content: bytes, setting: Setting, session: bytes) -> 
 
 
 def _bits(packed: bytes, count: int) -> np.ndarray:
-    """Bool `[count]` of packed bits; all false of none."""
+    """Unpack bits to bool `[count]`; all False for empty bytes."""
     if not packed:
         return np.zeros(count, dtype=bool)
     return np.unpackbits(np.frombuffer(packed, dtype=np.uint8), count=count).astype(bool)

@@ -1,35 +1,34 @@
 """Broadcasts that clients can check: all of a round train from one table, or no sum is opened.
 
-A server that sends different clients different tables knows what some of them will upload: one that received values far beyond
-the clip uploads exactly the clip, and the sum without these parts is the upload of the one client that received a proper table
+A server that sends clients different tables knows what some of them will upload. A client that received values far beyond the
+clip uploads exactly the clip. The sum without these parts is the upload of the one client that received a proper table
 (Pasquini et al. 2022). Clients therefore commit to what they received:
 
     tree = BroadcastTree(names, rows)                        # the server's table, a leaf for each row
     proof = tree.prove(places)                               # sent along with rows[places]
     commitment_of_rows(names, rows, places, total, proof)    # the client's side: the root if these are rows of the table
 
-With private set union every client receives the whole table and hashes it (`commitment_of_table`). Without it a client receives
+With private set union, every client receives the whole table and hashes it (`commitment_of_table`). Without it, a client receives
 its own rows, and a Merkle root stands for the table.
 
-A client's history is a hash chain over the commitments to all that it was sent, from the list of names on
-(`fkgsec.defenses.bound_broadcasts`). It enters the session of every sum that the client takes part in. A client that sits a
-round out is told the commitment to the broadcasts that it does not receive, so that clients that were sent the same have the
-same history; it takes part in no sum of the table before it has received rows again. So the participants of a sum all have the
-rows that all of
-them were sent last: a server cannot give some of them a table of its choice, and leave another with the rows that it trained.
+A client's history is a hash chain over the commitments to everything it received, from the list of names on
+(`fkgsec.defenses.bound_broadcasts`). It enters the session of every sum that the client takes part in. A client that does not
+take part in a round receives the commitments alone, so that clients with the same broadcasts have the same history. It takes
+part in no sum of the table before it has received rows again. So all participants of a sum have the rows of the last broadcast:
+a server cannot give some of them a table of its choice, and leave another with the rows that it trained.
 
-`check_values` refuses what no honest sum gives; `check_claims` compares what clients say under their signatures that they
-received, so that a split is named. What makes a split harmless is not that comparison, which a server could withhold, but the
-session: clients with different histories derive other masks and sign other keys, and open nothing together.
+`check_values` refuses values that no honest sum gives. `check_claims` compares what clients sign about their broadcasts, so that
+a split is named. A server could withhold that comparison. What makes a split harmless is the session: clients with different
+histories derive different masks, sign different claims, and open nothing together.
 
 Not covered:
 
-- A server that sends all clients the same malicious table. It learns the sum of what they make of that. Where entities of zeros
-  have no gradient (ComplEx, RotatE) it can send zeros but for one row: a client moves a row only where one of its triples joins
-  the two, and a row that one client alone moves is in the sum as that client uploads it, however many hold it.
-- Without private set union, what a server tells when it places rows: it can give one name different places for different clients.
-- FedS: which rows of the table each client is sent is the server's choice, and a client keeps its own for the others. So a server
-  can send rows to all but one client. FedS under sums withstands only a server that follows the protocol.
+- A server that sends all clients the same malicious table. It learns the sum of the resulting uploads. If entities of zeros
+  have no gradient (ComplEx, RotatE), it can send zeros except for one row. A client moves a row only if one of its triples joins
+  the two. A row that one client alone moves is in the sum as that client uploads it, however many hold it.
+- Without private set union, the indices of rows: a server can give one name different indices for different clients.
+- FedS: the server chooses which rows each client receives, and a client keeps its own for the others. So a server can send rows
+  to all clients but one. FedS with sums withstands only a server that follows the protocol.
 
 Source: Merkle 1987 for the tree (leaves and inner nodes are hashed apart, as in RFC 6962); the use is ours, after Pasquini,
 Francati and Ateniese, "Eluding secure aggregation in federated learning via model inconsistency", 2022.
@@ -53,19 +52,24 @@ HASH_BYTES = 32
 
 
 class BroadcastError(FkgsecError):
-    """A broadcast that a client does not train from: values that no sum gives, or another table than others got."""
+    """A broadcast that a client refuses: values that no sum gives, or another table than others received."""
 
 
 # What was received.
 
 
 def commitment_of_table(names: Sequence[str], rows: np.ndarray) -> bytes:
-    """Digest of a whole table: names, and rows float32 `[n, width]` in their order."""
+    """Hash a whole table.
+
+    Args:
+        names: of the rows.
+        rows: float32 `[n, width]`, in the same order.
+    """
     return digest("fkgsec broadcast table", _digest_of_names(names), *rows.shape, _bytes(rows))
 
 
 def commitment_of_names(names: Sequence[str]) -> bytes:
-    """Digest of the list of names that rows are placed by."""
+    """Hash the list of names that rows are placed by."""
     return digest("fkgsec broadcast names", _digest_of_names(names))
 
 
@@ -75,6 +79,8 @@ def _digest_of_names(names: Sequence[str]) -> bytes:
 
 def _leaf(place: int, name: str, row: bytes) -> bytes:
     encoded = name.encode()
+    # Leaves begin with 0 and inner nodes with 1 (RFC 6962 section 2.1), so an inner node cannot pass for a leaf. The index
+    # and the name are hashed too, so a row cannot move.
     return hashlib.sha256(b"\0" + place.to_bytes(8, "big") + len(encoded).to_bytes(4, "big") + encoded + row).digest()
 
 
@@ -87,7 +93,7 @@ def _root(top: bytes, num_rows: int) -> bytes:
 
 
 class BroadcastTree:
-    """The server's side: a Merkle tree over the rows of a table; an inner node without a sibling moves up as it is.
+    """The server's Merkle tree over the rows of a table.
 
     Args:
         names: of the rows. rows: `[n, ...]` of any dtype, each hashed as its bytes; at least one.
@@ -97,6 +103,7 @@ class BroadcastTree:
         content = _bytes(rows)
         width = len(content) // len(names)
         leaves = [_leaf(place, name, content[place * width : (place + 1) * width]) for place, name in enumerate(names)]
+        # Merkle 1987: hash pairs until one node is left. A node without a sibling moves up unchanged.
         self._levels = [leaves]
         while len(self._levels[-1]) > 1:
             level = self._levels[-1]
@@ -105,13 +112,21 @@ class BroadcastTree:
 
     @property
     def root(self) -> bytes:
-        """The commitment to the table."""
+        """Commitment to the table."""
         return _root(self._levels[-1][0], len(self._levels[0]))
 
     def prove(self, places: np.ndarray) -> bytes:
-        """The hashes that the holder of the rows at `places` lacks to compute the root, by level from the leaves and place."""
+        """Collect the hashes that a holder of some rows lacks to compute the root.
+
+        Args:
+            places: indices of its rows, `[k]`.
+
+        Returns:
+            The hashes, ordered by level from the leaves and by index.
+        """
         covered, missing = {int(place) for place in places}, []
         for level in self._levels[:-1]:
+            # A sibling differs in the lowest bit. Those that the holder can compute itself are left out.
             siblings = {place ^ 1 for place in covered} - covered
             missing += [level[place] for place in sorted(siblings) if place < len(level)]
             covered = {place // 2 for place in covered}
@@ -119,13 +134,15 @@ class BroadcastTree:
 
 
 def commitment_of_rows(names: Sequence[str], rows: np.ndarray, places: np.ndarray, total: int, proof: bytes) -> bytes:
-    """The client's side: the root of the table of `total` rows that has these at `places`, by what `prove` gave.
+    """Compute the root of the table from received rows and a proof, at the client.
 
     Args:
         names: of the received rows. rows: `[k, ...]`, at least one. places: int64 `[k]`, distinct, each below `total`.
+        total: rows of the table.
+        proof: from `BroadcastTree.prove`.
 
     Raises:
-        BroadcastError: a proof of another length than these places need.
+        BroadcastError: a proof of another length than these indices need.
     """
     content = _bytes(rows)
     width = len(content) // len(places)
@@ -135,6 +152,7 @@ def commitment_of_rows(names: Sequence[str], rows: np.ndarray, places: np.ndarra
     }
     hashes = [proof[start : start + HASH_BYTES] for start in range(0, len(proof), HASH_BYTES)]
     remaining, size, missing = iter(hashes), total, False
+    # Rebuild the tree level by level. The proof fills in siblings in the same order in which `prove` collected them.
     while size > 1:
         siblings = {place ^ 1 for place in nodes} - nodes.keys()
         for place in sorted(place for place in siblings if place < size):
@@ -159,8 +177,18 @@ def _bytes(rows: np.ndarray) -> bytes:
 
 
 def check_values(rows: np.ndarray, bound: np.ndarray | float, *, where: str) -> None:
-    """Raises `BroadcastError` for a value of `rows` `[k, width]` that is not finite or beyond +-`bound` (`[k]`, or one)."""
-    largest = np.abs(rows).max(axis=1, initial=0.0)  # NaN where a value is
+    """Check that values can be means of honest uploads.
+
+    Args:
+        rows: `[k, width]`.
+        bound: largest absolute value, a number or `[k]`.
+        where: names the broadcast in errors.
+
+    Raises:
+        BroadcastError: a value that is not finite or above `bound`.
+    """
+    # NaN in a row makes its largest value NaN, which fails the comparison below.
+    largest = np.abs(rows).max(axis=1, initial=0.0)
     limit = np.broadcast_to(bound, largest.shape)
     wrong = np.nonzero(~(largest <= limit) | ~np.isfinite(largest))[0]
     if len(wrong):
@@ -172,7 +200,7 @@ def check_values(rows: np.ndarray, bound: np.ndarray | float, *, where: str) -> 
 
 
 class Claim(msgspec.Struct, frozen=True, tag="broadcast-claim"):
-    """Claim of a client about what it received: the digest of its history, signed for one session."""
+    """Signed digest of a client's history, for one session."""
 
     sender: str
     history: bytes
@@ -180,12 +208,27 @@ class Claim(msgspec.Struct, frozen=True, tag="broadcast-claim"):
 
 
 def sign_claim(identity: Ed25519PrivateKey, session: bytes, round: int, sender: str, history: bytes) -> Claim:
-    """The claim of a client that is to take part in a sum of this session and round."""
+    """Sign the history of a client that takes part in a sum.
+
+    Args:
+        identity: signing key of `sender`.
+        session, round: that the claim is bound to.
+        history: digest of its history, 32 bytes.
+    """
     return Claim(sender, history, sign(identity, digest("fkgsec broadcast claim", session, round, sender, history)))
 
 
 def check_signature(claim: Claim, identities: Mapping[str, bytes], *, session: bytes, round: int) -> None:
-    """Raises `BroadcastError` for a claim that its sender did not sign for this session and round."""
+    """Check the signature of a claim.
+
+    Args:
+        identities: raw public keys by party.
+        session, round: that the claim must be signed for.
+
+    Raises:
+        BroadcastError: the sender did not sign this claim.
+    """
+    # Bound to session and round, so a claim of an earlier round cannot be shown again.
     signed = digest("fkgsec broadcast claim", session, round, claim.sender, claim.history)
     try:
         verify(identities[claim.sender], claim.signature, signed, signer=claim.sender)
@@ -203,10 +246,15 @@ def check_claims(
     round: int,
     where: str,
 ) -> None:
-    """A client compares the others' claims with its own history. `identities`: raw public keys by party.
+    """Compare the other clients' claims with a client's own history.
+
+    Args:
+        party, history: the client and the digest of its history.
+        identities: raw public keys by party.
+        where: names the sum in errors.
 
     Raises:
-        BroadcastError: others received another table, or a claim is not signed by its sender; names who.
+        BroadcastError: others received another table, or a claim is not signed by its sender; the message names them.
     """
     others = []
     for claim in claims:
@@ -227,13 +275,14 @@ _encoder, _decoder = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(list[Cla
 
 
 def encode_claims(claims: Sequence[Claim]) -> bytes:
-    """Claims as bytes."""
+    """Encode claims with msgpack."""
     return _encoder.encode(list(claims))
 
 
 def decode_claims(content: bytes, *, where: str) -> list[Claim]:
-    """Undo `encode_claims`. Raises `BroadcastError`."""
+    """Decode the claims of `encode_claims`. Raises `BroadcastError`."""
     try:
         return _decoder.decode(content)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter
+    # Names that are not UTF-8 raise `UnicodeDecodeError`.
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise BroadcastError(f"{where}: claims cannot be read ({error})") from error

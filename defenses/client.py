@@ -1,14 +1,13 @@
-"""Client's half of a defended exchange: its key and randomness, its history of broadcasts, its rows, its summands.
+"""A client's half of a defended exchange: its key and randomness, its history of broadcasts, its rows and its summands.
 
     client = DefendedClient("client/a", terms, entropy.of(0), ReceivedBroadcasts)
     client.join(table_client)
     client.place("entities", names, bind=False)
-    client.begin(1, "entities", rows)                     # what it puts into the sums of a round; `fkgsec.defenses.rounds`
-    goes on
+    client.begin(1, "entities", rows)                     # its part of the sums of a round; `fkgsec.defenses.rounds` goes on
 
-No object of the server is kept here, nor of another client: of what all draw from, its own share. Of the names of a table's rows
-a client knows those of a private union from the list that it was sent. Differs: after alignment in clear it knows the places of
-its rows from the server's list, which costs no message.
+It holds no object of the server or of another client, and of the shared entropy only its own part. After a private union, it
+knows the names of a table's rows from the list that it received. Differs: after alignment in plaintext, it knows the indices of
+its rows from the server's list, which is not counted as a message.
 """
 
 from __future__ import annotations
@@ -38,12 +37,13 @@ LOG = logging.getLogger("fkgsec")
 
 
 class Part(NamedTuple):
-    """Summands of a client in a round.
+    """A client's summands in a round.
 
     Attributes:
-        kept: what it is made of. rows: `[k]`, which of the table's `[N]` rows it sends, ascending; under noise in the ring all.
-        elements: ring elements `[k, width]` with its weight and noise. values: these as numbers.
-        weights: `[k]`, its weight, 0 at the rows that it does not hold.
+        kept: the contribution it is made of.
+        rows: `[k]`, ascending indices of the table's `[N]` rows that it sends; with noise in the ring all N.
+        elements: ring elements `[k, width]`, with the client's weight and noise. values: the same, decoded.
+        weights: `[k]`, the client's weight, 0 at the rows that it does not hold.
     """
 
     kept: Kept
@@ -53,7 +53,15 @@ class Part(NamedTuple):
     weights: np.ndarray
 
     def whole(self, contributed: np.ndarray, num_rows: int) -> np.ndarray:
-        """Elements or weights at all of the table's rows, `[N]` or `[N, width]`: zeros where it sends no row."""
+        """Expand elements or weights to all rows of the table, with zeros elsewhere.
+
+        Args:
+            contributed: `[k]` or `[k, width]`.
+            num_rows: N.
+
+        Returns:
+            `[N]` or `[N, width]`.
+        """
         whole = np.zeros((num_rows, *contributed.shape[1:]), dtype=contributed.dtype)
         whole[self.rows] = contributed
         return whole
@@ -67,21 +75,30 @@ class DefendedClient:
         self.identity, self.draw = entropy.identity, entropy.randomness
         self.guarded = True
         self.tables: dict[Table, TableClient] = {}
-        self.names: dict[Table, Sequence[str]] = {}  # of the table's rows, as it was told
-        self.places: dict[Table, Tensor] = {}  # its rows' numbers among these
-        self.parts: dict[Table, Part] = {}  # of the round
+        # Names of all rows of each table, as the server announced them.
+        self.names: dict[Table, Sequence[str]] = {}
+        # Indices of the client's rows among these names.
+        self.places: dict[Table, Tensor] = {}
+        # Summands of the current round.
+        self.parts: dict[Table, Part] = {}
         # The rows to send, bool `[N]`, and the round in which it was told; the last round in whose sum it signed to be.
         self.sent_rows: dict[Table, tuple[int, np.ndarray]] = {}
         self.in_sum: dict[Table, int] = {}
-        self.clipped: set[Table] = set()  # tables of which it logged that values were cut
+        # Tables for which clipping has been logged.
+        self.clipped: set[Table] = set()
 
     @property
     def whole(self) -> bool:
-        """Return whether it receives whole tables, as after private alignment."""
+        """True if it receives whole tables, as after private alignment."""
         return self.terms.defense.psu is not None
 
     def join(self, client: TableClient, *, guarded: bool = True) -> None:
-        """Take part in the exchange of one table. One that is not `guarded` sends its rows as they are, without noise."""
+        """Take part in the exchange of one table.
+
+        Args:
+            client: its half of the plaintext exchange.
+            guarded: False sends rows without defenses of the client, such as clipping and noise.
+        """
         self.tables[client.table] = client
         self.guarded = guarded
         client.tells_weight = self.terms.defense.secagg is None
@@ -89,7 +106,12 @@ class DefendedClient:
             client.guard = self.guard
 
     def place(self, table: Table, names: Sequence[str], *, bind: bool) -> None:
-        """Find its rows in the list of names; `bind`: the list becomes part of its history."""
+        """Find the client's rows in a list of names.
+
+        Args:
+            names: of all rows of the table.
+            bind: add the list to the client's history.
+        """
         numbers = {name: number for number, name in enumerate(names)}
         self.names[table] = list(names)
         own_names = self.tables[table].holding.names
@@ -100,17 +122,21 @@ class DefendedClient:
     # What it receives.
 
     def read(self, message: AnyMessage) -> Content:
-        """A broadcast, checked: shape, kind, and values that a sum can have given.
+        """Decode a broadcast, and check its kind, shape and values.
+
+        Args:
+            message: the rows of one table in one round.
 
         Raises:
-            BroadcastError: another one.
+            BroadcastError: a message that no honest server sends.
         """
         table, round = message.table, message.round
         where = f"{self.party} refuses the broadcast of {table} in round {round}"
         names, client = self.names[table], self.tables[table]
         rows = len(names) if self.whole else len(self.places[table])
         got, width = client.codec.shape(message), self.terms.widths[table]
-        if isinstance(message, Rows) and client.chooses_rows:  # shared rows alone, which the codec counts
+        # A codec that chooses rows sends some shared rows only; the codec itself checks their number.
+        if isinstance(message, Rows) and client.chooses_rows:
             rows = got[0]
         if got != (rows, width):
             raise BroadcastError(f"{where}: {got[0]} x {got[1]} values, where its rows are {rows} x {width}")
@@ -119,15 +145,23 @@ class DefendedClient:
         except RunError as error:
             raise BroadcastError(f"{where}: {error}") from error
         scale = content.scale.numpy() if isinstance(content.scale, Tensor) else content.scale
+        # A mean of clipped values is within the clip. Larger values would make a client upload exactly the clip, which the server
+        # could subtract (Pasquini et al. 2022).
         self.log.check(round, table, content.values, self.terms.largest_value(table) * scale)
         return content
 
     def receive(self, round: int, table: Table, content: Content, proof: bytes) -> Received:
-        """Take over what it read, once it has entered its history: as a whole table, or with a proof of where its rows stand."""
+        """Enter a broadcast into the history, and take its rows over.
+
+        Args:
+            content: from `read`.
+            proof: from `BroadcastTree.prove`; for a client with no rows in this broadcast, the commitment itself.
+        """
         names = self.names[table]
         if self.whole:
             commitment, own_content = commitment_of_table(names, content.rows.numpy()), content.at(self.places[table])
-        elif not len(content.places):  # it was sent no row of the table, and so has all that it can have
+        # Without rows there is nothing to prove. The client enters the commitment that it was told.
+        elif not len(content.places):
             commitment, own_content = proof, content
         else:
             places, own_content = self.places[table][content.places], content
@@ -138,31 +172,39 @@ class DefendedClient:
         return self.tables[table].take(round, own_content)
 
     def rows_sent(self, round: int, table: Table) -> np.ndarray:
-        """The rows that clients were to send in a round, bool `[N]`. Raises `BroadcastError` if it was not told them."""
+        """Return the rows that clients had to send in a round, bool `[N]`. Raises `BroadcastError` if it was not told them."""
         frame, rows = self.sent_rows.get(table, (None, None))
         if frame != round or rows is None:
             raise BroadcastError(f"{self.party} was not told which rows of {table} were sent in round {round}")
         return rows
 
     def taking(self, table: Table, received: Received) -> Received:
-        """Limit what it received to the rows that it takes over: all but its local ones."""
+        """Limit what it received to the shared rows. Local rows stay as the client trained them.
+
+        Args:
+            received: rows of the broadcast.
+        """
         local = self.log.local_rows(table, len(self.names[table]))
         return Received(received.rows, torch.from_numpy(~local)[self.places[table]])
 
     # What it sends.
 
     def guard(self, round: int, table: Table, rows: Tensor, received: Tensor) -> Tensor:
-        """Apply the defenses to its rows in order: those of other packages, then `dp`, which clips the change and adds the
-        client's own noise (`fkgsec.defenses.privacy`).
+        """Apply the client's defenses to its rows: those of `others` in order, then clipping and local noise of `dp`.
 
-        Rows that are no numbers before a defense of another package, which a malicious client sends, skip the rest of these:
-        whoever aggregates leaves them out. Returns float64 `[num_uploaded, width]`.
+        Args:
+            rows: as trained, `[num_uploaded, width]`.
+            received: the same rows as last received.
+
+        Returns:
+            float64 `[num_uploaded, width]`, or `rows` if there is no `dp`.
 
         Raises:
-            RunError: a defense that gives rows of another shape or no numbers.
+            RunError: a defense returns rows of another shape, or values that are not finite.
         """
         defense = self.terms.defense
         for name, extra in defense.others.items():
+            # A malicious client may send values that are not finite. The aggregation leaves them out, so skip the defenses.
             if not rows.isfinite().all():
                 break
             protected = extra.protect(round, table, rows, received, self.draw(f"defense {name}", table, round))
@@ -181,12 +223,23 @@ class DefendedClient:
         return torch.from_numpy(values)
 
     def begin(self, round: int, table: Table, rows: Tensor) -> Part:
-        """Make its part of a round's sums of its trained rows float32 `[num_uploaded, width]`."""
+        """Encode the client's part of a round's sums.
+
+        Args:
+            rows: trained rows, float32 `[num_uploaded, width]`.
+        """
         contribution = self.tables[table].contribute(round, rows)
         return self.part(round, table, contribution, contribution.contribution.rows.shape[1])
 
     def tell_sent_rows(self, round: int, table: Table, frame: bytes) -> None:
-        """It is told which rows of the table participants send: bits, which become part of its history."""
+        """Receive the rows of the table that participants send, and add them to the history.
+
+        Args:
+            frame: packed bits, one per row of the table.
+
+        Raises:
+            BroadcastError: too few bits.
+        """
         self.log.extend(f"rows of {table} to send", round, frame)
         bits = np.unpackbits(np.frombuffer(frame, dtype=np.uint8))
         if len(bits) < len(self.names[table]):
@@ -196,16 +249,22 @@ class DefendedClient:
         self.sent_rows[table] = round, bits[: len(self.names[table])].astype(bool)
 
     def enter_sum(self, round: int, table: Table) -> None:
-        """It signed that its part is in the sum of a round."""
+        """Note that the client signed a sum of this round with its part in it."""
         self.in_sum[table] = round
 
     def part(self, round: int, table: Table, contribution: Kept, width: int) -> Part:
-        """Encode a contribution for sums of rows `[N, width]`."""
+        """Encode a contribution as summands of the table.
+
+        Args:
+            contribution: rows to upload.
+            width: numbers per row.
+        """
         encoding, noise = self.terms.encodings[table], self.terms.noise.get(table)
         indices, noise = (
             self._held(table, contribution.contribution),
             noise if isinstance(noise, RingNoise) and self.guarded else None,
         )
+        # With noise in the ring, every row gets noise, also those that the client does not hold: otherwise the noise shows them.
         rows = np.arange(len(self.names[table])) if noise else np.sort(indices)
         places = np.searchsorted(rows, indices)
         values = np.zeros((len(rows), width))
@@ -213,9 +272,11 @@ class DefendedClient:
         elements, num_clipped = encoding.encode(values)
         if num_clipped:
             self._warn_of_clip(round, table, num_clipped, encoding.clip)
+        # A weighted mean is the sum of weight * row over the sum of the weights. Both sums are taken in the ring.
         weight = self.tables[table].holding.weight
         if weight > 1:
-            elements = elements * elements.dtype.type(weight)  # modulo the ring
+            # Modulo the ring.
+            elements = elements * elements.dtype.type(weight)
         if noise:
             drawn = noise.draw(elements.size, self.draw("ring noise", table, round))
             elements = encoding.ring.add(elements, encoding.ring.from_integers(drawn).reshape(elements.shape))
@@ -225,8 +286,9 @@ class DefendedClient:
         return self.parts[table]
 
     def _warn_of_clip(self, round: int, table: Table, num_clipped: int, clip: float) -> None:
-        """Log the first time that values are cut to the clip. The number stays with the client: a server that chooses the table
-        could read from it whether the client holds a row."""
+        """Log the first clipped values of a table. The number stays at the client: it could show a server that chose the table
+        whether the client holds a row.
+        """
         if table not in self.clipped:
             self.clipped.add(table)
             LOG.warning(
@@ -235,11 +297,15 @@ class DefendedClient:
             )
 
     def _held(self, table: Table, contribution: Contribution) -> np.ndarray:
-        """The numbers of the contribution's rows in the table."""
+        """Return the table indices of the contribution's rows."""
         return self.places[table][: len(contribution.chosen)][contribution.chosen].numpy()
 
     def keep_back(self, table: Table, sent: np.ndarray) -> Part:
-        """Leave out all rows but those to send, bool `[N]`."""
+        """Set all rows to zero except those to send.
+
+        Args:
+            sent: bool `[N]`.
+        """
         part = self.parts[table]
         sent = sent[part.rows]
         self.parts[table] = part._replace(
@@ -250,7 +316,8 @@ class DefendedClient:
         return self.parts[table]
 
     def settle(self, round: int, table: Table) -> None:
-        """The sum of a round was opened, as its broadcast says: what the client's codec is to remember of its part in it."""
+        """Let the client's codec remember which part of its contribution is in the opened sum of a round."""
+        # A client that signed no sum of this round is not in it: its codec keeps everything for the next upload.
         if self.in_sum.pop(table, None) != round:
             return
         part = self.parts[table]
@@ -265,12 +332,23 @@ class DefendedClient:
 
 
 def bound_session(terms: Terms, purpose: str, table: Table, context: bytes, log: History) -> bytes:
-    """The session of a sum for a party of this history; `context` is what the parties must agree on beside it."""
+    """Compute the session of a sum for a party with this history.
+
+    Args:
+        purpose: one of `terms.SESSIONS`.
+        context: further values that the parties must agree on.
+        log: history of the party.
+    """
+    # Clients with different histories get different sessions, and so different masks and signatures: their sum cannot open.
     return digest("fkgsec exchange", terms.sessions[purpose, table], context, log.digest)
 
 
 def claim_setting(terms: Terms, round: int, table: Table, parties: Sequence[str]) -> Setting:
-    """The session that claims of what was sent are signed for."""
+    """Return the setting whose session the claims about broadcasts are signed for.
+
+    Args:
+        parties: participants of the round.
+    """
     session = digest("fkgsec exchange", terms.sessions["broadcasts", table])
     return terms.setting(session, round, tuple(parties), (Vector("broadcasts", 0, Ring.UINT32),))
 
@@ -288,11 +366,21 @@ def sum_setting(
     min_survivors: int | None = None,
     context: bytes = b"",
 ) -> Setting:
-    """A session of secure aggregation as a party of this history believes it to be; `context` is what all must agree on, too."""
+    """Return the setting of a sum, as a party with this history computes it.
+
+    Args:
+        log: history of the party.
+        purpose: "rows" sums rows and weights, "holders" counts the holders of each row.
+        num_rows: N.
+        threshold, min_survivors: None: as the terms say.
+        context: further values that the parties must agree on.
+    """
+    # The sum of the weights of each row's holders is opened too: the mean needs it.
     vectors = (Vector("holders", num_rows, Ring.UINT32),)
     if purpose == "rows":
         vectors = (Vector("rows", num_rows * terms.widths[table], terms.encodings[table].ring), *vectors)
     assert terms.defense.secagg is not None
+    # With `complete`, a sum opens only for all participants, so two sums never differ by one client that fell silent.
     if terms.defense.secagg.complete and min_survivors is None:
         min_survivors = len(parties)
     session = bound_session(terms, purpose, table, context, log)
@@ -309,11 +397,16 @@ def sending_setting(
     num_rows: int,
     sent_rows: bytes,
 ) -> Setting:
-    """The session that sums the rows that were counted often enough.
+    """Return the setting of the sum that follows the counting of holders.
 
-    As many shares open a secret as in a session of all participants, however few are left.
+    Args:
+        parties: participants of the round.
+        counted: those whose holdings were counted; all must be in this sum.
+        num_rows: N.
+        sent_rows: packed bits of the rows to send.
     """
     members = tuple(party for party in parties if party in counted)
+    # Few may be left after counting. The threshold must not sink with them.
     threshold = max(terms.threshold(len(parties)), safe_threshold(len(members)))
     return sum_setting(
         terms,

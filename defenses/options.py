@@ -30,31 +30,32 @@ if TYPE_CHECKING:
     from fkgsec.federation.options import RunOptions
     from fkgsec.protocols.core.prg import Randomness
 
-MOST = 1e6  # of norms, epsilons and multipliers: beyond, no figure means anything
+# Of norms, epsilons and multipliers. Larger values are mistakes.
+MOST = 1e6
 Unit = Literal["client", "row"]
 Noise = Literal["gaussian", "discrete", "skellam"]
 
 
 class DefenseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Settings of one defense, checked when made, and for one from outside what it does to each upload.
+    """Settings of one defense, checked at construction. A defense of another package also defines `protect` or `screen`.
 
     Attributes:
-        about: a line for `--help` and for what a run says of its protection; not a setting.
+        about: a line for `--help` and for the statement of a run's protection; not a setting.
     """
 
     about: ClassVar[str] = ""
 
     def protect(self, round: int, table: Table, rows: Tensor, received: Tensor, randomness: Randomness) -> Tensor:
-        """The rows that a client lets go of, `[num_uploaded, width]`, before any clipping and noise of `dp` and any sum.
+        """Return the rows that a client uploads, `[num_uploaded, width]`, before clipping and noise of `dp` and any sum.
 
         Args:
             rows: as trained, float32. received: the same rows as it last received them.
-            randomness: the client's own; the same when a round is done again after a stop.
+            randomness: the client's; the same if a round is repeated after a stop.
         """
         return rows
 
     def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
-        """Return what the server aggregates of single uploads; never called where it learns their sum alone.
+        """Return the uploads that the server aggregates. Not called if the server learns only the sum.
 
         Args:
             uploads: by party, in the order of the parties. previous: the rows as they were last sent, `[N, width]`.
@@ -64,20 +65,29 @@ class DefenseOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         return Screened(uploads)
 
     def check(self, options: RunOptions, delivers: Delivery) -> None:
-        """Raises `SpecError` where it does not fit the algorithm, or what the server gets of uploads."""
+        """Check that the defense fits the run.
+
+        Args:
+            options: of the run.
+            delivers: what the server receives, "sum" or "single uploads".
+
+        Raises:
+            SpecError: the defense does not fit.
+        """
 
     def statement(self) -> str:
-        """Return what a run says that it protects."""
+        """State what the defense protects."""
         return f"{self.about or 'a defense of another package'}; no guarantee is stated for it"
 
 
 class PsuOptions(DefenseOptions, frozen=True, kw_only=True):
-    """Alignment by private set union: the server learns the union of names, not who holds what.
+    """Alignment by private set union: the server learns the union of names, but not who holds which.
 
     Attributes:
-        cap: the union's size that the first table is made for; a larger union takes another, four times larger table, and no
-            third. None: starts at 1,024, without that limit. See `fkgsec.protocols.psu.Plan`.
-        max_attempts: tables to try, each four times as large as the one before (a damaged one is tried at its size once more).
+        cap: expected size of the union, for which the first table is made. A larger union takes one more table, four times as
+            large. None: start at 1,024, without that limit. See `fkgsec.protocols.psu.Plan`.
+        max_attempts: largest number of tables, each four times as large as the one before (a damaged one is tried once more
+            at its size).
     """
 
     cap: int | None = None
@@ -92,18 +102,18 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
     """Secure aggregation of every upload: the server learns the sum, how many hold each row, and who is in it.
 
     Attributes:
-        clip: clients cut values beyond +-clip, and log it locally.
-        bits: of the ring that is summed in, 32 or 64.
+        clip: largest absolute value of an upload; clients clip larger values and log this locally.
+        bits: bits of a ring element, 32 or 64.
         threshold: shares that open a secret; None: `fkgsec.protocols.secagg.safe_threshold` of the round's participants.
         neighbours: None: every pair of clients shares a mask; k, at least 3: a k-regular graph, which assumes a server that
-            follows the protocol. Refused where `fkgsec.protocols.secagg.bounds` finds the graph too thin.
-        colluders: with `neighbours`, how many clients, wherever they stand in the graph, may tell the server all they know;
-            None: 1.
-        complete: whether clients confirm a sum only if every participant of the round is in it. Two sums then never differ by a
-            client that fell silent; a client that falls silent costs the round. Take it with participation 1. With
-            `neighbours` each client checks that all of its neighbours are in the sum, whatever the server says of the others.
-        cipher: of the masks.
-        dropout: chance that a participant falls silent in a round, at a stage drawn at random (simulated, seeded).
+            follows the protocol. Refused if `fkgsec.protocols.secagg.bounds` finds its risk too large.
+        colluders: with `neighbours`: largest number of clients, at any place in the graph, that share all they know with the
+            server; None: 1.
+        complete: True: clients confirm a sum only if every participant of the round is in it. Two sums then never differ by a
+            client that fell silent, and a client that falls silent costs the round. Use it with participation 1. With
+            `neighbours`, each client checks that all of its neighbors are in the sum.
+        cipher: cipher that generates the masks.
+        dropout: probability that a participant falls silent in a round, at a random stage (simulated, seeded).
     """
 
     clip: float = 16.0
@@ -127,14 +137,14 @@ class SecaggOptions(DefenseOptions, frozen=True, kw_only=True):
 
 
 class SuppressOptions(DefenseOptions, frozen=True, kw_only=True):
-    """Rows that fewer than t clients hold stay with them; the server learns that they exist, and how many hold them.
+    """Rows with fewer than t holders stay with their clients; the server learns that they exist, and how many hold them.
 
-    Holders that collude count too: with t - 1 of them a row that is sent is one honest client's. A client that lies may
-    count itself t - 1 times, and so does by itself what t - 1 colluders do. When a client falls silent between counting and
-    sending, the round is given up. A server that lies to all about the counts gets sums of rare rows.
+    Colluding holders count too: with t - 1 of them, a transmitted row belongs to one honest client. A client that lies may
+    count itself t - 1 times, and so alone do what t - 1 colluders do. If a client falls silent between counting and
+    sending, the round is given up. A server that lies to all clients about the counts gets sums of rare rows.
 
     Attributes:
-        t: fewest holders of a row that is sent, at least 2.
+        t: smallest number of holders of a transmitted row, at least 2.
     """
 
     t: int
@@ -146,19 +156,20 @@ class SuppressOptions(DefenseOptions, frozen=True, kw_only=True):
 class DpOptions(DefenseOptions, frozen=True, kw_only=True):
     """Clipped uploads with noise.
 
-    An upload is the last broadcast plus the client's change of it; the change is clipped, noise is added to all of it.
+    An upload is the last broadcast plus the client's change of it. The change is clipped, and noise is added to the sum of both.
 
     Attributes:
-        clip: l2 norm that a change is cut to: of the whole table (unit client) or of each row (unit row).
-        epsilon, delta: the guarantee over all `rounds`; the noise follows from it.
-        noise_multiplier: standard deviation over sensitivity, instead of epsilon.
-        unit: whose values are hidden. "client": all values of one client's uploads. "row": one row of one client's uploads;
-            other rows carry what the same triples did to them, so this is no guarantee for a triple.
-        noise: "gaussian", each client alone, before anything is sent; "discrete" or "skellam", integers that each client
-            adds inside secure aggregation, so that only the sum has the whole noise. None: gaussian without secure
-            aggregation, discrete with it.
-        colluders: how many of the clients whose noise is in a sum may tell the server theirs; for integer noise, None: 1.
-        accountant: of gaussian noise, None: rdp.
+        clip: l2 norm that a change is clipped to: of the whole table (unit client) or of each row (unit row).
+        epsilon: bound of the privacy loss over all `rounds`, from which the noise follows.
+        delta: probability with which the loss may exceed `epsilon`; choose it well below 1 over the number of units.
+        noise_multiplier: standard deviation of the noise over the sensitivity, instead of epsilon.
+        unit: whose values are protected. "client": all values of one client's uploads. "row": one row of one client's uploads;
+            other rows contain effects of the same triples, so this is no guarantee for a triple.
+        noise: "gaussian": each client alone, before anything is sent; "discrete" or "skellam": integers that each client adds
+            inside secure aggregation, so that only the sum has the whole noise. None: gaussian without secure aggregation,
+            discrete with it.
+        colluders: number of clients in a sum that may reveal their noise to the server; for integer noise, None: 1.
+        accountant: method for gaussian noise; None: rdp.
     """
 
     clip: float
@@ -199,6 +210,7 @@ class Defense(msgspec.Struct, frozen=True):
     others: dict[str, DefenseOptions] = {}
 
     def __post_init__(self) -> None:
+        # Private set union and suppression hide who holds what. Plaintext uploads would show it.
         if self.secagg is None:
             for name, why in (
                 ("psu", "uploads in clear would show the server who holds what"),
@@ -222,16 +234,20 @@ class Defense(msgspec.Struct, frozen=True):
 
     @property
     def delivers(self) -> Delivery:
-        """Return what the server gets of a round's uploads."""
+        """What the server receives of a round's uploads."""
         return "sum" if self.secagg else "single uploads"
 
     @property
     def knows_holdings(self) -> bool:
-        """Return whether the server learns who holds each row."""
+        """True if the server learns who holds each row."""
         return self.psu is None
 
     def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
-        """Return what all of them make of single uploads, one after the other; a row that several cut counts once for each."""
+        """Apply the screens of all defenses in turn. A row that several of them change counts once for each.
+
+        Args:
+            uploads: by party. previous: the rows as they were last sent, `[N, width]`.
+        """
         from fkgsec.exchange import Screened  # which loads torch
 
         cut: dict[str, int] = {}
@@ -243,7 +259,7 @@ class Defense(msgspec.Struct, frozen=True):
 
     @property
     def distributed_noise(self) -> Noise | None:
-        """The integer noise that clients add inside secure aggregation, or None."""
+        """Integer noise that clients add inside secure aggregation, or None."""
         if self.dp is None or self.secagg is None:
             return None
         noise = self.dp.noise or "discrete"
@@ -265,19 +281,22 @@ _OF_PROTOCOLS = ("psu", "secagg", "suppress", "dp")
 
 
 def words_of(name: str) -> str:
-    """A defense for `--help`: its name, its settings, and what it says of itself."""
+    """Describe a defense for `--help`: its name, its settings and its `about` line."""
     kind = KINDS[name]
     settings = ", ".join(kind.__struct_fields__)
     return f"{name}{f' ({settings})' if settings else ''}{f', {kind.about}' if kind.about else ''}"
 
 
-@functools.lru_cache(maxsize=256)  # deployed parties check their options in every message
+# Deployed parties check their options in every message.
+@functools.lru_cache(maxsize=256)
 def parse_defense(text: str) -> Defense:
-    """Read `name[:key=value,...],...`; empty text is no defense.
+    """Parse `name[:key=value,...],...`; empty text means no defense.
+
+    Args:
+        text: value of `--defense`.
 
     Raises:
-        SpecError: an unknown defense or setting, a value that is not allowed, one given twice, or a combination that hides
-            nothing.
+        SpecError: an unknown defense or setting, a value that is not allowed, a repetition, or a combination that hides nothing.
 
     >>> parse_defense("secagg:clip=8,dropout=0.1,suppress:t=2").suppress
     SuppressOptions(t=2)
@@ -286,7 +305,8 @@ def parse_defense(text: str) -> Defense:
     name = ""
     for piece in (part.strip() for part in text.split(",") if text.strip()):
         head, colon, rest = (part.strip() for part in piece.partition(":"))
-        if not colon and "=" in piece:  # a further setting of the defense before it
+        # A further setting of the defense before it.
+        if not colon and "=" in piece:
             setting = piece
         else:
             name, setting = head, rest
@@ -314,7 +334,14 @@ def parse_defense(text: str) -> Defense:
 
 
 def check_defense(options: RunOptions) -> None:
-    """Raises `SpecError` for a defense that is no defense, or one that does not fit what the algorithm exchanges."""
+    """Check that the defense of a run fits its algorithm.
+
+    Args:
+        options: of the run.
+
+    Raises:
+        SpecError: an unknown defense, or one that does not fit what the algorithm exchanges.
+    """
     if options.defense and parse_defense(options.defense) == Defense():
         raise SpecError(f"defense: {options.defense!r} names none; allowed: {', '.join(KINDS)}")
     if options.defense and not RECIPES[options.algorithm].shared:

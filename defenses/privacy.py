@@ -1,15 +1,14 @@
-"""Differential privacy of uploads: how much noise a guarantee needs, and clipping and adding it.
+"""Differential privacy of uploads: clipping, the noise that a guarantee needs, and adding it.
 
-Unit and relation: `DpOptions.unit`; two inputs are neighbours when the values of one unit are replaced in every round, its
-holdings the same. Which rows a client holds is not covered: uploads in clear name them, and sums count them. The relation
-doubles the sensitivity of a clipped change: 2 clip.
+The unit is `DpOptions.unit`. Two inputs are neighbors if the values of one unit are replaced in every round, with the same
+holdings. Which rows a client holds is not covered: plaintext uploads name them, and sums count them. Replacing doubles the
+sensitivity of a clipped change: 2 clip.
 
-The guarantee is of what crosses, against a server that follows the protocol. Losses, validation figures (by which a run stops
-and its best round is chosen) and counts of clipped values are computed from the data beside it. A round that is done again
-after a kill adds the same noise to the same values here, on the CPU, so that nothing more is released; a deployed
-party draws its noise from its lasting secret, and uploads no table twice in a round, restarted or not. An
-unlearning or a re-training that is killed is begun anew with other noise,
-and what it had released by then is not in the count.
+The guarantee covers the transmitted values, against a server that follows the protocol. It does not cover losses, validation
+figures (which choose when a run stops, and its best round) and counts of clipped values. A round that is repeated after a stop
+adds the same noise to the same values on the CPU, so it releases nothing more. A deployed party draws its noise from its lasting
+secret, and uploads no table twice in a round. An unlearning or re-training that was stopped begins anew with other noise; what
+it had released by then is not counted.
 """
 
 from __future__ import annotations
@@ -37,16 +36,24 @@ _NEIGHBOURING = {
     "client": "all values of one client's uploads replaced",
     "row": "one row of one client's uploads replaced",
 }
-_TAIL = 12  # standard deviations of the summed noise that a ring leaves room for
+# Standard deviations of the summed noise that a ring leaves room for.
+_TAIL = 12
 
 
 def clip_changes(rows: np.ndarray, received: np.ndarray, options: DpOptions) -> np.ndarray:
-    """The received rows plus the client's change of them, cut to the clipping norm: float64 `[n, width]`.
+    """Clip the client's change of its rows to the l2 norm `clip`, and return the received rows plus the clipped change.
 
     Formal guarantee: whatever `rows` are, the change has an l2 norm of at most `clip` (each row for unit "row"), up to the
-    rounding of float64. A change that is not finite counts as none.
+    rounding of float64.
+
+    Args:
+        rows, received: `[n, width]`, as trained and as last received.
+
+    Returns:
+        float64 `[n, width]`.
     """
     received = received.astype(np.float64)
+    # A change that is not finite counts as zero, since no scaling would bound it.
     change = np.nan_to_num(rows.astype(np.float64) - received, nan=0.0, posinf=0.0, neginf=0.0)
     norm = np.linalg.norm(change, axis=1 if options.unit == "row" else None, keepdims=True)
     return received + change / np.maximum(1.0, norm / options.clip)
@@ -60,7 +67,7 @@ class LocalNoise:
     guarantee: Guarantee
 
     def add(self, rows: np.ndarray, randomness: Randomness) -> np.ndarray:
-        """float64 `[n, width]`."""
+        """Add noise to rows; returns float64 `[n, width]`."""
         return rows + gaussian(rows.size, self.sigma, randomness).reshape(rows.shape)
 
 
@@ -73,7 +80,7 @@ class RingNoise:
     guarantee: Guarantee
 
     def draw(self, length: int, randomness: Randomness) -> np.ndarray:
-        """int64 `[length]`."""
+        """Draw `length` integers, int64 `[length]`."""
         return _distribution(self.noise, self.sigma).sample(length, randomness)
 
 
@@ -82,9 +89,13 @@ def _distribution(noise: Noise, sigma: float) -> DiscreteGaussian | Skellam:
 
 
 def local_noise(options: DpOptions, *, releases: int) -> LocalNoise:
-    """Gaussian noise for so many uploads of a unit.
+    """Find the Gaussian noise that each client adds to its uploads.
 
-    Raises `SpecError` when no noise gives the guarantee.
+    Args:
+        releases: uploads of a unit over the run.
+
+    Raises:
+        SpecError: no noise gives the guarantee.
     """
     accountant = options.accountant or "rdp"
     try:
@@ -104,13 +115,14 @@ def local_noise(options: DpOptions, *, releases: int) -> LocalNoise:
         )
     except ProtocolError as error:
         raise SpecError(f"defense: dp: {error}") from error
+    # Sensitivity of a replaced unit: two changes of norm clip differ by at most 2 clip.
     return LocalNoise(multiplier * 2 * options.clip, guarantee)
 
 
 def ring_noise(
     defense: Defense, *, releases: int, dimension: int, num_clients: int, fewest_survivors: int
 ) -> tuple[RingNoise, FixedPoint]:
-    """Integer noise whose sum over the smallest honest cohort gives the guarantee, and the finest encoding that fits both.
+    """Find the integer noise whose sum over the smallest honest cohort gives the guarantee, and the finest encoding for both.
 
     Args:
         releases: uploads of a unit over the run. dimension: numbers in a unit (of the table, or of a row).
@@ -134,12 +146,14 @@ def ring_noise(
         )
     ring = ring_of(defense)
     failure: ProtocolError | None = None
+    # Noise and sensitivity depend on the fraction bits. Try the finest encoding first, until values and noise fit the ring.
     for bits in range(FixedPoint.finest(num_clients, secagg.clip, ring=ring).fraction_bits, -1, -1):
         sensitivity = ring_sensitivity(2 * options.clip, dimension, bits)
         try:
             num_samples = releases * num_clients * dimension
             drawn = Releases(noise, 1.0, releases, sensitivity, dimension, cohort, num_samples=num_samples)
             sigma = _ring_sigma(options, drawn)
+            # The noise of all clients adds up to a standard deviation of sqrt(n) sigma. Leave room for 12 of them.
             headroom = _TAIL * num_clients**0.5 * sigma / 2**bits
             encoding = FixedPoint(secagg.clip, bits, num_clients, ring, headroom)
             _distribution(noise, sigma)
@@ -152,7 +166,8 @@ def ring_noise(
                 f"{sigma / 2**bits:.4g} for sensitivity {sensitivity / 2**bits:.4g}, {colluders} colluders",
                 accountant="AKL21" if noise == "skellam" else "KLS21",
             )
-        except ProtocolError as error:  # too much for this many bits: fewer leave more room
+        # Noise and values do not fit with this many fraction bits. Fewer leave more room.
+        except ProtocolError as error:
             failure = error
             continue
         return RingNoise(noise, sigma, guarantee), encoding
@@ -162,25 +177,30 @@ def ring_noise(
 
 
 def _ring_sigma(options: DpOptions, noise: Releases) -> float:
-    """The standard deviation of each client's noise, in units of the ring. Raises a `ProtocolError` where there is none."""
+    """Compute the standard deviation of each client's noise, in units of the ring. Raises a `ProtocolError` if there is none."""
     if options.epsilon is None:
         assert options.noise_multiplier is not None
+        # The sum of n noises has sqrt(n) times the deviation of one, and the multiplier is of the sum.
         return options.noise_multiplier * noise.l2_sensitivity / noise.smallest_cohort**0.5
     scale = scale_for(options.epsilon, noise, delta=options.delta)
     return scale**0.5 if noise.noise == "skellam" else scale
 
 
 def ring_of(defense: Defense) -> Ring:
-    """The ring that rows are summed in."""
+    """Return the ring in which rows are summed."""
     assert defense.secagg is not None
     return Ring.UINT64 if defense.secagg.bits == 64 else Ring.UINT32
 
 
 def released(guarantees: Mapping[str, Guarantee], *, releases: int) -> dict[str, Guarantee]:
-    """The guarantees of so many releases of each table, under the noise of these, by what each covers.
+    """State the guarantees of a number of releases of each table.
 
-    A row stands in one table, whose guarantee is all that is said of it. A client has a part in every table, so that what it
-    releases of them composes.
+    Args:
+        guarantees: by table, for the whole run.
+        releases: rounds to count.
+
+    Returns:
+        Guarantees by the tables that each covers.
     """
     if not guarantees:
         return {}
@@ -198,12 +218,17 @@ def released(guarantees: Mapping[str, Guarantee], *, releases: int) -> dict[str,
         )
         for table, guarantee in guarantees.items()
     }
+    # A row belongs to one table. A client has a part in every table, so what it releases of them composes.
     if any(guarantee.unit == "row" for guarantee in counted.values()):
         return counted
     return {" and ".join(counted): compose(list(counted.values()))}
 
 
 def composed(before: Mapping[str, Guarantee], after: Mapping[str, Guarantee]) -> dict[str, Guarantee]:
-    """Return what was released before and what is released now, together, by what each covers."""
+    """Compose earlier and later releases, by the tables that each guarantee covers.
+
+    Args:
+        before, after: from `released`.
+    """
     both = {tables: compose([before[tables], after[tables]]) for tables in before.keys() & after.keys()}
     return {**after, **before, **both}

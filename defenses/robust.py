@@ -5,24 +5,24 @@
     parse_defense("robust:rule=trim,f=1")             # their mean without the f largest and the f smallest
     parse_defense("secagg,robust:rule=clip,by=clients")
 
-Rows of a knowledge graph have few holders, which decides what a rule is worth:
+Rows of a knowledge graph have few holders, which limits what a rule can do:
 
-- `clip` works for any number of holders: a row's change since the last broadcast is cut to `c` times the median, over clients, of
-  the median norm of their rows' changes of the round, so that half of the clients cannot raise the bound. They can lower it to
-  nothing, by uploading what they were sent, and nobody learns: of two that upload in a round either can. One that uploads alone
-  sets it. What a client counts for in a mean (of graph classification its number of graphs) is what it says, and is not bounded.
-- `median` needs 3 holders, `trim` 2 f + 1. A row with fewer gets the median of those it has, which of two is their mean and of
-  one its row: no protection.
+- `clip` works for any number of holders. A row's change since the last broadcast is clipped to `c` times a bound: the median over
+  clients of the median norm of their rows' changes in the round. Half of the clients cannot raise the bound. They can lower it to
+  zero unnoticed, by uploading what they received; of two clients in a round, either can. A client that uploads alone sets it. A
+  client states its own weight in a mean (its number of graphs in graph classification), and the weight is not bounded.
+- `median` needs 3 holders, `trim` 2 f + 1. A row with fewer gets the median of those it has: of two their mean, of one its
+  row. Such rows are not protected.
 
-Every rule bounds what a malicious client does; none stops it: a false change of usual size passes. `clip` cuts the change of an
-unlearning like any other, so that rows remember more than where nothing is cut; a re-training is not concerned.
+Every rule bounds what a malicious client does; none stops it: a false change of usual size passes. `clip` also clips the change
+of an unlearning, so rows remember more than without it. Re-training is not affected.
 
-Under secure aggregation the server sees no single upload. Then clients clip their own changes (`by=clients`, to `c` times the
-median norm of their own), which keeps an honest client's odd rows from standing out in a sum, and which nobody can enforce: a
-malicious client does not do it.
+With secure aggregation the server sees no single upload. Then clients clip their own changes (`by=clients`, to `c` times the
+median norm of their own). This keeps unusual rows of an honest client from standing out in a sum. Nobody can enforce it: a
+malicious client does not clip.
 
 Source: coordinate median and trimmed mean, Yin et al. 2018, row by row over the holders of each; clipping by the round's median
-norm as in centred clipping with a bound that the data give (Karimireddy et al. 2021).
+norm as in centered clipping with a bound from the data (Karimireddy et al. 2021).
 """
 
 from __future__ import annotations
@@ -42,17 +42,19 @@ if TYPE_CHECKING:
     from fkgsec.protocols.core.prg import Randomness
 
 Rule = Literal["clip", "median", "trim"]
-USUAL = 1.5  # at 1 half of all honest rows are cut, for 5 to 10 % of test MRR (results/attacks/matrix)
-CHUNK = 1 << 24  # numbers of all clients' rows that are sorted at once
+# At 1, half of all honest rows are clipped, which costs 5 to 10 % of test MRR (results/attacks/matrix).
+USUAL = 1.5
+# Numbers of all clients' rows that are sorted at once; bounds the memory.
+CHUNK = 1 << 24
 
 
 class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """See the module.
+    """Aggregation that bounds what one client can do to a row.
 
     Attributes:
-        rule: what the server makes of the uploads of a row.
-        c: of `clip`, times the usual norm of a row's change. f: of `trim`, how many of each end are left out.
-        by: who clips, the "server", or the "clients" where the server learns sums alone.
+        rule: how the server combines the uploads of a row.
+        c: for `clip`: multiple of the usual norm of a row's change. f: for `trim`: values left out at each end.
+        by: who clips, the "server", or the "clients" if the server learns only sums.
     """
 
     about: ClassVar[str] = "bounds what one client does to a row"
@@ -74,7 +76,15 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
             raise SpecError(f"by=clients applies to rule=clip: rule={self.rule} compares the clients' rows")
 
     def check(self, options: RunOptions, delivers: Delivery) -> None:
-        """Raises `SpecError` where the server gets sums alone, or gets anything else than rows to average."""
+        """Check that the rule fits the run.
+
+        Args:
+            options: of the run.
+            delivers: what the server receives.
+
+        Raises:
+            SpecError: the server gets only sums, or does not get whole rows to average.
+        """
         if delivers == "sum" and self.by == "server":
             raise SpecError(
                 "the server learns sums alone, and cannot compare uploads; rule=clip,by=clients lets clients clip"
@@ -86,14 +96,22 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
             )
 
     def protect(self, round: int, table: Table, rows: Tensor, received: Tensor, randomness: Randomness) -> Tensor:
-        """A client's rows, their changes clipped where clients clip."""
+        """Clip the changes of a client's rows if clients clip.
+
+        Args:
+            rows, received: `[num_uploaded, width]`, as trained and as last received.
+        """
         if self.by == "server":
             return rows
         changes = rows - received
         return received + clipped(changes, self.c * float(_usual(changes)))
 
     def screen(self, round: int, table: Table, uploads: Mapping[str, Upload], previous: Tensor) -> Screened:
-        """The uploads that the server aggregates: with clipped changes, or each row the rule's value at all of its holders."""
+        """Return the uploads that the server aggregates, with clipped changes or with the rule's value at every holder.
+
+        Args:
+            uploads: by party. previous: the rows as they were last sent, `[N, width]`.
+        """
         from fkgsec.exchange import Screened
 
         if self.by == "clients":
@@ -104,7 +122,7 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
         return Screened({party: upload._replace(rows=value[upload.places]) for party, upload in uploads.items()})
 
     def statement(self) -> str:
-        """Return what it does, and what it does not."""
+        """State what the rule does, and what it does not."""
         what = {
             "clip": f"a row moves by at most {self.c:g} times a usual change of the round",
             "median": "each number of a row is the median over its holders; rows of 1 or 2 holders are not protected",
@@ -117,15 +135,21 @@ class RobustOptions(DefenseOptions, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 def clipped(changes: Tensor, bound: float) -> Tensor:
-    """Rows `[n, width]`, those longer than the bound scaled to it."""
-    import torch  # the command line reads options without it
+    """Scale rows that are longer than the bound down to it.
+
+    Args:
+        changes: `[n, width]`.
+        bound: largest l2 norm of a row.
+    """
+    # The command line reads options without torch.
+    import torch
 
     norms = changes.norm(dim=1, keepdim=True)
     return torch.where(norms > bound, changes * (bound / norms.clamp_min(torch.finfo(changes.dtype).tiny)), changes)
 
 
 def _usual(changes: Tensor) -> Tensor:
-    """The median norm of the rows that changed at all; 0 where none did."""
+    """Return the median norm of the rows that changed; 0 if none did."""
     norms = changes.norm(dim=1)
     norms = norms[norms > 0]
     return norms.median() if len(norms) else norms.new_zeros(())
@@ -136,8 +160,11 @@ def _clip(uploads: Mapping[str, Upload], previous: Tensor, c: float) -> Screened
 
     from fkgsec.exchange import Screened
 
+    # Karimireddy et al. 2021, centered clipping: clip the change since the last broadcast, not the row. Differs: the bound is
+    # a multiple of the round's median norm, not a constant.
     changes = {party: upload.rows - previous[upload.places] for party, upload in uploads.items()}
-    bound = c * float(torch.stack([_usual(upload) for upload in changes.values()]).median())  # of two the lower
+    # Median over clients of their median norms: half of the clients cannot raise it. Of two, `median` returns the lower.
+    bound = c * float(torch.stack([_usual(upload) for upload in changes.values()]).median())
     cut = {party: clipped(upload, bound) for party, upload in changes.items()}
     screened = {
         party: upload._replace(rows=previous[upload.places] + cut[party])
@@ -157,11 +184,13 @@ def _by_rank(uploads: Mapping[str, Upload], previous: Tensor, f: int, *, median:
     at_once = max(1, CHUNK // max(1, len(uploads) * width))
     for start in range(0, num_rows, at_once):
         stop = min(start + at_once, num_rows)
+        # Yin et al. 2018, row by row: sort the holders' values of each number. Missing uploads are infinite, and sort last.
         stack = torch.full((len(uploads), stop - start, width), torch.inf, dtype=previous.dtype)
         for layer, (places, rows, _) in zip(stack, uploads.values(), strict=True):
             here = (places >= start) & (places < stop)
             layer[places[here] - start] = rows[here]
-        holders = (stack[:, :, 0] < torch.inf).sum(dim=0)  # uploads are finite
+        # Uploads are finite, so infinity marks a missing row.
+        holders = (stack[:, :, 0] < torch.inf).sum(dim=0)
         is_held = holders > 0
         # Of k holders the ranks low .. k - 1 - low are averaged: all but f at either end, but always the middle one or two.
         middle = (holders - 1).clamp_min(0) // 2

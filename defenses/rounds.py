@@ -1,14 +1,13 @@
-"""The rounds of a defended exchange, each as a pair of generators (`fkgsec.protocols.core.rounds`): the server's half and a
-client's.
+"""The rounds of a defended exchange, each as a pair of generators (`fkgsec.protocols.core.rounds`): server and client.
 
     parts = {party: client_upload(clients[party], 1, "entities", participants) for party in participants}
     outcome = run(server_upload(server, 1, "entities", participants, note), parts, deliver).result
 
-Frames are those of `fkgsec.exchange.rounds`. A client's half needs its `DefendedClient`, with its key, rows and what it was sent
-so far, and the public terms: who takes part is announced, and after alignment in clear so are names and places of the table's
-rows (`DefendedClient.place`), which cost no message here.
+Frames are those of `fkgsec.exchange.rounds`. A client's half needs its `DefendedClient` (key, rows, history of broadcasts) and
+the public terms. Participants are announced. After alignment in plaintext, so are names and indices of the table's rows
+(`DefendedClient.place`), which are not counted as messages here.
 
-Secure aggregation and private set union are rounds inside these: their frames cross as sealed `ProtocolMessage`s.
+Secure aggregation and private set union run inside these rounds: their frames are transmitted as `ProtocolMessage`s.
 """
 
 from __future__ import annotations
@@ -55,7 +54,8 @@ from fkgsec.protocols.secagg import STAGES, Setting, Stage, Sum
 from fkgsec.protocols.secagg.messages import Survivors, decode, kind_of
 from fkgsec.protocols.secagg.opening import ClosedSecret
 
-INNER = ("secagg-", "psu-")  # how the kinds of messages of these protocols begin
+# Prefixes of the kinds of these protocols' messages.
+INNER = ("secagg-", "psu-")
 CLAIM, CLAIMS, SENT_ROWS, FAILED = "broadcast-claim", "broadcast-claims", "suppress-sent-rows", "suppress-failed"
 ROOT, PROOF = "broadcast-root", "broadcast-proof"
 
@@ -65,29 +65,49 @@ ROOT, PROOF = "broadcast-root", "broadcast-proof"
 
 @dataclass(frozen=True)
 class Seal:
-    """Protocol messages of one table in one round, as they cross: contents that this package cannot read."""
+    """Wraps messages of an inner protocol, which this package does not read, for one table in one round."""
 
     round: int
     table: Table
 
     def message(self, sender: str, receiver: str, step: str, content: bytes) -> ProtocolMessage:
-        """The content of one step."""
+        """Wrap the content of one step.
+
+        Args:
+            step: kind of the inner message.
+            content: its bytes.
+        """
         return ProtocolMessage(self.round, sender, receiver, self.table, step, content)
 
     def of_protocol(self, sender: str, receiver: str, frame: Reply) -> Reply:
-        """Return what a protocol inside yields, as it crosses."""
+        """Wrap a frame of an inner protocol; an empty frame and a `Silence` stay as they are.
+
+        Args:
+            frame: reply of the inner protocol.
+        """
         if frame == NOTHING or isinstance(frame, Silence):
             return frame
         return (self.message(sender, receiver, kind_of(frame), frame),)
 
     def content(self, message: AnyMessage, sender: str, receiver: str, step: str) -> bytes:
-        """Return what one step says. Raises `BroadcastError` for another message."""
+        """Unwrap the content of one step.
+
+        Args:
+            step: that is due.
+
+        Raises:
+            BroadcastError: another message.
+        """
         check_header(message, self.round, sender, receiver, self.table, step, BroadcastError)
         assert isinstance(message, ProtocolMessage)
         return message.content
 
     def within(self, frame: Frames, sender: str, receiver: str) -> bytes | Silence:
-        """Return what a protocol inside is sent; `Silence` for what is no message of a protocol, or another party's."""
+        """Unwrap a frame for an inner protocol; `Silence` for a frame that is no message of the sender.
+
+        Args:
+            frame: messages that arrived.
+        """
         try:
             message = _sole(frame, sender)
             if not isinstance(message, ProtocolMessage):
@@ -104,7 +124,7 @@ def _sole(frame: Frames, sender: str) -> AnyMessage:
 
 
 def _two(frame: Frames, sender: str) -> tuple[AnyMessage, AnyMessage]:
-    """A claim, and keys of the sum. Raises `BroadcastError` for fewer or more messages."""
+    """Split a reply into a claim and the keys of the sum. Raises `BroadcastError` for fewer or more messages."""
     if len(frame) != 2:
         raise BroadcastError(f"{sender} sent {len(frame)} messages where a claim and keys are due")
     return frame[0], frame[1]
@@ -119,13 +139,13 @@ def _server_side(
     messages: Mapping[str, Frames] | None = None,
     beside: Mapping[str, AnyMessage] = MappingProxyType({}),
 ) -> ServerRound[Result]:
-    """A protocol's round.
+    """Run the server's side of an inner protocol.
 
     Args:
-        first: what is asked in place of its first request, which is empty; clients answer that.
-        messages: by party, answers to that from earlier; the protocol then starts from them and asks nothing in its place.
-        beside: by party what goes with the first request that crosses, to those whom it does not ask, too.
-        silent: takes those that were asked and did not answer.
+        first: replaces its first, empty request; clients answer this one.
+        messages: by party, earlier answers to its first request; the protocol starts from them.
+        beside: by party a message that travels with the first transmitted request, also to parties without one.
+        silent: collects the parties that did not answer.
     """
     ask = next(inner)
     if messages is not None:
@@ -160,15 +180,17 @@ def _opened(replies: Replies, seal: Seal, answered: set[str]) -> Iterator[tuple[
 def _client_side(
     inner: ClientRound, seal: Seal, party: str, signed: Callable[[tuple[str, ...]], None] = lambda survivors: None
 ) -> ClientRound[tuple[object, Frames]]:
-    """A protocol's round: what it returned. Where the server goes on without this client, the frame that comes next ends it, and
-    is returned beside None.
+    """Run a client's side of an inner protocol, and return its result.
+
+    If the server continues without this client, the next frame ends the inner protocol and is returned beside None.
 
     Args:
-        signed: told who is in the sum, once the client has confirmed it.
+        signed: called with the survivors once the client has confirmed them.
     """
     replies: list[Reply] = [next(inner)]
     while True:
-        frame = yield seal.of_protocol(party, SERVER, replies.pop())  # a client that waits has no upload in memory
+        # `pop` releases the reply: a waiting client has no upload in memory.
+        frame = yield seal.of_protocol(party, SERVER, replies.pop())
         content = seal.within(frame, SERVER, party)
         if isinstance(content, Silence):
             replies.append(content)
@@ -188,20 +210,27 @@ def _client_side(
 
 
 def _going_on(steps: ClientRound[Result], frame: Frames) -> ClientRound[Result]:
-    """A part that has spoken already, whose reply this frame answers."""
+    """Continue a generator that has spoken already; `frame` answers its reply."""
     replies: list[Reply] = []
     while True:
         try:
             replies.append(steps.send(frame))
         except StopIteration as end:
             return end.value
-        frame = yield replies.pop()  # a client that waits has no upload in memory
+        # `pop` releases the reply: a waiting client has no upload in memory.
+        frame = yield replies.pop()
 
 
 def silencing(deliver: Deliver, dropouts: Mapping[str, Stage]) -> Deliver:
-    """The delivery in which clients drop out: each receives the request of its stage, and sends nothing from there on."""
+    """Simulate dropouts: a client receives the request of its stage, and sends nothing from then on.
+
+    Args:
+        deliver: the delivery without dropouts.
+        dropouts: stage of each dropout by party.
+    """
 
     def crossing(stage: str, sender: str, receiver: str, frame: Frames) -> Sequence[Frames]:
+        """Deliver a frame unless its sender has dropped out."""
         if sender != SERVER and stage in STAGES and dropouts.get(sender, len(Stage)) <= STAGES[stage]:
             return ()
         return deliver(stage, sender, receiver, frame)
@@ -213,30 +242,35 @@ def silencing(deliver: Deliver, dropouts: Mapping[str, Stage]) -> Deliver:
 
 
 def server_union(terms: Terms, table: Table, randomness: Randomness) -> ServerRound[psu.Union]:
-    """The union of what the clients hold, which is then sent to each of them."""
+    """Run the server's side of the private union of a table's names.
+
+    Args:
+        randomness: source of the salts.
+    """
     return _server_side(psu.server_round(terms.union(table), randomness), Seal(0, table))
 
 
 def client_union(client: DefendedClient, table: Table) -> ClientRound[list[str]]:
-    """The union, once everything that the client holds was found in it."""
+    """Run a client's side of the private union; returns the sorted names, after checking that its own are among them."""
     joined = psu.join(client.terms.union(table), client.party, client.tables[table].holding.names)
     inner = psu.client_round(joined, client.identity, client.draw("psu", table, 0))
     union, _ = yield from _client_side(inner, Seal(0, table), client.party)
     assert isinstance(union, tuple)
-    return list(map(sys.intern, union))  # what each client of one process was sent is in memory once
+    # All clients of one process receive the same names: `intern` stores each once.
+    return list(map(sys.intern, union))
 
 
 # Broadcasts that are bound.
 
 
 def server_broadcast(
-    server: DefendedServer, round: int, table: Table, contents: Mapping[str, Tensor], sent_rows: bytes
+    server: DefendedServer, round: int, table: Table, contents: Mapping[str, Tensor], commitment: bytes
 ) -> ServerRound[None]:
-    """Sends the receivers their rows with a proof where they stand, and the others the commitment alone.
+    """Send the receivers their rows with a proof of their indices, and the others the commitment alone.
 
     Args:
-        contents: by receiver, the table that it is sent rows of.
-        told: the commitment that the others are told, and that the server holds on to.
+        contents: by receiver, the table whose rows it receives.
+        commitment: to the table; the others receive it, and the server enters it into its history.
     """
     seal, requests, shared = Seal(round, table), {}, SharedData()
     for party, content in contents.items():
@@ -248,10 +282,11 @@ def server_broadcast(
             requests[party].append(seal.message(SERVER, party, step, proof))
     for party in server.terms.parties:
         if party not in requests:
-            requests[party] = [seal.message(SERVER, party, ROOT, sent_rows)]
-    server.log.extend(table, round, sent_rows)
+            requests[party] = [seal.message(SERVER, party, ROOT, commitment)]
+    server.log.extend(table, round, commitment)
     renews = server.terms.renews(round)
-    if renews and not server.opened[table]:  # its clients were told which rows to send
+    # The clients had been told which rows to send, so tell them that this sum failed.
+    if renews and not server.opened[table]:
         for party, frame in requests.items():
             frame.insert(0, seal.message(SERVER, party, FAILED, b""))
     yield Ask("broadcast", {party: tuple(frame) for party, frame in requests.items()})
@@ -260,10 +295,13 @@ def server_broadcast(
 
 
 def client_broadcast(client: DefendedClient, round: int, table: Table) -> ClientRound[Received | None]:
-    """Return what the client makes of its rows; None where it was told the commitment alone.
+    """Receive a broadcast, check it, and return the rows; None if the client received the commitment alone.
+
+    Args:
+        client: state of the client; its history grows.
 
     Raises:
-        BroadcastError: values that no sum gives, a wrong proof, or a message that is not the one due.
+        BroadcastError: values that no sum gives, a wrong proof, or a message that is not due.
     """
     seal = Seal(round, table)
     frame: list[AnyMessage] = list((yield NOTHING))
@@ -272,8 +310,10 @@ def client_broadcast(client: DefendedClient, round: int, table: Table) -> Client
     if failed:
         seal.content(frame[0], SERVER, client.party, FAILED)
         frame = frame[1:]
-    sent = client.rows_sent(round, table) if renews and not failed else None  # may raise: nothing was entered yet
-    if not failed:  # the sum was opened; what it gave may be less than the client put in
+    # Before anything is entered into the history: this may raise.
+    sent = client.rows_sent(round, table) if renews and not failed else None
+    # The sum was opened. It may contain less than the client uploaded.
+    if not failed:
         client.settle(round, table)
     if len(frame) not in (1, 2):
         raise BroadcastError(
@@ -304,16 +344,11 @@ def client_broadcast(client: DefendedClient, round: int, table: Table) -> Client
 def server_upload(
     server: DefendedServer, round: int, table: Table, parties: Sequence[str], note: Callable[[Opened], None]
 ) -> ServerRound[Uploaded]:
-    """Participants compare what they were sent; then their sum is opened, and nothing else. When too many drop out nothing is
-    opened, and the table stays.
-
-    A client whose shares do not open the secret that it committed to ends the session. Nothing is opened in this round, and the
-    client takes part in no later one, unless all shares were needed: then any holder may have altered its own. The round is not
-    repeated with the same uploads: a server could name an honest client, and read that client's upload off the difference of two
-    sums.
+    """Compare the participants' histories, then open their sum. If too many drop out, nothing is opened and the table stays.
 
     Args:
-        note: takes what the server computed from each session.
+        parties: participants of the round.
+        note: receives what the server computed from each session.
     """
     seal = Seal(round, table)
     server.begin(table)
@@ -336,6 +371,9 @@ def server_upload(
         messages = {party: (advertised[party],) for party in claims}
         total, crossed = yield from _server_sum(server, seal, parties, messages, shown, note)
     except (TooFewParties, DisconnectedGraph, ReconstructionMismatch) as error:
+        # A client whose secret stays closed takes part in no later round, unless all shares were needed: then any holder may have
+        # altered its share. Do not repeat the round with the same uploads: a server could name an honest client, and read its
+        # upload off the difference of the two sums.
         if isinstance(error, ClosedSecret) and error.spare:
             server.barred[error.owner] = describe(error)
         outcome = Uploaded(0, 0, _by_table(table, {**error.excluded, **excluded}))
@@ -361,10 +399,10 @@ def _server_sum(
     shown: Mapping[str, AnyMessage],
     note: Callable[[Opened], None],
 ) -> ServerRound[tuple[Sum, np.ndarray | None]]:
-    """The sums of rows and weights over the survivors, and with suppression which rows were sent, bool `[N]`.
+    """Open the sums of rows and weights over the survivors, and with suppression also the rows that were sent, bool `[N]`.
 
     Args:
-        messages: by party its advertisement. shown: the claims that it is shown.
+        messages: by party its advertisement. shown: the claims that it receives.
 
     Raises `TooFewParties`, `DisconnectedGraph`, `ReconstructionMismatch`.
     """
@@ -384,7 +422,8 @@ def _server_sum(
         error = TooFewParties(f"{', '.join(gone)} left between counting and sending")
         error.excluded = {**dict.fromkeys(gone, describe(error)), **counted.excluded}
         raise error
-    holders = counted.vectors["holders"]  # a count beyond the survivors is a lie of one of them
+    # A count above the number of survivors is a lie of one of them: treat the row as rare.
+    holders = counted.vectors["holders"]
     sent = (holders >= terms.defense.suppress.t) & (holders <= len(counted.survivors))
     if server.rows_to_send is not None:
         sent = server.rows_to_send(round, table, sent)
@@ -392,16 +431,20 @@ def _server_sum(
     # Who sits the round out also has to know which rows of the broadcast are new.
     request = {party: (seal.message(SERVER, party, SENT_ROWS, sent_mask),) for party in terms.parties}
     log.extend(f"rows of {table} to send", round, sent_mask)
+    # The rows to send are part of the session: clients that received different ones open nothing.
     setting = sending_setting(terms, log, round, table, parties, counted.survivors, num_rows, sent_mask)
     total = yield from _server_side(secagg.server_round(setting), seal, Ask(SENT_ROWS, request))
     return total._replace(excluded={**counted.excluded, **total.excluded}), sent
 
 
 def client_upload(client: DefendedClient, round: int, table: Table, parties: Sequence[str]) -> ClientRound[None]:
-    """Puts its part (`DefendedClient.begin`) into the sum of these participants, once it knows that they were sent the same.
+    """Contribute the client's part (`DefendedClient.begin`) to the sum, after checking that all participants received the same.
+
+    Args:
+        parties: participants of the round.
 
     Raises:
-        BroadcastError: it was sent no rows, or others were sent another table. `ProtocolError`: the server is at fault.
+        BroadcastError: it received no rows, or others received another table. `ProtocolError`: the server is at fault.
     """
     seal, terms = Seal(round, table), client.terms
     if terms.codec.whole:
@@ -417,15 +460,18 @@ def client_upload(client: DefendedClient, round: int, table: Table, parties: Seq
         summing = _client_sum(client, seal, "rows", session, lambda _: client.enter_sum(round, table))
     # Keys of a session that is bound to what it was sent: others, sent something else, have no use for them.
     frame = yield (claim, *next(summing))
-    if len(frame) == 1 and frame[0].label == SENT_ROWS:  # what it said was at fault
+    # The server excluded this client: its claim or keys were at fault.
+    if len(frame) == 1 and frame[0].label == SENT_ROWS:
         _told(client, seal, frame)
         return
     if not frame:
         raise BroadcastError(f"{client.party} was sent no claims of {table} in round {round}")
     shown = seal.content(frame[0], SERVER, client.party, CLAIMS)
     where = f"{table}, before the sum of round {round}"
+    # All participants must have received the same tables before any share or upload is sent.
     client.log.check_claims(shown, setting.identities, setting.session, round, where)
-    following = frame[1:] or (yield NOTHING)  # without keys the sum goes on without it, if at all
+    # Without keys in this frame, the sum continues without this client.
+    following = frame[1:] or (yield NOTHING)
     _, frame = yield from _going_on(summing, following)
     if not terms.defense.suppress:
         return
@@ -438,10 +484,10 @@ def client_upload(client: DefendedClient, round: int, table: Table, parties: Seq
 
 
 def client_listening(client: DefendedClient, round: int, table: Table, refusal: str = "") -> ClientRound[None]:
-    """A client that sits the round out, and has to know which rows of the broadcast are new.
+    """Run the side of a client that does not take part, but must learn which rows of the broadcast are new.
 
     Args:
-        refusal: why it takes no part, which it answers to the server's first request.
+        refusal: reason to take no part, which answers the server's first request.
     """
     _told(client, Seal(round, table), (yield Silence(refusal) if refusal else NOTHING))
 
@@ -455,10 +501,11 @@ def _told(client: DefendedClient, seal: Seal, frame: Frames) -> bytes:
 def _client_sum(
     client: DefendedClient, seal: Seal, purpose: str, setting: Setting, signed: Callable[[tuple[str, ...]], None]
 ) -> ClientRound[tuple[object, Frames]]:
-    """Take part in a secure sum of the client's summands: of its rows and weights, or of one for each row that it holds."""
+    """Take part in a secure sum: of rows and weights, or with purpose "holders" of a 1 for each row that the client holds."""
     table = seal.table
 
     def values() -> dict[str, np.ndarray]:
+        """Make the vectors when the upload is due."""
         part, num_rows = client.parts[table], len(client.names[table])
         weights = part.whole(part.weights, num_rows)
         if purpose == "holders":

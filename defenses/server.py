@@ -1,10 +1,10 @@
-"""The server's half of a defended exchange: what it sent, the sums that it opened, and what it keeps of them.
+"""The server's half of a defended exchange: its history of broadcasts, the sums that it opened, and what it remembers of them.
 
     server = DefendedServer(terms, tables)
-    server.open(1, "entities", total)                     # divides by holders; returns what to note
-    server.crossed["entities"]                            # which rows the last sum has
+    server.open(1, "entities", total)                     # divides by holders; returns the number of unchanged rows
+    server.crossed["entities"]                            # the rows that are in the last sum
 
-No object of a client is kept here.
+It holds no object of a client.
 """
 
 from __future__ import annotations
@@ -40,55 +40,78 @@ class DefendedServer:
         self.crossed: dict[Table, np.ndarray] = {}
         self.opened: dict[Table, bool] = {}
         self.notable: dict[int, np.ndarray] = {}
-        self.rows_to_send: Callable[[int, Table, np.ndarray], np.ndarray] | None = None  # an adversary's
-        self.barred: dict[str, str] = {}  # by party, why it takes part in no further sum
-        self.since_whole: set[int] = set()  # rounds since a sum had all rows: each opened some that the others did not
+        # Set by an adversary at the server.
+        self.rows_to_send: Callable[[int, Table, np.ndarray], np.ndarray] | None = None
+        # By party the reason why it takes part in no further sum.
+        self.barred: dict[str, str] = {}
+        # Rounds since a sum had all rows. Each of them opened some rows that the others did not.
+        self.since_whole: set[int] = set()
 
     def content(self, round: int, table: Table) -> Tensor:
-        """Return what clients are sent rows of, the same for all: float32 `[N, V]`."""
+        """Return the table whose rows all clients receive: float32 `[N, V]`."""
         server = self.tables[table]
         return server.content(round, None, torch.arange(len(server.shared.names)))
 
     def message(self, round: int, table: Table, party: str, content: Tensor) -> AnyMessage:
-        """The broadcast to a client: its rows of the content; of all, where the server cannot tell which are its own."""
+        """Encode the broadcast to a client: its rows, or all rows if the server does not know which it holds.
+
+        Args:
+            party: receiver.
+            content: from `content`.
+        """
         server = self.tables[table]
         rows = content if self.terms.defense.psu else content[server.shared.holdings[party]]
         return server.codec.pack(round, party, rows)
 
     def commit(self, table: Table, content: Tensor) -> bytes:
-        """The commitment to the content: its digest, or the root of its tree."""
+        """Commit to a table: the digest of all of it after a private union, else the root of its Merkle tree.
+
+        Args:
+            content: `[N, V]`.
+        """
         names = self.tables[table].shared.names
         if self.terms.defense.psu:
             return commitment_of_table(names, content.numpy())
         return self.log.tree(names, content).root
 
     def prove(self, table: Table, content: Tensor, message: AnyMessage) -> bytes | None:
-        """That the rows of a broadcast are those of the content; None where it has none."""
+        """Prove that the rows of a broadcast belong to the content; None if it has no rows.
+
+        Args:
+            content: `[N, V]`.
+            message: the broadcast to one client.
+        """
         shared, codec = self.tables[table].shared, self.tables[table].codec
         places = shared.holdings[message.receiver][codec.crossed(message)]
         return self.log.tree(shared.names, content).prove(places.numpy()) if len(places) else None
 
     def begin(self, table: Table) -> None:
-        """Before a round's sums."""
+        """Reset the state of the last sum before a round's sums."""
         self.crossed[table] = np.zeros(len(self.tables[table].shared.names), dtype=bool)
         self.opened[table] = False
 
     def end(self, round: int, table: Table) -> None:
-        """After a round's sums."""
+        """Update the rounds since a sum had all rows."""
         whole = self.opened[table] and not self.tables[table].codec.partial(round)
         self.since_whole = {round} if whole else {*self.since_whole, round}
 
     def open(self, round: int, table: Table, total: Sum, crossed: np.ndarray | None = None) -> int:
-        """Aggregate what was summed. `crossed`: the rows that clients were told to send.
+        """Aggregate an opened sum.
 
-        Returns how many rows keep their old value, because honest clients cannot have given the sum: the mean is beyond the clip,
-        or the count beyond the survivors' weights. Clients would refuse a broadcast of such a mean.
+        Args:
+            total: sums of rows and weights.
+            crossed: the rows that clients had to send, bool `[N]`; None: all.
+
+        Returns:
+            Number of rows that keep their old value, since honest clients cannot have given the sum.
         """
         shape = tuple(self.tables[table].shared.rows.shape)
         rows = self.terms.encodings[table].decode(total.vectors["rows"]).reshape(shape)
         weights = total.vectors["holders"].astype(np.int64)
         most = len(total.survivors) * self.terms.largest_weight[table]
         beyond = np.abs(rows).max(axis=1, initial=0) > weights * self.terms.largest_value(table)
+        # A mean beyond the clip, or a count beyond the survivors' weights, comes from a malicious client. Clients would refuse a
+        # broadcast of such a mean.
         wrong = (weights > most) | (beyond & (weights > 0))
         sound = np.where(wrong, 0, weights)
         self.crossed[table] = np.ones(shape[0], dtype=bool) if crossed is None else crossed
@@ -98,7 +121,7 @@ class DefendedServer:
         return int(wrong.sum())
 
     def note(self, round: int, table: Table, total: Sum) -> Opened:
-        """Return what the server computed from a session, for whoever attacks as it."""
+        """Return what the server computed from a session, for an adversary at the server."""
         encoding = self.terms.encodings[table]
         rows = encoding.decode(total.vectors["rows"]) if "rows" in total.vectors else np.zeros(0)
         survivors = list(total.survivors)
@@ -107,8 +130,13 @@ class DefendedServer:
         return Opened(round, table, survivors, rows.astype("<f8").tobytes(), holders, encoding.bound)
 
     def remember_survivors(self, round: int, survivors: Collection[str]) -> None:
-        """Keep the rounds whose survivors are no combination of earlier ones: they tell who holds what."""
+        """Remember a round if its set of survivors is linearly independent of the earlier ones.
+
+        Args:
+            survivors: of the round.
+        """
         present = np.array([party in survivors for party in self.terms.parties], dtype=np.float64)
+        # Only such a round adds an equation about who holds which row.
         earlier = [*self.notable.values(), present]
         if round not in self.notable and np.linalg.matrix_rank(np.stack(earlier)) == len(earlier):
             self.notable[round] = present

@@ -5,16 +5,16 @@
     >>> uploads.part, uploads.server, uploads.colluders
     ('single uploads', 'follows the protocol', 2)
 
-What is assumed throughout: clients know each other's identity keys from elsewhere (a server that hands them out runs clients
-of its own, which count as colluders), and colluders follow their own program.
+Two assumptions hold throughout. Clients know each other's identity keys from another source: a server that distributes them can
+run clients of its own, which count as colluders. Colluders follow their own program.
 
-No sum is said to withstand an active server. Even where clients are sure to train from one table, the server chooses it: with
-DistMult, ComplEx and RotatE a client has gradient zero at a row of zeros, so that a table of zeros but for rows that one client
-holds leaves that client's part in the sum. Only noise that a client adds by itself is independent of what the server sends.
+No sum is said to withstand an active server. Even if all clients train from one table, the server chooses it. With DistMult,
+ComplEx and RotatE, a client has gradient zero at a row of zeros. A table of zeros except for rows that one client holds thus
+leaves that client's part in the sum. Only noise that a client adds by itself is independent of what the server sends.
 
-A single sum hides its parts, many do not: what each round's sum is above the table that it began from is linear in who was in
-it, so that least squares over rounds with other participants give each client's mean change (Lam et al., "Gradient
-disaggregation", 2021). Of three among five clients that hold UMLS by relations, 30 sums give it with a cosine of 0.95, where
+A single sum hides its parts, but many do not. The difference of each round's sum to its starting table is linear in the
+participants. Least squares over rounds with other participants therefore gives each client's mean change (Lam et al., "Gradient
+disaggregation", 2021). For three of five clients that hold UMLS by relations, 30 sums give it with a cosine of 0.95, where
 the mean of a sum gives 0.67.
 """
 
@@ -28,15 +28,14 @@ from fkgsec.protocols.secagg import safe_threshold
 def withstood(
     defense: Defense, num_parties: int, num_clients: int, *, threshold: int, bound: bool
 ) -> tuple[Withstands, ...]:
-    """Return an entry for what a client holds, for its upload, for rare rows, and for what noise covers.
+    """List for each part of the defense the server and the colluders that it withstands.
 
-    Sums: a threshold of t opens the sum of at least t clients, of whom the colluders know their own parts; two others must be
-    in it, so at most t - 2 collude.
+    The parts are the client's holdings, its upload, rare rows, and values under noise.
 
     Args:
-        num_parties: of the federation, whom private set union joins.
+        num_parties: of the federation; all take part in private set union.
         num_clients, threshold: of a round's session.
-        bound: whether the broadcast that clients trained from is part of the session of their sum, and all of them have its rows.
+        bound: True if the session of a sum contains the broadcast that clients trained from, and all of them have its rows.
     """
     models = []
     if defense.secagg is None:
@@ -45,6 +44,8 @@ def withstood(
             models.append(_local(num_clients))
         return tuple(models)
     shared = {"threshold": threshold, "num_clients": num_clients}
+    # A threshold of t opens the sum of at least t clients. Colluders subtract their own parts. Two others must remain, or the
+    # sum is one client's upload: at most t - 2 collude.
     honest = max(0, threshold - 2)
     if defense.psu:
         limit = (
@@ -89,7 +90,7 @@ def withstood(
 
 
 def _local(num_clients: int) -> Withstands:
-    """Noise that each client adds by itself: whatever the server sent, and whoever the others are."""
+    """Describe noise that each client adds alone: it protects whatever the server sends and whoever colludes."""
     return Withstands(part="values under noise", server="active", colluders=num_clients - 1)
 
 

@@ -7,11 +7,17 @@ from fkgsec.defenses.server_models import withstood
 from fkgsec.defenses.terms import Terms
 from fkgsec.federation.protection import Protection
 
-LARGE_EPSILON = 20.0  # e^20: half a billion to one
+# e^20 allows odds of half a billion to one.
+LARGE_EPSILON = 20.0
 
 
 def protection_of(terms: Terms, before: Protection, rounds: int) -> Protection:
-    """The statement, and the guarantees of what `dp` releases in so many rounds on top of what was released before."""
+    """State the protection of a run, and the guarantees of its `dp` releases.
+
+    Args:
+        before: protection of the run that this one continues or repeats; its releases compose.
+        rounds: number of releases of each table.
+    """
     guarantees = released({table: noise.guarantee for table, noise in terms.noise.items()}, releases=rounds)
     guarantees = composed(before.guarantees, guarantees)
     remarks = statement(terms, before)
@@ -25,7 +31,11 @@ def protection_of(terms: Terms, before: Protection, rounds: int) -> Protection:
 
 
 def statement(terms: Terms, before: Protection) -> list[str]:
-    """A line for each protection and what it assumes. `before`: of a run that this one goes on from or repeats."""
+    """List each protection and its assumptions, one line each.
+
+    Args:
+        before: protection of the run that this one continues or repeats.
+    """
     defense, lines = terms.defense, []
     if defense.psu:
         lines.append("psu: the server learns the union of names; every client receives the whole table")
@@ -84,7 +94,7 @@ def statement(terms: Terms, before: Protection) -> list[str]:
 
 
 def active_server(terms: Terms) -> str:
-    """Return what secure sums withstand of a server that does not follow the protocol, with the tests that show it."""
+    """State which attacks of an active server secure sums withstand and which not, with the tests that show it."""
     secagg, codec = terms.defense.secagg, terms.codec
     assert secagg is not None
     orders = "out of order or repeated" if codec.chooses_rows else "out of order, repeated or left out"
@@ -117,7 +127,10 @@ def active_server(terms: Terms) -> str:
         limits.append(
             "a place for one client's rows that no other client has for the same names (tests/deploy/test_redteam.py)"
         )
-    num_holders = count if secagg.neighbours is None else secagg.neighbours + 1  # of the shares of one secret
+    # Bonawitz et al. 2017, Theorem 6.5: with C colluders, an active server can collect both kinds of share of one client
+    # once holders + C reach 2 t. If all must survive, it needs a threshold of colluders.
+    # Holders of the shares of one secret: all participants, or a client and its neighbors.
+    num_holders = count if secagg.neighbours is None else secagg.neighbours + 1
     colluders = terms.threshold(count) if secagg.complete else 2 * terms.threshold(count) - num_holders
     if colluders <= count - 2:
         where = "" if secagg.neighbours is None else " among the neighbours of one"

@@ -2,8 +2,8 @@
 
 terms = Terms(options, parties, tables, codec)
 terms.agree(Entropy.drawn(options, run))               # keys and names of sessions
-terms.prepare("entities", num_rows, width)             # encoding and noise, once the table's size is known
-terms.setting(session, 1, participants, threshold, vectors)
+terms.prepare("entities", num_rows, width, 1)          # encoding and noise, once the table's size is known
+terms.setting(session, 1, participants, vectors, threshold)
 """
 
 from __future__ import annotations
@@ -32,9 +32,11 @@ SESSIONS = ("psu", "broadcasts", "holders", "rows")
 
 
 class PartyEntropy:
-    """Entropy from which one party's keys, noise and sessions derive. Nothing that another party draws follows from it.
+    """Entropy from which one party's keys, noise and sessions derive. Other parties' entropy is independent of it.
 
     Args:
+        lasting: secret of keys and noise, the same after a stop.
+        sessions: secret of everything that sessions draw, fresh after a stop.
         agreement: digest of the terms that noise is drawn for, so that no two agreements share noise; empty in one process.
     """
 
@@ -43,11 +45,17 @@ class PartyEntropy:
 
     @property
     def identity(self) -> Ed25519PrivateKey:
-        """The key that the party signs with."""
+        """Signing key of the party."""
         return Ed25519PrivateKey.from_private_bytes(derive(self._lasting, "identity in an exchange", self._run))
 
     def randomness(self, purpose: str, table: Table, round: int) -> Randomness:
-        """Return what it draws from for one purpose in one round."""
+        """Return the source of randomness for one purpose in one round.
+
+        Args:
+            purpose: names the use, such as "rows" or "local noise".
+        """
+        # A repeated round must add the same noise, or the mean of both uploads has less. It must use fresh keys and shares, or a
+        # server could collect both kinds of share of one secret.
         lasts = purpose in ("local noise", "ring noise") or purpose.startswith("defense ")
         source = self._lasting if lasts else self._sessions
         context = (self._agreement,) if self._agreement else ()
@@ -55,9 +63,9 @@ class PartyEntropy:
 
 
 class Entropy:
-    """The 32 bytes that a laboratory run keeps, so that it can go on after a stop; parties get their own by `of`, and no more.
+    """The 32 bytes that a laboratory run stores to resume after a stop. Each party receives only its own part, by `of`.
 
-    Keys and noise derive from them; with fresh bytes after a stop, all that sessions draw. A deployed party draws its own.
+    Keys and noise derive from `value`. With `fresh` bytes after a stop, everything that sessions draw is new.
     """
 
     def __init__(self, value: bytes, run: str, fresh: bytes = b"") -> None:
@@ -66,20 +74,28 @@ class Entropy:
 
     @classmethod
     def drawn(cls, options: RunOptions, run: str) -> Entropy:
-        """From the operating system, or for tests from `protocol_seed`."""
+        """Draw the entropy from the operating system, or for tests from `protocol_seed`.
+
+        Args:
+            run: names the run; everything is bound to it.
+        """
         if options.protocol_seed is None:
             return cls(secrets.token_bytes(SEED_BYTES), run)
         return cls(digest("fixed entropy of an exchange", options.protocol_seed), run)
 
     def of(self, place: int) -> PartyEntropy:
-        """Derive the entropy of one party by index; the server comes after all clients."""
+        """Derive the entropy of one party.
+
+        Args:
+            place: client index; the server comes after all clients.
+        """
         lasting, sessions = (
             derive(secret, "party of an exchange", self.run, place) for secret in (self.value, self._sessions)
         )
         return PartyEntropy(lasting, sessions, self.run)
 
     def session(self, purpose: str, table: Table) -> bytes:
-        """Names the sessions of one purpose; public."""
+        """Derive the public name of the sessions of one purpose."""
         return derive(self._sessions, "session of an exchange", self.run, purpose, table, length=16)
 
 
@@ -108,7 +124,11 @@ class Terms:
         self.widths: dict[Table, int] = {}
 
     def agree(self, entropy: Entropy) -> None:
-        """Publish identity keys and the names of sessions, all of which derive from one party's entropy."""
+        """Derive and publish identity keys and session names, in a run with all parties in one process.
+
+        Args:
+            entropy: of the run.
+        """
         places = enumerate(self.parties)
         self.adopt(
             {party: entropy.of(place).identity.public_key().public_bytes_raw() for place, party in places},
@@ -116,7 +136,15 @@ class Terms:
         )
 
     def adopt(self, keys: Mapping[str, bytes], sessions: Mapping[tuple[str, Table], bytes]) -> None:
-        """Take over identity keys and the names of sessions, for each of `SESSIONS` and each table; then check the options."""
+        """Adopt identity keys and session names, then check the options.
+
+        Args:
+            keys: raw public keys by party.
+            sessions: names by purpose (`SESSIONS`) and table.
+
+        Raises:
+            SpecError: no session could have these options.
+        """
         if self.defense.dp and self.defense.dp.unit == "row" and RECIPES[self.options.algorithm].task != "kge":
             raise SpecError(
                 "defense: dp: unit=row hides a row of embeddings; rows of parameters are nobody's: take unit=client"
@@ -124,13 +152,19 @@ class Terms:
         self.keys, self.sessions = keys, sessions
         if self.defense.secagg:
             self._check()
-        if self.defense.distributed_noise:  # what does not fit is said now; tables are larger than one row
+        # Fail early: a noise that does not fit for one row fits no table.
+        if self.defense.distributed_noise:
             self._ring_noise(1, 1)
 
     def prepare(self, table: Table, num_rows: int, width: int, largest_weight: int) -> None:
-        """The encoding and the noise of a table, now that its size and the largest weight of a client are known.
+        """Choose the encoding and the noise of a table.
 
-        Raises `SpecError` for noise that does not fit.
+        Args:
+            num_rows, width: size of the table.
+            largest_weight: largest weight of a client.
+
+        Raises:
+            SpecError: the noise does not fit.
         """
         defense, self.largest_weight[table], self.widths[table] = self.defense, largest_weight, width
         if defense.secagg:
@@ -162,11 +196,11 @@ class Terms:
         )
 
     def _releases(self, options: DpOptions) -> int:
-        """Return how often a unit's values cross: once a round, of every table that a client (but not a row) has a part in."""
+        """Return how often a unit's values are released: each round, for a client once per table."""
         return self.num_releases * (1 if options.unit == "row" else len(self.tables))
 
     def union(self, table: Table) -> psu.Plan:
-        """Setting of the private union of the names of a table's rows."""
+        """Return the plan of the private union of a table's names."""
         options = self.defense.psu
         assert options is not None
         threshold = safe_threshold(len(self.parties))
@@ -175,12 +209,13 @@ class Terms:
         )
 
     def renews(self, round: int) -> bool:
-        """Return whether the broadcast of a round renews some of the rows alone, so that clients must know which."""
+        """Return whether the broadcast of a round renews only some rows, so that clients must know which."""
         return round > 0 and self.defense.suppress is not None and not self.codec.chooses_rows
 
     def largest_value(self, table: Table) -> float:
-        """The largest absolute value that a mean of uploads can have: the clip, with noise in the ring all that it can carry."""
+        """Return the largest absolute value of a mean of uploads."""
         encoding = self.encodings[table]
+        # Noise in the ring can take a sum anywhere in it. Without noise, a mean is within the clip and the rounding.
         if isinstance(self.noise.get(table), RingNoise):
             return encoding.ring.modulus / 2 * 2.0**-encoding.fraction_bits
         return encoding.clip * (1 + 1e-6) + 2.0**-encoding.fraction_bits
@@ -194,7 +229,11 @@ class Terms:
         threshold: int | None = None,
         min_survivors: int | None = None,
     ) -> Setting:
-        """Setting of one session of secure aggregation."""
+        """Return the setting of one session of secure aggregation.
+
+        Args:
+            parties: participants. threshold, min_survivors: None: the defaults of the terms and of `Setting`.
+        """
         assert self.defense.secagg is not None
         return Setting(
             session=session,
@@ -209,7 +248,11 @@ class Terms:
         )
 
     def threshold(self, num_parties: int) -> int:
-        """Shares that open a secret in a session of so many."""
+        """Return the number of shares that open a secret.
+
+        Args:
+            num_parties: participants of the session.
+        """
         options = self.defense.secagg
         if options is None:
             return num_parties
@@ -219,7 +262,11 @@ class Terms:
         return options.threshold or safe
 
     def fewest_survivors(self, num_parties: int) -> int:
-        """The least that a sum of so many participants is opened for."""
+        """Return the smallest number of survivors for which a sum is opened.
+
+        Args:
+            num_parties: participants of the session.
+        """
         if self.defense.secagg and self.defense.secagg.complete:
             return num_parties
         if self.defense.secagg and self.defense.secagg.neighbours is not None:
@@ -227,7 +274,11 @@ class Terms:
         return self.threshold(num_parties)
 
     def dropouts(self, round: int, parties: Sequence[str]) -> dict[str, Stage]:
-        """Who falls silent in this round, and from which stage on: the same for every table. Simulated, from the run's seed."""
+        """Draw the clients that fall silent in a round, with their stage; the same for every table.
+
+        Args:
+            parties: participants of the round.
+        """
         assert self.defense.secagg is not None
         rng = generator(self.options.seed, "dropouts", round)
         chances, stages = rng.random(len(parties)), rng.integers(0, len(Stage), len(parties))
@@ -238,7 +289,7 @@ class Terms:
         }
 
     def graph_risk(self) -> str:
-        """Return what the k-regular graph withstands in one session. Raises `SettingError` for one that is too thin."""
+        """State the risk of the k-regular graph in one session. Raises `SettingError` if it is too large."""
         secagg, count = self.defense.secagg, self.num_participants
         assert secagg is not None
         assert secagg.neighbours is not None
@@ -254,7 +305,7 @@ class Terms:
         return f"secagg: {secagg.neighbours} neighbours of {count - 1}; {assumed} a session {risk.describe()}"
 
     def _check(self) -> None:
-        """Raises `SpecError` before anything is trained when no session could have these options."""
+        """Check before training that a session with these options exists. Raises `SpecError`."""
         secagg, suppress, count = self.defense.secagg, self.defense.suppress, self.num_participants
         assert secagg is not None
         if count < 2:

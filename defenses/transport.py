@@ -1,42 +1,40 @@
-"""A transport that resists: alignment by private set union, uploads through secure aggregation, suppression, noise.
+"""A transport with defenses: alignment by private set union, uploads through secure aggregation, suppression, noise.
 
     make_transport(channel, KgeOptions(defense="psu,secagg"), parties, tables, run)
 
-Leakage, by what is chosen:
+Leakage by defense:
 
-- `psu`: the server learns the union of names, not who holds what. Every client receives the whole table, and so the names and
-  rows that only others hold. (With any aggregation a client sees, where a row comes back unlike what it sent, that others
-  hold it too.)
-- `secagg`: the server learns, each round, the sum of the participants' rows, how many of them hold each row (where clients have
-  weights: the sum of the holders' weights; the largest weight is known to all), who is in the sum, and how many values were
-  clipped (in this simulation). With a colluder it subtracts the colluder's part. What remains with few clients, or when the
-  participants change from round to round, is what `fkgsec.attacks.residual` reads. Without `psu` alignment is in clear: the
-  server knows who holds each row, and whose a row with one holder is.
-- `suppress`: also, before each sum, the number of holders of every row; rows held by fewer than t stay with their clients.
-  Which rows are sent enters the session of the sum: clients that were told different ones open nothing.
-- `dp`: clipped values with noise, see `fkgsec.defenses.privacy`. It covers neither which rows a client holds nor what a record
-  says
-  beside the messages: losses, validation figures, counts of clipped values.
+- `psu`: the server learns the union of names, but not who holds which. Every client receives the whole table, and so the names
+  and rows that only others hold. (With any aggregation, a row that returns changed shows a client that others hold it too.)
+- `secagg`: each round, the server learns the sum of the participants' rows, how many of them hold each row (with client weights:
+  the sum of the holders' weights; all know the largest weight), who is in the sum, and how many values were clipped (in this
+  simulation). With a colluder, it subtracts the colluder's part. `fkgsec.attacks.residual` reads what remains with few clients,
+  or with changing participants. Without `psu`, alignment is in plaintext: the server knows who holds each row, and whose a row
+  with one holder is.
+- `suppress`: before each sum, the server also learns the number of holders of every row. Rows held by fewer than t stay with
+  their clients. The rows to send are part of the sum's session: clients that received different ones open nothing.
+- `dp`: clipped values with noise, see `fkgsec.defenses.privacy`. It covers neither which rows a client holds nor the other
+  contents of a record: losses, validation figures, counts of clipped values.
 
-Under sums a codec that leaves rows out (FedS) puts zeros in their place, which masks hide, so that uploads are as long as FedE's;
+With sums, a codec that omits rows (FedS) uploads zeros in their place, which masks hide. Uploads are then as long as FedE's, and
 a row that one client alone chose is opened as it is. `suppress` opens only rows that at least t clients chose. A server that does
 not follow the protocol can send some clients of such a codec rows of its choice and others none (`fkgsec.defenses.broadcasts`).
 
-What is drawn, and from what:
+Sources of randomness:
 
-- Keys, identities, shares, masks, the randomness of private set union and the noise of `dp`: from 32 bytes that the operating
-  system gives at the start of the run. A checkpoint holds them, so that a run that was killed goes on with the same bits; they
-  stand in no record, transcript, spec or log, and no view of an adversary. Whoever reads the checkpoint opens every upload (and
-  finds all clients' tables beside them). `protocol_seed` puts a number in their place: for tests, and then the record says so.
-- First rows, batches, negatives, participants, simulated dropouts: from the run's seed, which a record states. They say nothing
-  of the data, but whoever has the data as well can train the whole federation again: a laboratory run is a function of data,
-  options and seed. So are the values of all sums, since masks cancel; with `dp` the noise is fresh in every run.
-  The other clients of two runs of one seed put in the same, so that where the data of one client alone differ, the difference of
-  the first sums is that client's. An unlearning draws anew for that reason; data that changed otherwise take another seed.
+- Keys, identities, shares, masks, the randomness of private set union and the noise of `dp`: 32 bytes that the operating system
+  gives at the start of the run. A checkpoint holds them, so that a stopped run continues with the same bits. They are in no
+  record, transcript, spec or log, and in no view of an adversary. Anyone who reads the checkpoint can open every upload, and also
+  finds all clients' tables there. `protocol_seed` replaces them by a number, for tests only; the record then says so.
+- First rows, batches, negatives, participants, simulated dropouts: the run's seed, which a record states. They reveal nothing
+  about the data, but anyone with the data can repeat the training: a laboratory run is a function of data, options and seed.
+  So are the values of all sums, since masks cancel; with `dp` the noise is fresh in every run.
+  In two runs of one seed, the other clients contribute the same. If the data of one client alone differ, the difference of
+  the first sums is that client's. An unlearning therefore draws anew; use another seed for data that changed otherwise.
 
-A run that was killed goes on with the same identities and the same noise, so that what it releases again is what it released,
-and with fresh keys, shares and masks: a round that is done again would else give a server both kinds of share of one secret.
-Where values differ in their last bits (on another device) the noise is the same over other values.
+A stopped run continues with the same identities and noise, so it releases nothing new when it repeats a round. Keys, shares and
+masks are fresh: with the old ones, a repeated round would give a server both kinds of share of one secret.
+If values differ in their last bits (on another device), the noise is the same over different values.
 """
 
 from __future__ import annotations
@@ -74,7 +72,8 @@ from fkgsec.protocols.core.rounds import ServerRound
 from fkgsec.protocols.secagg import Stage
 from fkgsec.randomness import generator
 
-MIN_UNKNOWN = 2  # summands that the server does not know, so that their sum is neither of them
+# Summands that the server does not know; the sum of one would be its value.
+MIN_UNKNOWN = 2
 
 
 class DefendedTransport(Transport):
@@ -108,14 +107,22 @@ class DefendedTransport(Transport):
         }
 
     def tamper_with(self, adversary: Adversary) -> None:
-        """Let an adversary run the server, under suppression also the rows that it tells clients to send."""
+        """Let an adversary run the server; under suppression, it also chooses the rows that clients send.
+
+        Args:
+            adversary: replaces the honest server.
+        """
         super().tamper_with(adversary)
         self.central.rows_to_send = adversary.rows_to_send
 
     # Alignment.
 
     def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
-        """Align by private set union if `psu` is set, else in plaintext."""
+        """Align by private set union if `psu` is set, else in plaintext.
+
+        Args:
+            holdings: names of the rows by party.
+        """
         if not self.defense.psu:
             super().align(table, holdings)
             self._place(table, {})
@@ -137,7 +144,7 @@ class DefendedTransport(Transport):
             self.central.log.extend(f"names of {table}", 0, commitment_of_names(names))
 
     def _union(self, table: Table) -> dict[str, list[str]]:
-        """Afterwards the server has the union. Returns by client the list that it was sent."""
+        """Run the private union; returns by client the list that it received."""
         clients = {party: rounds.client_union(client, table) for party, client in self.defended.items()}
         return cast("dict[str, list[str]]", self._run(self.aligning(table), clients).clients)
 
@@ -160,7 +167,14 @@ class DefendedTransport(Transport):
         self.server[table].names = list(union.identifiers)
 
     def initialise(self, table: Table, rows: Tensor) -> None:
-        """Initialize as in plaintext; then fit encoding and noise to the table. Raises `SpecError` for values beyond the clip."""
+        """Initialize as in plaintext; then fit encoding and noise to the table.
+
+        Args:
+            rows: first values, `[N, width]`.
+
+        Raises:
+            SpecError: values beyond the clip.
+        """
         super().initialise(table, rows)
         self._prepare(table)
         if not self.defense.secagg:
@@ -180,7 +194,11 @@ class DefendedTransport(Transport):
     # Broadcasts.
 
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
-        """Under sums checked and bound by each client; suppressed rows stay each client's own."""
+        """Send the rows of a table. With sums, each client checks them and binds them to its history; local rows stay.
+
+        Args:
+            parties: participants of the round.
+        """
         if not self.defense.secagg:
             return super().broadcast(round, table, parties)
         receivers = self.receivers(parties)
@@ -192,13 +210,19 @@ class DefendedTransport(Transport):
         return {party: cast("Received", outcome.clients[party]) for party in receivers}
 
     def broadcasting(self, round: int, table: Table, receivers: Sequence[str]) -> ServerRound[None] | None:
-        """Under sums with a proof to each receiver, and with the commitment alone to all others."""
+        """Return the server's side of a broadcast. With sums, receivers get a proof, and all others the commitment.
+
+        Args:
+            receivers: clients that get rows.
+        """
         if not self.defense.secagg:
             return super().broadcasting(round, table, receivers)
-        if round and not self.codec.whole and not self.central.opened[table]:  # too many dropped out
+        # Too many dropped out, so there is nothing new to send.
+        if round and not self.codec.whole and not self.central.opened[table]:
             if not self.codec.to_everyone:
                 return None
-            rows = self.server[table].rows  # every client must receive each change: this one is zero
+            # Every client must receive each change. This change is zero.
+            rows = self.server[table].rows
             self.servers[table].aggregate_sum(round, Sum(torch.zeros_like(rows), torch.zeros(len(rows)).long()))
         content = self.central.content(round, table)
         contents = {party: self._content_for(round, table, party, content) for party in receivers}
@@ -207,8 +231,7 @@ class DefendedTransport(Transport):
         return rounds.server_broadcast(self.central, round, table, contents, self.central.commit(table, announced))
 
     def _content_for(self, round: int, table: Table, party: str, content: Tensor) -> Tensor:
-        """Return the table whose rows the server sends a client: what it tells those who receive nothing; or what an adversary
-        makes of it, all rows of the table, since what a client receives is bound to them all."""
+        """Return the table whose rows the server sends a client. An adversary may change it; the client's history binds it."""
         return self.servers[table].sent(round, party, content)
 
     # Uploads.
@@ -221,7 +244,12 @@ class DefendedTransport(Transport):
         *,
         refusals: Mapping[str, str] = MappingProxyType({}),
     ) -> Uploaded:
-        """Guarded where a defense says so, summed where `secagg` does. When too many drop out the table stays."""
+        """Upload the trained rows, guarded by the clients' defenses and summed with `secagg`; after too many dropouts, keep
+        the table.
+
+        Args:
+            rows: trained rows by party. refusals: reasons of parties that take no part.
+        """
         if not self.defense.secagg:
             return super().upload(round, table, rows, refusals=refusals)
         before, participants = self.server[table].rows, list(rows)
@@ -251,13 +279,17 @@ class DefendedTransport(Transport):
         return outcome
 
     def uploading(self, round: int, table: Table, participants: Sequence[str]) -> ServerRound[Uploaded]:
-        """In sums where `secagg` says so, else in clear."""
+        """Return the server's side of an upload: sums with `secagg`, else plaintext.
+
+        Args:
+            participants: of the round.
+        """
         if not self.defense.secagg:
             return super().uploading(round, table, participants)
         return rounds.server_upload(self.central, round, table, participants, self.channel.transcript.note)
 
     def _echoes(self, table: Table, before: Tensor) -> dict[str, Tensor]:
-        """Who sends back what the server sent it adds nothing that the server does not know."""
+        """Return the inputs that the server knows already: clients that send back exactly what it sent them."""
         by_row = {}
         for party in self.inputs[table]:
             contributed = self.defended[party].parts[table].kept.contribution.rows
@@ -287,9 +319,16 @@ class DefendedTransport(Transport):
         unpack(tensor, self.central.log, {party: client.log for party, client in self.defended.items()})
 
     def restore(self, holdings: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
-        """Restore as in plaintext; a private union is read from its list, and all other knowledge follows from the transcript."""
+        """Restore as in plaintext. The list of a private union and the survivors are read from the transcript.
+
+        Args:
+            holdings: by table and party.
+            tensors: from `tensors`.
+        """
+        # Fresh keys and shares after a stop: repeating a round with the old ones could reveal both kinds of share of one secret.
         fresh = b"" if self.options.protocol_seed is not None else secrets.token_bytes(SEED_BYTES)
         self._draw_from(Entropy(tensors["entropy"].numpy().tobytes(), self.run, fresh))
+        # The union is not in the checkpoint: the transcript of round 0 has the list that all clients received.
         transcript = self.channel.transcript
         for message in transcript.each_message(0):
             if isinstance(message, ProtocolMessage) and message.step == "psu-union-list":
@@ -308,9 +347,16 @@ class DefendedTransport(Transport):
                 self.central.remember_survivors(number, opened.survivors)
 
     def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
-        """Under secure aggregation as many as in any round, those that ask among them, if a sum of them hides its parts.
+        """Choose the senders of an unlearning: as many as in any round, so that a sum hides its parts.
 
-        Who asks is not hidden from a server that sees several such rounds of the same federation.
+        A server that sees several such rounds of one federation can still find the requesting clients.
+
+        Args:
+            requesting: client indices that must be among them.
+            colluders: clients that share their part with the server.
+
+        Raises:
+            SpecError: a sum of so few clients hides no upload.
         """
         if not self.defense.secagg:
             return super().senders(requesting, colluders)
@@ -330,13 +376,17 @@ class DefendedTransport(Transport):
         return sorted([*requesting, *map(int, drawn[: count - len(requesting)])])
 
     def carried(self) -> dict[str, Tensor]:
-        """The server's tables, what each party was sent so far, and what codecs remember."""
+        """Return the server's tables, each party's history, and the memories of codecs."""
         rows = {f"rows.{table}": shared.rows.clone() for table, shared in self.server.items()}
         memories = {name: tensor for name, tensor in self.memories().items() if ".codec." in name}
         return super().carried() | rows | memories | {"broadcasts": self._histories()}
 
     def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
-        """Parties were sent what the run sent them. The tables are those that the first rows were set to."""
+        """Continue from the state of an earlier run, whose broadcasts the parties have received.
+
+        Args:
+            tensors: from `carried`.
+        """
         super().carry_on(tensors)
         self._load_histories(tensors["broadcasts"])
         if self.defense.psu:
@@ -346,7 +396,7 @@ class DefendedTransport(Transport):
             self.remember(tensors)
 
     def send_again(self, table: Table) -> dict[str, Received]:
-        """Clients know what they were sent last, and take no other table; who was sent no rows then takes these over."""
+        """Send the last table again. Clients accept no other; those that lacked its rows take them over."""
         if not (self.defense.secagg and self.codec.whole):
             return super().send_again(table)
         commitments, lacking = {}, [party for party, client in self.defended.items() if client.log.lacks_rows(table)]
@@ -361,17 +411,26 @@ class DefendedTransport(Transport):
     # What it says of itself.
 
     def rounds_worth_noting(self) -> set[int]:
-        """Those whose survivors differ from earlier ones, so that their counts tell who holds what; and since a whole sum."""
+        """Return the rounds whose survivors reveal more about holdings, and those since a sum had all rows."""
         return {*self.central.notable, *(self.central.since_whole if self.codec.chooses_rows else ())}
 
     def protection(self, before: Protection = NOTHING, rounds: int | None = None) -> Protection:
-        """The statement, and the guarantees of what `dp` releases in so many rounds on top of what was released before."""
+        """State the protection, and the guarantees of `dp` on top of those of `before`.
+
+        Args:
+            before: protection of the run that this one continues or repeats.
+            rounds: number of releases; None: those of the run.
+        """
         return protection_of(self.terms, before, rounds or self.terms.num_releases)
 
 
 def make_transport(
     channel: Channel, options: RunOptions, parties: Sequence[str], tables: Sequence[Table], run: str
 ) -> Transport:
-    """The transport that `options.defense` asks for; in clear when it asks for none."""
+    """Create the transport that `options.defense` requires; plaintext for none.
+
+    Args:
+        run: names the run, for keys and randomness.
+    """
     kind = DefendedTransport if options.defense else Transport
     return kind(channel, options, parties, tables, run)

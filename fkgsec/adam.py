@@ -79,10 +79,36 @@ class Adam:
         Args:
             saved: with the key `state`.
         """
+        # Copies, on the parameter's device: a checkpoint lies on the CPU.
         self._state = {
             int(place): {name: tensor.clone().to(self._parameters[int(place)].device) for name, tensor in state.items()}
             for place, state in saved["state"].items()
         }
+
+
+def packed_state(optimizer: Adam | torch.optim.Optimizer) -> dict[str, Tensor]:
+    """Return an optimizer's state by "parameter index.name", for a checkpoint.
+
+    Args:
+        optimizer: after any number of steps.
+    """
+    state = optimizer.state_dict()["state"]
+    return {f"{place}.{name}": tensor for place, values in state.items() for name, tensor in values.items()}
+
+
+def load_packed_state(optimizer: Adam | torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Load the state that `packed_state` returned; an empty one changes nothing.
+
+    Args:
+        optimizer: of the same parameters.
+        tensors: by "parameter index.name".
+    """
+    state: dict[int, dict[str, Tensor]] = {}
+    for key, tensor in tensors.items():
+        place, name = key.split(".", 1)
+        state.setdefault(int(place), {})[name] = tensor
+    if state:
+        optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
 
 
 def _fresh(parameter: Tensor) -> dict[str, Tensor]:

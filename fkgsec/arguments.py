@@ -49,6 +49,7 @@ class Named(_StructType):
             )
         for name in options:
             if name not in names:
+                # Suggest the nearest option: most unknown names are typos.
                 near = difflib.get_close_matches(name, names, n=1)
                 hint = "; those of an algorithm alone stand in settings={...}" if "settings" in names else ""
                 meant = f"; did you mean {near[0]}?" if near else f"{hint}; allowed: {', '.join(names)}"
@@ -128,6 +129,7 @@ def checked(name: str, kind: Any, value: Any) -> Any:
     fkgsec.errors.SpecError: dim must be a whole number; got '64'
     """
     kinds = _alternatives(kind)
+    # The common case first: options are constructed often, such as in sweeps.
     if type(value) in kinds and (type(value) in _NOTHING or type(value) in _WORDS):
         return value
     numpy = sys.modules.get("numpy")  # if it is not loaded, no value has its types
@@ -151,6 +153,7 @@ def _as(name: str, kind: Any, value: Any) -> Any:
     if get_origin(kind) is tuple:
         if isinstance(value, list | tuple):
             converted = tuple(checked(name, get_args(kind)[0], part) for part in value)
+            # Return the same object if nothing changed, so that frozen structs are not rewritten.
             same = isinstance(value, tuple) and all(new is other for new, other in zip(converted, value, strict=True))
             return value if same else converted
         raise SpecError(f"{name} must be a list{_of(get_args(kind)[0])}; got {shown(value)}")
@@ -166,6 +169,7 @@ def _plain(kind: type, value: Any) -> Any:
     """Return the value as Python's own type, the same object if possible; None if it has another type."""
     if kind in (bool, str):
         return (value if type(value) is kind else kind(value)) if isinstance(value, kind) else None
+    # bool is a subclass of int, but True is no number of rounds.
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         return None
     if isinstance(value, numbers.Integral):

@@ -16,7 +16,7 @@ _Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
 FEW = 20  # sample size below which `mean_of_shares` widens bootstrap intervals
 
 
-class Estimate(msgspec.Struct, frozen=True):
+class Estimate(msgspec.Struct, frozen=True, omit_defaults=True):
     """A value with a 95 % interval.
 
     Attributes:
@@ -25,6 +25,8 @@ class Estimate(msgspec.Struct, frozen=True):
         method: method of the interval: "wilson", "bootstrap", "normal" (for parties on separate machines, which report sums of
             squares), "exact" (no sampling: low = value = high); followed by, for example, "6 leaks" if the interval also covers
             the draw of leaked entities (`over_draws`).
+        num_seeds: trainings that it is the mean of.
+        seeds_half: half width of Student's interval of that mean, which is part of the interval; 0 for a single training.
     """
 
     value: float
@@ -32,6 +34,8 @@ class Estimate(msgspec.Struct, frozen=True):
     high: float
     n: int
     method: str
+    num_seeds: int = 1
+    seeds_half: float = 0.0
 
     def __post_init__(self) -> None:
         if math.isnan(self.value) or math.isnan(self.low) or math.isnan(self.high):
@@ -56,11 +60,22 @@ def critical_value(compared: int = 1) -> float:
     return _Z95 if compared == 1 else NormalDist().inv_cdf(1 - 0.025 / compared)
 
 
+def student_value(num_seeds: int, compared: int = 1) -> float:
+    """The two-sided point of Student's distribution at which `compared` 95 % intervals of means over seeds hold all at once.
+
+    >>> f"{student_value(5):.3f} {student_value(5, 10):.3f}"
+    '2.776 5.598'
+    """
+    from scipy import stats  # loaded by what combines seeds alone
+
+    return float(stats.t.ppf(1 - 0.025 / compared, num_seeds - 1))
+
+
 def at_level(estimate: Estimate, compared: int = 1, least: float = -1.0, most: float = 1.0) -> Estimate:
     """Widen the interval of an estimate that was selected among `compared` ones (Bonferroni).
 
     A Wilson interval is recomputed at the level. A bootstrap interval is widened like a normal one. An exact value
-    stays.
+    stays. The part that stems from few trainings is widened by Student's points.
 
     Args:
         estimate: to widen.
@@ -70,14 +85,29 @@ def at_level(estimate: Estimate, compared: int = 1, least: float = -1.0, most: f
     >>> at_level(proportion(50, 100), 5) == proportion(50, 100, compared=5)
     True
     """
-    if compared == 1 or estimate.low == estimate.high:
+    # A single estimate needs no correction, an exact one has no interval.
+    if compared == 1 or (estimate.low == estimate.high and not estimate.seeds_half):
         return estimate
     if estimate.method == "wilson":
         return proportion(min(estimate.value * estimate.n, estimate.n), estimate.n, compared=compared)
+    # Scale both halves of the interval by the ratio of normal quantiles.
     wider = critical_value(compared) / critical_value()
-    low, high = (estimate.value + wider * (end - estimate.value) for end in (estimate.low, estimate.high))
+    halves = [estimate.value - estimate.low, estimate.high - estimate.value]
+    seeds_half = estimate.seeds_half
+    if seeds_half:
+        of_items = [math.sqrt(max(0.0, half**2 - seeds_half**2)) for half in halves]
+        seeds_half *= student_value(estimate.num_seeds, compared) / student_value(estimate.num_seeds)
+        halves = [math.hypot(wider * half, seeds_half) for half in of_items]
+    else:
+        halves = [wider * half for half in halves]
     return Estimate(
-        estimate.value, max(least, low), min(most, high), estimate.n, f"{estimate.method}, best of {compared}"
+        estimate.value,
+        max(least, estimate.value - halves[0]),
+        min(most, estimate.value + halves[1]),
+        estimate.n,
+        f"{estimate.method}, best of {compared}",
+        estimate.num_seeds,
+        seeds_half,
     )
 
 
@@ -106,6 +136,7 @@ def proportion(successes: float, n: int, *, compared: int = 1, attainable: float
         raise ValueError(f"successes must lie in 0..{n}; got {successes}")
     if n == 0:
         return Estimate(0.0, 0.0, 1.0, 0, method)
+    # Only attainable items can vary; the others are known failures.
     able = max(attainable * n, successes)
     if not able:
         return Estimate(0.0, 0.0, 0.0, n, method)
@@ -138,6 +169,7 @@ def mean(values: Sequence[float] | np.ndarray, rng: np.random.Generator, resampl
         items[rng.integers(0, n, size=(min(per_block, resamples - done), n))].mean(axis=1)
         for done in range(0, resamples, per_block)
     ]
+    # Percentile bootstrap: the middle 95 % of resampled means.
     low, high = np.quantile(np.concatenate(means), [0.025, 0.975])
     return Estimate(float(items.mean()), float(low), float(high), n, "bootstrap")
 
@@ -194,6 +226,7 @@ def over_draws(figure: Estimate, others: Sequence[float], drawn: str, attainable
 
     if not others:
         return figure
+    # Independent errors add in squares: the sample's distance to its bound, and the draw's half width.
     half = _Z95 * float(np.std([figure.value, *others], ddof=1))
     low = figure.value - math.hypot(figure.value - figure.low, half)
     high = figure.value + math.hypot(figure.high - figure.value, half)

@@ -39,6 +39,7 @@ def interval(figure: Estimate | None) -> dict[str, Any]:
     >>> interval(proportion(1, 4))["n"], interval(proportion(0, 0))["value"]
     (4, None)
     """
+    # An empty sample has no figure: its placeholder 0 must not enter a mean.
     if figure is None or not figure.n:
         return dict.fromkeys(INTERVAL)
     return {name: getattr(figure, name) for name in INTERVAL}
@@ -54,6 +55,7 @@ def tidy(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> pd.DataFr
     """
     import pandas as pd  # optional on machines that only train
 
+    # Objects first, then a type per column: pandas would guess float for an empty column of counts.
     frame = pd.DataFrame(list(rows), columns=list(columns), dtype=object)
     for name in columns:
         if name in _NUMBERS:
@@ -84,6 +86,7 @@ def block(
         head = "".join(f"<th>{_cell(cell)}</th>" for cell in heads)
         body = "".join(f"<tr>{''.join(f'<td>{_cell(cell)}</td>' for cell in row)}</tr>" for row in rows[:_MOST_ROWS])
         parts.append(f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>")
+    # Say that rows are missing, and where all are.
     if len(rows) > _MOST_ROWS:
         parts.append(f"<div>and {len(rows) - _MOST_ROWS:,} more rows; to_frame() has all</div>")
     return f'<div class="{_NO_MATH}">{"".join(parts)}</div>'
@@ -92,6 +95,7 @@ def block(
 def _cell(value: Any, most: int = _MOST_IN_CELL) -> str:
     if value is None:
         return ""
+    # An empty sample has no value to show.
     if isinstance(value, Estimate) and not value.n:
         return "nothing to count"
     text = f"{value:.3f}" if isinstance(value, float) else f"{value:,}" if type(value) is int else str(value)

@@ -27,6 +27,7 @@ def generator(seed: int, purpose: str, *where: int | str) -> np.random.Generator
     """
     import numpy as np  # the command line reads options without numpy
 
+    # numpy integers and Python's give the same text.
     plain = tuple(item if isinstance(item, str) else operator.index(item) for item in where)
     text = repr((operator.index(seed), purpose, *plain)).encode()
     # A cryptographic hash keeps nearby seeds and purposes independent.

@@ -67,6 +67,7 @@ class Registry(Mapping[str, Part]):
         return part
 
     def _add(self, name: str, part: Part | _Later[Part]) -> None:
+        # Registering the same part again is harmless: notebooks run cells twice.
         if self._parts.get(name, part) is not part:
             raise SpecError(f"{self.kind} {name!r} is registered already")
         self._parts[name] = part
@@ -101,6 +102,7 @@ class Registry(Mapping[str, Part]):
         """Return a part. Raises `SpecError` for an unknown name, and for a part of another package that cannot be
         imported.
         """
+        # Families first: their names are not listed.
         if (family_part := self._of_family(name)) is not None:
             return family_part
         if name not in self._all():
@@ -108,6 +110,7 @@ class Registry(Mapping[str, Part]):
         part = self._parts[name]
         if not isinstance(part, _Later):
             return part
+        # Replace the placeholder, so that a part is imported once.
         loaded: Part = part.load()
         self._parts[name] = loaded
         return loaded
@@ -124,6 +127,7 @@ class Registry(Mapping[str, Part]):
     def _all(self) -> dict[str, Part | _Later[Part]]:
         if not self._loaded:
             self._loaded = True
+            # Only names are read here; a broken package fails when its part is used.
             for point in entry_points(group=self.group):
                 self._add(point.name, _Later(lambda point=point: self._load(point)))
         return self._parts

@@ -39,6 +39,7 @@ def shown(value: object, most: int = 80) -> str:
     """
     if isinstance(value, int) and value.bit_length() > _MOST_BITS:  # Python raises for thousands of digits
         return f"a number of {value.bit_length():,} bits"
+    # Cut before formatting: the repr of a long text would be built in full.
     text = repr(value[:most] if isinstance(value, str | bytes) else value)
     cut = len(text) > most or (isinstance(value, str | bytes) and len(value) > most)
     return printable(f"{text[: most - 3]}..." if cut else text)

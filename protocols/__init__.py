@@ -12,6 +12,5 @@ from typing import Literal
 
 CipherName = Literal["aes-256-ctr", "chacha20"]
 Accountant = Literal["rdp", "prv"]
-MAX_ATTEMPTS = (
-    6  # tables of a private set union, each four times as large: up to a million items from `psu.plan.START_CAP`
-)
+# Tables of a private set union, each four times as large: up to a million items from `psu.plan.START_CAP`.
+MAX_ATTEMPTS = 6

@@ -1,4 +1,4 @@
-"""README's picture and table of defenses, from the committed matrix of all attacks.
+"""Picture and table of defenses for the README, from the committed matrix of all attacks.
 
     python -m scripts.readme results/defenses.png     # prints the table in Markdown and draws it
 
@@ -37,14 +37,15 @@ QUESTIONS = {
     "client-guess.found\nclient": ("Entity names that a client guesses", "share"),
     "client-poison.hits@10\nclient": ("False triples planted by one client", "Hits@10"),
 }
-"""Rows of the matrix, and how README words them."""
+"""Rows of the matrix, with their descriptions in the README."""
 
 
 def figures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Values and baselines `[questions, defenses]` and the test MRR `[defenses]`, means over seeds."""
+    """Return values and baselines `[questions, defenses]` and the test MRR `[defenses]`, as means over seeds."""
     values, baselines, utilities = [], [], []
     for path in RECORDS:
         comparison = read_comparison(path)
+        # Records are committed; None would mean a damaged checkout.
         assert comparison is not None
         seed = matrix({case.name: case.record for case in comparison.cases if case.name in DEFENSES})
         cells = [[cell for cell in seed.rows[label] if not isinstance(cell, str)] for label in QUESTIONS]
@@ -55,7 +56,7 @@ def figures() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def table() -> list[str]:
-    """Return README's table, a question in each row: value and, in brackets, its baseline."""
+    """Return the README's table, one question per row: value and, in brackets, its baseline."""
     values, baselines, utilities = figures()
     heads = ("question (metric)", *(f"`{defense}`" for defense in DEFENSES))
     rows = [
@@ -78,6 +79,7 @@ def draw() -> bytes:
     for row, ((question, metric), level, bases) in enumerate(zip(QUESTIONS.values(), values, baselines, strict=True)):
         axes.text(-0.08, row + 0.5, f"{question}\n({metric})", ha="right", va="center", fontsize=8)
         for column, (value, base) in enumerate(zip(level, bases, strict=True)):
+            # Distance from the baseline, relative to the largest possible one.
             share = max(0.0, (value - base) / (1 - base))
             axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colors(share), edgecolor="white", lw=2))
             axes.text(column + 0.5, row + 0.5, f"{short(value)} ({short(base)})", ha="center", va="center", fontsize=9)

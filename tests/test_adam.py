@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from fkgsec.adam import Adam
+from fkgsec.adam import Adam, load_packed_state, packed_state
 
 SHAPES = ((5, 3), (4,), (2, 2))
 
@@ -64,3 +64,23 @@ print("torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("kind", [Adam, torch.optim.Adam])
+def test_a_packed_state_continues_with_the_same_bits(kind: type) -> None:
+    gradients = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
+
+    def run(first: int, last: int, row: torch.Tensor, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        optimizer = kind([row, torch.zeros(2, requires_grad=True)], lr=0.01)
+        load_packed_state(optimizer, state)
+        for gradient in gradients[first:last]:
+            row.grad = gradient.clone()
+            optimizer.step()
+        return packed_state(optimizer)
+
+    through, halves = torch.zeros(4, requires_grad=True), torch.zeros(4, requires_grad=True)
+    whole = run(0, 6, through, {})
+    packed = run(3, 6, halves, run(0, 3, halves, {}))
+    assert set(packed) == set(whole) == {"0.step", "0.exp_avg", "0.exp_avg_sq"}
+    assert torch.equal(through, halves)
+    assert all(torch.equal(packed[name], whole[name]) for name in whole)

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from fkgsec import estimate
-from fkgsec.estimate import Estimate
+from fkgsec.estimate import Estimate, at_level
+from fkgsec.experiments.runs.intervals import over_seeds
 
 
 class TestProportion:
@@ -168,3 +169,16 @@ def test_many_reciprocal_ranks_have_the_bootstraps() -> None:
     assert one == other
     wide = estimate.mean_of_shares(values / 50, np.random.default_rng(1), compared=50)
     assert wide.low >= 0.0
+
+
+def test_the_level_of_several_figures_widens_the_spread_of_few_seeds_by_students_points() -> None:
+    values = [0.5, 0.6, 0.7]
+    figures = [Estimate(value, value - 0.05, value + 0.05, 100, "bootstrap") for value in values]
+    spread = np.std(values, ddof=1) / np.sqrt(3)
+    for compared in (1, 10):
+        level = 1 - 0.025 / compared
+        half = np.hypot(0.05 * stats.norm.ppf(level) / stats.norm.ppf(0.975), stats.t.ppf(level, 2) * spread)
+        wide = at_level(over_seeds(figures), compared, least=-10, most=10)
+        assert (wide.value - wide.low, wide.high - wide.value) == pytest.approx((half, half))
+    each = [at_level(figure, 10) for figure in figures]
+    assert over_seeds(each, 10).low == pytest.approx(max(0.0, wide.low))

@@ -1,15 +1,18 @@
 """Membership inference by a client that moves rows and observes which rows follow (a displacement probe).
 
 Threat model: "client", active, without access to any other upload. Required knowledge: its own rows and triples, and
-broadcasts. In one round, or several (`probe_rounds`), it uploads the rows that it received, with those of `probes` entities
-moved by `probe_size` in a random direction in every number. In its next round it uploads the rows that it received unchanged. A
-client that trains on a triple of a moved entity follows: the other end moves in the same direction. Moves are signs, since the
-gradient of an L1 distance consists of signs. Otherwise the adversary follows the protocol, except for a defense's steps on
-clients. The run is trained once more with the probe, with the same seed and options.
+broadcasts. In one round, or several (`probe_rounds`), it uploads the rows that it received, but moves those of `probes`
+entities. Every number moves up or down by `probe_size` at random. In its next round it uploads the rows that it received
+unchanged. A client that trains on a triple of a moved entity follows: the other end moves in the same direction. Moves are
+signs, since the gradient of an L1 distance consists of signs. Otherwise the adversary follows the protocol, except for a
+defense's steps on clients. The run is trained once more with the probe, with the same seed and options.
 
 Inference methods: `displacement`, the cosine of the other end's change to the move as the triple's relation transforms it,
 averaged over the moved ends. `passive`, the score of the triple on the broadcast before the probe. `with passive`, both,
 standardized. The questions are those of `client-passive`, for triples of which it moved an end. Baseline: `names`.
+
+Limits: few probes leave few triples to ask about. With 20 probes of three hospitals the AUC was .953 [.610, .996] beside a
+baseline of .684, which decides nothing.
 
 `cost`: MRR that clients lose in the best round. `visibility`: norm of the attacker's change in the round of the probe over the
 median of the others', as a server sees single uploads; 1 is an inconspicuous client.
@@ -139,7 +142,6 @@ def probe(view: KgeView, laboratory: Laboratory[KgeView], rng: np.random.Generat
     """Move rows in the run, and read the answers.
 
     Args:
-        view: the client's knowledge.
         laboratory: trains the run with the probe.
         rng: draws the entities and the signs of the moves.
     """
@@ -150,7 +152,6 @@ def draw_plan(view: KgeView, options: KgeAttackOptions, rng: np.random.Generator
     """Choose the rows that the client moves, and the moves.
 
     Args:
-        view: the client's knowledge.
         options: number and size of the moves, and the rounds.
         rng: draws entities and signs.
     """
@@ -168,7 +169,6 @@ def ask(plan: Plan, laboratory: Laboratory[KgeView]) -> Answers:
 
     Args:
         plan: the probe.
-        laboratory: trains the run.
 
     Raises:
         NotAttacked: entities are not shared, the run cannot be repeated, or it ends before the answer.
@@ -261,9 +261,7 @@ def asked_of(
     """Select a victim's local triples that the client can classify and of which it moved an end.
 
     Args:
-        truth: evaluator's knowledge.
         plan: the probe.
-        victim: name of the client.
         is_askable: test from `askable`.
         triples: int `[q, 3]`, in the victim's local IDs.
 

@@ -66,9 +66,7 @@ def askable(graph: FederatedGraph, colluding: Sequence[str], victim: str) -> Cal
     """Build the test for a victim's local triples that colluding clients can classify.
 
     Args:
-        graph: data of the federation.
         colluding: names of the colluding clients.
-        victim: name of the victim.
 
     Returns:
         A function from local triples, int `[k, 3]`, to bool `[k]`.
@@ -143,7 +141,6 @@ def draw_dictionary(graph: FederatedGraph, colluders: Sequence[str], guesses: in
     """Draw names that victims hold and the colluders do not, and invent names that nobody holds.
 
     Args:
-        graph: data of the federation.
         colluders: names of the colluding clients.
         guesses: largest number of names per victim.
         seed: seed of the attack.

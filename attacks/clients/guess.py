@@ -102,7 +102,6 @@ def guess(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
     """Train the first rounds with the guessed names, and claim for each name whether another client holds it.
 
     Args:
-        view: the client's knowledge.
         laboratory: draws the dictionary and trains the run.
         rng: not used; the laboratory's seed determines all draws, so that victims are scored on the same dictionary.
 
@@ -152,7 +151,6 @@ def invented_triples(knowledge: ColluderKnowledge, names: Sequence[str], rng: np
     """Build one triple per name: a random training triple of the client with the name as its tail.
 
     Args:
-        knowledge: the client's knowledge.
         names: guessed names.
         rng: draws the triples.
 

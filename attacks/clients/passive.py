@@ -38,7 +38,6 @@ def listen(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> S
     """Build scorers from the broadcasts. They are the same for every victim, since broadcasts do not distinguish clients.
 
     Args:
-        view: the client's knowledge.
         laboratory: only its public settings are read.
         rng: not used; the attack draws nothing.
 
@@ -70,7 +69,6 @@ def row_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples: np
     """Score triples of rows.
 
     Args:
-        model: scoring function.
         entities: float `[n, W]`.
         relations: float `[m, V]`.
         triples: rows of entities, relations and entities, int64 `[q, 3]`.

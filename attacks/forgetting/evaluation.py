@@ -1,13 +1,12 @@
 """Audit of forgetting: how well forgotten triples can be detected in attacked, retrained and unlearned models of every client.
 
 A figure of an unlearned model says little alone. Each one is compared with that of the model retrained without the triples,
-which is perfect forgetting, and, if available, with that of the run before the request ("raw"), which is what was to be
-forgotten.
+which is perfect forgetting. If available, the run before the request ("raw") shows what was to be forgotten.
 
 There is one audit per client. A requesting client is audited on its own triples. Other clients are audited on the requesting
-clients' triples that they can express (they hold both entities and the relation), since a forgotten triple may survive in a
-neighbor's model that learned from shared rows. Triples that some client still trains on are left out of the membership attack,
-since that client made no request. A requesting client is not audited on the others' triples.
+clients' triples that they can express: they hold both entities and the relation. A forgotten triple may survive in such a
+model, which learned from shared rows. Triples that some client still trains on are left out of the membership attack, since
+that client made no request. A requesting client is not audited on the others' triples.
 
 Threat models and required knowledge. Membership, distance, relearning: an adversary that holds a client's model, knows how it
 was trained and has similar data (`fkgsec.attacks.membership.statistics`). Shadow models calibrate the attacks by difficulty and

@@ -204,7 +204,6 @@ def memory_of(runs: Runs, forgotten: np.ndarray) -> Memory | None:
     triples counts.
 
     Args:
-        runs: the auditor's runs.
         forgotten: bool `[n]`.
 
     Returns:
@@ -317,7 +316,6 @@ def planted(runs: Runs, run: int, forgotten: np.ndarray, share: float, rng: np.r
     trained on them.
 
     Args:
-        runs: the auditor's runs.
         run: index of a run that saw no forgotten triple.
         forgotten: bool `[n]`.
         share: share to remember, in [0, 1].

@@ -66,7 +66,6 @@ def read_run(
     """Read everything that the evidence needs from a run.
 
     Args:
-        result: finished run.
         graph: data of the raw run, which filters all ranks alike.
         audits: audited triples of all clients.
         seed: draws the batches of relearning, the same for every run.

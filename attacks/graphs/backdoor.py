@@ -155,8 +155,6 @@ def plant(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> 
     """Draw a trigger from the adversary's graphs, and train the run with poisoned training graphs.
 
     Args:
-        view: the adversary's knowledge.
-        laboratory: trains the run.
         rng: draws the trigger.
 
     Raises:

@@ -49,7 +49,6 @@ def draw_candidates(federation: FederatedGraphs, place: int, seed: int) -> Candi
 
     Args:
         federation: data of the federation.
-        place: index of the client.
         seed: seed of the attack.
 
     Returns:

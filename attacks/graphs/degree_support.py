@@ -99,7 +99,6 @@ def num_steps(settings: PublicSettings, num_graphs: int) -> int:
     """Return a client's number of optimizer steps per round of FedAvg training.
 
     Args:
-        settings: public settings of the run.
         num_graphs: number of its training graphs.
     """
     # Round up: the last batch may be smaller.
@@ -113,7 +112,6 @@ def decayed(before: Tensor, steps: int, settings: PublicSettings) -> Tensor:
     Args:
         before: parameters before training.
         steps: number of steps.
-        settings: public settings of the run.
     """
     parameter = before.clone().contiguous().requires_grad_()
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD
@@ -164,7 +162,6 @@ def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
 
     Args:
         graphs: training graphs of a client.
-        settings: public settings of the run.
     """
     rule = (settings.recipe.rule or GraphRule)(settings.options(seed=0))
     features = node_features(rule.prepare(graphs))

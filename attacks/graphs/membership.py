@@ -55,7 +55,6 @@ def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> 
     """Score each victim's candidates by each inference method.
 
     Args:
-        view: the adversary's knowledge.
         laboratory: trains shadow federations.
         rng: draws halves of candidates, and seeds.
 
@@ -165,7 +164,6 @@ def train_shadows(view: GraphView, laboratory: Laboratory, count: int, rng: np.r
     graphs than the attacked one, so it fits them more closely.
 
     Args:
-        view: the adversary's knowledge.
         laboratory: trains the federations.
         count: number of federations, even.
         rng: draws halves and seeds.
@@ -198,7 +196,6 @@ def train_reference(
     """Train a federation on no candidate.
 
     Args:
-        view: the adversary's knowledge.
         laboratory: trains the federation.
         rng: draws its seed.
 

@@ -81,7 +81,6 @@ def parameter_names(settings: PublicSettings, graphs: GraphSet) -> list[str]:
     """Return the names of the parameters of a client's network.
 
     Args:
-        settings: public settings of the run.
         graphs: graphs of the client's data set, which determine the input layer.
     """
     return [name for name, _ in adversary_client(settings, graphs, seed=0).model.named_parameters()]
@@ -98,7 +97,6 @@ def train_layers(
     """Train the layers that are not shared on some graphs, with the shared ones fixed.
 
     Args:
-        settings: public settings of the run.
         shared: shared parameters by name.
         graphs: graphs to train on.
         seed: seed of initial values, batches and dropout.
@@ -134,7 +132,6 @@ def adversary_client(settings: PublicSettings, graphs: GraphSet, seed: int, **ch
     """Build a client of the adversary that trains on all of these graphs like the attacked ones, and exchanges every round.
 
     Args:
-        settings: public settings of the run.
         graphs: its training graphs.
         seed: seed of its training.
         changes: options that differ from the attacked run.

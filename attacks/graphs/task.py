@@ -19,7 +19,6 @@ def default_attacks(algorithm: str, threat: Sequence[str] = ()) -> tuple[str, ..
     """Return membership inference, and the attack on what the algorithm reveals besides.
 
     Args:
-        algorithm: name in `RECIPES`.
         threat: requested threat models; they do not change the defaults.
     """
     specific = {"fedstar": ("degree-support",), "gcfl": (KINSHIP,), "gcfl+": (KINSHIP,), "gcfl+dws": (KINSHIP,)}
@@ -41,9 +40,6 @@ def cases(
     """Run one attack under each of its threat models. No share leaks, so nothing is drawn again.
 
     Args:
-        attack: attack to run.
-        result: attacked run.
-        options: options of all attacks.
         leak_draws: not used.
         train: trains federations for the attack.
 

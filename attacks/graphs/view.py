@@ -152,7 +152,6 @@ def graph_view(
     """Build an adversary's view of a finished run, at its best round or at the last uploads before it.
 
     Args:
-        result: finished run.
         threat_model: one of graph classification.
         colluder: name of the colluding client, if the threat model has one.
         seed: seed of the attack.

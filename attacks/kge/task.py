@@ -61,9 +61,6 @@ def cases(
     """Run one attack under each of its threat models and leak ratios.
 
     Args:
-        attack: attack to run.
-        result: attacked run.
-        options: options of all attacks.
         leak_draws: number of further draws of leaked entities for a `redrawn` attack.
         train: trains federations for the attack.
 
@@ -177,10 +174,6 @@ def attack_under(
     """Run an attack under one threat model.
 
     Args:
-        attack: attack to run.
-        result: attacked run.
-        model: threat model.
-        options: options of all attacks.
         colluders: names of the colluding clients; the first one acts.
         leak: leak ratio in (0, 1].
         train: trains federations for the attack.

@@ -411,7 +411,6 @@ def sent_before(result: KgeResult, upload: Upload) -> Tensor | None:
     """Return the rows of an upload as the server last sent them to the client.
 
     Args:
-        result: finished run.
         upload: upload of all rows of one table.
 
     Returns:

@@ -250,8 +250,6 @@ def to_local(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) ->
     """Convert triples to a client's local IDs, and drop those that it cannot express.
 
     Args:
-        graph: data of the federation.
-        client: one of its clients.
         triples: int `[n, 3]`, in global IDs.
 
     Returns:
@@ -279,8 +277,6 @@ def named_triples(graph: FederatedGraph, client: ClientGraph, triples: np.ndarra
     """Convert a client's local triples to names.
 
     Args:
-        graph: data of the federation.
-        client: one of its clients.
         triples: int `[q, 3]`, in local IDs.
 
     Returns:
@@ -377,7 +373,9 @@ def train_shadow(
     # A client without a request can express triples that a requesting client trained on; they count as members there.
     inside = np.concatenate(requested)
     member = {audit.place: contains(inside, graph.clients[audit.place].to_global(audit.triples)) for audit in audits}
-    after = unlearn(result, {name: part for name, part in chosen.items() if len(part)}) if unlearn else None
+    requests = {name: part for name, part in chosen.items() if len(part)}
+    # Of a single triple one of two shadows saw none, and has nothing to forget.
+    after = (unlearn(result, requests) if requests else result) if unlearn else None
     trained, unlearned = (
         {
             (audit.place, name): model.scores(audit.triples)
@@ -456,7 +454,6 @@ def pooled_statistics(
     give 60 observations, not 100.
 
     Args:
-        graph: data of the federation.
         parts: audit and scores of each client.
 
     Returns:

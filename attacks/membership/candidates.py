@@ -54,7 +54,6 @@ def draw_candidates(graph: FederatedGraph, seed: int) -> list[Audited]:
     Members are drawn among twice as many training triples as the client has test triples, at most half of its training triples.
 
     Args:
-        graph: data of the federation.
         seed: seed of the attack.
     """
     drawn: Forget = {}
@@ -77,7 +76,6 @@ def asked_candidates(
     pairs.
 
     Args:
-        graph: data of the federation.
         audit: candidates of one victim.
         colluders: names of the colluding clients.
         seed: seed of the attack.
@@ -141,7 +139,7 @@ def shadow_federation(
         halves = [rng.permutation(len(group)) % 2 == number % 2 for group in (audit.members, audit.controls)]
         chosen[audit.name] = np.concatenate(halves)
         client, candidates = clients[audit.place], audit.triples
-        # A triple that was linked anew may be one that is asked about.
+        # A rewired triple may equal a candidate.
         # No candidate may be trained on except those of this shadow's half.
         train = client.train[~contains(candidates, client.train)]
         clients[audit.place] = replace_train(client, np.concatenate([train, candidates[chosen[audit.name]]]))

@@ -10,8 +10,7 @@ Controls are matched on what a model knows about a triple before it saw it: the 
 another retained triple links the two ends. All are counted in the retained graph (train without the forgotten triples), since
 that is what a retrained model sees. The last property matters. The test split of FB15k-237 was cleaned: none of its pairs is
 linked in train, while 38 % of the training triples' pairs are linked by another triple. A retrained TransE there has an AUC
-near 0.6 against unmatched test triples (a perfect retraining looks as if it remembered), and one that does not differ from 0.5
-against matched ones.
+near 0.6 against unmatched test triples, as if it remembered. Against matched ones its AUC does not differ from 0.5.
 
 Matching cannot fix three things: a test split that was not drawn at random, forgotten triples chosen for their content, and a
 forgotten triple that another client still trains on. Then the retrained model's AUC on the same two groups is the reference,

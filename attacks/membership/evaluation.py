@@ -106,7 +106,6 @@ def group_figures(truth: Truth, group: Group) -> list[Figure]:
     Under threat models with final models, also measure the federation's model alone.
 
     Args:
-        truth: evaluator's knowledge.
         group: candidates of one victim, or of all.
     """
     figures = [figure for metric in METRICS for figure in _figures(truth, group, metric, metric)]
@@ -153,7 +152,6 @@ def score_figures(
     """Measure AUC, or TPR at a false-positive rate, by each inference method and by the strongest.
 
     Args:
-        truth: evaluator's knowledge.
         metric: name of the metric.
         victim: client name, or `ALL`.
         ways, guesses: scores of members and of controls, by inference method and by baseline.
@@ -188,7 +186,6 @@ def item_table(truth: Truth, group: Group, figures: Sequence[Figure]) -> pd.Data
     """Tabulate each candidate of a group: its names, whether it was trained on, and its risk.
 
     Args:
-        truth: evaluator's knowledge.
         group: candidates of one victim, or of all.
         figures: figures of the group.
 

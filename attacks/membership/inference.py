@@ -183,7 +183,6 @@ def claim(view: KgeView, laboratory: KgeLaboratory, rng: np.random.Generator) ->
     """Score each victim's candidates.
 
     Args:
-        view: the adversary's knowledge.
         laboratory: draws candidates and trains shadow federations.
         rng: not used; the laboratory draws everything.
 
@@ -275,7 +274,6 @@ def score(claims: Mapping[str, Scored | NotAttacked], truth: Truth) -> list[Figu
 
     Args:
         claims: scores by victim name.
-        truth: evaluator's knowledge.
     """
     audits = {audit.name: audit for audit in draw_candidates(truth.graph, truth.seed) if audit.reason is None}
     figures: list[Figure] = []

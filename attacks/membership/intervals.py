@@ -159,7 +159,7 @@ def spearman(scores: np.ndarray, values: np.ndarray, *, compared: int = 1) -> Es
     correlation = float(ranks[0] @ ranks[1]) / size if size > 0 else 0.0
     # Bonett and Wright 2000: var(z) = (1 + r^2 / 2) / (n - 3).
     half = critical_value(compared) * math.sqrt((1 + correlation**2 / 2) / (len(scores) - 3))
-    centre = math.atanh(min(max(correlation, -1 + 1e-12), 1 - 1e-12))
-    low, high = (math.tanh(centre + sign * half) for sign in (-1, 1))
+    center = math.atanh(min(max(correlation, -1 + 1e-12), 1 - 1e-12))
+    low, high = (math.tanh(center + sign * half) for sign in (-1, 1))
     method = "bonett-wright" if compared == 1 else f"bonett-wright, best of {compared}"
     return Estimate(correlation, min(low, correlation), max(high, correlation), len(scores), method)

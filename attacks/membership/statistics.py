@@ -36,7 +36,6 @@ def triple_scores(model: KgeModel, entities: Tensor, relations: Tensor, triples:
     """Return the model's score of each triple, float64 `[n]`; larger is more plausible.
 
     Args:
-        model: scoring function.
         entities: embedding rows `[N, W]`.
         relations: embedding rows `[M, V]`.
         triples: int64 `[n, 3]`, in the IDs of these rows.

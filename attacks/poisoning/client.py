@@ -86,8 +86,6 @@ def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Pl
     """Draw false triples from the client's knowledge, and train the run with them.
 
     Args:
-        view: the client's knowledge.
-        laboratory: trains the run.
         rng: draws the false triples.
 
     Raises:

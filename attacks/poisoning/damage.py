@@ -43,7 +43,6 @@ def damage(
     """Compute the figures of the runs with the adversary, by variant.
 
     Args:
-        truth: evaluator's knowledge.
         attacked: run with the adversary, by variant.
         adversaries: names of the malicious clients; empty if the server is the adversary.
         remark: note on the figures.

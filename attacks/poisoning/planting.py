@@ -94,7 +94,6 @@ def without_true(truth: Truth, plans: Mapping[str, FalseTriples]) -> dict[str, F
     """Remove triples that occur in some split of some client from each victim's plan.
 
     Args:
-        truth: evaluator's knowledge.
         plans: false triples by victim.
     """
     graph = truth.graph
@@ -113,7 +112,6 @@ def held_by(truth: Truth, client: str, triples: np.ndarray) -> np.ndarray:
     """Select triples whose entities and relation a client trains.
 
     Args:
-        truth: evaluator's knowledge.
         client: name of the client.
         triples: names, object `[n, 3]`.
 
@@ -174,7 +172,6 @@ def train_with(laboratory: Laboratory, make: Mapping[str, Callable[[], Adversary
     """Train the run once more with each of these adversaries.
 
     Args:
-        laboratory: trains the run.
         make: builds the adversary of each variant.
         begins: first round in which they act.
     """
@@ -232,7 +229,6 @@ def score_planted(claims: Planted, truth: Truth) -> list[Figure]:
 
     Args:
         claims: planted triples and the attacked runs.
-        truth: evaluator's knowledge.
 
     Returns:
         Figures of every victim and of all together.
@@ -266,8 +262,6 @@ def tail_ranks(result: KgeResult, place: int, triples: np.ndarray) -> np.ndarray
     """Return the filtered ranks of tails in the model that a client predicts with.
 
     Args:
-        result: finished run.
-        place: index of the client.
         triples: int `[n, 3]`, in its local IDs.
 
     Returns:

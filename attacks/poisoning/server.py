@@ -169,8 +169,6 @@ def plant(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> Pl
     """Draw false triples from each victim's known triples, and mix a model of all of them into the mean.
 
     Args:
-        view: the server's knowledge.
-        laboratory: trains the run.
         rng: draws the false triples.
 
     Raises:

@@ -82,8 +82,6 @@ def spoil(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> At
     """Train the run with the malicious client, for each variant.
 
     Args:
-        view: the client's knowledge.
-        laboratory: trains the run.
         rng: draws the seed of the variants.
     """
     who, seed, begins = view.accomplice.of_the_first.name, int(rng.integers(2**31)), first_round(laboratory)

@@ -159,8 +159,6 @@ def claim(
     broadcast, whichever is closer.
 
     Args:
-        view: a view with a colluder.
-        victim: one of its victims.
         guesser: relation classifiers; None if there is no colluder.
         inferences: inference methods.
         rankings: cache of ranked candidate pairs.
@@ -187,7 +185,6 @@ def run(
     between them (`Laboratory.memory`). All random draws come from the options' seed, so they are equal, too.
 
     Args:
-        view: the adversary's knowledge.
         laboratory: options, and the shared cache.
         rng: not used.
 
@@ -213,7 +210,6 @@ def score(claims: tuple[tuple[Inference, ...], Mapping[str, Claims | Nothing]], 
 
     Args:
         claims: inference methods, and the claims about each victim.
-        truth: evaluator's knowledge.
 
     Returns:
         Figures of each victim and of all together.
@@ -334,9 +330,9 @@ def _count_published(counts: Counts, claims: Claims, holdings: _Holdings) -> Non
     """Count like FedR's notebooks, to reproduce Tables 1 and 4 of fedr.txt with the definitions behind them.
 
     These differ from the paper's text. For FedE, "ERR" is the share of the victim's entities that are in the leaked pool; no
-    embedding is used. "TRR" takes every linked pair of the victim with both ends in the pool, their true names, and the cosine
-    between t - h of the server's shared embeddings and the colluder's relations. For FedR, "TRR" counts distinct correctly
-    named entities that occur in a linked pair, over the number of triples.
+    embedding is used. "TRR" takes every linked pair of the victim with both ends in the pool, and their true names. Its
+    relation is the colluder's with the largest cosine to t - h of the server's shared embeddings. For FedR, "TRR" counts
+    distinct correctly named entities that occur in a linked pair, over the number of triples.
 
     Source: the notebooks rec_attack_*.ipynb beside FedR's code. Differs: the FedR notebook applies the leak ratio to the
     victim. Here it applies to the colluder, as the paper says, which is the same at 1.0, the only ratio in Table 4.
@@ -461,7 +457,7 @@ def _items(
 ATTACK = Attack(
     RECONSTRUCTION,
     "names the victims' entities and rebuilds their triples",
-    Needs(colluder=True, entities=True),
+    Needs(colluder=True, entities=True, server=True),
     METRICS,
     run,
     score,

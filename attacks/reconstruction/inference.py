@@ -151,7 +151,6 @@ def best_relations(model: KgeModel, relations: Tensor, heads: Tensor, tails: Ten
     """Find the known relation that fits each pair of rows best.
 
     Args:
-        model: scoring function.
         relations: known relation rows, `[R, V]`.
         heads: float `[P, W]`.
         tails: float `[P, W]`.
@@ -220,7 +219,6 @@ def expected_pairs(colluder: ColluderKnowledge, num_candidates: int) -> int:
     """Return the number of candidate pairs that the adversary claims to be linked, by the density of the colluder's graph.
 
     Args:
-        colluder: knowledge of the colluder.
         num_candidates: number of candidate pairs.
     """
     return min(num_candidates, max(1, round(colluder.pair_density * num_candidates)))

@@ -77,8 +77,8 @@ class SoftmaxRegression:
     def fit(cls, features: np.ndarray, labels: np.ndarray, *, num_passes: int, seed: int) -> SoftmaxRegression:
         """Train by Adam.
 
-        The result equals that of scikit-learn's `MLPClassifier.partial_fit` without a hidden layer, which checks its input,
-        draws the same order of triples in every pass, and takes ten times as long.
+        The result equals that of scikit-learn's `MLPClassifier.partial_fit` without a hidden layer. That one checks its input
+        in every pass, and takes ten times as long.
 
         Args:
             features: float32 `[P, F]`.
@@ -176,7 +176,6 @@ def pair_features(model: KgeModel, heads: Tensor, tails: Tensor, scored: Tensor 
     """Build the features of pairs: h, t, their componentwise product, and the relation vector that fits the pair best.
 
     Args:
-        model: scoring function.
         heads: float `[P, W]`.
         tails: float `[P, W]`.
         scored: relation rows whose scores are appended, `[R, V]`; None: none.
@@ -197,8 +196,6 @@ def learn_relations(model: KgeModel, colluder: ColluderKnowledge, seed: int, way
     frequent relation.
 
     Args:
-        model: scoring function.
-        colluder: knowledge of the colluder.
         seed: seed of the subsample, the initial weights and the order of batches.
         way: "learned", softmax regression; "mlp", the perceptrons of `fkgsec.attacks.reconstruction.mlp`.
     """

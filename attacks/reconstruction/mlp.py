@@ -47,7 +47,6 @@ class Perceptron:
         Args:
             num_features: number of inputs.
             num_classes: number of outputs.
-            rng: random generator.
         """
 
         def layer(num_inputs: int, num_outputs: int) -> tuple[Tensor, Tensor]:

@@ -65,7 +65,6 @@ def figures_of(
     """Compute ERR and TRR by each inference method and by the strongest, for each victim, and for all if there are several.
 
     Args:
-        truth: evaluator's knowledge.
         inferences: inference methods.
         counts: counts of each victim.
         note: remark on the learned methods.

@@ -67,7 +67,6 @@ def measure_unlinked(
 
     Args:
         ranking: scored candidate pairs.
-        colluder: knowledge of the colluder.
         train: true triples in the victim's rows, int64 `[n, 3]`.
         relations: true names of its relations, object `[m]`.
         entity_right: which rows were named correctly, bool `[rows]`.

@@ -8,8 +8,12 @@ the relation has in the colluder's triples and of which the victim has a row.
 Inference methods: `score`, the score of the answer on the victim's rows with the colluder's relation row. `with prior`, that
 and the answers' log-frequency in the colluder's triples, both standardized. Where relations are not shared, the colluder's
 relation row need not fit the victim's entities. Two methods work without it: `near`, closeness of the two rows, and
-`neighbors`, the answers of the colluder's entities, weighted by the cosine of their rows to the victim's entity. Cosines of
-RotatE rows say little. There, `neighbors` misses answers that follow from an entity's other triples.
+`neighbors`, the answers of the colluder's entities, weighted by the cosine of their rows to the victim's entity. RotatE
+rows are compared by their moduli: each client's relations turn its entities by angles of their own, so that entities with the
+same triples differ in their angles alone.
+
+Limits: on ComplEx, no method finds answers that follow from an entity's other triples. `neighbors` reached an MRR of .13 for 30
+of them, where the prior reaches .33 (test MRR .35 and .61).
 
 The questions are triples that nobody trained on (`mrr`, `hits@10`: the embedding implies what it was never trained on) and
 triples that the victim trained on (`mrr_trained`, `hits@10_trained`). Other true answers do not count as better, ties are
@@ -46,6 +50,7 @@ from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
 from fkgsec.attacks.uploads.pairs import closeness
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact
+from fkgsec.kge import kinds
 from fkgsec.kge.models import KgeModel
 
 WITHIN = 10
@@ -118,7 +123,7 @@ def _infer(model: KgeModel, colluder: ColluderKnowledge, victim: VictimView) -> 
             # Only answers whose rows the adversary can compare are candidates.
             candidates = colluder.entity_names[numbers[has_row]]
             prior = np.log(counts[has_row].astype(np.float64))
-            examples = _examples(colluder, number, candidates)
+            examples = _examples(model, colluder, number, candidates)
             ways = _ways(model, rows, row_of, candidates, colluder.relations[number], prior, examples)
             answers[str(relation)] = Answers(candidates, ways, prior)
     return Inferred(answers, frozenset(row_of))
@@ -129,7 +134,7 @@ class Examples(NamedTuple):
 
     Attributes:
         names: names of the heads `[m]`.
-        rows: rows of the heads, normalized to length 1, `[m, W]`.
+        rows: rows of the heads as `_comparable` returns them, `[m, .]`.
         answers: indices of the answers among the candidates, int64 `[m]`.
     """
 
@@ -138,12 +143,19 @@ class Examples(NamedTuple):
     answers: np.ndarray
 
 
-def _examples(colluder: ColluderKnowledge, relation: int, candidates: np.ndarray) -> Examples:
+def _comparable(model: KgeModel, rows: Tensor) -> Tensor:
+    """Return what rows `[n, W]` of different clients have in common whatever their relations are, of length 1."""
+    if model.similarity == kinds.MODULUS:
+        rows = torch.hypot(*rows.chunk(2, dim=1))
+    return normalize(rows, dim=1)
+
+
+def _examples(model: KgeModel, colluder: ColluderKnowledge, relation: int, candidates: np.ndarray) -> Examples:
     triples = colluder.triples[(colluder.triples[:, 1] == relation) & (colluder.triples[:, [0, 2]] >= 0).all(axis=1)]
     index_of = {name: index for index, name in enumerate(candidates)}
     answers = np.array([index_of.get(name, -1) for name in colluder.entity_names[triples[:, 2]]], dtype=np.int64)
     heads = triples[answers >= 0, 0]
-    rows = normalize(colluder.entities[torch.from_numpy(heads)], dim=1)
+    rows = _comparable(model, colluder.entities[torch.from_numpy(heads)])
     return Examples(colluder.entity_names[heads], rows, answers[answers >= 0])
 
 
@@ -156,7 +168,7 @@ def _ways(
     prior: np.ndarray,
     examples: Examples,
 ) -> dict[str, Order]:
-    tails = rows[[row_of[name] for name in candidates]]
+    tails, compared = rows[[row_of[name] for name in candidates]], _comparable(model, rows)
     shares = np.exp(prior) / np.exp(prior).sum()
 
     def score(entity: str) -> np.ndarray:
@@ -176,7 +188,7 @@ def _ways(
         """Let the colluder's similar entities vote for their answers."""
         # Leave out the colluder's own triples of the entity: it knows these without the messages.
         others = examples.names != entity
-        cosines = examples.rows[torch.from_numpy(others)] @ normalize(rows[row_of[entity]], dim=0)
+        cosines = examples.rows[torch.from_numpy(others)] @ compared[row_of[entity]]
         # Softmax-weighted vote of the colluder's heads; the prior breaks ties between answers without votes.
         weights = (SHARPNESS * cosines).softmax(dim=0).double().numpy()
         return np.bincount(examples.answers[others], weights, len(candidates)) + SMOOTHING * shares
@@ -189,8 +201,6 @@ def score(truth: Truth, victim: str, claim: Inferred) -> list[Figure]:
     """Compute MRR and hits of a victim for triples of sensitive relations, not trained on and trained on.
 
     Args:
-        truth: evaluator's knowledge.
-        victim: name of the client.
         claim: the adversary's inferences about it.
 
     Raises:

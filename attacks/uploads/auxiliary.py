@@ -76,7 +76,6 @@ def fit_relations(model: KgeModel, heads: Tensor, tails: Tensor, relations: np.n
     gets the vector of all pairs.
 
     Args:
-        model: scoring function.
         heads: float `[a, W]`.
         tails: float `[a, W]`.
         relations: relation of each pair, int `[a]`, in 0 ... count - 1.
@@ -114,7 +113,6 @@ def fit_relations_of(model: KgeModel, victim: VictimView) -> Fitted:
     """Fit scorers for a victim's triples.
 
     Args:
-        model: scoring function.
         victim: view of a victim with auxiliary triples.
 
     Raises:

@@ -47,7 +47,6 @@ def claim(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> di
     """Score each victim's rows for each metric.
 
     Args:
-        view: a view of the server.
         laboratory: laboratory of its adversary; only its public settings are read.
         rng: not used; the attack draws nothing.
 
@@ -76,7 +75,6 @@ def nearness(model: KgeModel, rows: Tensor) -> np.ndarray:
     """Return the mean closeness of each row to its `NEIGHBOURS` nearest rows.
 
     Args:
-        model: scoring function.
         rows: float `[n, W]`.
 
     Returns:

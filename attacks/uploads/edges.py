@@ -77,7 +77,6 @@ def rank(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> dic
     """Rank each victim's pairs.
 
     Args:
-        view: a view of the server.
         laboratory: not used; the attack trains nothing.
         rng: draws candidate pairs of large victims.
     """
@@ -88,8 +87,6 @@ def rank_pairs(view: KgeView, victim: VictimView, rng: np.random.Generator) -> R
     """Rank a victim's pairs.
 
     Args:
-        view: a view of the server.
-        victim: one of its victims.
         rng: draws candidate pairs of large victims.
 
     Raises:
@@ -122,9 +119,7 @@ def by_names(colluder: ColluderKnowledge, names: np.ndarray, pairs: Pairs) -> np
     """Score pairs by names and the colluder's triples, without any embedding.
 
     Args:
-        colluder: the colluder's knowledge.
         names: names of the victim's rows, object `[n]`.
-        pairs: candidate pairs.
 
     Returns:
         float64 `[P]`, larger for pairs that are more likely linked.
@@ -144,8 +139,6 @@ def pair_figures(truth: Truth, victim: str, ranked: Ranked) -> list[Figure]:
     """Compute AUC and precision of one victim, by each inference method and by the strongest.
 
     Args:
-        truth: evaluator's knowledge.
-        victim: name of the client.
         ranked: the adversary's ranking.
 
     Raises:

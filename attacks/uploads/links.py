@@ -101,7 +101,6 @@ def link_features(
     """Build the features of pairs of rows.
 
     Args:
-        model: scoring function.
         relations: relation rows that the adversary knows, `[R, V]`.
         heads: float `[P, W]`.
         tails: float `[P, W]`.
@@ -131,8 +130,6 @@ def learn_links(
     """Train on the colluder's linked pairs of leaked entities, and on a multiple of unlinked pairs.
 
     Args:
-        model: scoring function.
-        colluder: the colluder's knowledge.
         relations: relation classifier trained on the same triples.
         seed: seed for the training entities and pairs.
 

@@ -75,7 +75,6 @@ def closeness(model: KgeModel, some: Tensor, rows: Tensor) -> np.ndarray:
     best. It is the largest score that a relation of length 1 gives the pair.
 
     Args:
-        model: scoring function.
         some: float `[h, W]`.
         rows: float `[n, W]`.
 
@@ -141,8 +140,9 @@ def standardised(values: np.ndarray, rows: np.ndarray) -> np.ndarray:
 def dyadic_variance(influence: np.ndarray, first: np.ndarray, second: np.ndarray) -> float:
     """Return the variance of a mean over pairs of rows, where pairs that share a row are dependent.
 
-    With e the influence of a pair on the mean, it is the sum over rows of the squared sum of their pairs' e, minus the sum of
-    squared e, which the former counts twice. It is at least the sum of squared e, the value for pairs that share no row.
+    Let e be the influence of a pair on the mean. The variance is the sum over rows of (sum of e over the row's pairs) squared,
+    minus the sum of squared e, which the former counts twice. It is at least the sum of squared e, the value for pairs that
+    share no row.
 
     Args:
         influence: float `[P]`.
@@ -163,7 +163,6 @@ def ranking_auc(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, *, compare
     Args:
         scores: float `[P]`.
         linked: bool `[P]`, with at least two of each.
-        pairs: the pairs.
         compared: number of figures among which this one was chosen.
 
     Source: DeLong et al. 1988 for the influence; the variance is `dyadic_variance`.
@@ -187,7 +186,6 @@ def share_of_first(scores: np.ndarray, linked: np.ndarray, pairs: Pairs, count: 
     Args:
         scores: float `[P]`, of more than `count` pairs.
         linked: bool `[P]`.
-        pairs: the pairs.
         count: number of first pairs.
         compared: number of figures among which this one was chosen.
 
@@ -250,10 +248,7 @@ def local_ids(truth: Truth, victim: str, held_rows: HeldRows, table: Table = "en
     name.
 
     Args:
-        truth: evaluator's knowledge.
-        victim: name of the client.
         held_rows: rows that the adversary has.
-        table: entities or relations.
     """
     client = truth.client(victim)
     ids, count = (

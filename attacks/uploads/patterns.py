@@ -38,7 +38,6 @@ def claim(
     """Read the rows that each victim sent in each sparse round, bool `[rounds, n]`, and draw the pairs to rank.
 
     Args:
-        view: a view of the server.
         laboratory: not used; the attack trains nothing.
         rng: draws candidate pairs of large victims.
     """
@@ -57,7 +56,6 @@ def together(sent: np.ndarray, pairs: Pairs) -> np.ndarray:
 
     Args:
         sent: rows sent in each round, bool `[rounds, n]`.
-        pairs: candidate pairs.
 
     Returns:
         float64 `[P]`.

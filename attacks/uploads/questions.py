@@ -78,8 +78,6 @@ def draw_questions(
     """Draw the triples that an adversary has to classify.
 
     Args:
-        truth: evaluator's knowledge.
-        victim: name of the client.
         is_askable: tests local triples `[k, 3]`, bool `[k]`: True if the adversary has the names and rows that it needs.
         rng: draws triples and pairs.
         excluded: local triples that the adversary already knows, int64 `[k, 3]`.
@@ -140,8 +138,6 @@ def named(truth: Truth, victim: str, triples: np.ndarray) -> np.ndarray:
     """Convert a victim's local triples to names.
 
     Args:
-        truth: evaluator's knowledge.
-        victim: name of the client.
         triples: int `[q, 3]`, in the local IDs of `truth.graph`.
 
     Returns:
@@ -183,8 +179,6 @@ def question_figures(
     """Compute AUC and TPR of both questions, by each inference method and by the strongest.
 
     Args:
-        truth: evaluator's knowledge.
-        victim: name of the client.
         questions: triples to classify.
         ways: scorers by inference method.
         guesses: baselines besides chance, by name.

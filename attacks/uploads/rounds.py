@@ -53,7 +53,6 @@ def watch(
     Nothing is trained if no victim's rows were transmitted. Rounds are chosen from the last `attack_rounds`.
 
     Args:
-        view: a view of the server.
         laboratory: repeats the run.
         claim: attacks a victim from its views of at least two rounds, with the same rows in the same order. `received` holds
             the rows that training started from; of sums, the means before.
@@ -150,7 +149,6 @@ def pairs_over_rounds(model: KgeModel, views: Sequence[VictimView], ranked: edge
     """Score pairs by the uploads of all rounds.
 
     Args:
-        model: scoring function.
         views: views of one victim, one per round.
         ranked: ranking by the last upload, with the candidate pairs.
 
@@ -185,7 +183,6 @@ def triples_over_rounds(model: KgeModel, views: Sequence[VictimView]) -> auxilia
     """Build scorers of triples from the last upload and from all.
 
     Args:
-        model: scoring function.
         views: views of one victim with auxiliary triples, one per round.
     """
     last, fitted = auxiliary.fit_relations_of(model, views[-1]), []

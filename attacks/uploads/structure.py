@@ -64,7 +64,6 @@ def profiles(model: KgeModel, rows: Tensor, relations: Tensor) -> Tensor:
     the row's norm, and the same two values of its similarity to others without a relation.
 
     Args:
-        model: scoring function.
         rows: float `[n, W]`.
         relations: float `[R, V]`.
 
@@ -91,7 +90,6 @@ def match(view: KgeView, laboratory: Laboratory, rng: np.random.Generator) -> di
     """Name each row of each victim, by each inference method.
 
     Args:
-        view: a view with a colluder.
         laboratory: not used; the attack trains nothing.
         rng: not used; the attack draws nothing.
 
@@ -148,7 +146,7 @@ def score(truth: Truth, victim: str, claim: Named) -> list[Figure]:
 ATTACK = Attack(
     "structure",
     "names a victim's rows by the place that each has among the others, where no row of another client is comparable",
-    Needs(colluder=True, entities=True),
+    Needs(colluder=True, entities=True, server=True),
     {"err": "victims' entities that are named"},
     match,
     score,

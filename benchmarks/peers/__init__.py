@@ -1,1 +1,1 @@
-"""fkgsec beside other libraries, in one process and on one machine."""
+"""Comparisons with other libraries, in one process on one machine."""

@@ -3,10 +3,10 @@
     python -m benchmarks.peers.pykeen                        # FB15k-237, TransE and RotatE: some 40 minutes of one core
     python -m benchmarks.peers.pykeen --batches 6 --ranked 200
 
-Both take the same triples with Adam, 256 uniform negatives of each and self-adversarial weights, on as many threads. PyKEEN's are
-not filtered (its filter would cost it more), ours are. What is timed is the processor's time of this process, so that what else
-runs on the machine slows both alike; ratios are what to read, seconds only beside the machine's floor. With `--batches` and
-`--ranked` a part is timed and scaled up, of PyKEEN alone: ours is always whole.
+Both train the same triples with Adam, 256 uniform negatives per triple and self-adversarial weights, on equally many
+threads. PyKEEN's negatives are not filtered (its filter would slow it down), ours are. The figures are CPU seconds of
+this process, so that other load affects both alike. Compare ratios; read seconds only relative to the machine's lower
+bound. With `--batches` and `--ranked`, PyKEEN is measured on a part and scaled up; fkgsec is always measured in full.
 """
 
 from __future__ import annotations
@@ -35,26 +35,36 @@ BATCH, NEGATIVES, DIM = 512, 256, 128
 
 
 class Cost(NamedTuple):
-    """Seconds of a processor, and the share of the work that was done for it; the rest is scaled."""
+    """CPU seconds, and the share of the work that they measure."""
 
     seconds: float
     share: float = 1.0
 
     @property
     def whole(self) -> float:
-        """Seconds of the whole work."""
+        """CPU seconds of the whole work, scaled up."""
         return self.seconds / self.share
 
 
 def timed(work: Callable[[], object]) -> float:
-    """Processor seconds of a call, of all threads of this process together."""
+    """Measure the CPU seconds of a call, over all threads of this process.
+
+    Args:
+        work: to call.
+    """
     began = time.process_time()
     work()
     return time.process_time() - began
 
 
 def ours(graph: KnowledgeGraph, name: Name) -> dict[str, Cost]:
-    """Cost of an epoch of one client with all triples, and of ranking the test split, both sides, filtered by all splits."""
+    """Measure an epoch of one client with all triples, and the ranking of the test split, both sides, filtered by all
+    splits.
+
+    Args:
+        graph: the data.
+        name: of the model.
+    """
     client = ClientGraph.from_global("all", graph.train, graph.valid, graph.test)
     options = KgeOptions(
         algorithm="single", model=name, dim=DIM, batch_size=BATCH, num_negatives=NEGATIVES, local_epochs=1,
@@ -64,6 +74,7 @@ def ours(graph: KnowledgeGraph, name: Name) -> dict[str, Cost]:
     model, tables = task.evaluator.predictor(0)
 
     def rank() -> None:  # the index of known triples is made once for a run, and timed here
+        """Rank the test split."""
         sides = [KnownTriples.build(client.triples, side, client.num_relations) for side in ("tail", "head")]
         filtered_ranks(model, tables.entities, tables.relations, client.test, sides)
 
@@ -73,7 +84,12 @@ def ours(graph: KnowledgeGraph, name: Name) -> dict[str, Cost]:
 
 
 def make_theirs(graph: KnowledgeGraph, name: Name) -> tuple[Any, list[Any]]:
-    """PyKEEN's model and its splits; dimension and loss as ours."""
+    """Build PyKEEN's model and splits, with our dimension and loss.
+
+    Args:
+        graph: the data.
+        name: of the model.
+    """
     from pykeen.losses import NSSALoss
     from pykeen.models import RotatE, TransE
     from pykeen.triples import CoreTriplesFactory
@@ -84,21 +100,30 @@ def make_theirs(graph: KnowledgeGraph, name: Name) -> tuple[Any, list[Any]]:
         for triples in (graph.train, graph.valid, graph.test)
     ]
     model: Any = TransE if name == "transe" else RotatE
+    # The L1 norm, as in fkgsec.
     norm: dict[str, Any] = {"scoring_fct_norm": 1} if name == "transe" else {}
     loss = NSSALoss(margin=10.0, adversarial_temperature=1.0)
     return model(triples_factory=splits[0], embedding_dim=DIM, loss=loss, random_seed=0, **norm), splits
 
 
 def theirs(graph: KnowledgeGraph, name: Name, batches: int | None, ranked: int | None) -> dict[str, Cost]:
-    """Cost of PyKEEN's epoch over so many batches, and of its evaluator on so many test triples; None: all."""
+    """Measure PyKEEN's epoch and its evaluator.
+
+    Args:
+        graph: the data.
+        name: of the model.
+        batches: number of batches; None: all.
+        ranked: number of test triples; None: all.
+    """
     from pykeen.evaluation import RankBasedEvaluator
     from pykeen.training import SLCWATrainingLoop
 
     model, splits = make_theirs(graph, name)
-    train, (known, valid, test) = splits[0], (split.mapped_triples for split in splits)
+    train, (train_triples, valid, test) = splits[0], (split.mapped_triples for split in splits)
 
     def epoch(count: int) -> None:
-        part = train.clone_and_exchange_triples(known[:count])
+        """Train on the first triples."""
+        part = train.clone_and_exchange_triples(train_triples[:count])
         loop = SLCWATrainingLoop(
             model=model,
             triples_factory=part,
@@ -109,17 +134,20 @@ def theirs(graph: KnowledgeGraph, name: Name, batches: int | None, ranked: int |
         loop.train(part, num_epochs=1, batch_size=BATCH, use_tqdm=False, use_tqdm_batch=False)
 
     def rank(count: int) -> None:
-        everything = [known, valid, test]
+        """Evaluate on the first test triples."""
+        everything = [train_triples, valid, test]
         RankBasedEvaluator(filtered=True).evaluate(
             model, test[:count], additional_filter_triples=everything, use_tqdm=False
         )
 
     costs = {}
     for what, run, first, whole, part in (
-        ("epoch", epoch, BATCH, len(known), None if batches is None else batches * BATCH),
+        ("epoch", epoch, BATCH, len(train_triples), None if batches is None else batches * BATCH),
         ("ranking", rank, 1, len(test), ranked),
     ):
+        # Scale by the share that was measured.
         count = whole if part is None else min(whole, part)
+        # A small first call loads and compiles, outside the measurement.
         run(first)
         costs[what] = Cost(timed(lambda run=run, count=count: run(count)), count / whole)
     return costs
@@ -142,6 +170,7 @@ def main(
     graph = load_dataset(data, progress=False)
     if not isinstance(graph, KnowledgeGraph):
         raise DataError(f"{data}: is divided among clients; give a graph that is not")
+    # For comparison with other machines.
     bandwidth, peak = measure_floor()
     print(f"{threads} threads: copy {bandwidth / 1e9:.1f} GB/s, matrix product {peak / 1e9:.0f} GFLOP/s")
     rows = []

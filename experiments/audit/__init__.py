@@ -1,1 +1,1 @@
-"""Embedding tables as files, and the attack on them without training."""
+"""Embedding tables as files, and attacks on them without training."""

@@ -1,4 +1,4 @@
-"""`fkgsec export` and `fkgsec audit`: a run's tables as files, and the attack on tables without training."""
+"""`fkgsec export` and `fkgsec audit`: a run's tables as files, and attacks on tables without training."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ AUDIT_FIELDS = (*DATA_FIELDS, "algorithm", "model", "gamma", "init_epsilon", *AT
 
 def export(
     run: Annotated[Path, typer.Option("--run", help="a finished run")],
-    out: Annotated[Path, typer.Option("--out", help="folder to write, or one file where it ends in .safetensors")],
+    out: Annotated[Path, typer.Option("--out", help="folder to write, or one file if it ends in .safetensors")],
     overwrite: Overwrite = False,
 ) -> None:
-    """Write the tables of a finished run, as `fkgsec audit` and others read them: every client's, and what crossed."""
+    """Write the tables of a finished run for `fkgsec audit` and other programs: each client's own tables and its uploads."""
     from fkgsec.experiments.audit.artefacts import collect_tables
     from fkgsec.experiments.audit.table_files import write_tables
     from fkgsec.experiments.runs.run import load_run, read_spec
 
-    require_triples(read_spec(run), "export", "its parameters stand in checkpoint.safetensors")
+    require_triples(read_spec(run), "export", "its parameters are in checkpoint.safetensors")
     manifest, tables = collect_tables(*load_run(run))
     written = write_tables(manifest, tables, out, overwrite=overwrite)
     typer.echo(
-        f"{'Written to' if written else 'The same is already in'} {out}: tables of {len(tables)} clients, round {manifest.round}"
+        f"{'Written to' if written else 'Unchanged, identical files exist in'} {out}: "
+        f"tables of {len(tables)} clients, round {manifest.round}"
     )
 
 
@@ -61,7 +62,7 @@ def audit(
     details: Details = False,
     quiet: Quiet = False,
 ) -> None:
-    """Attack embedding tables without training: those of `fkgsec export`, of PyKEEN, LibKGE or DGL-KE, or plain arrays."""
+    """Attack embedding tables without training: tables of `fkgsec export`, PyKEEN, LibKGE or DGL-KE, or plain arrays."""
     from fkgsec.experiments.audit.artefacts import audit_tables
     from fkgsec.experiments.audit.table_files import read_manifest, read_tables
     from fkgsec.experiments.reporting import words
@@ -74,8 +75,9 @@ def audit(
         spec, read = _read_foreign(tables, options)
     else:
         if wrong := sorted(set(options) - {*ATTACK_FIELDS, "data"}):
-            raise SpecError(f"{tables}: its manifest says {', '.join(wrong)}; give attack options and --data only")
-        requested = require_triples(make_spec(None, options), "audit")  # the values are checked before anything is read
+            raise SpecError(f"{tables}: its manifest sets {', '.join(wrong)}; use attack options and --data only")
+        # Check the options before reading large files.
+        requested = require_triples(make_spec(None, options), "audit")
         spec = msgspec.structs.replace(manifest.spec, **{name: getattr(requested, name) for name in options})
         read = read_tables(tables, manifest.spec.model)
     audited, items = audit_tables(read, spec.load_graph(), spec.federation_options(), spec.attack_options(), manifest)
@@ -87,6 +89,7 @@ def audit(
                 console.print(line, soft_wrap=True, highlight=False)
         print_sheets(console, [verdict_sheet(verdict_of(audited.figures), "Verdict on the tables", SURE_TABLES)])
     if scores is not None:
+        # Through memory, so that `write_new` can compare with an existing file.
         content = io.BytesIO()
         items.to_parquet(content, index=False)
         write_new(scores, content.getvalue(), overwrite=overwrite)
@@ -103,11 +106,12 @@ def _read_foreign(path: Path, options: dict[str, Any]) -> tuple[Spec, Tables]:
     from fkgsec.experiments.audit.table_files import read_tables
 
     if "model" not in options:
-        raise SpecError(f"{path}: no manifest says which model trained these tables; give --model")
+        raise SpecError(f"{path}: no manifest names the model of these tables; add --model")
     spec: Spec = require_triples(make_spec(None, options), "audit")
     tables = read_tables(path, spec.model)
+    # A wrong scale would give plausible but wrong figures, so there is no default.
     if has_scaled_phases(tables, spec.model) and "gamma" not in options:
         raise SpecError(
-            f"{path}: relations are phases times (gamma + init_epsilon) / (pi dim); give --gamma, and --init-epsilon if not 2"
+            f"{path}: relations are phases times (gamma + init_epsilon) / (pi dim); add --gamma, and --init-epsilon if not 2"
         )
     return msgspec.structs.replace(spec, dim=infer_dim(tables, spec.model)), tables

@@ -1,16 +1,16 @@
-"""Embedding tables as files: written for others, and read back from fkgsec, PyKEEN, LibKGE and DGL-KE.
+"""Embedding tables as files: written for other programs, and read back from fkgsec, PyKEEN, LibKGE and DGL-KE.
 
 A folder with a subfolder for each client, or one safetensors file:
 
-| what                       | in a client's folder                                    | in the file                    |
+| content                    | in a client's folder                                    | in the file                    |
 |----------------------------|---------------------------------------------------------|--------------------------------|
 | its own tables             | `entities.npy`, `relations.npy`                         | `client/entities`, ...         |
-| what crossed, if different | `uploaded_entities.npy`, `uploaded_relations.npy`       | `client/uploaded_entities`, ...|
+| its upload, if different   | `uploaded_entities.npy`, `uploaded_relations.npy`       | `client/uploaded_entities`, ...|
 | names of the rows          | `entities.dict`, ..., `id<TAB>name` a line, for each    | metadata `names`, a JSON map   |
-| the run they are of        | `manifest.json`, beside the clients' folders            | metadata `manifest`            |
+| the run of the tables      | `manifest.json`, next to the clients' folders           | metadata `manifest`            |
 
-Tables trained elsewhere lie in the clients' folders as their trainer wrote them (`TRAINERS`), the names beside them or one
-folder above; there is no manifest then. Nothing is executed on load: numpy reads without pickles, torch weights only.
+Tables trained elsewhere lie in the clients' folders as their trainer wrote them (`TRAINERS`), the names next to them or one
+folder above, without a manifest. Nothing is executed on load: numpy reads without pickles, torch weights only.
 
 Rows are real numbers in the layout of `fkgsec.kge.models`, or complex numbers; rows in other layouts are made complex.
 Source of the layouts: LibKGE's kge/model/complex.py and rotate.py, DGL-KE's docs/source/format_out.rst and score_fun.py,
@@ -51,8 +51,10 @@ SINGLE_FILE = ".safetensors"
 TABLES: tuple[Table, ...] = ("entities", "relations")
 UPLOADED: dict[Table, str] = {table: f"uploaded_{table}" for table in TABLES}
 KEYS = (*TABLES, *UPLOADED.values())
-_WIDE = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}  # torch has no wider numbers
-MOST_PACKED = 100  # times that a packed file may grow; names of entities pack to a fifth or a tenth
+# torch has no wider numbers.
+_WIDE = {np.dtype(np.longdouble): np.float64, np.dtype(np.clongdouble): np.complex128}
+# Largest growth of an unpacked file; names of entities pack to a fifth or a tenth.
+MOST_PACKED = 100
 TRAINERS = (
     "entities.npy and relations.npy",
     "DGL-KE's *_entity.npy and *_relation.npy",
@@ -67,7 +69,8 @@ _LIBKGE: dict[Table, str] = {
     "entities": "_entity_embedder._embeddings.weight",
     "relations": "_relation_embedder._embeddings.weight",
 }
-_NAME_FILES: dict[str, tuple[str, ...]] = {  # of fkgsec, FedE and DGL-KE; of DGL-KE; of LibKGE; of PyKEEN
+# Written by fkgsec, FedE and DGL-KE; by DGL-KE; by LibKGE; by PyKEEN.
+_NAME_FILES: dict[str, tuple[str, ...]] = {
     "entities": ("entities.dict", "entities.tsv", "entity_ids.del", "entity_to_id.tsv.gz"),
     "relations": ("relations.dict", "relations.tsv", "relation_ids.del", "relation_to_id.tsv.gz"),
 }
@@ -75,23 +78,23 @@ _EXPORT = "save the weights alone where it was trained: torch.save(model.state_d
 
 
 class NamedRows(NamedTuple):
-    """The rows of a table, float32 or complex64 `[n, width]`, and their names `[n]`."""
+    """Rows of a table, float32 or complex64 `[n, width]`, and their names `[n]`."""
 
     names: list[str]
     rows: Tensor
 
 
+# By client, then by one of `KEYS`.
 Tables = dict[str, dict[str, NamedRows]]
-"""By client, then by one of `KEYS`."""
 
 
 class Manifest(msgspec.Struct, frozen=True):
-    """What exported tables say of the run that they are of.
+    """Description of the run that exported tables.
 
     Attributes:
-        data_hash: of the federation of graphs.
-        round: whose tables they are.
-        crossed: for each client the tables of it that the server had got by then.
+        data_hash: hash of the clients' data.
+        round: round of the tables.
+        crossed: for each client, the tables that the server had received by then.
     """
 
     schema: str
@@ -102,23 +105,30 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 def hash_tables(tables: Tables) -> str:
-    """sha256 over clients, names and rows: the same tables give the same hash, whatever files they came from."""
+    """Return sha256 over clients, names and rows. The same tables give the same hash, whatever files they came from."""
     digest = hashlib.sha256()
     for client in sorted(tables):
         for key, (names, rows) in sorted(tables[client].items()):
+            # Shape and type belong to the content: the same bytes may be another table.
             digest.update(msgspec.json.encode([client, key, list(rows.shape), str(rows.dtype), names]))
             digest.update(rows.contiguous().numpy().tobytes())
     return digest.hexdigest()
 
 
 def write_tables(manifest: Manifest, tables: Tables, out: Path, *, overwrite: bool = False) -> bool:
-    """Write a folder, or one file if `out` ends in .safetensors; whole or not at all. False if the same is there already.
+    """Write a folder, or one file if `out` ends in .safetensors; complete or not at all.
 
     Args:
-        overwrite: replace other tables that were exported there.
+        manifest: description of the run.
+        tables: rows by client and name.
+        out: folder or file to write.
+        overwrite: replace other exported tables.
+
+    Returns:
+        False if the same tables exist there already.
 
     Raises:
-        RunError: something else is there, it cannot be written, or a name cannot stand in the folder's layout.
+        RunError: something else exists there, it cannot be written, or a name does not fit the folder's layout.
     """
     single = out.suffix == SINGLE_FILE
     if not single:
@@ -128,26 +138,28 @@ def write_tables(manifest: Manifest, tables: Tables, out: Path, *, overwrite: bo
                 raise RunError(f"{out}: client name {client!r} cannot be a folder's name; {hint}")
             for name in (name for table in of_client.values() for name in table.names):
                 if not name.strip() or any(letter in name for letter in "\t\n\r\0"):
-                    raise RunError(f"{out}: name {name!r} cannot stand in a tab-separated file; {hint}")
+                    raise RunError(f"{out}: name {name!r} does not fit in a tab-separated file; {hint}")
 
-    def same() -> bool:
+    def _same() -> bool:
         try:
-            known = read_manifest(out)
-            return known == manifest and hash_tables(read_tables(out, manifest.spec.model)) == hash_tables(tables)
+            if read_manifest(out) != manifest:
+                return False
+            return hash_tables(read_tables(out, manifest.spec.model)) == hash_tables(tables)
         except FkgsecError:
             return False
 
-    def exported() -> bool:
-        """Whether `write_tables` wrote what is there, and nothing else is in it."""
+    def _exported() -> bool:
+        """Return True if `write_tables` wrote everything at `out`."""
         try:
             if read_manifest(out) is None:
                 return False
         except RunError:
             return False
+        # Only files of this layout may be replaced; a user's own file keeps the folder.
         names = {f"{key}{suffix}" for key in KEYS for suffix in (".npy", ".dict")} | {MANIFEST_FILE}
         return not out.is_dir() or all(path.is_dir() or path.name in names for path in out.rglob("*"))
 
-    if not must_write(out, same=same, ours=exported, overwrite=overwrite):
+    if not must_write(out, same=_same, ours=_exported, overwrite=overwrite):
         return False
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +191,14 @@ def _write_folder(manifest: Manifest, tables: Tables, folder: Path) -> None:
 
 
 def read_manifest(path: Path) -> Manifest | None:
-    """What exported tables say of their run; None where they were trained elsewhere. Raises `RunError` when it is damaged."""
+    """Read the description of exported tables; None if they were trained elsewhere.
+
+    Args:
+        path: folder or file of the tables.
+
+    Raises:
+        RunError: the manifest is damaged.
+    """
     file = path / MANIFEST_FILE if path.is_dir() else path
     try:
         if not path.is_dir():
@@ -202,11 +221,11 @@ def read_tables(path: Path, model: ModelName) -> Tables:
 
     Args:
         path: a folder or a .safetensors file, see the module.
-        model: what they were trained with; it decides which rows of PyKEEN and LibKGE are complex.
+        model: the model that was trained, which determines the complex rows of PyKEEN and LibKGE.
 
     Raises:
-        RunError: no layout that fits, a damaged file, a value that is not finite, rows without names.
-        DataError: no such folder.
+        RunError: no layout fits, a file is damaged, a value is not finite, or rows have no names.
+        DataError: the folder does not exist.
     """
     if path.is_dir():
         return {folder.name: _read_client(folder, model) for folder in sorted(client_folders(path))}
@@ -234,16 +253,17 @@ def _read_client(folder: Path, model: ModelName) -> dict[str, NamedRows]:
     arrays: list[tuple[str, Path]] = [(key, folder / f"{key}.npy") for key in KEYS if (folder / f"{key}.npy").is_file()]
     arrays += [(table, path) for table, pattern in _DGL_KE.items() for path in sorted(folder.glob(pattern))]
     states = sorted(path for path in folder.iterdir() if path.suffix in (".pt", ".pth", SINGLE_FILE))
+    # Two trainers' files in one folder: no rule could say which table is meant.
     if len(states) > 1 or (states and arrays) or len({key for key, _ in arrays}) < len(arrays):
         names = ", ".join(path.name for path in (*(path for _, path in arrays), *states))
-        raise RunError(f"{folder}: {names} stand side by side; leave one table of each kind")
+        raise RunError(f"{folder}: found {names}; keep only one table of each kind")
     if states:
         rows = _read_state(states[0], model)
     elif arrays:
         rows = {key: _read_npy(path) for key, path in arrays}
     else:
         pickles = sorted(path.name for path in folder.glob("*.pkl"))
-        why = f"; {pickles[0]} is a pickle, which could execute anything: {_EXPORT}" if pickles else ""
+        why = f"; {pickles[0]} is a pickle, which could execute code: {_EXPORT}" if pickles else ""
         raise RunError(f"{folder}: no tables (expected {'; or '.join(TRAINERS)}){why}")
     named: dict[str, NamedRows] = {}
     for key, tensor in rows.items():
@@ -251,7 +271,9 @@ def _read_client(folder: Path, model: ModelName) -> dict[str, NamedRows]:
         places = (folder, folder / "training_triples", folder.parent, folder.parent / "training_triples")
         file = next((place / name for place in places for name in files if (place / name).is_file()), None)
         if file is None:
-            raise RunError(f"{folder}: nothing names the rows of {key} ({', '.join(files)}, there or one folder above)")
+            raise RunError(
+                f"{folder}: no file names the rows of {key} (expected {', '.join(files)}, in this folder or the one above)"
+            )
         named[key] = _named(read_names(file), tensor, f"{folder}: {key}, {file.name}")
     return named
 
@@ -260,11 +282,12 @@ def _read_npy(path: Path) -> Tensor:
     try:
         with path.open("rb") as file:
             if file.read(len(np.lib.format.MAGIC_PREFIX)) != np.lib.format.MAGIC_PREFIX:
-                raise ValueError("it does not begin as numpy's files do")  # np.load would open an archive, or a pickle
-        # Mapped, so that a header that claims more than the file holds is found before memory is taken for it.
+                # np.load would open an archive, or a pickle.
+                raise ValueError("not a file of numpy")
+        # Map the file, so that a header with too large a shape fails before memory is allocated.
         array = np.load(path, mmap_mode="r", allow_pickle=False)
-    except Exception as error:  # what numpy raises on a damaged header is whatever its parser stumbles over
-        raise RunError(f"{path}: not an array that can be read ({_reason(error)})") from error
+    except Exception as error:  # numpy's parser raises many types on a damaged header
+        raise RunError(f"{path}: not a readable array ({_reason(error)})") from error
     if array.dtype.kind not in "fc":
         raise RunError(f"{path}: expected an array of floats, found {array.dtype}")
     native = array.dtype.newbyteorder("=")
@@ -272,36 +295,42 @@ def _read_npy(path: Path) -> Tensor:
 
 
 def _read_state(path: Path, model: ModelName) -> dict[str, Tensor]:
-    """The tables of a state dict of PyKEEN or LibKGE, or of a safetensors file with the keys `entities` and `relations`."""
+    """Return the tables of a state dict of PyKEEN or LibKGE, or of a safetensors file with the keys `entities` and
+    `relations`.
+    """
     try:
         if path.suffix == SINGLE_FILE:
             with safe_open(path, framework="pt") as handle:
                 state = {key: handle.get_tensor(key) for key in handle.keys()}  # noqa: SIM118 (not a dict)
         else:
-            if zipfile.is_zipfile(path):  # torch itself writes its archives unpacked
+            # torch itself writes its archives uncompressed.
+            if zipfile.is_zipfile(path):
                 with zipfile.ZipFile(path) as archive:
                     unpacked = sum(entry.file_size for entry in archive.infolist())
                 if unpacked > path.stat().st_size * MOST_PACKED:
                     raise RunError(f"{path}: unpacks to more than {MOST_PACKED} times its size")
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # of kinds of tensors that are refused below
+                # About types of tensors that are rejected below.
+                warnings.simplefilter("ignore")
                 state = torch.load(path, map_location="cpu", weights_only=True)
     except RunError:
         raise
     except pickle.UnpicklingError as error:
-        raise RunError(f"{path}: holds more than weights, which could execute anything: {_EXPORT}") from error
-    except Exception as error:  # what torch raises on a damaged file is whatever its reader stumbles over
+        raise RunError(f"{path}: has more than weights, which could execute code: {_EXPORT}") from error
+    except Exception as error:  # torch's reader raises many types on a damaged file
         raise RunError(f"{path}: cannot be read ({_reason(error)})") from error
     if isinstance(state, dict) and isinstance(state.get("model"), list | tuple) and state["model"]:
-        state = state["model"][0]  # a checkpoint of LibKGE, cleared of its configuration
+        # LibKGE's checkpoint without its configuration.
+        state = state["model"][0]
     tables: dict[str, Tensor] = {}
     for table in TABLES:
         for key in (table, _PYKEEN[table], _LIBKGE[table]):
             if isinstance(state, dict) and isinstance(state.get(key), Tensor):
                 tables[table] = rows = _checked(state[key], f"{path}: {key}")
-                if key == _PYKEEN[table] and model in ("rotate", "complex"):  # interleaves real and imaginary parts
+                # PyKEEN interleaves real and imaginary parts.
+                if key == _PYKEEN[table] and model in ("rotate", "complex"):
                     if rows.shape[1] % 2:
-                        raise RunError(f"{key}: width {rows.shape[1]} is odd; {model} takes real and imaginary parts")
+                        raise RunError(f"{key}: width {rows.shape[1]} is odd; {model} needs real and imaginary parts")
                     tables[table] = torch.view_as_complex(rows.reshape(len(rows), -1, 2).contiguous())
                 elif key == _LIBKGE["relations"] and model == "rotate":  # holds angles in radians
                     tables[table] = torch.polar(torch.ones_like(rows), rows)
@@ -311,35 +340,41 @@ def _read_state(path: Path, model: ModelName) -> dict[str, Tensor]:
 
 
 def _checked(rows: Tensor, what: str) -> Tensor:
-    """The rows as float32 or complex64 `[n, width]`."""
+    """Return the rows as float32 or complex64 `[n, width]`."""
     if rows.layout != torch.strided or rows.is_quantized or rows.device.type != "cpu":
         raise RunError(
             f"{what}: expected dense floats, found a tensor of layout {rows.layout} on {rows.device}, {rows.dtype}"
         )
+    # A damaged file may declare a shape beyond its storage.
     if rows.numel() * rows.element_size() > rows.untyped_storage().nbytes():
-        raise RunError(f"{what}: shape {list(rows.shape)} has more numbers than the file holds")
+        raise RunError(f"{what}: shape {list(rows.shape)} has more numbers than the file")
     if rows.ndim != 2 or not rows.numel() or not (rows.is_floating_point() or rows.is_complex()):
         raise RunError(f"{what}: expected floats [rows, width], found {rows.dtype} {list(rows.shape)}")
+    # Attacks compute in single precision.
     rows = rows.detach().to(torch.complex64 if rows.is_complex() else torch.float32)
     if not torch.isfinite(rows).all():
-        raise RunError(f"{what}: holds a value that is not finite")
+        raise RunError(f"{what}: has a value that is not finite")
     return rows
 
 
 def _named(names: list[str], rows: Tensor, what: str) -> NamedRows:
     if len(names) != len(rows):
-        hint = "; relations with their inverses are not read" if len(rows) == 2 * len(names) else ""
+        hint = "; tables with inverse relations are not supported" if len(rows) == 2 * len(names) else ""
         raise RunError(f"{what}: {len(rows)} rows, but {len(names)} names{hint}")
     if len(set(names)) < len(names):
-        raise RunError(f"{what}: a name stands for two rows")
+        raise RunError(f"{what}: two rows have the same name")
     return NamedRows(names, rows)
 
 
 def read_names(path: Path) -> list[str]:
-    """The names in a file of `id<TAB>name` lines, in the order of the ids; .gz is unpacked, a header `id...` passed over.
+    """Return the names in a file of `id<TAB>name` lines, in the order of the IDs; .gz is unpacked, a header `id...` is
+    skipped.
+
+    Args:
+        path: file of names.
 
     Raises:
-        RunError: a malformed line, or ids that are not 0 to n - 1 (`file:line`).
+        RunError: a malformed line, or IDs that are not 0 to n - 1 (`file:line`).
     """
     try:
         if path.suffix == ".gz":
@@ -353,6 +388,7 @@ def read_names(path: Path) -> list[str]:
             text = read_text(path)
     except (OSError, EOFError, zlib.error, UnicodeDecodeError, DataError) as error:
         raise RunError(f"{path}: cannot be read ({_reason(error)})") from error
+    # PyKEEN writes a header, the others do not.
     lines = text.rstrip("\n").split("\n")
     header = int(lines[0].startswith("id\t"))
     names: dict[int, str] = {}

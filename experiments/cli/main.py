@@ -229,7 +229,8 @@ def _train_alone(
     Returns nothing for runs without exchange, and after a failure, which prints a warning.
     """
     from fkgsec.experiments.cli.progress import observe_on
-    from fkgsec.experiments.runs.alone import exchanges, train_alone
+    from fkgsec.experiments.runs.alone import train_alone
+    from fkgsec.experiments.runs.baseline import exchanges
 
     observe = observe_on(make_console(stderr=True), enabled=not training.quiet, what="train")
     how = {
@@ -237,9 +238,10 @@ def _train_alone(
         "at_once": 0 if training.force else 1,
         "make_task": make_task,
     }
+    name = "the same clients alone" + (", seed {}" if len(runs) > 1 else "")
     try:
         return [
-            train_alone(record, graph, run, observe=observe, **how).record
+            train_alone(record, graph, run, observe=observe, name=name.format(record.seed), **how).record
             for run, record in runs.items()
             if exchanges(record.spec) and record.items is not None
         ]
@@ -267,7 +269,8 @@ def show(
     "compare",
     cls=ShortHelp,
     epilog="Examples:\n\n  fkgsec compare --leak 0.5\n\n  fkgsec compare --case fedavg --case fedstar --case cefgl/secagg\n\n"
-    "  fkgsec compare --data DDB14-Fed5 --case none --case fedr/psu,secagg --case psu,secagg,suppress:t=2",
+    "  fkgsec compare --data DDB14-Fed5 --case none --case fedr/psu,secagg --case psu,secagg,suppress:t=2\n\n"
+    "  fkgsec compare --seeds 5 --leak 0.5 --case single --case none --case psu,secagg",
 )
 @expected_errors
 @spec_options((*(name for name in TRAIN_FIELDS if name != "defense"), *ATTACK_FIELDS))
@@ -304,6 +307,12 @@ def compare_cases(
         Path | None,
         typer.Option("--out", help="folder with a subfolder for each case (default: runs/compare-<data>-<hash>)"),
     ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            "--seeds", help="make so many comparisons, counted from --seed, and end as fkgsec worth does", min=2
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     force: Force = False,
     quiet: Quiet = False,
@@ -313,6 +322,7 @@ def compare_cases(
 ) -> None:
     """Train and attack a federation under several defenses, and compare them. Finished cases are reused."""
     from fkgsec.experiments.cli.progress import observe_on
+    from fkgsec.experiments.reporting.worth import trains_alone
     from fkgsec.experiments.runs.compare import base_algorithm, case_spec, compare, folder_name
     from fkgsec.experiments.runs.compare import default_folder as default_comparison
     from fkgsec.experiments.tracking import check_trackers, observe_tracked
@@ -332,17 +342,35 @@ def compare_cases(
     unlearning = _unlearning(spec, graph, forget, method)
     folder = out or default_comparison(spec, graph)
     cases = names or task_of(spec).cases
+    folders = {folder: spec}
+    if seeds is not None:
+        if not any(trains_alone(case_spec(spec, name)) for name in cases):
+            raise SpecError(
+                "--seeds sets gain over the clients alone against leak; name the case that trains them alone, too"
+            )
+        folders = {folder / f"seed-{seed}": spec.replace(seed=seed) for seed in range(spec.seed, spec.seed + seeds)}
     if dry_run:
-        planned = {name: (case_spec(spec, name), folder / folder_name(name)) for name in cases}
+        planned = {
+            name if seeds is None else f"{name}, seed {seeded.seed}": (
+                case_spec(seeded, name),
+                place / folder_name(name),
+            )
+            for place, seeded in folders.items()
+            for name in cases
+        }
         print_plan(make_console(), chosen, graph, planned, attack=True)
         return
-    progress = observe_on(errors, enabled=not quiet, what="case")
-    observe = observe_tracked(progress, track or (), lambda name: folder / folder_name(name), say)
-    # `--force` skips the check that a run fits into memory.
-    how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1, "whose": chosen.whose}
-    comparison = compare(spec, graph, folder, cases, unlearning=unlearning, **how)
-    if not quiet:
-        print_comparison(comparison, folder, longer(chosen), details=details)
+    for place, seeded in folders.items():
+        what = "case" if seeds is None else f"seed {seeded.seed}, case"
+        progress = observe_on(errors, enabled=not quiet, what=what)
+        observe = observe_tracked(progress, track or (), lambda name, place=place: place / folder_name(name), say)
+        # `--force` skips the check that a run fits into memory.
+        how = {"observe": observe, "overwrite": overwrite, "at_once": 0 if force else 1, "whose": chosen.whose}
+        comparison = compare(seeded, graph, place, cases, unlearning=unlearning, **how)
+        if not quiet and seeds is None:
+            print_comparison(comparison, folder, longer(chosen), details=details)
+    if seeds is not None:
+        reporting_cli.worth(list(folders), folder, overwrite=True, quiet=quiet)
 
 
 def _load(spec: RunSpec, errors: Console, *, quiet: bool) -> Any:
@@ -386,7 +414,8 @@ def _train_and_report(options: dict[str, Any], training: Training, *, attack: bo
     chosen = choose(training.config, options, training.preset)
     spec, track = chosen.spec, tuple(training.track or ())
     from fkgsec.experiments.cli.progress import RunProgress, observe_on
-    from fkgsec.experiments.runs.alone import alone_folder, alone_spec, exchanges
+    from fkgsec.experiments.runs.alone import alone_folder
+    from fkgsec.experiments.runs.baseline import alone_spec, exchanges
     from fkgsec.experiments.runs.run import check_run, default_folder, execute
     from fkgsec.experiments.runs.seeds import train_seeds
     from fkgsec.experiments.tracking import Tracked, check_trackers, observe_tracked
@@ -445,7 +474,9 @@ app.command("tune", rich_help_panel=MORE, cls=ShortHelp, epilog=tune_cli.EXAMPLE
     expected_errors(tune_cli.tune_options)
 )
 app.command("unlearn", epilog=unlearn_cli.UNLEARN_EXAMPLES)(expected_errors(unlearn_cli.unlearn))
-app.command("verify", epilog=unlearn_cli.VERIFY_EXAMPLES)(expected_errors(unlearn_cli.verify))
+app.command("verify", cls=unlearn_cli.VerifyHelp, epilog=unlearn_cli.VERIFY_EXAMPLES)(
+    expected_errors(unlearn_cli.verify)
+)
 app.command("verify-run", rich_help_panel=MORE, epilog=integrity_cli.EXAMPLES)(
     expected_errors(integrity_cli.verify_run)
 )

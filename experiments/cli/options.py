@@ -6,7 +6,7 @@ import copy
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, NamedTuple, get_args, get_origin, get_type_hints
 
 import msgspec
 import typer
@@ -71,6 +71,7 @@ BASIC = {
     "config": (RUN, "YAML or JSON file with options"),
     "preset": (RUN, "settings of a paper: fedr, feds, fedlu, pfedeg, cefgl"),
     "out": (RUN, "folder of the run (default: one in runs/)"),
+    "single": (RUN, "do not train the same clients alone"),
     "seeds": (RUN, "train this many times; intervals cover all"),
     "overwrite": (RUN, "replace a run that has other settings"),
     "details": (RUN, "print every table above the verdict"),
@@ -175,7 +176,13 @@ def _by_task(shown: dict[str, str]) -> str:
 
 
 class ShortHelp(TyperCommand):
-    """Command with many options: `--help` shows those in `BASIC` and two examples; `--help-all` shows everything."""
+    """Command with many options: `--help` shows those in `basic` and two examples; `--help-all` shows everything.
+
+    Attributes:
+        basic: panel and text of each option by its name.
+    """
+
+    basic: ClassVar = BASIC
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
         """Print the basic options; all options after `--help-all`.
@@ -189,16 +196,17 @@ class ShortHelp(TyperCommand):
             return
         # A copy, because the command object itself also parses the options.
         basic = copy.copy(self)
-        basic.params = [self._brief(option) for option in self.params if option.name in BASIC]
+        basic.params = [self._brief(option) for option in self.params if option.name in self.basic]
         # The heading and the first two examples are separate paragraphs.
         basic.epilog = "\n\n".join((self.epilog or "").split("\n\n")[:3])
         TyperCommand.format_help(basic, ctx, formatter)
 
-    @staticmethod
-    def _brief(option: Any) -> Any:
+    def _brief(self, option: Any) -> Any:
         brief = copy.copy(option)
-        brief.rich_help_panel, brief.help = BASIC[option.name]
+        brief.rich_help_panel, brief.help = self.basic[option.name]
         brief.show_default = False
+        if option.default is True and option.secondary_opts:  # what a flag that is on is good for is to turn it off
+            brief.opts, brief.secondary_opts = option.secondary_opts, []
         return brief
 
 

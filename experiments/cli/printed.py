@@ -154,7 +154,7 @@ def print_finished(
         names = ("record.json", "picture.png", "scores.parquet")
         files = ", ".join(name for name in names if (folder / name).exists())
         next_step = f"Details: fkgsec show {folder}" if record.figures else f"Next: fkgsec attack --run {folder}"
-        reused = " Existing run reused; --overwrite retrains it." if finished.reused else ""
+        reused = " Reused an existing run; --overwrite retrains it." if finished.reused else ""
         print_lines(console, [f"{next_step} ({files}).{reused}"])
     if alone:
         record = with_gains(record, gains_over([(record, alone[0])]))

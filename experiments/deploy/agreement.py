@@ -81,6 +81,7 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         if not 1 <= self.fewest_triples <= MOST_FEWEST:
             raise SpecError(f"fewest_triples must lie in 1..{MOST_FEWEST:,}; got {self.fewest_triples}")
         check_apart(self.options)
+        # A sample is a small group, too.
         if not self.reveals(self.options.eval_sample or 0):
             raise SpecError(
                 f"eval_sample must be at least fewest_triples, {self.fewest_triples}; got {self.options.eval_sample}: the sum of "
@@ -97,18 +98,25 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
                 raise SpecError(f"identities: the key of {name} must be 64 hexadecimal digits; got {key!r}")
 
     def reveals(self, count: int) -> bool:
-        """Return True if a party reveals figures of this many triples; in the laboratory it always does."""
+        """Return True if a party reveals figures of this many triples; in the laboratory it always does.
+
+        Args:
+            count: validation or test triples.
+        """
+        # Sums over few triples would reveal single ranks.
         return self.randomness == "laboratory" or count == 0 or count >= self.fewest_triples
 
     @property
     def digest(self) -> bytes:
         """SHA-256 of all terms but the device, which each party chooses."""
+        # Parties may train on different devices under one agreement.
         plain = msgspec.structs.replace(self, options=msgspec.structs.replace(self.options, device="auto"))
         return hashlib.sha256(msgspec.json.encode(plain, order="sorted")).digest()
 
     @property
     def fingerprint(self) -> str:
         """First 160 bits of the digest, as ten groups of four hexadecimal digits to read aloud."""
+        # 160 bits resist a search for a second agreement with the same fingerprint, and can still be read aloud.
         digits = self.digest.hex()[:40]
         return "-".join(digits[start : start + 4] for start in range(0, 40, 4))
 
@@ -118,12 +126,26 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         return tuple(client_party(name) for name in self.parties)
 
     def write(self, path: Path) -> None:
-        """Write the terms as JSON. Raises `RunError`."""
+        """Write the terms as JSON.
+
+        Args:
+            path: file to replace.
+
+        Raises:
+            RunError: it cannot be written.
+        """
         write_atomically(path, msgspec.json.format(msgspec.json.encode(self), indent=2) + b"\n")
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file of `write`. Raises `RunError` if it cannot be read, `SpecError` for terms that are not allowed."""
+        """Read a file of `write`.
+
+        Args:
+            path: file, possibly from another party.
+
+        Raises:
+            RunError: it cannot be read. SpecError: terms that are not allowed.
+        """
         try:
             return msgspec.json.decode(read_bytes(path), type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, OverflowError) as error:
@@ -133,7 +155,14 @@ class Agreement(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def check_apart(options: KgeOptions) -> None:
-    """Check that options and defense are supported with parties apart. Raises `SpecError`."""
+    """Check that options and defense are supported with parties apart.
+
+    Args:
+        options: of the run.
+
+    Raises:
+        SpecError: they are not.
+    """
     if not isinstance(options, KgeOptions):
         raise SpecError(f"options: parties apart embed knowledge graphs; got {type(options).__name__}")
     if options.algorithm not in ALGORITHMS:
@@ -141,6 +170,7 @@ def check_apart(options: KgeOptions) -> None:
         raise SpecError(f"algorithm: {options.algorithm} {why} with parties apart; allowed: {', '.join(ALGORITHMS)}")
     if options.has_encoder:
         raise SpecError(f"model: {options.model} has an encoder, which is not supported with parties apart")
+    # Parties know only their own vocabulary, so they cannot rank against all entities.
     if options.keeps_all_entities:
         raise SpecError(
             "negative_scope and rank_scope must be own with parties apart, who know no vocabulary but theirs; got "
@@ -148,6 +178,7 @@ def check_apart(options: KgeOptions) -> None:
         )
     if options.keeps_by_client:
         raise SpecError("best_round must be federation with parties apart; got 'client'")
+    # Anyone who has the seed could derive all keys and masks.
     if options.protocol_seed is not None:
         raise SpecError("protocol_seed opens every upload to anyone who has it: leave it out with parties apart")
     check_defense(options)
@@ -160,7 +191,14 @@ def check_apart(options: KgeOptions) -> None:
 
 
 def check_audit(names: tuple[str, ...], options: KgeOptions) -> None:
-    """Check that a party can score attacks by itself. Raises `SpecError`."""
+    """Check that a party can score these attacks by itself.
+
+    Args:
+        names: attacks. options: of the run.
+
+    Raises:
+        SpecError: an attack needs another client's data, or single uploads that nobody sees.
+    """
     recipe, summed = RECIPES[options.algorithm], parse_defense(options.defense).secagg is not None
     allowed = ", ".join(OF_MODELS)
     for name in names:
@@ -175,10 +213,16 @@ def check_audit(names: tuple[str, ...], options: KgeOptions) -> None:
 
 
 def agreed_terms(agreement: Agreement) -> Terms:
-    """Derive the terms of a defended exchange from the agreement."""
+    """Derive the terms of a defended exchange from the agreement.
+
+    Args:
+        agreement: of the run.
+    """
     recipe = RECIPES[agreement.options.algorithm]
     terms = Terms(agreement.options, agreement.addresses, recipe.shared, CODECS[recipe.codec])
     keys = {client_party(name): bytes.fromhex(key) for name, key in agreement.identities.items()}
+    # Every party derives the same session names. The digest of the agreement is part of them, so parties with other terms open
+    # nothing together.
     sessions = {
         (what, table): digest("session of a deployed federation", agreement.digest, what, table)[:16]
         for what in SESSIONS
@@ -194,13 +238,20 @@ def new_run() -> str:
 
 
 def new_identity(folder: Path, run: str) -> str:
-    """Draw a party's lasting secret for a run, unless its folder has one, and return the public key. Raises `RunError`.
+    """Draw a party's lasting secret for a run, unless its folder has one, and return the public key in hexadecimal.
 
-    Keys and noise derive from the secret. Only the user may read it, nor a folder that is made here: it gets the party's models.
+    Args:
+        folder: of the party's state; created if it is missing.
+        run: the key is derived for this run.
+
+    Raises:
+        RunError: the secret cannot be written or read.
     """
     path = folder / SECRET
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Keys and noise derive from the secret, so only the user may read it, and the file must survive a crash: create it
+        # exclusively with mode 600, and flush it to the disk.
         if not path.exists():
             with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:
                 handle.write(secrets.token_bytes(SEED_BYTES))
@@ -212,7 +263,14 @@ def new_identity(folder: Path, run: str) -> str:
 
 
 def read_secret(folder: Path) -> bytes:
-    """Read the lasting secret of a client. Raises `RunError` if it is missing or damaged."""
+    """Read the lasting secret of a client, 32 bytes.
+
+    Args:
+        folder: of its state.
+
+    Raises:
+        RunError: it is missing or damaged.
+    """
     path = folder / SECRET
     try:
         secret = path.read_bytes()

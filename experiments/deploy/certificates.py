@@ -27,7 +27,8 @@ from fkgsec.text import printable
 AUTHORITY_DAYS, SERVER_DAYS = 3650, 397
 _CURVE = ec.SECP384R1()
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?")
-_SLACK = datetime.timedelta(minutes=5)  # clocks differ
+# Clocks differ between machines.
+_SLACK = datetime.timedelta(minutes=5)
 
 
 class Authority(NamedTuple):
@@ -38,17 +39,29 @@ class Authority(NamedTuple):
 
     @classmethod
     def new(cls, name: str) -> Self:
-        """Make a new authority."""
+        """Make a new authority.
+
+        Args:
+            name: of the consortium.
+        """
         key = ec.generate_private_key(_CURVE)
         subject = _name(f"{name} authority")
         builder = _builder(subject, subject, key.public_key(), AUTHORITY_DAYS, key.public_key())
+        # Path length 0: the authority signs servers, not further authorities.
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage("key_cert_sign", "crl_sign"), critical=True)
         return cls(key, builder.sign(key, hashes.SHA384()))
 
     @classmethod
     def read(cls, key: bytes, certificate: bytes) -> Self:
-        """Read PEM. Raises `DataError` for invalid bytes, or a key and a certificate that do not belong together."""
+        """Read an authority.
+
+        Args:
+            key, certificate: PEM.
+
+        Raises:
+            DataError: invalid bytes, or a key and a certificate that do not belong together.
+        """
         try:
             private_key = serialization.load_pem_private_key(key, None)
             parsed = x509.load_pem_x509_certificate(certificate)
@@ -61,12 +74,17 @@ class Authority(NamedTuple):
         return cls(private_key, parsed)
 
     def server_certificate(self, hosts: Sequence[str]) -> tuple[bytes, bytes]:
-        """Return certificate and private key of a server with these names and addresses."""
+        """Issue a certificate for a server; returns certificate and private key, PEM.
+
+        Args:
+            hosts: names and addresses of the server; the first is its common name.
+        """
         key, names = ec.generate_private_key(_CURVE), [_host(host) for host in hosts]
         builder = _builder(
             _name(hosts[0]), self.certificate.subject, key.public_key(), SERVER_DAYS, self.key.public_key()
         )
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        # The certificate identifies a server in TLS, and nothing else.
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage("digital_signature"), critical=True)
         builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -78,7 +96,11 @@ class Authority(NamedTuple):
 
 
 def node_key(name: str) -> tuple[bytes, bytes]:
-    """Draw a SuperNode's key on P-384; return the private and public half in OpenSSH's formats, as Flower requires."""
+    """Draw a SuperNode's key on P-384; returns the private and public half in OpenSSH's formats, as Flower requires.
+
+    Args:
+        name: comment of the public key.
+    """
     key = ec.generate_private_key(_CURVE)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -88,7 +110,14 @@ def node_key(name: str) -> tuple[bytes, bytes]:
 
 
 def public_pem(line: bytes) -> str:
-    """Convert a public key from OpenSSH's format to PEM, Flower's name of a SuperNode. Raises `DataError` for invalid keys."""
+    """Convert a public key from OpenSSH's format to PEM, which Flower uses to identify a SuperNode.
+
+    Args:
+        line: public key in OpenSSH's format.
+
+    Raises:
+        DataError: no such key, or one on another curve.
+    """
     try:
         key = serialization.load_ssh_public_key(line)
     except (ValueError, UnsupportedAlgorithm, NotImplementedError) as error:

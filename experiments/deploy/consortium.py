@@ -95,6 +95,7 @@ def make_consortium(place: Path, spec: Spec, plan: Plan, graph: FederatedGraph |
         raise RunError(f"{place}: is there already; a consortium is never written over, name another folder")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
+        # Write to a folder beside the target and rename it, so that the consortium appears whole or not at all.
         with tempfile.TemporaryDirectory(dir=place.parent, prefix=f".{place.name}-") as scratch:
             whole = Path(scratch) / "out"
             agreement = _write_all(whole, spec, plan, graph)
@@ -105,6 +106,7 @@ def make_consortium(place: Path, spec: Spec, plan: Plan, graph: FederatedGraph |
 
 
 def _write_all(whole: Path, spec: Spec, plan: Plan, graph: FederatedGraph | None) -> Agreement:
+    # Mode 700 for all folders: each has secrets.
     names = tuple(plan.parties)
     for folder in (whole, whole / "authority", whole / "server", whole / "parties"):
         folder.mkdir(mode=0o700)
@@ -130,6 +132,7 @@ def _write_all(whole: Path, spec: Spec, plan: Plan, graph: FederatedGraph | None
     _write_server(server, authority, agreement, plan)
     write_file(server.spec, encode_stored(spec))
     for number, (name, folder) in enumerate(folders.items()):
+        # Each party's first policy accepts exactly this agreement.
         settings = PartySettings(name=name, data=plan.parties[name] or DATA, policy=Policy.exactly(agreement))
         write_file(folder.settings, encode_settings(settings))
         agreement.write(folder.agreement)
@@ -150,6 +153,7 @@ def _write_all(whole: Path, spec: Spec, plan: Plan, graph: FederatedGraph | None
 def _write_server(folder: ServerFolder, authority: Authority, agreement: Agreement, plan: Plan) -> None:
     for subfolder in (folder.tls, folder.nodes, folder.flower, folder.address.parent):
         subfolder.mkdir(mode=0o700)
+    # A local trial must not open a port to the network.
     listen = "127.0.0.1" if plan.host in LOCAL_NAMES else "0.0.0.0"
     settings = ServerSettings(listen=listen, port=plan.port, superlink_port=plan.superlink_port)
     write_file(folder.settings, encode_settings(settings))
@@ -159,7 +163,12 @@ def _write_server(folder: ServerFolder, authority: Authority, agreement: Agreeme
 
 
 def write_certificate(folder: ServerFolder, authority: Authority, host: str) -> None:
-    """Write a new certificate and key of the server, and the authority's certificate."""
+    """Write a new certificate and key of the server, and the authority's certificate.
+
+    Args:
+        folder: the server's. authority: signs the certificate.
+        host: name or address that SuperNodes connect to.
+    """
     certificate, key = authority.server_certificate(list(dict.fromkeys((host, *LOCAL_NAMES))))
     write_file(folder.tls / "ca.crt", authority.encoded()[0])
     write_file(folder.tls / "server.crt", certificate)
@@ -167,15 +176,25 @@ def write_certificate(folder: ServerFolder, authority: Authority, host: str) -> 
 
 
 def write_node_key(folder: PartyFolder, name: str) -> None:
-    """Draw and write a key of a party's SuperNode."""
+    """Draw and write a key of a party's SuperNode.
+
+    Args:
+        folder: the party's. name: of the party.
+    """
     private, public = node_key(name)
     write_file(folder.key, private, secret=True)
     write_file(folder.public_key, public)
 
 
 def write_file(path: Path, content: bytes, *, secret: bool = False) -> None:
-    """Write a file atomically; a secret one is readable for its owner alone."""
+    """Write a file atomically.
+
+    Args:
+        content: bytes of the whole file.
+        secret: only the owner may read it.
+    """
     part = path.with_name(f"{path.name}.part")
+    # Create the file with its final mode: a later `chmod` would leave a secret readable for a moment.
     part.unlink(missing_ok=True)
     with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644), "wb") as handle:
         handle.write(content)
@@ -200,7 +219,11 @@ def _documents(parties: Sequence[str], server: str) -> dict[str, str]:
 
 
 def commands(parties: Sequence[str]) -> list[str]:
-    """List the commands that start a consortium, each in its own terminal, in its folder."""
+    """List the commands that start a consortium, one per terminal, run in its folder.
+
+    Args:
+        parties: names.
+    """
     quoted = [shlex.quote(f"parties/{name}") for name in parties]
     return [
         "fkgsec deploy superlink server",
@@ -213,14 +236,17 @@ def commands(parties: Sequence[str]) -> list[str]:
 def compose(parties: Sequence[str], server: str) -> dict[str, object]:
     """Describe the services of a container engine.
 
-    The SuperLink and the server's process share a loopback interface. A party's process has no network, and its SuperNode has
-    neither its data nor its state.
+    Args:
+        parties: names. server: host and port.
     """
     port = server.rpartition(":")[2]
 
     def service(command: str, *volumes: str, **more: object) -> dict[str, object]:
+        """Describe one service."""
         return {"build": ".", "command": ["deploy", *command.split()], "volumes": list(volumes), **more}
 
+    # The SuperLink and the server's process share a loopback interface. A party's process has no network, and its SuperNode sees
+    # neither its data nor its state.
     lasting = {"restart": "unless-stopped"}
     shared = {"network_mode": "service:superlink", "depends_on": ["superlink"]}
     superlink = service("superlink /server --listen 0.0.0.0", "./server:/server", ports=[f"{port}:{port}"], **lasting)
@@ -292,8 +318,16 @@ clientapp = "fkgsec_relay.client:app"
 
 
 def write_bundle(folder: Path) -> None:
-    """Write the app bundle. Raises `OSError`."""
+    """Write the app bundle.
+
+    Args:
+        folder: to create.
+
+    Raises:
+        OSError: it cannot be written.
+    """
     (folder / PACKAGE).mkdir(parents=True)
     (folder / "pyproject.toml").write_text(PYPROJECT.format(version=__version__, flower=VERSION))
     for path in sorted(SOURCE.glob("*.py")):
+        # The bundle has only the code that carries frames: it runs on every machine, and must reveal nothing.
         (folder / PACKAGE / path.name).write_bytes(path.read_bytes())

@@ -19,15 +19,28 @@ DIVIDED = ("data", "clients", "partition", "size", "split_seed", "normalise")
 
 
 def read_party_data(folder: Path, name: str) -> FederatedGraph:
-    """Read a client's triples with `fkgsec.data.formats.folders.read_tsv_folder`. Raises `DataError`."""
+    """Read a client's triples with `fkgsec.data.formats.folders.read_tsv_folder`.
+
+    Args:
+        folder: of the party's data. name: of the client.
+
+    Raises:
+        DataError: files that cannot be read.
+    """
     graph = read_tsv_folder(folder)
+    # The party's vocabulary is its own: it knows no names of other clients.
     client = ClientGraph.from_global(name, graph.train, graph.valid, graph.test)
     return FederatedGraph(graph.name, graph.entities, graph.relations, (client,), graph.sensitive, graph.warnings)
 
 
 def client_graph(federated: FederatedGraph, place: int) -> FederatedGraph:
-    """Cut a client's part out of a federation, with its own vocabulary in the federation's order."""
+    """Cut a client's part out of a federation, with its own vocabulary in the federation's order.
+
+    Args:
+        place: client index.
+    """
     client = federated.clients[place]
+    # The order of the vocabulary determines first rows and sums, so keep the federation's for equal bits.
     entities, relations = np.sort(client.entity_ids), np.sort(client.relation_ids)
     part = ClientGraph(
         client.name,
@@ -45,14 +58,17 @@ def client_graph(federated: FederatedGraph, place: int) -> FederatedGraph:
 def write_party_folders(federated: FederatedGraph, folder: Path) -> list[Path]:
     """Write a folder of data for each client, and return the folders in the clients' order.
 
-    The vocabularies keep the federation's order, so that a party trains to the same bits as in one process.
+    Args:
+        federated: all clients. folder: for one subfolder per client.
 
-    Raises `DataError` where a folder exists, or cannot be written.
+    Raises:
+        DataError: a folder exists, or cannot be written.
     """
     folders = []
     for place, client in enumerate(federated.clients):
         graph, target = client_graph(federated, place), folder / client.name
         names, kinds = graph.entities, graph.relations
+        # The vocabularies keep the federation's order, so that a party trains to the same bits as in one process.
         files = {
             "entities.dict": [f"{number}\t{name}" for number, name in enumerate(names)],
             "relations.dict": [f"{number}\t{name}" for number, name in enumerate(kinds)],

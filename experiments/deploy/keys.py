@@ -46,8 +46,10 @@ def draw_keys(folder: PartyFolder, *, node_only: bool = False) -> PublicKeys:
     settings = read_settings(folder.settings, PartySettings, "party")
     run = Agreement.read(folder.agreement).run
     if not node_only:
+        # The run's sessions are bound to the old key; with a new one the party could not continue.
         if (folder.state / STATE).exists():
             raise RunError(f"{folder.path}: its run has begun with its secret; use --node for its SuperNode's key")
+        # `new_identity` draws a secret only if there is none.
         (folder.state / SECRET).unlink(missing_ok=True)
     write_node_key(folder, settings.name)
     node = folder.public_key.read_text().strip()
@@ -57,7 +59,13 @@ def draw_keys(folder: PartyFolder, *, node_only: bool = False) -> PublicKeys:
 
 
 def admit(folder: ServerFolder, public: PublicKeys) -> Agreement:
-    """Admit a party's public keys, and return the agreement, which changes with the party's secret.
+    """Admit a party's public keys at the server.
+
+    Args:
+        folder: the server's. public: from the party.
+
+    Returns:
+        The agreement, which changes with the party's key.
 
     Raises:
         SpecError: it is no party of this run. RunError: the run has begun with another secret of the party.
@@ -65,10 +73,12 @@ def admit(folder: ServerFolder, public: PublicKeys) -> Agreement:
     agreement = Agreement.read(folder.agreement)
     if public.party not in agreement.parties:
         raise SpecError(f"party: {public.party!r} is not among the parties {', '.join(agreement.parties)}")
+    # Keys are drawn for one run; keys of an earlier run must not enter.
     if public.run != agreement.run:
         raise SpecError(f"run: the keys of {public.party} are for {public.run}; this is {agreement.run}")
     public_pem(public.node.encode())
     if agreement.identities.get(public.party) != public.identity:
+        # A key that changes during the run would end every session.
         if (folder.run / CHECKPOINT).exists():
             raise RunError(f"{folder.path}: the run has begun with another secret of {public.party}")
         identities = agreement.identities | {public.party: public.identity}
@@ -81,19 +91,24 @@ def admit(folder: ServerFolder, public: PublicKeys) -> Agreement:
 def agree(folder: PartyFolder, agreement: Agreement, accept: Collection[str] = ()) -> None:
     """Accept an agreement at a party, and pin it in the party's policy.
 
-    The terms in `accept` get the agreement's value as their bound, as does the party's own key; other bounds do not change.
+    Args:
+        folder: the party's.
+        agreement: from the server.
+        accept: names of refused terms whose new value becomes the bound.
 
     Raises:
         SpecError: a term that the policy refuses and `accept` does not name; a name in `accept` that is not refused; a wrong key
             of this party.
     """
     settings = read_settings(folder.settings, PartySettings, "party")
+    # A server could put its own key in the place of this party's, and speak for it.
     if agreement.identities.get(settings.name) != new_identity(folder.state, agreement.run):
         raise SpecError(
             f"identities: the agreement has another key of {settings.name} than {folder.state}; admit its key"
         )
     refused = settings.policy.refused(agreement)
     accepted = {*accept, f"identities.{settings.name}"}
+    # A mistyped term must not look accepted.
     if unknown := sorted(set(accept) - refused.keys()):
         names = ", ".join(refused) or "none"
         raise SpecError(f"accept: {', '.join(unknown)}: the policy refuses no such term; it refuses {names}")
@@ -101,5 +116,6 @@ def agree(folder: PartyFolder, agreement: Agreement, accept: Collection[str] = (
         reasons = "; ".join(f"{name}: {why}" for name, why in left.items())
         raise SpecError(f"policy: {reasons}. To accept a term, give --accept TERM")
     agreement.write(folder.agreement)
+    # Pin the fingerprint: from now on the party accepts this agreement alone.
     policy = settings.policy.accepting(agreement, accepted & refused.keys())
     write_file(folder.settings, encode_settings(msgspec.structs.replace(settings, policy=policy)))

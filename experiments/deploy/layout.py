@@ -72,6 +72,7 @@ class ServerFolder:
                 keys[path.stem] = public_pem(read_bytes(path))
             except DataError as error:
                 raise DataError(f"{path}: {error}") from error
+        # Two parties with one key would be one SuperNode, which could answer for both.
         if len(set(keys.values())) < len(keys):
             raise DataError(f"{self.nodes}: two parties have the same key; each needs its own")
         if not keys:
@@ -94,7 +95,14 @@ class PartyFolder:
 
 
 def read_settings(path: Path, kind: type[Kind], whose: str) -> Kind:
-    """Read a settings file. Raises `RunError` if it is missing or invalid."""
+    """Read a settings file.
+
+    Args:
+        kind: class of the settings. whose: "server" or "party", for errors.
+
+    Raises:
+        RunError: it is missing or invalid.
+    """
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except OSError as error:

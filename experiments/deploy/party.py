@@ -131,15 +131,20 @@ class Party:
         self.recipe = RECIPES[self.options.algorithm]
         self._identify()
         seed = self.options.seed
-        if agreement.randomness != "laboratory":  # another agreement has another seed, also in a copied folder
+        # Another agreement has another seed, also in a copied folder.
+        if agreement.randomness != "laboratory":
             seed = int.from_bytes(derive(self._secret, "training of a party", agreement.digest, length=7), "big")
         self.task = KgeTask(data, replace(self.options, seed=seed), keys=[self.place])
         self.memory = Memory()
-        self.best: dict[str, Best] = {}  # "candidate", the last validated round; "best", the best round
-        self.transcript = Transcript()  # messages for an audit; empty without one
-        self.trained: tuple[int, dict[str, Tensor]] = (0, {})  # shared models before a round's broadcast
+        # "candidate" is the last validated round, "best" the best one.
+        self.best: dict[str, Best] = {}
+        # Messages for an audit; empty without one.
+        self.transcript = Transcript()
+        # Round and shared models before its broadcast.
+        self.trained: tuple[int, dict[str, Tensor]] = (0, {})
         self._parts: dict[tuple[str, Table], tuple[int, Part[Any]]] = {}
-        self._last: tuple[int, bytes, bytes] = (0, b"", b"")  # serial, digest of the request, reply
+        # Serial number and digest of the last request, and the reply.
+        self._last: tuple[int, bytes, bytes] = (0, b"", b"")
         self._join()
         self.order = ClientOrder(
             self.place,
@@ -152,18 +157,22 @@ class Party:
         load_memory(self)
         self.order.position = self.memory.position
         self._last = (self.memory.serial, self.memory.request, self.memory.reply)
-        self._written = self._marks()  # the marks in its file
+        # The marks in the stored state.
+        self._written = self._marks()
 
     def _identify(self) -> None:
         """Read or draw the lasting secret, and draw one for this process. Raises `SpecError`, `RunError`."""
         public = new_identity(self.folder, self.agreement.run)
         pinned = self.agreement.identities.get(self.name, public)
+        # With another key, the other parties would refuse every signature of this one.
         if pinned != public:
             raise SpecError(
                 f"identities: the agreement has the key {pinned[:16]}... of {self.name}, and its folder {self.folder} the key "
                 f"{public[:16]}...; use the folder that the agreement was made with"
             )
         self._secret = read_secret(self.folder)
+        # Session randomness is fresh in every process; the lasting secret gives identity and noise. All but the identity are
+        # bound to the agreement.
         self.entropy = PartyEntropy(
             self._secret, secrets.token_bytes(SEED_BYTES), self.agreement.run, self.agreement.digest
         )
@@ -195,16 +204,26 @@ class Party:
     # Requests.
 
     def answer(self, request: bytes) -> bytes:
-        """Answer a request. A faulty request has no effect, and gets a reply with the error."""
+        """Answer a request of the server. A faulty request has no effect, and gets a reply with the error.
+
+        Args:
+            request: bytes of a `Request`.
+
+        Returns:
+            Bytes of a `Reply`.
+        """
         try:
             message = decode(request, Request, self.agreement.largest_bytes)
+            # The digest covers all terms, so a server cannot change one unseen.
             if message.run != self.agreement.digest:
                 raise RunError("a request of another run or under other terms")
         except RunError as error:
             return self._refused(0, str(error))
         serial, seen = message.serial, hashlib.sha256(request).digest()
+        # A repeated request gets the same bytes, and nothing is done twice.
         if serial == self._last[0] and seen == self._last[1]:
             return self._last[2]
+        # An older request is a replay, or the server's folder is older than the run.
         if serial <= self._last[0]:
             kind = "another request with the serial number" if serial == self._last[0] else f"a {STALE_REQUEST}: number"
             return self._refused(serial, f"{kind} {serial}; {self._last[0]} was answered")
@@ -213,9 +232,11 @@ class Party:
         except RunError as error:
             return self._refused(serial, str(error))
         reply = encode(Reply(self.agreement.digest, serial, self.address, answers))
+        # Write the state before the reply leaves: a restarted party must not enter a session again, or forget what it released.
         if self._written != self._marks() or any(item.lasting or item.step in SAVED_STEPS for item in message.items):
             self.memory.serial, self.memory.request, self.memory.reply = serial, seen, reply
-            self._written = ()  # if writing fails, no reply leaves before a later attempt succeeds
+            # If writing fails, no reply leaves before a later attempt succeeds.
+            self._written = ()
             save_memory(self)
             self._written = self._marks()
         self._last = (serial, seen, reply)
@@ -236,6 +257,7 @@ class Party:
         """
         due = self.memory.lasting + 1
         for item in items:
+            # Lasting items are numbered, so a gap is noticed before anything is done.
             if item.lasting > due:
                 raise RunError(f"{item.step} is number {item.lasting} of what lasts; number {due} is missing here")
             due += item.lasting == due
@@ -250,15 +272,18 @@ class Party:
             except ProtocolError as error:
                 failed = describe(error)
                 answers.append(Answer(silence=failed))
-            except Exception as error:  # a server must not be able to end a party
-                failed = type(error).__name__  # the text of foreign errors may reveal secrets to the server
+            # A server must not be able to end a party.
+            except Exception as error:
+                # The text of foreign errors may reveal secrets to the server, so it gets their class alone.
+                failed = type(error).__name__
                 failed += f": {error}" if isinstance(error, FkgsecError) else ""
                 answers.append(Answer(silence=failed))
         return answers
 
     def _take(self, item: Item) -> Answer:
         if item.lasting and item.lasting <= self.memory.lasting:
-            return Answer()  # taken before; its reply was lost
+            # Taken before; only the reply was lost.
+            return Answer()
         steps: Mapping[str, Callable[[Item], Answer]] = {
             "hello": self._hello,
             "alignment": self._align,
@@ -278,6 +303,7 @@ class Party:
             raise RunError(f"{self.address} does not do {item.step!r}")
         if item.table and item.table not in self.tables:
             raise RunError(f"{item.table!r} is no shared table of {self.options.algorithm}")
+        # A malicious server may ask for steps out of order, or twice: `ClientOrder` refuses what the agreed rounds do not have.
         self.order.check(item.step, item.round, item.table)
         answer = steps[item.step](item)
         self.order.mark(item.step, item.round, item.table)
@@ -300,6 +326,7 @@ class Party:
 
     def _forget(self, round: int) -> None:
         """Drop messages that an audit does not need, whichever round will be the best."""
+        # Which round will be the best is not known yet: store the messages of all that can be.
         rounds = {round, *(best.round for best in self.best.values())}
         before = {self.transcript.last_broadcast(number) for number in rounds}
         self.transcript.retain({0, *rounds}, set(), broadcasts=before)
@@ -317,6 +344,7 @@ class Party:
 
     def _unite(self, item: Item) -> Answer:
         defended = self._defended()
+        # The difference of two unions over different cohorts shows what the missing clients hold, so enter one only.
         if self.order.enter_union(item.table) and ("union", item.table) not in self._parts:
             raise RunError(f"{self.address} was in the union of {item.table}, and enters no second one")
         part = self._part("union", item, lambda: defended_rounds.client_union(defended, item.table))
@@ -328,6 +356,7 @@ class Party:
 
     def _place(self, item: Item) -> Answer:
         placed = decode(item.content, Placed, self.agreement.largest_bytes)
+        # The number of rows sizes this party's vectors: a hostile server could exhaust its memory.
         if not 0 < placed.num_rows <= MOST_ROWS:
             raise RunError(f"{item.table}: {placed.num_rows:,} rows; a table has 1 to {MOST_ROWS:,}")
         names, places = self.memory.unions.get(item.table), placed_rows(placed.places)
@@ -344,12 +373,17 @@ class Party:
         return Answer()
 
     def settle_places(self, table: Table) -> None:
-        """Take over the positions of its rows from `memory`. It knows the names of others' rows only after a union."""
+        """Adopt the positions of the party's rows from `memory`.
+
+        Args:
+            table: shared table.
+        """
         if self.defended is None:
             return
         num_rows, places = self.memory.placed[table]
         names, names_here = self.memory.unions.get(table), self.tables[table].holding.names
         bind = names is not None
+        # Without a private union, a party knows only its own names; other rows stay nameless.
         if names is None:
             names = [""] * num_rows
             for name, place in zip(names_here, placed_rows(places), strict=True):
@@ -359,6 +393,7 @@ class Party:
 
     def _broadcast(self, item: Item) -> Answer:
         self._before_broadcast(item.round)
+        # A broadcast ends the sessions of its round. Close them, so that their secrets are released.
         for key, (number, part) in list(self._parts.items()):
             if key[0] in ("upload", "listen") and number <= item.round:
                 part.close()
@@ -384,6 +419,8 @@ class Party:
         before = {table: self.task.rows(table, 0).clone() for table in self.tables}
         self.task.begin_round()
         losses = self.task.train(item.round, [0], lambda: None)
+        # Under sums, a party uploads only if its own training moved a row: a sum of rows that the server chose would reveal
+        # the upload of another party.
         changed = any(not rows.equal(self.task.rows(table, 0)) for table, rows in before.items())
         self.order.training_changed(item.round, changed=changed)
         self._before_broadcast(item.round)
@@ -392,6 +429,7 @@ class Party:
         return Answer(content=encode(Trained(None if hidden else losses[0])))
 
     def _validate(self, item: Item) -> Answer:
+        # Sums over too few validation triples would reveal single ranks.
         if not self.agreement.reveals(len(self.data.clients[0].valid)):
             return Answer(content=encode(Validated(0.0, 0)))
         total, count = self.task.evaluator.reciprocal("valid")[0]
@@ -403,9 +441,11 @@ class Party:
         return Answer()
 
     def _keep(self, item: Item) -> Answer:
+        # After the measurement, a server could choose further models to measure, each of which tells about the data.
         if self.memory.final_answers:
             raise RunError(f"the models of round {self.best['best'].round} were measured; no others are")
         candidate = self.best.get("candidate")
+        # After a restart or a missed request, the models of that round may be missing.
         if candidate is None or candidate.round != item.round:
             raise RunError(f"the models of round {item.round} are to be kept, and are not there")
         self.best["best"] = self.best.pop("candidate")
@@ -414,6 +454,7 @@ class Party:
     def _upload(self, item: Item) -> Answer:
         table, round = item.table, item.round
         live = ("upload", table) in self._parts and self._parts["upload", table][0] == round
+        # At most one session per table and round: a second one could draw both kinds of share of one secret.
         if not live and round <= self.memory.uploads.get(table, 0):
             raise RunError(f"{self.address} left the session of {table} in round {round}, and enters no second one")
         self.memory.uploads[table] = round
@@ -461,6 +502,7 @@ class Party:
         result = KgeResult(
             graph=self.data, options=self.options, rounds=[], best_round=best, transcript=self.transcript, **outcome
         )
+        # The party attacks its own messages and models; only the figures leave it.
         figures = score_attacks(self.agreement.audit, result, self.options.seed)
         # Half of a figure's items are members or edges: neither half may be smaller than the least group of ranks.
         revealed = [figure for figure in figures if self.agreement.reveals((figure.estimate.n + 1) // 2)]
@@ -471,13 +513,21 @@ class Party:
         if answer := self.memory.final_answers.get("measure"):
             return Answer(content=answer)
         outcome, best = self._outcome(), self.best["best"]
+        # The model stays in the party's folder.
         write_embeddings(self.folder, outcome, self.data)
         self.memory.final_answers["measure"] = encode(measure_models(outcome, best.round, self.data, self.agreement))
         return Answer(content=self.memory.final_answers["measure"])
 
 
 def save_memory(party: Party) -> None:
-    """Write the party's state. Raises `RunError` and leaves the old state if that fails."""
+    """Write the party's state; a failure leaves the old one.
+
+    Args:
+        party: whose state is written.
+
+    Raises:
+        RunError: it cannot be written.
+    """
     memory = party.memory
     memory.judged = {kind: best.round for kind, best in party.best.items()} | {"trained": party.trained[0]}
     memory.entries = party.transcript.entries
@@ -496,7 +546,8 @@ def save_memory(party: Party) -> None:
         }
     tree["memory"] = {"bytes": torch.frombuffer(bytearray(msgspec.msgpack.encode(memory)), dtype=torch.uint8)}
     tensors, seen = packing.pack(tree), set[int]()
-    for name, tensor in tensors.items():  # tensors in a file must not share memory
+    # Tensors in a file must not share memory.
+    for name, tensor in tensors.items():
         tensors[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
         seen.add(tensor.data_ptr())
     messages = {"frame": party.transcript.frames}
@@ -504,13 +555,21 @@ def save_memory(party: Party) -> None:
 
 
 def load_memory(party: Party) -> None:
-    """Restore the state, if there is one. Raises `RunError` for another run's or a damaged file."""
+    """Restore the party's state, if there is one.
+
+    Args:
+        party: to restore.
+
+    Raises:
+        RunError: a damaged file, or that of another run.
+    """
     path = party.folder / STATE
     if not path.exists():
         return
     try:
         tensors, _ = checkpoint.load(path, _identity(party))
-    except RunError as error:  # which advises to delete the file; but it has the sessions that the party entered
+    # The checkpoint's error advises to delete the file. Here, it records the sessions that the party entered.
+    except RunError as error:
         reason = str(error).rpartition(";")[0] or str(error)
         raise RunError(
             f"{reason}; the party cannot go on: keep the file, and begin another run in a new folder"

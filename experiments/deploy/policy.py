@@ -28,9 +28,10 @@ ABSENT = "absent"
 
 
 def terms_of(agreement: Agreement) -> dict[str, Any]:
-    """Return every term by name, as JSON values: fields, options, `defense.NAME.SETTING` and `identities.NAME`.
+    """List every term by name, as JSON values: fields, options, `defense.NAME.SETTING` and `identities.NAME`.
 
-    The device is not a term: each party chooses its own.
+    Args:
+        agreement: to list.
     """
     fields = msgspec.to_builtins(agreement)
     options = fields.pop("options")
@@ -41,6 +42,7 @@ def terms_of(agreement: Agreement) -> dict[str, Any]:
     for name in defense.names:
         chosen = defense.others.get(name) or getattr(defense, name)
         terms |= {f"defense.{name}.{setting}": value for setting, value in msgspec.to_builtins(chosen).items()}
+    # The device is not a term: each party chooses its own. The settings are listed one by one above.
     for left_out in ("settings", "device"):
         del terms[left_out]
     return {name: list(value) if isinstance(value, tuple) else value for name, value in terms.items()}
@@ -67,7 +69,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             if len(bound) != 1 or not set(bound) <= set(COMPARISONS):
                 raise SpecError(f"policy: {name} must be a value or have one of {', '.join(COMPARISONS)}; got {bound}")
             ((comparison, limit),) = bound.items()
-            if comparison == "any_of":  # of a text, every part would be accepted, such as a defense that is none
+            # A text as limit would accept each of its parts, such as a defense that is none.
+            if comparison == "any_of":
                 if not isinstance(limit, list):
                     raise SpecError(f"policy: {name}: any_of must be a list of values; got {_shown(limit)}")
             elif not _is_number(limit):
@@ -75,13 +78,22 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @classmethod
     def exactly(cls, agreement: Agreement) -> Self:
-        """Return the narrowest policy that accepts this agreement."""
+        """Return the narrowest policy that accepts this agreement.
+
+        Args:
+            agreement: its values become the bounds.
+        """
         return cls(agreement=agreement.fingerprint, terms=terms_of(agreement))
 
     def refused(self, agreement: Agreement) -> dict[str, str]:
-        """Describe each refused term: the policy's bound and the agreement's value. Empty if the policy accepts all terms."""
+        """Describe each refused term by name: the policy's bound and the agreement's value.
+
+        Args:
+            agreement: to check.
+        """
         terms, refused = terms_of(agreement), {}
         for name in sorted({*terms, *self.terms}):
+            # Refuse terms without a bound, so that a later version cannot add one unseen.
             if name not in self.terms:
                 refused[name] = f"the policy has no bound; the agreement has {_shown(terms[name])}"
             elif name not in terms or not _accepts(self.terms[name], terms[name]):
@@ -90,7 +102,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return refused
 
     def check(self, agreement: Agreement) -> None:
-        """Raise `SpecError` with every term that the policy refuses."""
+        """Check an agreement.
+
+        Args:
+            agreement: to check.
+
+        Raises:
+            SpecError: it is another than the accepted one, or has refused terms; lists all of them.
+        """
+        # The fingerprint pins one agreement; its terms are compared as well, so that a refusal names them.
         if self.agreement not in ("", agreement.fingerprint):
             raise SpecError(
                 f"policy: accepts agreement {self.agreement}; this is {agreement.fingerprint}. Compare it with the other parties"
@@ -99,7 +119,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             raise SpecError("policy: " + "; ".join(f"{name}: {why}" for name, why in refused.items()))
 
     def accepting(self, agreement: Agreement, names: set[str]) -> Self:
-        """Return a policy for this agreement alone, with its values as the bounds of these terms."""
+        """Return a policy for this agreement alone.
+
+        Args:
+            names: terms whose value in the agreement becomes the bound.
+        """
         terms = terms_of(agreement)
         bounds = {name: bound for name, bound in self.terms.items() if name not in names or name in terms}
         changed = {name: terms[name] for name in names if name in terms}
@@ -107,7 +131,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 def changed_terms(before: Agreement, after: Agreement) -> dict[str, str]:
-    """Describe each term that differs between two agreements: the value before and after."""
+    """Describe each term that differs between two agreements, by name.
+
+    Args:
+        before, after: the two agreements.
+    """
     old, new = terms_of(before), terms_of(after)
     shown = {
         name: tuple(_shown(terms[name]) if name in terms else ABSENT for terms in (old, new)) for name in {*old, *new}
@@ -121,6 +149,7 @@ def _accepts(bound: Any, value: Any) -> bool:
     ((comparison, limit),) = bound.items()
     if comparison == "any_of":
         return value in limit
+    # A term that is absent or None, such as no limit at all, is not within a bound.
     if not _is_number(value):
         return False
     return value >= limit if comparison == "at_least" else value <= limit

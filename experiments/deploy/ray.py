@@ -58,10 +58,12 @@ class Host:
         return __version__
 
     def load(self, name: str, content: bytes) -> None:
-        """Load clients: a graph of these, the options, and each client's index in the federation, pickled.
+        """Load clients, pickled: a graph of these, the options, and each client's index in the federation.
 
-        Unpickling can run code. Only a caller with the command's Ray token reaches a worker, and Ray runs its code anyway.
+        Args:
+            name: of the run. content: the pickle.
         """
+        # Unpickling can run code. Only a caller with the command's Ray token reaches a worker, and Ray runs its code anyway.
         graph, options, keys = pickle.loads(content)
         self._task, self._name = KgeTask(graph, options, keys), name
 
@@ -70,13 +72,24 @@ class Host:
         return self._steps
 
     def train_on(self, name: str, place: int, triples: np.ndarray, rows: np.ndarray) -> None:
-        """Let a client of this worker train on these triples instead of its train split."""
+        """Let a client of this worker train on a subset instead of its train split.
+
+        Args:
+            place: client index in this worker. triples: int64 `[n, 3]`. rows: int64 `[k]`, those to train on.
+        """
         self._task_of_run(name).train_on(place, TrainingSubset(triples, rows))
 
     def train(
         self, name: str, round: int, places: Sequence[int], content: bytes
     ) -> tuple[dict[int, float], bytes] | TrainingError:
-        """Train a round of these clients; return their losses, and all rows and optimizer states."""
+        """Train a round of these clients.
+
+        Args:
+            places: client indices in this worker. content: rows and optimizer states, safetensors.
+
+        Returns:
+            Their losses, and all rows and optimizer states.
+        """
         task, tensors = self._task_of_run(name), safetensors.torch.load(content)
         task.restore(tensors)
         task.begin_round()
@@ -84,6 +97,7 @@ class Host:
         self._steps = 0
 
         def step() -> None:
+            """Count a step."""
             self._steps += 1
 
         try:
@@ -93,7 +107,11 @@ class Host:
         return losses, packed(with_trainer(task.snapshot(), task.trainer_state()))
 
     def ranks(self, name: str, kind: str, split: str, content: bytes) -> list[np.ndarray] | TrainingError:
-        """Rank a split of each client with these tables, by the "shared" models or the "judged" ones."""
+        """Rank a split of each client with these tables.
+
+        Args:
+            kind: "shared" for the shared models, "judged" for those that are evaluated. content: tables, safetensors.
+        """
         task = self._task_of_run(name)
         evaluator = task.shared_evaluator if kind == "shared" else task.evaluator
         try:
@@ -108,7 +126,11 @@ class Host:
 
 
 def with_trainer(tables: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Join tables and an optimizer's tensors under names that `trainer_part` tells apart."""
+    """Join tables and an optimizer's tensors under names that `trainer_part` tells apart.
+
+    Args:
+        tables, state: tensors by name.
+    """
     return {**tables, **{TRAINER + key: tensor for key, tensor in state.items()}}
 
 
@@ -118,7 +140,12 @@ def trainer_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def packed(tensors: Mapping[str, Tensor]) -> bytes:
-    """Encode tensors as safetensors, in which none may share memory with another."""
+    """Encode tensors as safetensors.
+
+    Args:
+        tensors: by name; they may share memory.
+    """
+    # safetensors refuses tensors that share memory, so clone each.
     return safetensors.torch.save(
         {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     )
@@ -146,7 +173,14 @@ def spread_over(workers: Workers) -> Callable[[Any, Any], Any]:
 
 
 def check_spread(options: Any) -> None:
-    """Check that workers can train a run. Raises `SpecError`."""
+    """Check that workers can train a run.
+
+    Args:
+        options: of the run.
+
+    Raises:
+        SpecError: they cannot.
+    """
     if not isinstance(options, KgeOptions):
         raise SpecError(f"engine: ray trains knowledge-graph embedding; {options.algorithm} is of another task")
     if RECIPES[options.algorithm].pooled:
@@ -170,13 +204,21 @@ class SpreadTask(KgeTask):
         super().__init__(graph, options)
 
     def evaluators(self, graph: FederatedGraph) -> tuple[Evaluator, Evaluator]:
+        """Return evaluators that let the workers rank."""
         shared = SpreadEvaluator(self, "shared", self.stack)
         return shared, SpreadEvaluator(self, "judged", self.private) if self.private else shared
 
     def call(
         self, method: str, arguments: Mapping[int, tuple[Any, ...]], taken: Callable[[int], None] | None = None
     ) -> dict[int, Any]:
-        """Call a method of some hosts, and load this run's clients before the first call. Raises `TrainingError`."""
+        """Call a method of some hosts, and load this run's clients before the first call.
+
+        Args:
+            arguments: by worker. taken: receives the number of steps during training.
+
+        Raises:
+            TrainingError: a loss is not finite.
+        """
         if not self._loaded:
             content = {}
             for number, group in enumerate(self.groups):
@@ -184,6 +226,7 @@ class SpreadTask(KgeTask):
                 part = FederatedGraph(self.graph.name, self.graph.entities, self.graph.relations, clients)
                 content[number] = self._name, pickle.dumps((part, self.options, list(group)))
             self._workers.call("load", content)
+            # Workers hold no state of a run but its data, so loading once is enough, also after a resume.
             self._loaded = True
         named = {number: (self._name, *values) for number, values in arguments.items()}
         results = self._workers.call(method, named, taken)
@@ -193,12 +236,21 @@ class SpreadTask(KgeTask):
         return results
 
     def train_on(self, place: int, subset: TrainingSubset) -> None:
+        """Let a client train on a subset, here and in its worker."""
         super().train_on(place, subset)
         for number, group in enumerate(self.groups):
             if place in group:
                 self.call("train_on", {number: (group.index(place), subset.triples, subset.rows)})
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> dict[int, float]:
+        """Train a round in the workers.
+
+        Args:
+            places: client indices. on_step: called for each step.
+
+        Returns:
+            Loss of each client.
+        """
         before, state, reported = self.snapshot(), self.trainer.tensors(), 0
         arguments = {}
         for number, group in enumerate(self.groups):
@@ -207,11 +259,13 @@ class SpreadTask(KgeTask):
                 arguments[number] = round, local, packed(rows)
 
         def taken(steps: int) -> None:
+            """Report the steps since the last call."""
             nonlocal reported
             for _ in range(reported, steps):
                 on_step()
             reported = max(reported, steps)
 
+        # No sum spans two clients, so the result has the same bits for any number of workers.
         losses = {}
         for number, (local, content) in self.call("train", arguments, taken).items():
             group = self.groups[number]
@@ -219,6 +273,7 @@ class SpreadTask(KgeTask):
             tensors = safetensors.torch.load(content)
             self.put(before, group, {key: tensor for key, tensor in tensors.items() if not key.startswith(TRAINER)})
             self.put(state, group, trainer_part(tensors))
+        # This process has all tables, as in a run without workers: exchange, checkpoints and attacks use them.
         self.restore(before)
         self.load_trainer_state(state)
         taken(self.num_steps(places))
@@ -227,7 +282,11 @@ class SpreadTask(KgeTask):
     # Tensors of single clients.
 
     def part(self, tensors: Mapping[str, Tensor], group: Sequence[int]) -> dict[str, Tensor]:
-        """Cut the tensors of these clients out of a snapshot or a trainer's state."""
+        """Cut the tensors of these clients out of a snapshot or a trainer's state.
+
+        Args:
+            tensors: by name. group: client indices.
+        """
         order = [client for client in self.stack.order if client in group]
         part = {}
         for key, tensor in tensors.items():
@@ -238,7 +297,11 @@ class SpreadTask(KgeTask):
         return part
 
     def put(self, tensors: dict[str, Tensor], group: Sequence[int], part: Mapping[str, Tensor]) -> None:
-        """Put the result of `part` back."""
+        """Put the result of `part` back.
+
+        Args:
+            tensors: to change. group: client indices. part: their tensors.
+        """
         order = [client for client in self.stack.order if client in group]
         for key, rows in part.items():
             if (table := key.rpartition(".")[2]) not in TABLES:
@@ -252,11 +315,11 @@ class SpreadTask(KgeTask):
                 start = end
 
     def _tables_of(self, learner: str) -> int:
-        """Number of tables of each client that an optimizer updates, see `LocalTrainer`."""
+        """Return the number of tables of each client that an optimizer updates, see `LocalTrainer`."""
         return 1 if learner == "adam" and self.recipe.private == "entities" else len(TABLES)
 
     def _owner(self, key: str) -> int:
-        """Client of an optimizer's tensor, which is numbered by client and table: "adam.5.exp_avg"."""
+        """Return the client of an optimizer's tensor, which is numbered by client and table: "adam.5.exp_avg"."""
         learner, number, _ = key.split(".")
         return int(number) // self._tables_of(learner)
 
@@ -289,12 +352,16 @@ class SpreadEvaluator(Evaluator):
         by_client: dict[int, np.ndarray] = {}
         for number, ranks in self._task.call("ranks", arguments).items():
             for client, of_client in zip(groups[number], ranks, strict=True):
-                by_client[client] = of_client.copy()  # Ray's arrays are read-only
+                # Ray's arrays are read-only.
+                by_client[client] = of_client.copy()
         return [by_client[client] for client in sorted(by_client)]
 
 
 def shared_out(sizes: Sequence[int], count: int) -> list[list[int]]:
     """Group clients by worker: the largest first, each to the worker with the smallest load.
+
+    Args:
+        sizes: training triples of each client. count: workers.
 
     >>> shared_out([5, 9, 1, 4], 2)
     [[1, 2], [0, 3]]
@@ -334,7 +401,8 @@ class RayWorkers:
     def __enter__(self) -> Self:
         """Start the workers. Raises `RunError` if Ray is not installed, does not start, or has too few processors."""
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        if not os.environ.get("RAY_ADDRESS"):  # a token protects its ports, which are open on every interface
+        # Ray listens on every interface: a token protects its ports.
+        if not os.environ.get("RAY_ADDRESS"):
             os.environ.setdefault("RAY_AUTH_MODE", "token")
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         try:
@@ -356,7 +424,8 @@ class RayWorkers:
             ray.init(
                 address=address or "local", log_to_driver=False, logging_level="error", **({} if address else local)
             )
-        except Exception as error:  # whatever Ray raises, it did not start
+        # Ray raises many classes of errors; with any of them, it did not start.
+        except Exception as error:
             where = f" at {address}" if address else ""
             raise RunError(f"engine: Ray does not start{where} ({_line(error)})") from error
         there = int(ray.cluster_resources().get("CPU", 0))

@@ -107,7 +107,14 @@ class Apart(Transport):
         super().__init__(channel, options, agreement.addresses, RECIPES[options.algorithm].shared, agreement.run)
 
     def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
-        """Align a table, so that `server[table].names` is the union, and tell defended clients the positions of their rows."""
+        """Align a table, so that `server[table].names` is the union.
+
+        Args:
+            holdings: not used: clients send their names.
+
+        Raises:
+            RunError: a client with another weight or other rows than this version has.
+        """
         defense: Any = getattr(self, "defense", None)
         step = "union" if defense and defense.psu else "alignment"
         self.talk.drive(self.aligning(table), step, 0, table)
@@ -121,37 +128,53 @@ class Apart(Transport):
                 )
 
     def place(self, table: Table) -> None:
-        """Tell clients the positions of their rows; after a private union only the number of rows."""
+        """Tell clients the positions of their rows.
+
+        Args:
+            table: shared table.
+        """
         shared = self.server[table]
         for party in self.parties:
             places = shared.holdings.get(party)
+            # After a private union a client finds its rows in the list of names; the server does not know them.
             content = b"" if places is None else places.numpy().astype("<i4").tobytes()
             self.talk.post(party, "place", table=table, content=encode(Placed(len(shared.names), content)))
 
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
-        """Send each of these clients its broadcast."""
+        """Send each of these clients its broadcast.
+
+        Args:
+            parties: receivers.
+        """
         steps = self.broadcasting(round, table, self.receivers(parties))
         if steps is not None:
             self.talk.drive(steps, "broadcast", round, table)
         return {}
 
     def upload(self, round: int, table: Table, rows: Mapping[str, Any], **refusals: Any) -> Uploaded:
-        """Aggregate the uploads of the clients that `rows` names. Clients check by themselves what they refuse."""
+        """Aggregate the uploads of the clients that `rows` names.
+
+        Args:
+            rows: only its keys are used. refusals: not used: clients check by themselves what they refuse.
+        """
         steps = self.uploading(round, table, list(rows))
         steps = steps if self.sums else self._readable(steps, round, table)
         return self.talk.drive(steps, "upload", round, table, members=list(rows))
 
     def _readable(self, steps: ServerRound[Uploaded], round: int, table: Table) -> ServerRound[Uploaded]:
-        """Exclude missing or unreadable uploads, with the reason, so that a faulty client does not end the run."""
+        """Exclude missing or unreadable uploads, with the reason."""
+        # In one process a bad upload is a bug and raises. Apart, a faulty client must not end the run.
         excluded: dict[str, str] = {}
 
         def read(replies: Replies) -> Replies:
+            """Yield the readable replies, and note the reason of others."""
             for party, reply in replies:
                 try:
                     if isinstance(reply, Silence):
                         raise RunError(reply.reason)
                     self.servers[table].codec.accept(round, sole(reply, party))
                 except RunError as error:
+                    # The reason is a missing reply, or a message that the codec cannot read.
                     excluded[party] = f"{table}: {error}"
                 else:
                     yield party, reply
@@ -171,11 +194,13 @@ class DefendedApart(Apart, DefendedTransport):
 
     def _draw_from(self, entropy: Entropy) -> None:
         """Draw from the server's secret, so that a restarted server announces the same, and use the agreed public keys."""
+        # From the server's secret, so that a restarted server announces the same salts. Keys come from the agreement.
         self.entropy, self.defended = Entropy(self.secret, self.run), {}
         agreed = agreed_terms(self.agreement)
         self.terms.adopt(agreed.keys, agreed.sessions)
 
     def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
+        """Align a table, and tell clients the positions of their rows."""
         super().align(table, holdings)
         self._place(table, {})
         self.place(table)
@@ -222,13 +247,16 @@ class Server:
     def align(self) -> None:
         """Run round 0, in which every party must answer."""
         self.talk.needs_all = True
-        hellos = self.talk.post_all("hello")  # with the first request of the alignment
+        # Travels with the first request of the alignment.
+        hellos = self.talk.post_all("hello")
         try:
             for table in self.exchange.server:
                 self.exchange.align(table, {})
-        finally:  # a party's hello best explains an error
+        # A party's hello best explains an error, such as another version.
+        finally:
             if all(posted.answer is not None for posted in hellos.values()):
                 self.hellos = {party: self._hello(party, posted) for party, posted in hellos.items()}
+        # Without a party that reveals its figures, the run would end with an empty record.
         if not any(self.agreement.reveals(hello.sizes["test"]) for hello in self.hellos.values()):
             raise RunError(
                 f"every party has fewer than {self.agreement.fewest_triples} test triples (fewest_triples), of which nothing is "
@@ -243,6 +271,7 @@ class Server:
         hello = _content(posted, Hello)
         if isinstance(hello, str):
             raise RunError(f"{party} did not answer: {hello}")
+        # Other versions may compute other bits, or have other messages.
         if hello.version != __version__:
             raise RunError(f"{party} runs fkgsec {hello.version}, the server {__version__}; install one version")
         if set(hello.sizes) != set(TASK.sizes) or min(hello.sizes.values()) < 0 or hello.sizes["train"] < 1:
@@ -250,7 +279,7 @@ class Server:
         return hello
 
     def participants(self, round: int) -> list[int]:
-        """Return the indices of the clients that train."""
+        """Return the indices of the clients that train in a round."""
         return self.options.participants(len(self.agreement.parties), round)
 
     def num_steps(self, places: Sequence[int]) -> int:
@@ -258,14 +287,23 @@ class Server:
         return 0
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> Callable[[], float | None]:
-        """Let these clients train; the loss is the mean over those that send theirs, None without any."""
+        """Let these clients train.
+
+        Args:
+            places: client indices. on_step: not called: the server sees no steps.
+
+        Returns:
+            A function for the mean loss of those that send theirs; None without any.
+        """
         self._round = round
         posted = {place: self.talk.post(self.agreement.addresses[place], "train", round=round) for place in places}
 
         def loss() -> float | None:
+            """Compute the mean loss."""
             losses = {}
             for place, answer in posted.items():
                 trained = _content(answer, Trained)
+                # A client may send any number: ignore huge ones, so that the mean stays finite.
                 if isinstance(trained, Trained) and trained.loss is not None and abs(trained.loss) < LARGEST_LOSS:
                     losses[place] = trained.loss
             return mean_loss(losses, [hello.sizes["train"] for hello in self.hellos.values()])
@@ -273,7 +311,11 @@ class Server:
         return loss
 
     def validate(self, round: int) -> Callable[[], float | None]:
-        """Let all clients validate; those that are judged after the broadcast store these models as candidates."""
+        """Let all clients validate; those that are judged after the broadcast store these models as candidates.
+
+        Args:
+            round: of the models.
+        """
         posted = self.talk.post_all("validate", round=round)
         if not self.judged_before_broadcast:
             self.talk.post_all("candidate", round=round)
@@ -288,12 +330,20 @@ class Server:
         return mean_reciprocal(parts)
 
     def upload(self, round: int, places: Sequence[int]) -> list[Uploaded]:
-        """Collect the rows of the clients at these indices."""
+        """Collect the rows of these clients.
+
+        Args:
+            places: client indices.
+        """
         senders = dict.fromkeys(self.agreement.addresses[place] for place in places)
         return [self.exchange.upload(round, table, senders) for table in self.exchange.server]
 
     def broadcast(self, round: int) -> None:
-        """Send to all clients if the shared model is judged, else to those that train next."""
+        """Send to all clients if the shared model is judged, else to those that train next.
+
+        Args:
+            round: of the table.
+        """
         receivers = self.agreement.addresses
         if self.recipe.evaluated == "local" and round > 0:
             receivers = tuple(receivers[place] for place in self.participants(round + 1))
@@ -301,14 +351,22 @@ class Server:
             self.exchange.broadcast(round, table, receivers)
 
     def keep(self, round: int) -> None:
-        """Tell all clients that this round is the best."""
+        """Tell all clients that this round is the best.
+
+        Args:
+            round: the best one.
+        """
         if self.judged_before_broadcast:
             self.talk.post_all("candidate", round=round)
         self.talk.post_all("keep", round=round)
         self.best = round
 
     def retain(self, *rounds: int) -> None:
-        """Keep the messages of round 0, of these rounds, and of the current round, as in one process."""
+        """Drop messages of all rounds but round 0, these and the current one, as in one process.
+
+        Args:
+            rounds: that an attack may need.
+        """
         transcript, rounds_to_keep = self.transcript, {0, *rounds, self._round}
         rounds_to_keep |= self.options.first_exchange() if self.recipe.keeps_first else set()
         uploads = set[int]().union(*(transcript.latest_uploads(number) for number in rounds))
@@ -340,6 +398,7 @@ class Server:
         """Return the clients' measurements of the best round's models by name, and the reasons of missing ones."""
 
         def check(measured: Measured, name: str, party: str) -> None:
+            """Check a client's measurements."""
             num_test, two = self.hellos[party].sizes["test"], self.recipe.private != "none"
             check_measured(measured, self.agreement, round=self.best, num_test=num_test, two_models=two)
 
@@ -361,7 +420,11 @@ class Server:
     # Checkpoints.
 
     def save(self, path: Path, progress: Progress, passed: Passed) -> None:
-        """Write a checkpoint after a round's results were posted, and before any was sent."""
+        """Write a checkpoint after a round's results were posted, and before any was sent.
+
+        Args:
+            path: file. progress: of the loop. passed: the round that is aggregated.
+        """
         outcomes = [
             (o.num_survivors, o.num_clipped, dict(o.excluded), dict(o.cut), o.num_kept_rows, o.changed_levels)
             for o in passed.outcomes
@@ -369,6 +432,7 @@ class Server:
         state = _State(self.talk.state(), self.hellos, self.best, passed.round, passed.loss(), outcomes=outcomes)
         if passed.valid and self.judged_before_broadcast:
             state.valid = passed.valid()
+        # Entries without frames keep the byte counts of all messages; frames are stored for the retained rounds alone.
         progress.entries = self.transcript.entries
         tree: dict[str, packing.Tree] = {
             "exchange": self.exchange.tensors(),
@@ -376,10 +440,18 @@ class Server:
         }
         messages = {"frame": self.transcript.frames, "note": self.transcript.notes}
         checkpoint.save(path, packing.pack(tree), progress, messages)
+        # The journal can go: the checkpoint has everything that its replies led to.
         self.talk.settle()
 
     def restore(self, path: Path) -> tuple[Progress, Passed]:
-        """Continue from a checkpoint. Raises `RunError` for one that is damaged or of another run."""
+        """Continue from a checkpoint.
+
+        Args:
+            path: file.
+
+        Raises:
+            RunError: it is damaged or of another run.
+        """
         tensors, progress = checkpoint.load(path, self.agreement.digest.hex())
         transcript = self.transcript
         transcript.entries = list(progress.entries)
@@ -419,6 +491,7 @@ def serve(
         SpecError: the spec's options differ from the agreement, or it has settings of attacks.
         RunError: no party answers, or the folder has another run.
     """
+    # The spec is the server's file, and the agreement that of all parties. The run must follow the agreement.
     if spec.replace(device="auto").federation_options() != msgspec.structs.replace(agreement.options, device="auto"):
         raise SpecError("options: the spec's are not those of the agreement; make the agreement from the spec")
     if tuple(spec.attack) != agreement.audit:
@@ -441,13 +514,18 @@ def serve(
 
 
 def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Origin) -> Record:
-    """Let the clients measure their models and score the agreed attacks, and build the record of a finished run."""
+    """Let the clients measure their models and score the agreed attacks, and build the record of a finished run.
+
+    Args:
+        spec: of the run. progress: of the loop. origin: of the record.
+    """
     measured, missing = server.measure()
     figures, unscored = server.audit()
     utility, transcript = combine(measured, spec.seed), server.transcript
     protection: Protection = server.exchange.protection()
     absent = [f"{ABSENT}{name}, which did not measure ({why})" for name, why in missing.items()]
     absent += [f"apart: attacks are without {name}, which scored none ({why})" for name, why in unscored.items()]
+    # The record must state every client that is missing from a figure.
     scored = {(figure.attack, figure.victim) for figure in figures if figure.estimate.n}
     absent += [
         f"apart: {attack} is without {name}, which has too few triples for it"
@@ -492,7 +570,11 @@ def deployed_record(spec: Spec, server: Server, progress: Progress, origin: Orig
 
 
 def train_apart(server: Server, path: Path, observer: Observer, checkpoint_every_s: float) -> Progress:
-    """Run all rounds, from the checkpoint at `path` if there is one; see `fkgsec.federation.loop.run_federation`."""
+    """Run all rounds, from the checkpoint at `path` if there is one; see `fkgsec.federation.loop.run_federation`.
+
+    Args:
+        observer: progress callbacks. checkpoint_every_s: seconds between checkpoints.
+    """
     saved_at = time.perf_counter()
     if path.exists():
         progress, passed = server.restore(path)
@@ -507,9 +589,11 @@ def train_apart(server: Server, path: Path, observer: Observer, checkpoint_every
     if progress.finished:
         return progress
     while True:
+        # If the run goes on anyway, validation travels with the next uploads, which saves a request.
         unjudged = passed if _is_judged_later(server, progress, passed) else None
         if unjudged is None and _is_last(server, progress, passed, observer):
-            server.save(path, progress, passed)  # the record is computed from it
+            # The record is computed from this checkpoint.
+            server.save(path, progress, passed)
             return progress
         passed = train_and_upload(server, passed.round + 1, observer)
         if unjudged is not None:
@@ -551,4 +635,5 @@ def _content(posted: Posted, kind: type[Kind]) -> Kind | str:
 def _is_sum(validated: Validated, num_triples: int) -> bool:
     """Return True if this can be a sum of reciprocal ranks of one or both sides of all triples, or of none."""
     sides = (0, num_triples, 2 * num_triples)
+    # A client may lie. Accept only what a sum of reciprocal ranks can be.
     return validated.count in sides and np.isfinite(validated.total) and 0 <= validated.total <= validated.count

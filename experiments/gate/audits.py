@@ -26,7 +26,7 @@ from fkgsec.defenses.transport import make_transport
 from fkgsec.experiments.cli.progress import Observe, unobserved
 from fkgsec.experiments.gate.folders import code_digest, run_folder
 from fkgsec.experiments.integrity.checks import require_whole
-from fkgsec.experiments.runs.alone import alone_spec
+from fkgsec.experiments.runs.baseline import alone_spec
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import RECORD_FILE, Finished, execute, load_run
 from fkgsec.experiments.tasks.spec import RunSpec
@@ -175,6 +175,7 @@ def alone_of(run: Finished, question: Question, observe: Observe = unobserved) -
         observe: gives the training its observer.
     """
     folder, spec = alone_folder(run.folder.parent, run.record.spec, run.record.data), alone_spec(run.record.spec)
+    # The folder's name includes the digest of the code, so the record is of the same code.
     if (folder / RECORD_FILE).exists():
         require_whole(folder)
         return read_record(folder / RECORD_FILE)

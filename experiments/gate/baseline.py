@@ -86,6 +86,7 @@ def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Qu
         Measure and question by the figure's ID.
     """
     spec = policy.federations[federation]
+    # Every policy guards utility and bytes, even if it limits only leakage.
     questions = [(f"utility.{task_of(spec).metric}", Question()), ("bytes.total", Question())]
     if spec.task != ATTACKS[RECONSTRUCTION].task:
         for name in spec.attack or attacked_task(spec.algorithm).default(spec.algorithm):
@@ -95,6 +96,7 @@ def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Qu
         for leak in getattr(spec, "leak", ()):
             names = [f"{measure}{suffix}" for suffix in ("", ADVANTAGE) for measure in ITEMISED]
             questions += [(measure, Question(threat, leak, ALL)) for measure in names]
+    # Limits may concern attacks that are not among the default ones.
     for limit in policy.limits:
         attack = MEASURES[limit.measure].attack
         if limit.federation == federation and attack is not None and attack.name != RECONSTRUCTION:
@@ -118,9 +120,11 @@ def make_baseline(policy: Policy, cells: Mapping[str, Mapping[int, Finished]], e
             for key, (measure, question) in compared_figures(policy, name).items():
                 try:
                     figures[key] = MEASURES[measure].read(finished, question)
+                # A later comparison then fails, instead of silently skipping the figure.
                 except NotMeasured:
                     continue
                 if len(counted := _counted_items(finished, measure, question)):
+                    # One bit per item, because the file is kept under version control.
                     bits = np.packbits(counted["right"].to_numpy(dtype=bool)).tobytes()
                     items[key] = base64.b64encode(zlib.compress(bits, 9)).decode()
             runs.append(BaselineRun(seed, finished.record.data.hash, figures, items))
@@ -187,6 +191,7 @@ def _contradiction(run: BaselineRun, key: str) -> str | None:
         return f"unknown measure; measures: {', '.join(MEASURES)}"
     if not figure.low <= figure.value <= figure.high or math.isinf(figure.low) or math.isinf(figure.high):
         return f"the value {figure.value:g} is not inside its interval [{figure.low:g}, {figure.high:g}]"
+    # An advantage may be negative down to -1; shares may not.
     rate_key = _rate_key(key)
     least = -1 if rate_key != key else 0
     if figure.low < least or (measure.kind == "share" and figure.high > 1):
@@ -204,6 +209,7 @@ def _contradiction(run: BaselineRun, key: str) -> str | None:
     if key not in run.items:
         return None
     try:
+        # The stored items must give the stored figure: an edited figure would otherwise pass.
         right = int(_unpack(run.items[key], figure.n).sum())
     except RunError as error:
         return str(error)
@@ -290,11 +296,13 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
             f"the baseline has {earlier.value:.4f}, but on the same data the adversary can reach at most {most:.4f} now; "
             "review and renew the baseline"
         )
+    # Equal seeds on equal code give equal bits; then there is no sampling error to consider.
     if now == earlier:
         return exact(0.0, now.n)
     if MEASURES[measure].kind == "bytes":
         return exact(now.value / earlier.value - 1 if earlier.value else float(now.value > 0), 1)
     if MEASURES[measure].bound == "min":  # less is worse
+        # From here on, more is worse.
         now, earlier = _negated(now), _negated(earlier)
     value = now.value - earlier.value
     rate = measure.removesuffix(ADVANTAGE)

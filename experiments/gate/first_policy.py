@@ -31,9 +31,12 @@ from fkgsec.experiments.tasks.kge import is_knowledge_graph
 from fkgsec.experiments.tasks.task import task_named, task_of
 
 _MEMBERSHIP = "membership.auc"
-ROOM = 0.01  # least gap between the intervals with and without the defense; the next training could close a smaller one
-WIDTHS = 2  # distance of a limit from the measured value, in widths of its interval, if there is room
-_CHANCE = 0.5  # AUC of an adversary that learns nothing
+# Least gap between the intervals with and without the defense; the next training could close a smaller one.
+ROOM = 0.01
+# Distance of a limit from the measured value, in widths of its interval, if there is room.
+WIDTHS = 2
+# AUC of an adversary that learns nothing.
+_CHANCE = 0.5
 _BYTES_MARGIN = 1.1
 _HEAD = """\
 # What this federation may leak, cost and lose. `fkgsec check {path}` trains it, attacks it, and exits with 0 when every limit
@@ -135,7 +138,8 @@ def outward(share: float, *, up: bool) -> float:
         share: a limit.
         up: round up, for an upper limit.
     """
-    scaled = round(share * 1000, 9)  # 0.38 * 1000 is 380.00000000000006
+    # 0.38 * 1000 is 380.00000000000006.
+    scaled = round(share * 1000, 9)
     return (math.ceil(scaled) if up else math.floor(scaled)) / 1000
 
 
@@ -171,6 +175,7 @@ def write_first_policy(
     if not path.absolute().parent.is_dir():
         raise RunError(f"{path}: its folder does not exist")
     task = task_named("graph" if not is_knowledge_graph(data) and is_graph_data(data) else "kge")
+    # Defaults of the task: a quick run that still leaks something.
     first = task.first_policy
     options = {"data": data, "clients": clients, "partition": partition, "defense": first.defense, "device": "cpu"}
     spec = make_spec(None, {"algorithm": task.spec().algorithm} | options | dict(first.settings))
@@ -187,6 +192,7 @@ def write_first_policy(
             finished.append(
                 execute(run, graph, folder, attack=True, observer=observer, overwrite=True, at_once=at_once)
             )
+    # The proposed limit on the gain needs the clients alone, trained before the policy is written.
     alone_of(finished[0], Question(), observe)
     write_atomically(path, "\n".join(_lines(path, name, spec, *finished)).encode() + b"\n")
 
@@ -259,6 +265,7 @@ def _membership_line(run: Finished) -> str:
         figure = MEASURES[name].read(run, Question())
     except NotMeasured as reason:
         return f"  # {name}: {reason}"
+    # Two widths above the measured value: another seed should still pass.
     limit = outward(figure.value + WIDTHS * (figure.high - figure.low), up=True)
     if figure.low <= _CHANCE and limit < 1:
         return f"  {name}: {{max: {limit:g}}}  # measured {figure}, where {_CHANCE} is chance"

@@ -86,6 +86,7 @@ def check_policy(
     """
     if update_baseline and policy.no_worse is None:
         raise SpecError(f"{policy.path}: limits.{NO_WORSE} is missing; --update-baseline writes the file that it names")
+    # Load data and check limits before the first training.
     graphs = load_graphs(policy)
     hashes = {name: {seed: graph.hash for seed, graph in by_seed.items()} for name, by_seed in graphs.items()}
     baseline = None
@@ -93,6 +94,7 @@ def check_policy(
         baseline = read_baseline(policy.no_worse.baseline)
         check_comparable(policy.no_worse.baseline, baseline, policy, hashes)
     all_graphs = [(policy.federations[name], graph) for name, by_seed in graphs.items() for graph in by_seed.values()]
+    # Several seeds share their data and hence their warnings.
     for line in dict.fromkeys(line for spec, graph in all_graphs for line in warnings_of(spec, graph)):
         warn(line)
     finished = run_policy(policy, graphs, runs, observe=observe, fresh=fresh, at_once=0 if force else 1)
@@ -103,8 +105,10 @@ def check_policy(
     for limit in policy.limits:
         for run in finished[limit.federation].values():
             if audit := MEASURES[limit.measure].audit:
-                with contextlib.suppress(DataError):  # raised again when the figure is read
+                # Raised again when the figure is read.
+                with contextlib.suppress(DataError):
                     audit(run, limit.question, observe)
+    # Audits above may have trained; from here on, figures are only read.
     judged = {name: Runs(by_seed, num_examples) for name, by_seed in finished.items()}
     verdicts = [judge_limit(limit, judged[limit.federation]) for limit in policy.limits]
     if policy.no_worse and baseline:
@@ -193,7 +197,8 @@ def run_policy(
                 for file in (place / file for place in places for file in (RECORD_FILE, CHECKPOINT)):
                     file.unlink(missing_ok=True)
             elif (folder / RECORD_FILE).exists():
-                require_whole(folder)  # reject an exchanged checkpoint
+                # Reject an exchanged checkpoint.
+                require_whole(folder)
                 about = f"{about}: training reused (--fresh repeats it), attacked again"
             with observe(run, about) as observer:
                 # Repeat attacks: the folder's name identifies the code of training, but not the code of attacks.
@@ -220,6 +225,7 @@ def _check_limit(path: Path, limit: Limit, spec: RunSpec, graph: Any) -> None:
             f"{path}:{limit.line}: limits.{limit.measure}.client: must be {EACH} or one of {names}; "
             f"got {limit.question.client!r}"
         )
+    # A colluder is no victim of itself.
     colluders = () if limit.question.threat is None else spec.attack_options().colluders(graph.clients)
     victims = [client.name for client in graph.clients if client.name not in colluders]
     if limit.question.victim not in (ALL, *victims):

@@ -46,8 +46,10 @@ from fkgsec.experiments.unlearning.verdict import blind_models
 Bound = Literal["max", "min"]
 Kind = Literal["share", "gain", "bytes", "epsilon"]
 GAIN, EACH = "gain_over_single", "each"
-ADVANTAGE = "_advantage"  # suffix of an attack's measure: the figure minus its baseline
-ITEMISED = ("reconstruction.err", "reconstruction.trr")  # shares of items whose scores are stored next to the record
+# Suffix of an attack's measure: the figure minus its baseline.
+ADVANTAGE = "_advantage"
+# Shares of items whose scores are stored next to the record.
+ITEMISED = ("reconstruction.err", "reconstruction.trr")
 # Names of papers that a policy may use as well.
 PAPERS_WORDS = {
     f"{rate}{suffix}": f"reconstruction.{rate}{suffix}" for suffix in ("", ADVANTAGE) for rate in ("err", "trr")
@@ -116,6 +118,7 @@ def find_figure(record: Record, key: str, question: Question) -> Figure:
     place = (key, question.threat, question.leak)
     listed = [figure for figure in headline(record.figures) if (figure.key, figure.threat_model, figure.leak) == place]
     victims = [figure for figure in listed if figure.victim != ALL]
+    # A figure over some victims must not stand for all of them.
     missing = "; ".join(dict.fromkeys(f"{victim.victim}: {victim.reason}" for victim in victims if victim.reason))
     num_victims = len({victim.victim for victim in victims})
     candidates = [figure for figure in listed if figure.victim == question.victim]
@@ -184,7 +187,7 @@ def _attack_reach(run: Finished, question: Question, *, key: str, advantage: boo
         parse_defense(run.record.spec.defense).psu is not None and not THREAT_MODELS[figure.threat_model].identifiers
     )
     if most is not None and figure.baseline and not hidden:
-        remark = remark or f"of {most:.4f}, it guesses {guess:.4f} without embeddings"
+        remark = remark or f"its baseline is {guess:.4f} of at most {most:.4f}"
         most = max(most - guess, 0.0)
     return Reach(-1.0, most, remark)
 
@@ -212,6 +215,7 @@ def _gain(run: Finished, question: Question) -> Estimate:
     if question.client != EACH:
         return each[question.client or ALL]
     clients = [gain for client, gain in each.items() if client != ALL]
+    # The selection of the smallest gain is covered by the Bonferroni correction above.
     worst = min(clients, key=lambda gain: gain.value)
     low, high = min(gain.low for gain in clients), min(gain.high for gain in clients)
     return Estimate(worst.value, low, high, worst.n, worst.method)
@@ -236,6 +240,7 @@ def _epsilon(run: Finished, question: Question) -> Estimate:
     if not stated:
         raise NotMeasured("the federation adds no noise, so epsilon is unbounded")
     for guarantee in stated.values():
+        # Epsilon per row and per client are not comparable; likewise a larger delta weakens the guarantee.
         if guarantee.unit != question.unit:
             raise NotMeasured(f"the guarantee is per {guarantee.unit}, the limit is per {question.unit}")
         if guarantee.delta > question.delta:

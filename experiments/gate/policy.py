@@ -38,8 +38,10 @@ from fkgsec.unlearning.unlearning import Method
 
 NO_WORSE = "no_worse_than"
 MOST_BYTES = 1e18
-LEAST_SHARE = 1e-4  # the last printed decimal
-MOST_DELTA = 0.1  # as for --defense; near 1, any mechanism satisfies any epsilon
+# The last printed decimal.
+LEAST_SHARE = 1e-4
+# As for --defense; near 1, any mechanism satisfies any epsilon.
+MOST_DELTA = 0.1
 BYTE_UNITS = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
@@ -144,6 +146,7 @@ def read_policy(path: Path) -> Policy:
             for number, item in enumerate(items):
                 place = (*where, str(number)) if isinstance(value, list) else where
                 limits += _limits(document, place, key, item, federations)
+    # Two limits on one figure would contradict or repeat each other.
     first: dict[str, Limit] = {}
     for limit in limits:
         if (other := first.setdefault(limit.id, limit)) is not limit:
@@ -177,10 +180,12 @@ def _federation(document: Document, where: Where, value: Any) -> RunSpec:
     file = fields.pop("spec", None)
     if file is not None and not isinstance(file, str):
         document.wrong((*where, "spec"), f"expected a path; got {file!r}")
+    # The name is part of a figure's ID, which is separated by slashes.
     if "/" in where[-1]:
         document.wrong(where, "a federation's name must not contain /")
     for key, inside in fields.items():
-        if inside is None and key != "defense":  # an empty `defense:` means no defense
+        # An empty `defense:` means no defense.
+        if inside is None and key != "defense":
             document.wrong((*where, key), "has no value")
     if "defense" in fields:
         fields["defense"] = fields["defense"] or ""
@@ -195,6 +200,7 @@ def _federation(document: Document, where: Where, value: Any) -> RunSpec:
             (*where, "metric") if "metric" in fields else where,
             "metric must be paper: the counts of published are not shares, so no limit can apply to them",
         )
+    # Limiting a single inference would ignore a stronger one.
     if inference := getattr(spec, "inference", ()):
         document.wrong(
             (*where, "inference") if "inference" in fields else where,
@@ -285,6 +291,7 @@ def _limits(document: Document, where: Where, key: str, value: Any, federations:
         if measure.task in ("", spec.task):
             questions = _questions(fields, measure, name, spec)
             limits += [Limit(key, name, question, allowed, document.line(where)) for question in questions]
+        # A limit without `federation` skips federations of other tasks, but must apply to at least one.
         elif only or not any(other.task == measure.task for other in federations.values()):
             about, does = task_named(measure.task).about, task_of(spec).does
             fields.wrong("", f"is a measure of {about}, but the algorithm of {name}, {spec.algorithm}, {does}")
@@ -412,6 +419,7 @@ def _allowed(fields: _Fields, measure: Measure) -> float:
         if measure.bound == "min" and share < LEAST_SHARE:
             fields.wrong(key, f"must be at least {LEAST_SHARE:g}; got {value!r}")
         return share
+    # Bytes accept units, as in `5 MB` or `1.5 MiB`.
     parts = re.fullmatch(r"\s*(-?[\d.]+(?:e\d+)?)\s*([A-Za-z]*)\s*", str(value))
     if isinstance(value, bool) or parts is None:
         fields.wrong(key, f"expected a number with a unit, such as 5 MB; got {value!r}")

@@ -41,6 +41,7 @@ def limits_sheet(checked: Checked, *, why: bool = False) -> Sheet:
     rows = []
     for verdict in checked.verdicts:
         name, measured = verdict.about, show_figure(verdict.measured, verdict.kind)
+        # Break long lines at their first comma, to fit in 80 columns.
         if not why:
             name, measured = name.replace(", ", ",\n  ", 1), measured.replace(" [", "\n[")
         rows.append((
@@ -103,6 +104,7 @@ def to_junit(checked: Checked) -> bytes:
         for key, value in _provenance(checked, federation).items():
             ET.SubElement(properties, "property", name=key, value=_xml(value))
         for verdict in (verdict for verdict in checked.verdicts if verdict.federation == federation):
+            # JUnit readers group cases by class name: one class per policy and federation.
             name, place = verdict.id.partition("/")[2], f"{Path(checked.policy).stem}.{federation}"
             case = ET.SubElement(suite, "testcase", name=_xml(name), classname=_xml(place))
             if tag := tags.get(verdict.status):

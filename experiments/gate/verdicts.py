@@ -17,10 +17,9 @@ from typing import Literal, NamedTuple
 
 import msgspec
 import pandas as pd
-from scipy import stats
 
 from fkgsec.attacks.view import ALL
-from fkgsec.estimate import Estimate, proportion
+from fkgsec.estimate import Estimate, proportion, student_value
 from fkgsec.experiments.gate.baseline import Baseline, BaselineRun, compared_figures, whole_range, worse_by
 from fkgsec.experiments.gate.measures import (
     GAIN,
@@ -45,10 +44,12 @@ from fkgsec.experiments.runs.run import RECORD_FILE, Finished
 from fkgsec.experiments.runs.spec import CONSORTIUM
 
 Status = Literal["pass", "fail", "vacuous", "inconclusive"]
-_EXAMPLES = 3  # items of the embedded data, which are generated
+# Items of the embedded data, which are generated.
+_EXAMPLES = 3
 _MOST_SEEDS = 1000
 _MOST_RELATIONS = 6
-_NEAREST = 1e-12  # smallest distance of a figure to its limit that a sample could resolve
+# Smallest distance of a figure to its limit that a sample could resolve.
+_NEAREST = 1e-12
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -117,6 +118,7 @@ def judge(figure: Estimate, bound: Bound, allowed: float) -> Status:
 
 def overall(statuses: Sequence[Status]) -> Status:
     """Return fail if any limit fails or none was judged, else vacuous, else inconclusive, else pass."""
+    # A policy that judged nothing must not pass.
     if "fail" in statuses or not statuses:
         return "fail"
     if "vacuous" in statuses:
@@ -169,8 +171,9 @@ def _within_reach(verdict: Verdict, least: float, remark: str | None) -> tuple[S
     if verdict.status == "inconclusive" and attainable is not None and figure.value > attainable - _NEAREST:
         most = "is the most that this adversary can reach and lies above"
         return "fail", f"{shown} {most} {allowed}; a larger sample would not change this"
+    # The attack may do worse than a guess; the adversary would then guess.
     if least > verdict.allowed:
-        guess = f"without embeddings the same adversary guesses {show(least, verdict.kind)}, which lies above {allowed}"
+        guess = f"its baseline is {show(least, verdict.kind)}, which lies above {allowed}"
         return "fail", f"{shown} by the attack, but {guess}"
     if attainable is not None and attainable <= verdict.allowed:
         return "vacuous", (
@@ -224,6 +227,7 @@ def _no_worse(
     verdict = _verdict(limit, NO_WORSE, place, f"{measure} worse by", "max", "share", runs, read)
     if verdict.status == "fail" or question is None:
         return verdict
+    # A tolerance larger than the whole range could never fail.
     whole = max(whole_range(runs.by_seed[seed], then[seed], key, measure, question) for seed in runs.by_seed)
     if not 0 < whole <= rule.by:
         return verdict
@@ -254,7 +258,7 @@ def _verdict(
         figure = over_seeds(figures)
         status = judge(figure, bound, limit.allowed)
         above, at = ("above", "most") if bound == "max" else ("below", "least")
-        relation = {"inconclusive": "straddles", "pass": f"is at {at}"}.get(status, f"lies {above}")
+        relation = {"inconclusive": "includes", "pass": f"is at {at}"}.get(status, f"lies {above}")
         message = f"{show_figure(figure, kind)} {relation} {show(limit.allowed, kind)}"
         if status == "inconclusive":
             message += f": {what_would_settle(figures, limit.allowed, MEASURES[limit.measure].items)}"
@@ -305,20 +309,22 @@ def what_would_settle(figures: Sequence[Estimate], allowed: float, items: str) -
     if gap < _NEAREST:
         return "the figure equals the limit, which no sample can settle; move the limit"
     item_half = items_low if figure.value > allowed else items_high
-    if item_half < gap:  # the spread between seeds is the cause
+    # The spread between seeds is the cause.
+    if item_half < gap:
         wanted = math.sqrt(gap**2 - item_half**2)
-        deviation = seeds_half * math.sqrt(seeds) / float(stats.t.ppf(0.975, seeds - 1))
+        deviation = seeds_half * math.sqrt(seeds) / student_value(seeds)
         for count in range(seeds + 1, _MOST_SEEDS + 1):
-            if float(stats.t.ppf(0.975, count - 1)) * deviation / math.sqrt(count) <= wanted:
-                return f"about {count - seeds} more seeds (now {seeds}) would settle it, if mean and spread stay"
+            if student_value(count) * deviation / math.sqrt(count) <= wanted:
+                return f"about {count - seeds} more seeds (now {seeds}) would decide, if mean and spread stay"
         return f"more than {_MOST_SEEDS:,} seeds would be needed; move the limit"
     enough = seeds_half < gap
-    left = gap**2 - seeds_half**2 if enough else gap**2 / 2  # leave half of the gap to further seeds
+    # Leave half of the gap to further seeds.
+    left = gap**2 - seeds_half**2 if enough else gap**2 / 2
     if "wilson" in figure.method and 0 < figure.value < 1:
         half = (items_low + items_high) / 2
         item_half = half * math.sqrt(allowed * (1 - allowed) / (figure.value * (1 - figure.value)))
     more = max(1, math.ceil(size * (item_half**2 / left - 1)))
-    return f"about {more:,} more {items}{'' if enough else ' and more seeds'} (now {size:,}) would settle it, if the figure stays"
+    return f"about {more:,} more {items}{'' if enough else ' and more seeds'} (now {size:,}) would decide, if the figure stays"
 
 
 def show(value: float, kind: Kind) -> str:
@@ -408,7 +414,8 @@ def _attack(finished: Finished, key: str, question: Question, num_examples: int)
     if triples:
         lines.append(_by_relation(items, finished.record))
     hits = items.loc[items["right"].to_numpy(dtype=bool)]
-    ordinary = ~hits["relation"].isin(finished.record.data.sensitive).to_numpy()  # sensitive ones come first
+    # Sensitive ones come first.
+    ordinary = ~hits["relation"].isin(finished.record.data.sensitive).to_numpy()
     for _, hit in hits.iloc[ordinary.argsort(kind="stable")].head(num_examples).iterrows():
         words = f"{hit['head']} {hit['relation']} {hit['tail']}" if triples else hit["head"]
         lines.append(f"rebuilt, of {hit['victim']}: {words}")
@@ -422,6 +429,7 @@ def _by_relation(items: pd.DataFrame, record: Record) -> str:
         right, count = int(group.to_numpy(dtype=bool).sum()), len(group)
         mark = " (sensitive)" if relation in record.data.sensitive else ""
         if right:
+            # The lower end: three of three triples are less certain than ninety of a hundred.
             rebuilt.append((proportion(right, count).low, f"{relation}{mark} {right:,} of {count:,}"))
     if not rebuilt:
         return "no triple was rebuilt"

@@ -1,1 +1,1 @@
-"""Whether what lies in a run's folder is what was written there, and belongs together."""
+"""Integrity of run folders: files are as written, and belong together."""

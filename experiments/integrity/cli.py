@@ -1,5 +1,5 @@
-"""`fkgsec verify-run`: whether what lies in run folders is as it was written, and its figures those of its files.
-`fkgsec sign`: vouch for records by a key.
+"""`fkgsec verify-run`: check that run folders are as written, and that figures match their files.
+`fkgsec sign`: sign records with a key.
 
 fkgsec verify-run runs/mine
 fkgsec verify-run runs --recompute
@@ -33,12 +33,12 @@ BROKEN, UNVERIFIABLE = 1, 3
 def verify_run(
     folders: Annotated[
         list[Path],
-        typer.Argument(metavar="PLACE...", help="run folders, folders with such at any depth, or record files"),
+        typer.Argument(metavar="PLACE...", help="run folders, folders that contain some, or record files"),
     ],
     recompute: Annotated[
         bool,
         typer.Option(
-            "--recompute", help="also evaluate and attack each run once more, which takes as long as that did"
+            "--recompute", help="also repeat evaluation and attacks of each run, which takes as long as the first time"
         ),
     ] = False,
     force: Force = False,
@@ -53,6 +53,7 @@ def verify_run(
     console = make_console()
     outcomes = set()
     for place, check in _checks(folders, recompute=recompute, force=force, key=key):
+        # Report all checks before exiting, so that one broken file does not hide others.
         outcomes.add(check.outcome)
         if not quiet or check.outcome != "holds":
             why = f" ({check.why})" if check.why else ""
@@ -69,10 +70,10 @@ def sign(
     ],
     key: Annotated[Path, typer.Option("--key", help="your private key, Ed25519 in PEM format")],
     make_key: Annotated[
-        bool, typer.Option("--make-key", help="first draw the key, with its public half beside it (.pub)")
+        bool, typer.Option("--make-key", help="first create the key, with its public half next to it (.pub)")
     ] = False,
 ) -> None:
-    """Sign records: a file .sig beside each covers the record's digest and the outcomes of its test items."""
+    """Sign records: a file .sig next to each covers the record's digest and the outcomes of its test items."""
     from fkgsec.experiments.integrity.signing import draw_key, sign_record
     from fkgsec.experiments.runs.record import is_record
 
@@ -80,17 +81,17 @@ def sign(
     for place in places:
         at_place = [place] if place.is_file() else sorted(path for path in place.rglob("*.json") if is_record(path))
         if not at_place:
-            raise RunError(f"{place}: has no record in it")
+            raise RunError(f"{place}: contains no record")
         records += at_place
     console = make_console()
     if make_key:
-        console.print(f"{draw_key(key)}: publish this half", highlight=False, soft_wrap=True)
+        console.print(f"{draw_key(key)}: publish this public key", highlight=False, soft_wrap=True)
     for record in records:
         console.print(f"{sign_record(record, key)}: written", highlight=False, soft_wrap=True)
 
 
 def _checks(places: list[Path], *, recompute: bool, force: bool, key: Path | None) -> Iterator[tuple[Path, Check]]:
-    """Each check beside the file that it is about. Raises `RunError` for a place without a run, `SpecError` for memory."""
+    """Yield each check with the file that it concerns. Raises `RunError` for a place without a run, `SpecError` for memory."""
     from fkgsec.experiments.integrity.checks import check_folder, check_record_file, signature_check
     from fkgsec.experiments.integrity.groups import check_comparison, check_seeds
     from fkgsec.experiments.integrity.recompute import recomputed
@@ -106,9 +107,10 @@ def _checks(places: list[Path], *, recompute: bool, force: bool, key: Path | Non
         if not root.is_dir():
             raise RunError(f"{root}: does not exist")
         runs = sorted(path.parent for path in root.rglob(RECORD_FILE))
+        # Comparisons and seeds repeat figures of runs, which must agree with the records.
         groups = sorted(path for name in (COMPARISON_FILE, SEEDS_FILE) for path in root.rglob(name))
         if not runs and not groups:
-            raise RunError(f"{root}: has no {RECORD_FILE}, {COMPARISON_FILE} or {SEEDS_FILE} in it")
+            raise RunError(f"{root}: contains no {RECORD_FILE}, {COMPARISON_FILE} or {SEEDS_FILE}")
         for folder in runs:
             yield from ((folder, finding) for finding in check_folder(folder))
             yield from ((folder, finding) for finding in signature_check(folder / RECORD_FILE, key))

@@ -1,4 +1,4 @@
-"""Check whether a comparison and a training of several seeds say what the records of their runs say.
+"""Check that a comparison, or a training with several seeds, agrees with the records of its runs.
 
 for check in check_comparison(Path("runs/compared/comparison.json")):
     print(check.what, check.outcome)                         # case fedr holds
@@ -20,39 +20,48 @@ from fkgsec.experiments.runs.seeds import SCHEMA, SeedsRecord, record_of
 
 
 def check_comparison(path: Path) -> Iterator[Check]:
-    """Compare each case with the records in its folder, one of which it must be."""
+    """Compare each case with the records in its folder; it must equal one of them.
+
+    Args:
+        path: file of the comparison.
+    """
     try:
         comparison = read_comparison(path)
         if comparison is None:
-            raise RunError(f"{path}: no comparison of this version")
+            raise RunError(f"{path}: not a comparison of this version")
     except FkgsecError as error:
         yield Check("comparison", "broken", str(error))
         return
     for case in comparison.cases:
         folder = path.parent / folder_name(case.name)
 
-        def same(case=case, folder=folder) -> str | None:
+        def _same(case=case, folder=folder) -> str | None:
             files = sorted(folder.rglob(RECORD_FILE))
             if files and not any(read_record(file) == case.record for file in files):
-                raise RunError(f"{folder}: no record in it is the case's")
+                raise RunError(f"{folder}: contains no record equal to the case")
             return None if files else f"{folder}: has no {RECORD_FILE}"
 
-        yield checked(f"case {case.name}", same)
+        yield checked(f"case {case.name}", _same)
 
 
 def check_seeds(path: Path) -> Iterator[Check]:
-    """Compare the figures over several seeds with the records of each: of the runs, or of an attack on all of them."""
+    """Compare the figures over several seeds with each seed's record: of the run, or of an attack on it.
+
+    Args:
+        path: file of the figures over seeds.
+    """
     yield checked("seeds", lambda: _check_seeds(path))
 
 
 def _check_seeds(path: Path) -> None:
     several = read_if_of(path, SCHEMA, SeedsRecord)
     if several is None:
-        raise RunError(f"{path}: no record of several seeds of this version")
+        raise RunError(f"{path}: not a record of several seeds of this version")
     if not several.runs:
-        raise RunError(f"{path}: its figures are not those of any run")
+        raise RunError(f"{path}: names no run")
     settled = msgspec.structs.replace(several, spec=several.spec.settled())
     runs = [path.parent / run for run in several.runs]
+    # The figures may also be of a later attack on each run, with the same options except for the seed.
     attacks = [
         next(
             (
@@ -70,6 +79,7 @@ def _check_seeds(path: Path) -> None:
             again = record_of([read_record(file) for file in files])
             again = msgspec.structs.replace(again, spec=again.spec.settled())
             wrong.append([name for name in settled.__struct_fields__ if getattr(again, name) != getattr(settled, name)])
+    # Agreement with either the runs or the attacks is enough.
     if all(wrong):
         unlike = ", ".join(min(wrong, key=len, default=["no record"]))
-        raise RunError(f"{path}: {unlike} not as in the records of {', '.join(several.runs)}")
+        raise RunError(f"{path}: {unlike} differ from the records of {', '.join(several.runs)}")

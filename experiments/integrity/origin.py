@@ -1,9 +1,9 @@
-"""What a record was computed from, by digests that stand in the record itself.
+"""Origin of a record: digests of its inputs, stored in the record itself.
 
     origin = Origin(fingerprint(tensors, progress), digest_of(scores))
-    seal = seal_of(document)                      # and of the record's own words
+    seal = seal_of(document)                      # digest of the record's own content
 
-A digest finds damage and mixing up, not forgery: whoever can write the record can write its digests.
+A digest detects damage and exchanged files, not forgery: whoever can write the record can write its digests.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ import msgspec
 
 from fkgsec.errors import RunError
 
-_REMEDY = "make the record anew where the checkpoint is the right one (--overwrite; for fkgsec check --fresh)"
+_REMEDY = "if the checkpoint is correct, renew the record (--overwrite; for fkgsec check --fresh)"
 
 
 class Origin(msgspec.Struct, frozen=True):
     """Digests, sha256 in hexadecimal; that of the data is `record.data.hash`.
 
     Attributes:
-        checkpoint: what the run left (`fkgsec.federation.checkpoint.fingerprint`). Runs of equal bits have equal ones, however
-            long they took and wherever they were interrupted.
-        scores: of the file with the score of every attacked item; "" where there is none.
-        record: of everything else in the record.
-        files: of the pictures and tables beside the record, by name; empty in records of before.
-        agreement: of a deployed run what its parties agreed on (`Agreement.digest`), which its checkpoint is named by; else "".
+        checkpoint: digest of the run's result (`fkgsec.federation.checkpoint.fingerprint`). Runs with equal bits have
+            equal digests, however long they took and wherever they were interrupted.
+        scores: digest of the file with the score of every attacked item; empty without such a file.
+        record: digest of everything else in the record.
+        agreement: for a deployed run, digest of the parties' agreement (`Agreement.digest`), which names its
+            checkpoint; else empty.
+        files: digests of the pictures and tables next to the record, by name; empty in older records.
     """
 
     checkpoint: str
@@ -40,29 +41,45 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 def digest_of(content: bytes) -> str:
-    """sha256 in hexadecimal."""
+    """Return sha256 in hexadecimal."""
     return hashlib.sha256(content).hexdigest()
 
 
 def seal_of(document: dict[str, Any]) -> str:
-    """The digest of a record's JSON without that digest; layout and order of its keys do not count."""
+    """Return the digest of a record's JSON without that digest; layout and order of its keys do not matter.
+
+    Args:
+        document: decoded record.json.
+    """
     plain = copy.copy(document)
     if isinstance(origin := plain.get("origin"), dict):
+        # A digest cannot cover itself.
         plain["origin"] = origin | {"record": ""}
     return digest_of(msgspec.json.encode(plain, order="sorted"))
 
 
 def check_checkpoint(path: Path, origin: Origin | None, fingerprint: str) -> None:
-    """Raises `RunError` for a record that was computed from another checkpoint than the one beside it; old ones say nothing."""
+    """Raise `RunError` for a record that was computed from another checkpoint. Older records cannot be checked.
+
+    Args:
+        path: file of the record, for the error.
+        origin: origin of the record.
+        fingerprint: fingerprint of the checkpoint in the folder.
+    """
     if origin is not None and origin.checkpoint != fingerprint:
         raise RunError(
-            f"{path}: was not computed from the checkpoint of its folder, which holds other tables, rounds or messages; "
+            f"{path}: was not computed from the checkpoint in its folder, which has other tables, rounds or messages; "
             f"{_REMEDY}"
         )
 
 
 def check_files(folder: Path, origin: Origin | None) -> None:
-    """Raises `RunError` for a picture or table in a record's folder that is not as written with it; missing ones pass."""
+    """Raise `RunError` for a picture or table in a record's folder that was changed; missing files pass.
+
+    Args:
+        folder: folder of the record.
+        origin: origin of the record.
+    """
     for name, digest in origin.files.items() if origin else ():
         path = folder / Path(name).name
         try:
@@ -70,15 +87,18 @@ def check_files(folder: Path, origin: Origin | None) -> None:
         except OSError as error:
             raise RunError(f"{path}: cannot be read ({error.strerror})") from error
         if content is not None and digest_of(content) != digest:
-            raise RunError(f"{path}: not the one that was written with its record, or damaged; {_REMEDY}")
+            raise RunError(f"{path}: was not written with its record, or is damaged; {_REMEDY}")
 
 
 def check_scores(path: Path, origin: Origin | None, content: bytes | None) -> None:
-    """Raises `RunError` for scores that are not those which the record was written with; None: there are none.
+    """Raise `RunError` for scores that were not written with the record.
 
     Args:
-        path: of the scores.
+        path: file of the scores, for the error.
+        origin: origin of the record.
+        content: content of the file; None if it does not exist.
     """
+    # Records without digests cannot be checked, which is not damage.
     if origin is None or origin.scores == ("" if content is None else digest_of(content)):
         return
     what = "missing" if content is None else "not the scores of its record, or damaged"

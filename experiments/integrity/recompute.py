@@ -29,27 +29,29 @@ _FIELDS = (
     "guarantees", "withstands", "metric", "valid", "items", "items_shared",
 )  # fmt: skip
 _UTILITY = ("utility", "utility_by_client", "utility_by_leak", "utility_shared")
+# Figures agree to the last bit only if these fields of the environments are equal.
 SAME = ("vector_level", "device", "versions")
-"""Fields of an environment that must be equal for figures that are equal to the last bit."""
-_LAST_DIGITS = 0.01  # of a share, or one item of few: what rounding may move; what was made up is further away
+# Rounding may change a share by this much, or by one of few items. Invented figures are further away.
+_LAST_DIGITS = 0.01
 
 
 def recomputed(folder: Path, *, force: bool = False) -> Iterator[Check]:
-    """Compute utility and attacks of a folder's record again, from the checkpoint and the data; trains only if attacks do.
+    """Compute utility and attacks of a folder's record again from the checkpoint and the data. Trains only if attacks do.
 
-    Figures are equal to the last bit if CPU, device and versions are the record's; other differences are unverifiable.
+    Figures agree to the last bit if CPU, device and versions are the record's; other differences are unverifiable.
 
     Args:
-        force: do not check whether it fits into memory.
+        folder: folder of a run, or of a later attack on it.
+        force: skip the check that it fits into memory.
 
     Raises:
-        SpecError: it does not.
+        SpecError: it does not fit into memory.
     """
     what = "utility"
     try:
         record = read_record(folder / RECORD_FILE)
         if record.origin is not None and record.origin.agreement:
-            yield Check(what, "unverifiable", f"{folder}: its parties have their data and models, and nobody else")
+            yield Check(what, "unverifiable", f"{folder}: only its parties have their data and models")
             return
         spec = read_spec(run_folder_of(folder))
         graph = spec.load_graph()
@@ -64,7 +66,7 @@ def recomputed(folder: Path, *, force: bool = False) -> Iterator[Check]:
         if record.data.hash != again.data.hash:
             yield Check("data", "broken", f"{folder}: {record.data.name} has changed since")
             return
-        # Warnings may be worded anew, sizes and hash not.
+        # A new version may change the wording of warnings, but not sizes and hash.
         differing = [name for name in _FIELDS if getattr(record, name) != getattr(again, name)]
         differing += ["data"] if record.data.clients != again.data.clients else []
         near = all(_are_near(getattr(record, name), getattr(again, name)) for name in differing if name in _UTILITY)
@@ -75,10 +77,10 @@ def recomputed(folder: Path, *, force: bool = False) -> Iterator[Check]:
             train = functools.partial(run_federation, make_transport=make_transport)
             figures = run_attacks(result, record.spec.attack_options(), train=train).figures
             differing = [
-                f"{figure.key} of {figure.victim} {other.estimate.value:.6f}, the record says {figure.estimate.value:.6f}"
+                f"{figure.key} of {figure.victim} {other.estimate.value:.6f}, the record has {figure.estimate.value:.6f}"
                 for figure, other in zip(record.figures, figures, strict=False)
-                if figure
-                != (other if figure.outcomes else msgspec.structs.replace(other, outcomes=None))  # of older records
+                # Older records have no outcomes by item, which are then left out of the comparison.
+                if figure != (other if figure.outcomes else msgspec.structs.replace(other, outcomes=None))
             ]
             if len(record.figures) != len(figures):
                 differing = [f"{len(figures)} figures, the record has {len(record.figures)}"]
@@ -88,7 +90,7 @@ def recomputed(folder: Path, *, force: bool = False) -> Iterator[Check]:
 
 
 def _are_near(stated: Any, computed: Any) -> bool:
-    """Whether figures, or dicts of such, differ by no more than rounding on another machine does."""
+    """Return True if figures, or dicts of figures, differ by no more than rounding on another machine."""
     if isinstance(stated, Estimate):
         most = max(_LAST_DIGITS, 1 / max(1, computed.n))
         ends = zip((stated.value, stated.low, stated.high), (computed.value, computed.low, computed.high), strict=True)
@@ -103,6 +105,7 @@ def _compared(
         return Check(what, "holds")
     words = f"{folder}: {len(differing)} differ: {'; '.join(differing[:3])}"
     there = record.environment
+    # On another CPU or version, small differences are expected and prove nothing.
     if near and (other := [name for name in SAME if getattr(there, name) != getattr(here, name)]):
         machine = ", ".join(other).replace("_", " ")
         return Check(

@@ -1,12 +1,12 @@
-"""Ed25519 signatures of records: who vouches for a record, where its digests only find damage.
+"""Ed25519 signatures of records. Digests detect damage; a signature tells who is responsible for a record.
 
     draw_key(Path("key.pem"))                                        # and key.pem.pub, to publish
     sign_record(Path("runs/mine/record.json"), Path("key.pem"))      # writes runs/mine/record.json.sig
     check_signature(Path("runs/mine/record.json"), Path("key.pem.pub"))
 
-A signature covers the record's digest of its own words (`seal_of`), and with it every figure, the outcome on every test item, the
-environment, and the digests of checkpoint, scores, pictures and data. It says that the owner of the key vouches for the record.
-It does not say that the figures are right.
+A signature covers the record's own digest (`seal_of`), and with it every figure, the outcome on every test item, the
+environment, and the digests of checkpoint, scores, pictures and data. It states that the owner of the key answers for
+the record. It does not state that the figures are correct.
 """
 
 from __future__ import annotations
@@ -34,8 +34,10 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Content of a signature file.
 
     Attributes:
-        schema: of the file. record: digest of the record (`seal_of`). items: digest of the outcomes of its test items, which
-            stand in the record; of the shared models' too. signature: of the three, Ed25519, hexadecimal.
+        schema: schema of the file.
+        record: digest of the record (`seal_of`).
+        items: digest of the outcomes of its test items, also of the shared models.
+        signature: Ed25519 signature of the three, hexadecimal.
     """
 
     schema: str
@@ -50,7 +52,13 @@ class Signature(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def draw_key(path: Path) -> Path:
-    """Draw a private key into a file that only its owner may read; the public half, which is returned, lies beside it.
+    """Write a new private key to a file that only its owner may read, with the public half next to it.
+
+    Args:
+        path: file of the private key.
+
+    Returns:
+        The file of the public half.
 
     Raises:
         RunError: one of the files exists or cannot be written.
@@ -59,9 +67,11 @@ def draw_key(path: Path) -> Path:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
+    # Check first: a new private key without its published half would be useless.
     if public.exists():
         raise RunError(f"{public}: exists already; name another key")
     try:
+        # Created with its final permissions, so that nobody can read the key in between.
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as handle:
             handle.write(private)
     except OSError as error:
@@ -74,15 +84,22 @@ def draw_key(path: Path) -> Path:
 
 
 def signature_file(record: Path) -> Path:
-    """File of a record's signature."""
+    """Return the file of a record's signature."""
     return record.with_name(record.name + SUFFIX)
 
 
 def sign_record(record: Path, key: Path) -> Path:
-    """Sign a record; returns the file with the signature.
+    """Sign a record.
+
+    Args:
+        record: file of the record.
+        key: file of the private key.
+
+    Returns:
+        The file with the signature.
 
     Raises:
-        RunError: the record cannot be read or contradicts its own digest; the key is no Ed25519 private key.
+        RunError: the record cannot be read or contradicts its own digest, or the key is not an Ed25519 private key.
     """
     signed = _statement(record)
     try:
@@ -98,7 +115,12 @@ def sign_record(record: Path, key: Path) -> Path:
 
 
 def check_signature(record: Path, public: Path) -> None:
-    """Raises `RunError` unless the owner of the key signed the record as it is now."""
+    """Raise `RunError` unless the owner of a key signed the record in its present form.
+
+    Args:
+        record: file of the record.
+        public: file of the public key.
+    """
     path = signature_file(record)
     try:
         key = serialization.load_pem_public_key(_read(public))
@@ -108,6 +130,7 @@ def check_signature(record: Path, public: Path) -> None:
         raise RunError(f"{public}: not an Ed25519 public key")
     try:
         signature = msgspec.json.decode(_read(path), type=Signature)
+        # First the signature itself, then that it is about this record.
         verify(key.public_bytes_raw(), bytes.fromhex(signature.signature), signature.message, signer=str(public))
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise RunError(f"{path}: not a signature of schema {SCHEMA}") from error
@@ -118,12 +141,13 @@ def check_signature(record: Path, public: Path) -> None:
 
 
 def _statement(record: Path, *, sealed: bool = True) -> Signature:
-    """The signed statement of a record. Args: sealed: raise `RunError` where the record contradicts its own digest."""
+    """Return the unsigned statement about a record; with `sealed`, reject a record that contradicts its own digest."""
     read = read_record(record)
     document = msgspec.json.decode(_read(record))
     seal = seal_of(document)
     if sealed and read.origin is not None and read.origin.record not in ("", seal):
-        raise RunError(f"{record}: its content is not what was written; a changed record is not signed")
+        raise RunError(f"{record}: its content has changed since it was written; changed records are not signed")
+    # A separate digest tells whether two signed records have the same outcomes, whatever else differs.
     items = msgspec.json.encode([document.get("items"), document.get("items_shared")], order="sorted")
     return Signature(SCHEMA, seal, digest_of(items))
 

@@ -1,1 +1,1 @@
-"""The tables of papers, run cell by cell and set beside ours."""
+"""Tables of papers, run cell by cell and compared with ours."""

@@ -1,4 +1,4 @@
-"""`fkgsec experiment`: run papers' tables cell by cell, and show the paper's figures beside ours.
+"""`fkgsec experiment`: run papers' tables cell by cell, and compare the papers' figures with ours.
 
 fkgsec experiment list zhang2024_feds_table2
 fkgsec experiment run zhang2024_feds_table2 --only 'TransE R3' --seeds 3
@@ -31,7 +31,7 @@ RUNS = Path("runs")
 A_CELL_FAILED = 1
 
 experiment_app = typer.Typer(
-    help="The tables of papers: run their cells, set the paper's figures beside ours.", no_args_is_help=True
+    help="Run the cells of papers' tables, and compare the papers' figures with ours.", no_args_is_help=True
 )
 
 SPEC_HELP = "a shipped experiment (see `fkgsec experiment list`) or a file"
@@ -39,19 +39,15 @@ SpecName = Annotated[str, typer.Argument(metavar="SPEC", help=SPEC_HELP)]
 Only = Annotated[
     str,
     typer.Option(
-        "--only", help="cells whose name has these words: space is and, comma is or; 'TransE R3, RotatE R3 FedS'"
+        "--only", help="cells whose name has these words: a space means and, a comma or; 'TransE R3, RotatE R3 FedS'"
     ),
 ]
-Out = Annotated[
-    Path | None, typer.Option("--out", help="folder; each cell gets one of its own in it (default: runs/<SPEC>)")
-]
+Out = Annotated[Path | None, typer.Option("--out", help="folder with a subfolder for each cell (default: runs/<SPEC>)")]
 Seeds = Annotated[
-    int | None, typer.Option("--seeds", help="so many seeds, counted from the file's first", min=1, max=MOST_SEEDS)
+    int | None, typer.Option("--seeds", help="number of seeds, starting at the file's first", min=1, max=MOST_SEEDS)
 ]
-Reuse = Annotated[
-    list[Path] | None, typer.Option("--reuse", help="also take finished runs from this folder; repeatable")
-]
-Jobs = Annotated[int, typer.Option("--jobs", help="so many runs at a time, each in a process with one thread", min=1)]
+Reuse = Annotated[list[Path] | None, typer.Option("--reuse", help="also use finished runs in this folder; repeatable")]
+Jobs = Annotated[int, typer.Option("--jobs", help="number of runs at a time, each in a process with one thread", min=1)]
 Everything = Annotated[
     bool,
     typer.Option(
@@ -61,12 +57,10 @@ Everything = Annotated[
 ]
 Hours = Annotated[
     float | None,
-    typer.Option(
-        "--hours", help="with --all: end then; the run that it cuts off is kept, and goes on next time", min=0
-    ),
+    typer.Option("--hours", help="with --all: stop after this time; the next start resumes the interrupted run", min=0),
 ]
-Threads = Annotated[int, typer.Option("--threads", help="with --all: of the one run at a time", min=1)]
-Nice = Annotated[bool, typer.Option("--nice", help="with --all: at the lowest priority")]
+Threads = Annotated[int, typer.Option("--threads", help="with --all: threads of each run", min=1)]
+Nice = Annotated[bool, typer.Option("--nice", help="with --all: run at the lowest priority")]
 
 
 @experiment_app.command(
@@ -79,17 +73,18 @@ Nice = Annotated[bool, typer.Option("--nice", help="with --all: at the lowest pr
 @expected_errors
 def reproduce(
     table: Annotated[str, typer.Argument(metavar="TABLE", help=SPEC_HELP)],
-    name: Annotated[str, typer.Argument(metavar="CELL", help="its name, or words that one cell alone has")],
+    name: Annotated[str, typer.Argument(metavar="CELL", help="name of the cell, or words that only this cell has")],
     *,
     records: Annotated[
         Path | None, typer.Option("--records", help="a record, or a folder with records (default: the committed ones)")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", help="of the record (default: the lowest)")] = None,
+    seed: Annotated[int | None, typer.Option("--seed", help="seed of the record (default: the lowest)")] = None,
     rounds: Annotated[
-        int | None, typer.Option("--rounds", help="compare only so many first rounds: loss, validation, bytes", min=1)
+        int | None, typer.Option("--rounds", help="compare only this many first rounds: loss, validation, bytes", min=1)
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="run folder, where a killed training goes on (default: none is kept)")
+        Path | None,
+        typer.Option("--out", help="run folder, to resume an interrupted training (default: a temporary one)"),
     ] = None,
     force: Force = False,
     quiet: Quiet = False,
@@ -100,7 +95,7 @@ def reproduce(
     from fkgsec.experiments.papers.spec import find_experiment, read_experiment
 
     if rounds is not None and out is not None:
-        raise SpecError("--out does not apply to --rounds, which keeps no run; leave it out")
+        raise SpecError("--out does not apply with --rounds, which stores no run; leave it out")
     experiment = read_experiment(find_experiment(table))
     path, record = find_record(_cell(experiment, name), records or COMMITTED, seed)
     if not quiet:
@@ -116,22 +111,21 @@ def reproduce(
 
 
 def _cell(experiment: Experiment, name: str) -> Cell:
-    """The cell of this name, else the one with these words. Raises `SpecError` where several have them."""
+    """Return the cell of this name, else the only one with these words. Raises `SpecError` if several have them."""
     from fkgsec.experiments.papers.spec import select_cells
 
+    # A full name wins, even if it occurs within other names.
     cells = [cell for cell in experiment.cells if cell.name.casefold() == name.casefold()]
     cells = cells or select_cells(experiment.cells, name)
     if len(cells) > 1:
         named = ", ".join(repr(cell.name) for cell in cells[:5])
-        raise SpecError(f"CELL: {len(cells)} cells have {name!r}: {named}; name one")
+        raise SpecError(f"CELL: {len(cells)} cells match {name!r}: {named}; use a full name")
     if cells[0].asked:
         raise SpecError(f"CELL: {cells[0].name} is a cell of unlearning; use `fkgsec experiment run` and `show`")
     return cells[0]
 
 
-Places = Annotated[
-    list[Path], typer.Argument(metavar="RESULTS...", help="record files, or folders with such at any depth")
-]
+Places = Annotated[list[Path], typer.Argument(metavar="RESULTS...", help="record files, or folders that contain some")]
 
 
 @experiment_app.command(
@@ -162,7 +156,7 @@ def run(
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the cells that are not finished; a killed one goes on. Exit status 1 when a cell failed."""
+    """Run the unfinished cells, and resume interrupted ones. Exit status 1 if a cell failed."""
     from fkgsec.experiments.cli.progress import observe_on
     from fkgsec.experiments.papers.estimates import Costs, papers_rounds
     from fkgsec.experiments.papers.plan import COMMITTED, print_plan, run_everything
@@ -179,7 +173,7 @@ def run(
         )  # fmt: skip
         raise typer.Exit(A_CELL_FAILED if failed else 0)
     if spec is None:
-        raise SpecError("SPEC: name an experiment (`fkgsec experiment list`), or give --all")
+        raise SpecError("SPEC is missing: name an experiment (see `fkgsec experiment list`), or use --all")
     _check_fits("a table", {"--hours": hours is not None, "--threads": threads > 1, "--nice": nice})
     path = find_experiment(spec)
     experiment = read_experiment(path)
@@ -187,6 +181,7 @@ def run(
     target = out or RUNS / experiment.name
     first = experiment.seeds[0]
     wanted = experiment.seeds if seeds is None else range(first, first + seeds)
+    # The folder does not exist before the first run.
     places = [*([target] if target.exists() else []), *(reuse or [])]
     records, unreadable = read_records(places)
     results, errors = Results(records), make_console(stderr=True)
@@ -197,6 +192,7 @@ def run(
         numbers = f"{len(cells)} cell{'s' * (len(cells) != 1)} of {len(experiment.cells)}"
         errors.print(f"{experiment.name}: {numbers}, {left} run{'s' * (left != 1)} to make", highlight=False)
     if dry_run:
+        # Committed records improve the estimates; an installed package has none.
         committed = read_records([COMMITTED] if COMMITTED.exists() else [])[0]
         costs = Costs([*records, *committed], papers_rounds([experiment]))
         print_plan(make_console(), experiment, cells, wanted, results, costs, out=target, jobs=jobs)
@@ -210,6 +206,7 @@ def run(
     if not quiet:
         _print(outcome.table, cells, target)
     for job, error in outcome.failures:
+        # Unexpected errors are bugs; show where they come from.
         if not isinstance(error, (FkgsecError, ProtocolError)):
             typer.echo("".join(traceback.format_exception(error)), err=True, nl=False)
         say(f"fkgsec: {job.name}: {error}")
@@ -223,11 +220,11 @@ def run(
 )
 @expected_errors
 def list_experiments(
-    spec: Annotated[str | None, typer.Argument(metavar="[SPEC]", help="show the cells of this one")] = None,
+    spec: Annotated[str | None, typer.Argument(metavar="[SPEC]", help="show the cells of this experiment")] = None,
     *,
-    runs: Annotated[Path, typer.Option("--runs", help="where finished runs are looked for")] = RUNS,
+    runs: Annotated[Path, typer.Option("--runs", help="folder with finished runs")] = RUNS,
 ) -> None:
-    """The shipped experiments, or the cells of one, and how many runs are finished."""
+    """List the shipped experiments, or the cells of one, with the number of finished runs."""
     from fkgsec.experiments.papers.results import Results, read_records
     from fkgsec.experiments.papers.spec import find_experiment, read_experiment, shipped_experiments
     from fkgsec.experiments.reporting.sheets import Column, Sheet, print_sheets
@@ -240,6 +237,7 @@ def list_experiments(
         heads = ("cell", "algorithm", "model", "data", "finished seeds")
         for cell in experiments[0].cells:
             of = [cell.spec.algorithm, cell.spec.model, cell.spec.data] if cell.spec else ["–", "–", cell.missing]
+            # A cell whose option validation selects needs a run for each value.
             number = len(cell.candidates)
             seeds = [
                 str(seed) if len(records) == number else f"{seed} ({len(records)} of {number})"
@@ -272,7 +270,7 @@ def show(
     out: Annotated[Path | None, typer.Option("--out", help="also write the table into this folder")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """The table from finished records alone; nothing is trained."""
+    """Show the table from finished records; nothing is trained."""
     from fkgsec.experiments.papers.results import Results, read_records
     from fkgsec.experiments.papers.runner import check_table, write_table
     from fkgsec.experiments.papers.spec import find_experiment, read_experiment, select_cells
@@ -302,7 +300,7 @@ def status(
     markdown: Annotated[Path | None, typer.Option("--markdown", help="also write the scoreboard here")] = None,
     overwrite: Overwrite = False,
 ) -> None:
-    """Count the cells that are done at the papers' own settings, and compare them with the papers' figures."""
+    """Count the cells that were run at the papers' settings, and compare them with the papers' figures."""
     from fkgsec.experiments.papers.judging.scoreboard import (
         cells_sheet,
         make_scoreboard,
@@ -314,6 +312,7 @@ def status(
     from fkgsec.experiments.reporting.sheets import print_sheets
 
     records, left_out = _admitted(places)
+    # Records that contradict each other are left out before anything is counted.
     board = make_scoreboard(read_experiments(), records)
     console = make_console()
     print_sheets(console, [tables_sheet(board), cells_sheet(board)])
@@ -357,7 +356,7 @@ def claims(
 
 
 def _admitted(places: Sequence[Path]) -> tuple[list[Made], list[str]]:
-    """The records that count, and a line for each other one, which is printed as a warning."""
+    """Return the records that count, and a line for each other record, which is printed as a warning."""
     from fkgsec.experiments.papers.judging.admission import admit
     from fkgsec.experiments.papers.results import read_records
 

@@ -2,7 +2,7 @@
 
     document = msgspec.convert(loaded, Document)
 
-`fkgsec.experiments.papers.spec` reads and checks them, and makes cells of them.
+`fkgsec.experiments.papers.spec` reads and checks them, and builds cells from them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 from fkgsec.experiments.tasks.items import Average
 from fkgsec.unlearning.options import UnlearnOptions
 
+# Metrics of a table; the names are those of records where these have them.
 Metric = Literal[
     "mrr", "hits@1", "hits@3", "hits@5", "hits@10", "p@cg", "p@99", "p@98", "r@cg", "err", "trr", "accuracy", "clean", "bytes",
     "rounds@0.2", "rounds@0.4", "loss", "valid", "entities", "relations",
@@ -22,6 +23,7 @@ Shown = Literal["own", "shared"]
 Level = Literal["", "local", "global"]
 Triples = Literal["forget", "test"]
 Role = Literal["raw", "retrained", "unlearned"]
+# Relative to a baseline row; measured by attacks; properties of the data.
 RELATIVE = ("p@cg", "p@99", "p@98")
 LEAKAGE = ("err", "trr")
 SIZES = ("entities", "relations")
@@ -42,14 +44,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ours(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A value that the paper leaves open, and the reason for ours."""
+    """Value that the paper does not state, and the reason for ours."""
 
     value: Any
     why: str
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Options of a spec: the paper's, and ours where the paper states none."""
+    """Options of a spec: the paper's, and ours if the paper states none."""
 
     paper_settings: dict[str, Any] = {}
     our_settings: dict[str, Ours] = {}
@@ -66,7 +68,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Stated(msgspec.Struct, frozen=True):
-    """A setting as a file states it: for which cells, and why if the value is ours (None: the paper's)."""
+    """Setting as a file states it.
+
+    Attributes:
+        where: cells that it applies to.
+        why: reason for our value; None for the paper's.
+    """
 
     where: str
     option: str
@@ -75,7 +82,7 @@ class Stated(msgspec.Struct, frozen=True):
 
 
 class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An option that validation chooses: each of `values` is a run, and the row shows the best one's figures."""
+    """Option that validation selects: each of `values` is a run, and the row shows the best one's figures."""
 
     option: str
     values: tuple[Any, ...]
@@ -83,11 +90,11 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Column(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A column of the table.
+    """Column of the table.
 
     Attributes:
-        missing: why it cannot be run; its figures are shown all the same.
-        leak: leak ratio of its figures, where runs are attacked at several.
+        missing: why it cannot be run; its figures are still shown.
+        leak: leak ratio of its figures, if runs are attacked at several.
         level, triples: in an unlearning table, the client model and the triples of its figures.
     """
 
@@ -99,24 +106,25 @@ class Column(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Forgetting(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Role of a row's models (see `Asked`). Its settings are `UnlearnOptions` and win over the document's."""
+    """Role of a row's models (see `Asked`). Its settings are `UnlearnOptions` and override the document's."""
 
     role: Role
 
 
 class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A row of the table.
+    """Row of the table.
 
     Attributes:
         figures: the paper's, by column and metric; rates as shares of 1, None for a dash.
         baseline: row that P@CG, P@99 and P@98 are relative to.
         exceptions: settings of this row in one column.
-        shown: "shared" shows the utility of the shared model, where clients keep a second one ("global" in fedlu.txt).
-        average: over clients, if the row's differs from the document's.
+        shown: "shared" shows the utility of the shared model, if clients have a second one ("global" in fedlu.txt).
+        average: average over clients, if the row's differs from the document's.
         missing: why the row cannot be run.
-        same_as: another row that provides the runs; `why` says why the two algorithms are one here.
-        choose: an option with several values; wins over everything but a derived file's settings.
-        victim: client of an attack's figures, counted from 1; 0: all victims.
+        same_as: another row that provides the runs.
+        why: with `same_as`, why the two algorithms are equal here.
+        choose: an option with several values; overrides everything but a derived file's settings.
+        victim: client of an attack's figures, counted from 1; 0 for all victims.
         forgetting: role of its models in an unlearning table.
     """
 
@@ -135,14 +143,17 @@ class Row(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A table's file.
+    """File of a table.
 
     Attributes:
-        average: over clients, as the paper's code does: "items" weighs clients by test items, "clients" equally; None: as in
-            records.
-        attack: attack every cell after its training. seeds: ours. also: further metrics to show.
+        average: average over clients as in the paper's code: "items" weighs clients by test items, "clients" equally;
+            None as in records.
+        attack: attack every cell after its training.
+        seeds: our seeds.
+        also: further metrics to show.
         divisions: "by seed" divides the data anew for each seed; "one" keeps the division of seed 0.
-        forget: see `Asked`. unlearning: settings of all unlearned rows.
+        forget: see `Asked`.
+        unlearning: settings of all unlearned rows.
     """
 
     title: str
@@ -161,14 +172,15 @@ class Document(Settings, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 
 class Derived(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file that changes another file's table: smaller settings, or other figures of the same runs.
+    """File that changes another file's table: smaller settings, or other figures of the same runs.
 
     Attributes:
         base: the other file, without `.yaml`, in the same folder.
+        our_settings: override all settings of the base.
+        shows: metrics to show instead of the base's figures.
+        figures: the paper's figures of these metrics, by cell.
+        notes: added to the base's; with `shows`, they replace them.
         only: cells to keep, see `select_cells`; empty keeps all.
-        our_settings: win over all settings of the base.
-        shows: metrics to show in place of the base's figures. figures: those that the paper prints, by cell.
-        notes: added to the base's; with `shows`, in their place.
     """
 
     base: str

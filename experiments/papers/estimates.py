@@ -1,11 +1,11 @@
-"""CPU time that runs are expected to take: ten training steps and a validation batch are timed on each run's data.
+"""Expected CPU time of runs, based on ten timed training steps and a timed validation batch on each run's data.
 
     costs = Costs(records, papers_rounds(read_experiments()))
     estimate = costs.of(spec)
     print(estimate.seconds, estimate.says)         # 920.0, "4.6 s a round; 200 rounds: the bound of its settings"
 
-Seconds are CPU seconds of one thread of this machine. The user's cache folder keeps timings by CPU model and by the settings that
-decide how long a step takes, so that runs that differ only in seed, learning rate or number of rounds share one.
+Seconds are CPU seconds of one thread of this machine. The user's cache folder stores timings by CPU model and by the settings
+that decide the duration of a step. Runs that differ only in seed, learning rate or number of rounds share a timing.
 """
 
 from __future__ import annotations
@@ -41,9 +41,11 @@ from fkgsec.threads import one_thread
 
 TIMINGS_FILE = "timings.json"
 WARM_UP_STEPS, TIMED_STEPS, TIMED_CLIENTS = 3, 10, 4
-MOST_S = 5.0  # of one client: slow steps are timed fewer times
+# Seconds for one client; slow steps are timed fewer times.
+MOST_S = 5.0
 THREADS = 1
-UNLEARNING_WORK = 1.2  # an epoch of decay over one of training, measured on FB15k-237-C3 (results/unlearning)
+# Time of an epoch of decay relative to one of training, measured on FB15k-237-C3 (results/unlearning).
+UNLEARNING_WORK = 1.2
 ESTIMATOR = (
     f"CPU seconds of one thread: {TIMED_STEPS} training steps and one validation batch are timed on this machine, on the run's "
     "data and at its width, without exchanges. Rounds: from records of the same run; else the paper's own plus patience; else "
@@ -53,7 +55,14 @@ ESTIMATOR = (
 
 
 class Timed(msgspec.Struct, frozen=True):
-    """CPU seconds of one epoch of all clients and of one validation; training and test items. of: the timed settings."""
+    """Timing of a run's settings.
+
+    Attributes:
+        epoch_s: CPU seconds of one epoch of all clients.
+        validation_s: CPU seconds of one validation.
+        num_train, num_test: numbers of training and test items.
+        of: the timed settings.
+    """
 
     epoch_s: float
     validation_s: float
@@ -63,7 +72,12 @@ class Timed(msgspec.Struct, frozen=True):
 
 
 class Estimated(NamedTuple):
-    """Expected cost of a run, and the source of its number of rounds. `attack_s`: of its attacks."""
+    """Expected cost of a run.
+
+    Attributes:
+        says: source of the number of rounds.
+        attack_s: CPU seconds of its attacks.
+    """
 
     round_s: float
     rounds: int
@@ -72,10 +86,15 @@ class Estimated(NamedTuple):
 
     @property
     def seconds(self) -> float:
+        """CPU seconds of training and attacks."""
         return self.round_s * self.rounds + self.attack_s
 
     def left(self, rounds_done: int) -> float:
-        """Seconds after so many rounds; at least one round, since validation decides whether it was the last."""
+        """Return the remaining seconds; at least one round, because validation decides whether it was the last.
+
+        Args:
+            rounds_done: number of finished rounds.
+        """
         return self.round_s * max(1, self.rounds - rounds_done) + self.attack_s
 
 
@@ -83,8 +102,8 @@ class Timings:
     """Timings of this machine, including those of earlier processes.
 
     Args:
-        folder: of the file; None: the user's cache folder.
-        measure: times a spec on its data; None: `time_spec`.
+        folder: folder of the file; None for the user's cache folder.
+        measure: times a spec on its data; None for `time_spec`.
     """
 
     def __init__(self, folder: Path | None = None, measure: Callable[[RunSpec, Any], Timed] | None = None) -> None:
@@ -92,19 +111,30 @@ class Timings:
         self._timed: dict[str, Timed] = {}
         self._unreadable: dict[Hashable, FkgsecError] = {}
         self._graph: tuple[Hashable, Any] = (None, None)
-        with contextlib.suppress(OSError, msgspec.MsgspecError):  # a damaged file is written anew
+        # A damaged file is replaced.
+        with contextlib.suppress(OSError, msgspec.MsgspecError):
             self._timed = msgspec.json.decode(self._path.read_bytes(), type=dict[str, Timed])
 
     def missing(self, specs: Iterable[RunSpec]) -> list[RunSpec]:
-        """Specs of the missing timings, those of the same data side by side."""
+        """Return one spec for each missing timing, grouped by data.
+
+        Args:
+            specs: specs to time.
+        """
+        # One spec per key suffices, because specs with the same key take the same time.
         by_key = {key: spec for spec in specs if (key := _timing_key(spec)) not in self._timed}
         return sorted(by_key.values(), key=lambda spec: repr(data_of(spec)))
 
     def take(self, specs: Iterable[RunSpec], *, quiet: bool = False) -> None:
-        """Make the missing timings, and say so."""
+        """Measure the missing timings.
+
+        Args:
+            specs: specs to time.
+            quiet: print no progress.
+        """
         missing = self.missing(specs)
         if missing and not quiet:
-            say(f"Timing training steps of {len(missing)} settings on this machine, once; data are read for it.")
+            say(f"Timing training steps of {len(missing)} settings on this machine, once. This reads the data.")
         for number, spec in enumerate(missing, 1):
             if not quiet:
                 say(f"  {number} of {len(missing)}: {spec.data}, {spec.algorithm}, {spec.model}")
@@ -112,17 +142,27 @@ class Timings:
                 self.of(spec)
 
     def of(self, spec: RunSpec, graph: Any = None) -> Timed:
-        """The timing of a spec, made if it is missing. Args: graph: its data, if they are read. Raises `FkgsecError`."""
+        """Return the timing of a spec, which is measured if it is missing.
+
+        Args:
+            spec: the run.
+            graph: its data, if they are loaded already.
+
+        Raises:
+            FkgsecError: the data cannot be loaded.
+        """
         key = _timing_key(spec)
         if key not in self._timed:
+            # Write after each measurement: timing all tables takes minutes and may be interrupted.
             self._timed[key] = self._measure(spec, self._load(spec) if graph is None else graph)
-            with contextlib.suppress(OSError, RunError):  # a folder that cannot be written only costs another timing
+            # A read-only folder only costs another timing.
+            with contextlib.suppress(OSError, RunError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 write_atomically(self._path, msgspec.json.format(msgspec.json.encode(self._timed), indent=1))
         return self._timed[key]
 
     def _load(self, spec: RunSpec) -> Any:
-        """The data of a spec. Data that cannot be read are tried once: without a network that takes long."""
+        """Load the data of a spec. Unreadable data are tried only once, because a missing network takes long to fail."""
         data = data_of(spec)
         if error := self._unreadable.get(data):
             raise error
@@ -136,14 +176,20 @@ class Timings:
 
 
 def _timing_key(spec: RunSpec) -> str:
-    """Key of the settings, CPU and threads that decide how long an epoch and a validation take."""
+    """Return the key of the settings, CPU and threads that decide the duration of an epoch and a validation."""
     settings = {"task": spec.task, **task_of(spec).timed_by(spec)}
     document = msgspec.json.encode([settings, list(data_of(spec)), processor(), THREADS], order="sorted")
     return hashlib.sha256(document).hexdigest()[:24]
 
 
 def time_spec(spec: RunSpec, graph: Any) -> Timed:
-    """Time a spec on its data, in this process, with one thread."""
+    """Time a spec on its data, in this process, with one thread.
+
+    Args:
+        spec: the run.
+        graph: its data.
+    """
+    # numba's threads are global; restore them for the program that continues.
     threads = numba.get_num_threads()
     numba.set_num_threads(THREADS)
     try:
@@ -159,11 +205,15 @@ def time_spec(spec: RunSpec, graph: Any) -> Timed:
 
 
 def time_training(task: Task) -> float:
-    """CPU seconds of a round of training of all clients.
+    """Return CPU seconds of a training round of all clients.
 
     At most `TIMED_CLIENTS` clients are timed, from the smallest to the largest; the others are interpolated by size.
+
+    Args:
+        task: a task before its first round.
     """
     sizes = np.array(task.sizes, dtype=np.float64)
+    # Clients of a task train alike, so time depends on the size alone.
     order = np.argsort(sizes, kind="stable")
     chosen = order[np.unique(np.linspace(0, len(order) - 1, min(TIMED_CLIENTS, len(order))).round().astype(int))]
     seconds = [_step_s(task, int(index)) * task.num_steps([int(index)]) for index in chosen]
@@ -175,18 +225,20 @@ class _Enough(Exception):
 
 
 def _step_s(task: Task, index: int) -> float:
-    """CPU seconds of a client's training step, over `TIMED_STEPS` steps; a small client takes several rounds for these."""
+    """Return CPU seconds of a client's training step, over `TIMED_STEPS` steps; a small client needs several rounds for these."""
     stamps: list[float] = []
 
-    def on_step() -> None:
+    def _on_step() -> None:
         stamps.append(time.process_time())
+        # The first steps compile code and fill caches, so they are not measured.
         if len(stamps) > WARM_UP_STEPS + TIMED_STEPS or (len(stamps) > 1 and stamps[-1] - stamps[0] > MOST_S):
             raise _Enough
 
     with contextlib.suppress(_Enough):
         for number in range(1, WARM_UP_STEPS + TIMED_STEPS + 2):
             task.begin_round()
-            task.train(number, [index], on_step)
+            task.train(number, [index], _on_step)
+    # With few steps, even a warm-up step must be measured.
     first = min(WARM_UP_STEPS, len(stamps) - 2)
     return (stamps[-1] - stamps[first]) / (len(stamps) - 1 - first)
 
@@ -195,9 +247,9 @@ class Costs:
     """Estimates of runs.
 
     Args:
-        records: source of rounds and of the cost of attacks; those of unlearning do not count.
+        records: source of rounds and of the cost of attacks; records of unlearning are ignored.
         papers_rounds: rounds after which the papers' own runs had converged, by `run_key`.
-        timings: of this machine; None: `Timings()`.
+        timings: timings of this machine; None for `Timings()`.
     """
 
     def __init__(
@@ -208,6 +260,7 @@ class Costs:
     ) -> None:
         self.timings, self._papers_rounds = timings or Timings(), papers_rounds or {}
         self._records = [record for record in records if isinstance(record, Record) and record.rounds[-1].round]
+        # Where validation stopped earlier runs is the best guess for similar ones.
         self._rounds_of: dict[RunSpec, list[int]] = {}
         self._stopped: list[tuple[tuple[Hashable, ...], int]] = []  # by validation
         for record in self._records:
@@ -217,8 +270,18 @@ class Costs:
                 self._stopped.append((_trains_as(record.spec), last))
 
     def of(self, spec: RunSpec, *, attack: bool = False, graph: Any = None) -> Estimated:
-        """Estimate a run. Args: attack: it is attacked too. graph: its data. Raises what reading its data raises."""
+        """Estimate a run.
+
+        Args:
+            spec: the run.
+            attack: include its attacks.
+            graph: its data, if they are loaded already.
+
+        Raises:
+            FkgsecError: the data cannot be loaded.
+        """
         timed = self.timings.of(spec, graph)
+        # Only a share of the clients trains in a round.
         epochs, share = getattr(spec, "local_epochs", 1), getattr(spec, "participation", 1.0)
         round_s = timed.epoch_s * epochs * share + timed.validation_s / spec.eval_every
         rounds, source = self._rounds(spec)
@@ -226,6 +289,7 @@ class Costs:
         if not attack:
             return Estimated(round_s, rounds, says)
         attacks = _attacked_as(spec)
+        # Attacks score every training item, so their time grows with the number of items.
         rates = [
             record.environment.attack_s / sum(client["train"] for client in record.data.clients.values())
             for record in self._records
@@ -240,11 +304,13 @@ class Costs:
         key = run_key(spec, attack=False)
         if key in self._rounds_of:
             return round(statistics.median(self._rounds_of[key])), "records of the same run"
+        # Without early stopping, a run trains all rounds.
         if not spec.patience:
             return spec.rounds, "all"
         if key in self._papers_rounds:
             waits = spec.patience * spec.eval_every
             return min(spec.rounds, self._papers_rounds[key] + waits), "the paper's, and patience"
+        # The same settings on other data first, then also with other models.
         for number, what in ((None, "on other data"), (-1, "on other data and with other models")):
             like = [last for trains_as, last in self._stopped if trains_as[:number] == _trains_as(spec)[:number]]
             if like:
@@ -253,26 +319,35 @@ class Costs:
 
 
 def _trains_as(spec: Any) -> tuple[Hashable, ...]:
-    """Settings that decide when validation stops a run, apart from the data; the model is last."""
+    """Return the settings that decide when validation stops a run, apart from the data; the model is last."""
     names = ("task", "algorithm", "learning_rate", "local_epochs", "batch_size", "eval_every", "patience", "model")
     return tuple(getattr(spec, name) for name in names)
 
 
 def _attacked_as(spec: RunSpec) -> Hashable:
-    """Settings that decide how long attacks on a run take, apart from the data."""
+    """Return the settings that decide the duration of attacks on a run, apart from the data."""
     options = msgspec.structs.replace(spec.attack_options(), seed=0)
     return spec.task, spec.model, spec.algorithm, msgspec.json.encode(options)
 
 
 def papers_rounds(experiments: Iterable[Experiment]) -> dict[RunSpec, int]:
-    """Rounds after which the papers' own runs had converged (R@CG), by `run_key`."""
+    """Return the rounds after which the papers' own runs had converged (R@CG), by `run_key`.
+
+    Args:
+        experiments: tables; derived files are ignored.
+    """
     cells = [cell for table in experiments if not table.base for cell in table.cells]
     printed = [(spec, cell.figures.get("r@cg")) for cell in cells for spec in cell.candidates]
     return {run_key(spec, attack=False): round(rounds) for spec, rounds in printed if rounds is not None}
 
 
 class Entry(NamedTuple):
-    """A job with its state and its estimate. `error`: why it cannot be made. `num_bytes`: memory, where it was estimated."""
+    """Job with its state and its estimate.
+
+    Attributes:
+        error: why it cannot be made.
+        num_bytes: memory, if it was estimated.
+    """
 
     job: Job
     state: Literal["finished", "begun", "to make", "cannot be made"]
@@ -283,16 +358,23 @@ class Entry(NamedTuple):
 
     @property
     def left_s(self) -> float:
-        """CPU seconds that it is expected to take yet."""
+        """Expected remaining CPU seconds."""
         return 0.0 if self.state in ("finished", "cannot be made") else self.estimate.left(self.rounds_done)
 
 
 def entries_of(jobs: Iterable[Job], costs: Costs) -> list[Entry]:
-    """Estimate jobs as they stand in their folders; a base run counts for the first job that needs it."""
+    """Estimate jobs in the present state of their folders; a base run counts for the first job that needs it.
+
+    Args:
+        jobs: jobs to estimate.
+        costs: estimates of runs.
+    """
+    # Several cells of an unlearning table may share a base run, which costs only once.
     bases, entries = set[Path](), list[Entry]()
     for job in jobs:
         done = 0
-        with contextlib.suppress(RunError):  # no checkpoint, or a damaged one
+        # No checkpoint, or a damaged one.
+        with contextlib.suppress(RunError):
             done = stands_at((job.base or job.folder) / CHECKPOINT)[1]
         try:
             estimate = costs.of(job.spec, attack=job.attack)
@@ -301,6 +383,7 @@ def entries_of(jobs: Iterable[Job], costs: Costs) -> list[Entry]:
             entries.append(Entry(job, "cannot be made", Estimated(0.0, 0, ""), done, reason))
             continue
         if job.base:
+            # Unlearning decays for some epochs and then trains a round.
             options, epochs = job.asked and job.asked.options, getattr(job.spec, "local_epochs", 1)
             further = 1 if options is None else 1 + math.ceil(UNLEARNING_WORK * options.decay_epochs / epochs)
             rounds, says = estimate.rounds + further, f"{estimate.says}; {further} more to unlearn and measure"

@@ -57,13 +57,15 @@ class Quality(msgspec.Struct, frozen=True):
 
 
 class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of such a cell, `forgotten.json`.
+    """Record of a cell in an unlearning table, `forgotten.json`.
 
     Attributes:
         run: record of the base run; for a re-trained model that of the re-training, whose data are the retained triples.
-        data_hash: of the raw data. forget_hash: of the retained data. num_forget: triples to forget, by client.
-        quality: of every client, model and set of triples.
-        seconds: of unlearning alone.
+        data_hash: hash of the raw data.
+        forget_hash: hash of the retained data.
+        num_forget: number of triples to forget, by client.
+        quality: quality of every client, model and set of triples.
+        seconds: seconds of unlearning alone.
         origin: the digest of this record.
     """
 
@@ -89,7 +91,14 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
         return self.run.seed
 
     def measure(self, metric: str, model: str, triples: str) -> Estimate | str:
-        """The mean over clients, or why there is none."""
+        """Return the mean over clients, or the reason why there is none.
+
+        Args:
+            metric: `mrr` or `hits@1`.
+            model: `local` or `global`.
+            triples: `forget` or `test`.
+        """
+        # Source: fedlu.txt 5.3: the mean over clients.
         rows = [row.figures for row in self.quality if (row.model, row.triples) == (model, triples)]
         if not rows or metric not in rows[0]:
             return f"no {metric} of {model or 'any'} models on {triples or 'any'} triples"
@@ -97,12 +106,22 @@ class Forgotten(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def forget_sets(spec: Spec, graph: FederatedGraph, forget: str | float) -> Forget:
-    """The triples that every client asks to forget. Raises `DataError` if none are published beside the data."""
+    """Return the triples that every client wants to forget.
+
+    Args:
+        spec: the run.
+        graph: the clients' data.
+        forget: "published", or a share of each client's training triples.
+
+    Raises:
+        DataError: no sets are published with the data.
+    """
     if isinstance(forget, str):
         return read_forget(Path(spec.data) if Path(spec.data).is_dir() else locate(spec.data), graph)
     chosen = {}
     for client in graph.clients:
         triples = np.unique(client.train, axis=0)
+        # By client and by the seed of the division: a new training seed forgets the same triples.
         order = generator(spec.split_seed, "forget set", client.name).permutation(len(triples))
         chosen[client.name] = triples[order[: max(1, round(forget * len(triples)))]]
     return chosen
@@ -131,16 +150,18 @@ def make_forgotten(
     forget = forget_sets(kge, graph, asked.forget)
     retained = retaining(graph, forget)
     folder.mkdir(parents=True, exist_ok=True)
+    # Another process must not write the same record.
     with locked(folder):
         if (earlier := read_forgotten(folder / FORGOTTEN_FILE)) is not None:
             if (earlier.spec.settled(), earlier.asked, earlier.forget_hash) != (kge.settled(), asked, retained.hash):
-                raise refused(folder / FORGOTTEN_FILE, "is of another cell")
+                raise refused(folder / FORGOTTEN_FILE, "belongs to another cell")
             return earlier
         seconds = 0.0
         if asked.role == "retrained":
             if at_once:
                 check_memory(kge, retained, at_once=at_once)
             options = kge.federation_options()
+            # Re-training is the gold standard of unlearning: a model that never saw the triples.
             result = run_federation(retained, options, folder, observer, CHECKPOINT_EVERY_S, make_transport)
             run = make_record(kge, result)
         else:
@@ -163,6 +184,7 @@ def make_forgotten(
             environment=environment_of(kge.federation_options()),
             origin=Origin(""),
         )
+        # The digest covers the JSON as written, so it is added last.
         seal = seal_of(msgspec.json.decode(encode_stored(forgotten)))
         forgotten = msgspec.structs.replace(forgotten, origin=Origin("", record=seal))
         write_atomically(folder / FORGOTTEN_FILE, encode_stored(forgotten))
@@ -170,9 +192,16 @@ def make_forgotten(
 
 
 def measure_quality(result: KgeResult, graph: FederatedGraph, forget: Forget) -> list[Quality]:
-    """MRR and Hits@1 of every client's models on its forget set and on its test triples."""
+    """Return MRR and Hits@1 of every client's models on its forget set and on its test triples.
+
+    Args:
+        result: result of the run.
+        graph: the raw data.
+        forget: triples to forget, by client.
+    """
     rows = []
     for index, client in enumerate(graph.clients):
+        # Source: fedlu.txt 5.3: filtered ranks; the filter includes forgotten triples.
         filtered = known_triples(client, result.options)
         sets: dict[Triples, np.ndarray] = {"forget": forget.get(client.name, client.train[:0]), "test": client.test}
         for name, (model, tables) in client_models(result, index).items():
@@ -187,12 +216,15 @@ def measure_quality(result: KgeResult, graph: FederatedGraph, forget: Forget) ->
 
 
 def read_forgotten(path: Path) -> Forgotten | None:
-    """Read a record; None if the file does not exist or holds something else.
+    """Read a record; None if the file does not exist or has another schema.
+
+    Args:
+        path: file of the record.
 
     Raises:
-        RunError: it is damaged, or was changed since it was written.
+        RunError: it is damaged, or has changed since it was written.
     """
     forgotten = read_if_of(path, SCHEMA, Forgotten) if path.exists() else None
     if forgotten is not None and forgotten.origin.record != seal_of(msgspec.json.decode(path.read_bytes())):
-        raise RunError(f"{path}: was changed since it was written: its words have another digest")
+        raise RunError(f"{path}: has changed since it was written: its digest differs")
     return forgotten

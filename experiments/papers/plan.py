@@ -1,10 +1,10 @@
-"""`--dry-run` of a table and `fkgsec experiment run --all`: which runs, in which order, their time and their memory.
+"""Plans of a table (`--dry-run`) and of all tables (`fkgsec experiment run --all`): runs, their order, time and memory.
 
     print_plan(console, experiment, cells, seeds, results, costs, out=Path("runs/table"))
     run_everything(Path("runs/all"), hours=8, threads=1, nice=True, dry_run=False, only="", num_seeds=1, reuse=[], ...)
 
-A plan trains and writes nothing but timings. Seconds (`fkgsec.experiments.papers.estimates`) and memory
-(`fkgsec.experiments.tasks.memory`) are no bounds.
+A plan trains nothing and writes only timings. Seconds (`fkgsec.experiments.papers.estimates`) and memory
+(`fkgsec.experiments.tasks.memory`) are estimates, not bounds.
 """
 
 from __future__ import annotations
@@ -47,10 +47,22 @@ def print_plan(
     console: Console, experiment: Experiment, cells: Sequence[Cell], seeds: Sequence[int], results: Results, costs: Costs, *,
     out: Path, jobs: int = 1,
 ) -> None:  # fmt: skip
-    """Print settings, runs, seconds and memory of a table. Args: as for `run_experiment`; results: the finished runs."""
+    """Print settings, runs, seconds and memory of a table.
+
+    Args:
+        console: the console to print on.
+        experiment: the table.
+        cells: cells to run.
+        seeds: seeds to run.
+        results: the finished runs.
+        costs: estimates of runs.
+        out: see `run_experiment`.
+        jobs: number of runs at a time.
+    """
+    # Measure all missing timings first, with progress, before the table is printed.
     costs.timings.take(spec for cell in cells for spec in cell.candidates)
     plan = plan_of(cells, seeds, results, costs, out=out)
-    console.print("Nothing is trained (--dry-run).", highlight=False)
+    console.print("Dry run: nothing is trained.", highlight=False)
     places = {"all cells", "all cells, unlearning", "all cells, above all"}
     for cell in cells:
         places |= {cell.row, f"{cell.row}, unlearning", cell.column, cell.name, cell.trained}
@@ -61,7 +73,16 @@ def print_plan(
 
 
 def plan_of(cells: Sequence[Cell], seeds: Sequence[int], results: Results, costs: Costs, *, out: Path) -> list[Entry]:
-    """Every run of these cells, once, in its order. Data are read for memory, one set at a time."""
+    """Return every run of these cells once, in order. Data are loaded to estimate memory, one set at a time.
+
+    Args:
+        cells: cells to run.
+        seeds: seeds to run.
+        results: the finished runs.
+        costs: estimates of runs.
+        out: folder of the runs.
+    """
+    # Plan all runs, also finished ones, and mark those that are left.
     left = {job.record_file for job in table_jobs(cells, seeds, results, out)}
     plan, graphs = list[Entry](), dict[tuple[Any, ...], Any]()
     for entry in entries_of(table_jobs(cells, seeds, Results(), out), costs):
@@ -76,13 +97,20 @@ def plan_of(cells: Sequence[Cell], seeds: Sequence[int], results: Results, costs
 
 
 def runs_sheet(plan: Sequence[Entry], title: str = "Runs") -> Sheet:
-    """A row for each run, with the number of cells that it serves and the time until its end."""
+    """Return a row for each run, with the number of cells that it serves and the time until its end.
+
+    Args:
+        plan: runs in their order.
+        title: printed above.
+    """
     rows = []
     for entry, end_s in zip(plan, itertools.accumulate(entry.left_s for entry in plan), strict=True):
         first, *others = entry.job.cells
         name, says = f"{first} and {len(others)} more" if others else entry.job.name, entry.error
+        # A finished run has no expected time.
         figures: tuple[str, ...] = (NONE, NONE, NONE, NONE)
         if entry.state in ("begun", "to make"):
+            # A started run shows how far it is.
             rounds = f"{entry.rounds_done} of " * bool(entry.rounds_done) + str(entry.estimate.rounds)
             size = f"{entry.num_bytes / GIB:.2f}" if entry.num_bytes else NONE
             figures, says = (rounds, lasting(entry.left_s), lasting(end_s), size), entry.estimate.says
@@ -92,7 +120,13 @@ def runs_sheet(plan: Sequence[Entry], title: str = "Runs") -> Sheet:
 
 
 def plan_lines(plan: Sequence[Entry], cells: Sequence[Cell], jobs: int) -> list[str]:
-    """The totals, and why cells have no run."""
+    """Return the totals, and the reasons for cells without runs.
+
+    Args:
+        plan: runs in their order.
+        cells: cells to run.
+        jobs: number of runs at a time.
+    """
     counts = Counter(entry.state for entry in plan)
     order = ("finished", "begun", "to make", "cannot be made")
     states = ", ".join(f"{counts[state]} {state}" for state in order if counts[state])
@@ -110,26 +144,45 @@ def run_everything(
     out: Path, *, hours: float | None, threads: int, nice: bool, dry_run: bool, only: str, num_seeds: int,
     reuse: Sequence[Path], force: bool, quiet: bool,
 ) -> int:  # fmt: skip
-    """Make, or with `dry_run` show, the runs that all tables are missing, until time is up; returns the number of failures.
+    """Run, or with `dry_run` show, the missing runs of all tables until the time is up.
 
-    A run that is cut off resumes from its checkpoint at the next start.
+    The next start resumes an interrupted run from its checkpoint.
+
+    Args:
+        out: folder of the runs.
+        hours: time to stop after.
+        threads: threads of each run.
+        nice: run at the lowest priority.
+        dry_run: only show the plan.
+        only: words of `TABLE-FILE CELL`, as for `select_cells`.
+        num_seeds: seeds of each cell.
+        reuse: further folders with finished runs.
+        force: skip the check that runs fit into memory.
+        quiet: print no progress.
+
+    Returns:
+        The number of failures.
 
     Raises:
-        SpecError: options that do not fit. RunError: another process uses the folder, or it cannot be written.
+        SpecError: options do not fit.
+        RunError: another process uses the folder, or it cannot be written.
     """
     if hours is None and not dry_run:
-        raise SpecError("hours: --all needs --hours, after which it ends, or --dry-run")
+        raise SpecError("hours: --all needs --hours, the time to stop after, or --dry-run")
     if threads > (os.cpu_count() or 1):
         raise SpecError(f"threads must be at most the machine's {os.cpu_count()}; got {threads}")
+    # The clock of the machine may be changed during the night; this one is not.
     until = time.monotonic() + (hours or 0.0) * HOUR_S
     if nice:
         os.nice(_LOWEST)
+    # Folders that the user names must exist, the others need not.
     places = [place for place in (COMMITTED, out, *reuse) if place in reuse or place.exists()]
     if not dry_run:
         try:
             out.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunError(f"{out}: cannot be made ({error.strerror})") from error
+    # Two processes must not train the same runs.
     with contextlib.nullcontext() if dry_run else locked(out):
         plan = _plan_everything(out, places, only, num_seeds, quiet=quiet)
         if not quiet:
@@ -142,7 +195,7 @@ def run_everything(
         for job, error in run_jobs(jobs, count=1, observe=observe, at_once=at_once, threads=threads, until=until):
             if isinstance(error, CutOff):
                 if not quiet:
-                    say(f"{error}; what is not finished goes on with the next start")
+                    say(f"{error}; the next start resumes the interrupted run")
                 break
             if error is not None:
                 failures += 1
@@ -155,7 +208,7 @@ def run_everything(
 
 
 def _plan_everything(out: Path, places: Sequence[Path], only: str, num_seeds: int, *, quiet: bool) -> list[Entry]:
-    """The missing runs in the order in which they decide claims, then cells."""
+    """Return the missing runs in the order in which they decide claims, then cells."""
     records, unreadable = read_records(places)
     for line in unreadable if not quiet else ():
         say(f"warning: {line}")
@@ -168,21 +221,29 @@ def _plan_everything(out: Path, places: Sequence[Path], only: str, num_seeds: in
 
 
 def plan_claims(judged: Sequence[Judged], records: Sequence[Made]) -> Sheet:
-    """The runs and CPU hours that decide each claim if the paper's own figures are true."""
+    """Return the runs and CPU hours that would decide each claim if the paper's own figures were true.
+
+    Args:
+        judged: the claims.
+        records: the finished runs.
+    """
     experiments, results = read_experiments(), Results(records)
     cells = {
         cell for claim in judged for part in comparisons(claim.claim, experiments) if part.full for cell in part.cells
     }
     costs, entries = Costs(records, papers_rounds(experiments)), dict[int, list[Entry]]()
+    # More seeds narrow the interval but cost more runs; try each number.
     for seeds in range(MOST_SEEDS, 0, -1):
         jobs = wanted_runs(experiments, results, Path("runs/all"), num_seeds=seeds)
         jobs = [job for job in jobs if cells.intersection(job.cells)]
-        if seeds == MOST_SEEDS:  # which has all settings
+        # This number includes all settings.
+        if seeds == MOST_SEEDS:
             costs.timings.take(job.spec for job in jobs)
         entries[seeds] = entries_of(jobs, costs)
     needs = []
     for claim in judged:
         by_seeds = [need_of(claim, experiments, entries[seeds], costs, seeds) for seeds in sorted(entries)]
+        # The cheapest number of seeds that decides the claim, if any does.
         needs.append(min(by_seeds, key=lambda need: (need.outcome == "open", need.seconds)))
     return power_sheet(needs)
 

@@ -1,10 +1,10 @@
-"""Runs that papers' tables are missing, as jobs.
+"""Missing runs of papers' tables, as jobs.
 
     jobs = wanted_runs(read_experiments(), results, Path("runs/all"), num_seeds=1)
     print(jobs[0].cells, jobs[0].folder)
 
-Cells of several tables share a run. A run is finished if its record exists, and begun if its checkpoint does, so that a machine
-may stop at any time.
+Cells of several tables share a run. A run is finished if its record exists, and started if its checkpoint exists, so that the
+machine may stop at any time.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from fkgsec.experiments.runs.spec import RunSpec
 
 
 class Job(NamedTuple):
-    """A run to make.
+    """Run to make.
 
     Attributes:
-        attack: whether the run is attacked.
-        command: the command that its record names; empty: this process's.
-        asked: in an unlearning table, what is made of the run in the folder `base`; re-trained models have no base.
+        attack: True if the run is attacked.
+        command: the command for its record; empty for this process's.
+        asked: in an unlearning table, the model to make from the run in the folder `base`; re-trained models have no base.
         cells: names of the cells that the run serves.
     """
 
@@ -49,17 +49,24 @@ class Job(NamedTuple):
 
     @property
     def record_file(self) -> Path:
-        """The record that it leaves."""
+        """File of its record."""
         return self.folder / (FORGOTTEN_FILE if self.asked else RECORD_FILE)
 
 
 def data_of(spec: RunSpec) -> tuple[Any, ...]:
-    """Key of a run's data."""
+    """Return the key of a run's data."""
     return tuple(getattr(spec, name, None) for name in DATA_FIELDS)
 
 
 def unfinished(cells: Sequence[Cell], seeds: Sequence[int], results: Results) -> list[tuple[Cell, RunSpec]]:
-    """The runs of these cells that are left, each once: seed by seed and column by column, which mostly share their data."""
+    """Return the missing runs of cells, each once: seed by seed and column by column, which mostly share their data.
+
+    Args:
+        cells: cells to run.
+        seeds: seeds to run.
+        results: the finished runs.
+    """
+    # Columns are data sets: consecutive runs then load their data once.
     columns = list(dict.fromkeys(cell.column for cell in cells))
     left: dict[tuple[RunSpec, Asked | None], Cell] = {}
     for seed in seeds:
@@ -77,7 +84,15 @@ def table_jobs(
     out: Path,
     bases: Mapping[tuple[RunSpec, int], Path] | None = None,
 ) -> list[Job]:
-    """The unfinished runs of a table. Args: bases: folders of finished base runs by `run_key` and seed."""
+    """Return the unfinished runs of a table.
+
+    Args:
+        cells: cells to run.
+        seeds: seeds to run.
+        results: the finished runs.
+        out: folder with a subfolder for each run.
+        bases: folders of finished base runs by `run_key` and seed.
+    """
     jobs = []
     for cell, spec in unfinished(cells, seeds, results):
         base = None
@@ -93,18 +108,24 @@ def table_jobs(
 def wanted_runs(
     experiments: Sequence[Experiment], results: Results, out: Path, *, num_seeds: int, only: str = ""
 ) -> list[Job]:
-    """The runs that all tables at the papers' own settings are missing; cells share runs.
+    """Return the missing runs of all tables at the papers' own settings; cells share runs.
 
     Args:
-        out: gets a folder for each run. only: words of `TABLE-FILE CELL`, as for `select_cells`.
+        experiments: tables.
+        results: the finished runs.
+        out: folder with a subfolder for each run.
+        num_seeds: seeds of each cell.
+        only: words of `TABLE-FILE CELL`, as for `select_cells`.
 
     Raises:
-        SpecError: `only` leaves no cell.
+        SpecError: `only` matches no cell.
     """
     tables = [table for table in experiments if not table.base]
     names = select_names([f"{table.name} {cell.name}" for table in tables for cell in table.cells], only)
     jobs: dict[Hashable, Job] = {}
-    attacked: dict[Hashable, Hashable] = {}  # an attacked run also serves cells that need no attack
+    # An attacked run also serves cells that need no attack.
+    attacked: dict[Hashable, Hashable] = {}
+    # Tables with attacks come first: their runs also serve the others.
     for table in sorted(tables, key=lambda table: not table.attack):
         for cell in (cell for cell in table.cells if f"{table.name} {cell.name}" in names):
             for spec in _missing(cell, table.seeds[0], results, num_seeds):
@@ -124,9 +145,10 @@ def wanted_runs(
 
 
 def _missing(cell: Cell, first: int, results: Results, num_seeds: int) -> Iterator[RunSpec]:
-    """The runs that a cell lacks for so many seeds with all candidates; any finished seed counts."""
+    """Yield the runs that a cell lacks for this many seeds with all candidates; any finished seed counts."""
     by_candidate = [results.of_spec(cell, spec) for spec in cell.candidates]
     whole = set.intersection(*map(set, by_candidate)) if by_candidate else set()
+    # Seeds that are finished count, whichever they are.
     fresh = [seed for seed in range(first, first + num_seeds + len(whole)) if seed not in whole]
     for seed in fresh[: max(0, num_seeds - len(whole))]:
         for spec, records in zip(cell.candidates, by_candidate, strict=True):
@@ -135,13 +157,19 @@ def _missing(cell: Cell, first: int, results: Results, num_seeds: int) -> Iterat
 
 
 def folder_name(spec: RunSpec, asked: Asked | None = None) -> str:
-    """Folder of a run by its settings without spelled-out defaults, so that another version of the tables finds it again.
+    """Return the folder of a run by its settings without defaults, so that later versions of the tables find it again.
 
-    A default that changes must not find it, and does not: checkpoints name their options (`run_identity`).
+    If a default changes, its checkpoint is rejected, because checkpoints name their options (`run_identity`).
+
+    Args:
+        spec: the run.
+        asked: in an unlearning table, the model to make from it.
     """
     plain, options = _defaults(type(spec)), spec.document()
+    # Only differences from defaults, so that a new option keeps the folder's name.
     changed = {name: value for name, value in options.items() if value != plain.get(name)}
     changed |= {"asked": asked} if asked else {}
+    # The words are for people; the digest identifies the settings.
     digest = hashlib.sha256(msgspec.json.encode(changed, order="sorted")).hexdigest()
     words = f"{spec.data} {spec.algorithm} {spec.model} {asked.role if asked else ''}"
     return re.sub(r"[^\w.]+", "-", words)[:80].strip("-.") + f"-seed{spec.seed}-{digest[:8]}"
@@ -153,7 +181,7 @@ def _defaults(kind: type[RunSpec]) -> dict[str, Any]:
 
 
 def run_name(cell: Cell, spec: RunSpec) -> str:
-    """Folder of a cell's run with one of its candidates.
+    """Return the folder of a cell's run with one of its candidates.
 
     >>> from fkgsec.experiments.tasks.kge import Spec
     >>> run_name(Cell("TransE FedE-SVD+ R3", "", "", (), {}, {}, "", ""), Spec())

@@ -3,8 +3,8 @@
 fkgsec experiment reproduce zhang2022_fedr_table2 'TransE Local DDB14 C20'
 fkgsec experiment reproduce zhang2022_fedr_table2 'TransE FedE DDB14 C5' --rounds 5
 
-If CPU type, device and package versions are the record's, every round must be equal to the last bit. Elsewhere sums of float32
-are rounded in another order, and the figures must lie in the record's 95 % intervals.
+If CPU type, device and package versions are the record's, every round must agree to the last bit. Other machines round sums of
+float32 in another order; their figures must lie in the record's 95 % intervals.
 """
 
 from __future__ import annotations
@@ -34,23 +34,24 @@ from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
 
 DIFFERS = 1
+# On other hardware: relative tolerance of a round's loss, absolute tolerance of its validation.
 NEAR = {"loss": 0.01, "valid": 0.01}
-"""On other hardware: relative tolerance of a round's loss, absolute tolerance of its validation."""
 COMPARED = ("loss", "valid", "bytes_up", "bytes_down")
 
 
 class _Enough(Exception):
-    """The first rounds are there."""
+    """Stops a training after its first rounds."""
 
 
 class _FirstRounds(Observer):
-    """Keeps rounds and ends the training after so many."""
+    """Observer that stores rounds and stops the training after some of them."""
 
     def __init__(self, count: int) -> None:
         self.rounds: list[RoundEntry] = []
         self._count = count
 
     def round_done(self, entry: RoundEntry) -> None:
+        """Store the round, and stop the training if it is the last one."""
         self.rounds.append(entry)
         if entry.round >= self._count:
             raise _Enough
@@ -60,18 +61,22 @@ def find_record(cell: Cell, place: Path, seed: int | None = None) -> tuple[Path,
     """Find the first record of a cell, and its file.
 
     Args:
-        place: a record, or a folder with records at any depth. seed: of the record; None: the lowest.
+        cell: the cell.
+        place: a record, or a folder with records at any depth.
+        seed: seed of the record; None for the lowest.
 
     Raises:
         RunError: there is none, or it cannot be read.
     """
+    # The full key compares all settings; names alone serve to skip files early.
     keys = {run_key(spec, attack=False) for spec in cell.candidates}
     named = {(spec.algorithm, spec.data) for spec in cell.candidates}
     records: list[tuple[Path, Record]] = []
     for path in sorted(place.rglob("*.json")) if place.is_dir() else [place]:
         if not is_record(path):
             continue
-        spec = msgspec.json.decode(path.read_bytes()).get("spec")  # most are left out before they are decoded whole
+        # Skip most files before decoding them completely, which is slow.
+        spec = msgspec.json.decode(path.read_bytes()).get("spec")
         if isinstance(spec, dict) and (spec.get("algorithm"), spec.get("data")) in named:
             record = read_record(path)
             if run_key(record.spec, attack=False) in keys and (record.rebuilt or not cell.attack):
@@ -79,30 +84,40 @@ def find_record(cell: Cell, place: Path, seed: int | None = None) -> tuple[Path,
     if not records:
         wanted = "" if seed is None else f" with seed {seed}"
         raise RunError(f"{place}: has no record of {cell.name}{wanted}; see `fkgsec experiment status {place}`")
-    return min(records, key=lambda one: (one[1].seed, str(one[0])))
+    return min(records, key=lambda item: (item[1].seed, str(item[0])))
 
 
 def again(
     record: Record, *, rounds: int | None = None, out: Path | None = None, force: bool = False, quiet: bool = True
 ) -> tuple[bool, str]:
-    """Train by a record's spec, on its number of threads, and compare. Returns whether they agree, and the outcome in words.
+    """Train by a record's spec, with its number of threads, and compare.
 
     Args:
-        rounds: stop after so many and compare these; None: train to the end, attack as the record did, compare everything.
-        out: run folder, from which a killed training resumes. force: do not check whether it fits into memory.
+        record: the record.
+        rounds: stop after this many and compare them; None trains to the end, attacks as the record did, and compares
+            everything.
+        out: run folder, to resume an interrupted training.
+        force: skip the check that it fits into memory.
+        quiet: print no progress.
+
+    Returns:
+        True if they agree, and the outcome in words.
 
     Raises:
-        RunError: the data differ from the record's; `out` has a finished run.
+        RunError: the data differ from the record's, or `out` has a finished run.
     """
     spec = record.spec.replace(device="cpu") if record.environment.device == "cpu" else record.spec
     graph = spec.load_graph()
     if graph.hash != record.data.hash:
         raise RunError(f"data: {graph.name} has hash {graph.hash[:12]}, the record {record.data.hash[:12]}")
+    # Fail before the training, which may take hours.
     if not force:
         check_memory(spec, graph)
+    # Sums over threads round differently, so use the record's number.
     torch.set_num_threads(record.environment.threads)
     numba.set_num_threads(min(record.environment.threads, numba.config.NUMBA_NUM_THREADS))  # type: ignore[attr-defined]
     here = environment_of(spec.federation_options())
+    # These fields decide whether bits can agree at all.
     unlike = [name for name in SAME if getattr(here, name) != getattr(record.environment, name)]
     if rounds is not None:
         first = _FirstRounds(rounds)
@@ -110,7 +125,7 @@ def again(
             run_federation(graph, spec.federation_options(), observer=first, make_transport=make_transport)
         return compared_rounds(record, first.rounds, unlike)
     if out and (out / RECORD_FILE).exists():
-        raise refused(out / RECORD_FILE, "is a finished run")
+        raise refused(out / RECORD_FILE, "is the record of a finished run")
     observe = observe_on(make_console(stderr=True), enabled=not quiet)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder, observe(spec, "") as observer:
         at_once = 0 if force else 1
@@ -118,12 +133,23 @@ def again(
     return compared(record, run.record, unlike)
 
 
-def compared(record: Record, made: Record, unlike: Sequence[str] = ()) -> tuple[bool, str]:
-    """Compare a whole training with a record. Args: unlike: how the machine differs from the record's."""
-    agrees, says = compared_rounds(record, made.rounds, ())
-    ours, theirs = _figures(made), _figures(record)
-    if agrees and ours == theirs and len(made.rounds) == len(record.rounds):
+def compared(record: Record, repeated: Record, unlike: Sequence[str] = ()) -> tuple[bool, str]:
+    """Compare a whole training with a record.
+
+    Args:
+        record: the record.
+        repeated: the record of the repeated training.
+        unlike: differences between the machines.
+
+    Returns:
+        True if they agree, and the outcome in words.
+    """
+    agrees, says = compared_rounds(record, repeated.rounds, ())
+    # Rounds first: figures of equal rounds should be equal as well.
+    ours, theirs = _figures(repeated), _figures(record)
+    if agrees and ours == theirs and len(repeated.rounds) == len(record.rounds):
         return True, f"equal to the last bit: {says.partition(': ')[2]}, {len(ours)} figures"
+    # Different names of figures mean different code; otherwise compare with the record's intervals.
     outside = ["other figures than the record's"] if ours.keys() != theirs.keys() else [
         f"{name} {ours[name].value:.6f}, the record {figure.value:.6f} [{figure.low:.6f}, {figure.high:.6f}]"
         for name, figure in theirs.items()
@@ -137,7 +163,7 @@ def compared(record: Record, made: Record, unlike: Sequence[str] = ()) -> tuple[
 
 
 def _figures(record: Record) -> dict[str, Estimate]:
-    """Every figure of utility and of attacks, by name."""
+    """Return all figures of utility and of attacks by name."""
     figures = dict(record.utility)
     for client, by_name in record.utility_by_client.items():
         figures |= {f"{name} of {client}": figure for name, figure in by_name.items()}
@@ -147,7 +173,16 @@ def _figures(record: Record) -> dict[str, Estimate]:
 
 
 def compared_rounds(record: Record, rounds: Sequence[RoundEntry], unlike: Sequence[str]) -> tuple[bool, str]:
-    """Compare the first rounds of a training with those of a record: loss, validation and bytes."""
+    """Compare the first rounds of a training with those of a record: loss, validation and bytes.
+
+    Args:
+        record: the record.
+        rounds: rounds of the repeated training.
+        unlike: differences between the machines.
+
+    Returns:
+        True if they agree, and the outcome in words.
+    """
     pairs = list(zip(record.rounds, rounds, strict=False))
     words = f"rounds 1 to {len(pairs) - 1}: loss, validation, bytes"
     differing = [
@@ -159,6 +194,7 @@ def compared_rounds(record: Record, rounds: Sequence[RoundEntry], unlike: Sequen
         return False, f"differs: the record has {len(record.rounds) - 1} rounds"
     if not differing:
         return True, f"equal to the last bit: {words}"
+    # On other hardware, rounding errors grow with the rounds; only large differences count.
     far = [pair for pair in differing if any(_is_far(*pair, name) for name in NEAR)]
     if unlike and not far:
         return True, f"{words} near the record's, on another machine ({_words(unlike)})"

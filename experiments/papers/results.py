@@ -1,4 +1,4 @@
-"""Finished records, by the run that they are of.
+"""Finished records, grouped by run.
 
 records, unreadable = read_records([Path("results")])
 Results(records).of(cell)                     # {0: the record of seed 0}
@@ -27,7 +27,7 @@ Made = Record | Forgotten
 
 
 class Results:
-    """Finished records by run, which seeds, device and spelled-out defaults do not change.
+    """Finished records by run. Seeds, device and spelled-out defaults do not distinguish runs.
 
     Among several records of one run and seed, the first with outcomes by test item counts, else the first.
     """
@@ -38,39 +38,56 @@ class Results:
             self.add(record)
 
     def add(self, record: Made) -> None:
-        """Add a record. Only an attacked one counts for cells that are attacked."""
-        asked = record.asked if isinstance(record, Forgotten) else None
-        for attack in (False, True) if asked is None and run_of(record).rebuilt else (False,):
-            seeds = self._records.setdefault((attack, run_key(record.spec, attack=attack), asked), {})
+        """Add a record. Cells that are attacked need an attacked one.
+
+        Args:
+            record: a finished run, or an unlearned model.
+        """
+        unlearned = record.asked if isinstance(record, Forgotten) else None
+        # An attacked run also serves cells that need no attack.
+        for attack in (False, True) if unlearned is None and run_of(record).rebuilt else (False,):
+            seeds = self._records.setdefault((attack, run_key(record.spec, attack=attack), unlearned), {})
+            # Outcomes by test item allow paired comparisons, so they are preferred.
             earlier = seeds.setdefault(record.seed, record)
             if run_of(earlier).items is None and run_of(record).items is not None:
                 seeds[record.seed] = record
 
     def of(self, cell: Cell, *, whole: bool = False) -> dict[int, Made]:
-        """A cell's record for each seed: among its candidates, the first with the best validation.
+        """Return a cell's record for each seed: among its candidates, the first with the best validation.
 
         Args:
+            cell: the cell.
             whole: leave out seeds for which a candidate is missing.
 
         Raises:
             RunError: several candidates, and data without a validation split.
         """
+        # A choice by validation is fair only if every value was tried.
         least = len(cell.candidates) if whole else 1
         return {seed: _best(cell, records) for seed, records in self.tried(cell).items() if len(records) >= least}
 
     def tried(self, cell: Cell) -> dict[int, list[Made]]:
-        """The records of a cell's candidates, by seed."""
+        """Return the records of a cell's candidates, by seed.
+
+        Args:
+            cell: the cell.
+        """
         by_candidate = [self.of_spec(cell, spec) for spec in cell.candidates]
         seeds = sorted({seed for records in by_candidate for seed in records})
         return {seed: [records[seed] for records in by_candidate if seed in records] for seed in seeds}
 
     def of_spec(self, cell: Cell, spec: RunSpec) -> dict[int, Made]:
-        """The records of one of a cell's candidates, by seed."""
+        """Return the records of one of a cell's candidates, by seed.
+
+        Args:
+            cell: the cell.
+            spec: one of its candidates.
+        """
         return self._records.get((cell.attack, run_key(spec, attack=cell.attack), cell.asked), {})
 
 
 def _best(cell: Cell, records: Sequence[Made]) -> Made:
-    """The record with the best validation, of unlearned models that of their base runs."""
+    """Return the record with the best validation; for unlearned models, that of their base runs."""
     best, *others = records
     for record in others:
         reached, to_beat = (run.rounds[run.best_round].valid for run in (run_of(record), run_of(best)))
@@ -82,16 +99,23 @@ def _best(cell: Cell, records: Sequence[Made]) -> Made:
 
 
 def run_of(record: Made) -> Record:
-    """The record of the run itself, which may have been unlearned."""
+    """Return the record of the run itself; for an unlearned model, that of its base run."""
     return record.run if isinstance(record, Forgotten) else record
 
 
 @functools.cache
 def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
-    """The spec without what runs of one cell may differ in: seeds, device and, without an attack, its options."""
-    changes: dict[str, Any] = {"seed": 0, "split_seed": 0}  # a division by any seed counts
+    """Return the spec without settings in which the runs of a cell may differ: seeds, device and options of attacks.
+
+    Args:
+        spec: the run.
+        attack: keep the options of attacks.
+    """
+    # A division with any seed counts.
+    changes: dict[str, Any] = {"seed": 0, "split_seed": 0}
     if not attack:
         plain = type(spec)()
+        # Without an attack, its options do not distinguish runs.
         changes |= {name: getattr(plain, name) for name in ATTACK_FIELDS if hasattr(plain, name)}
     return spec.settled().replace(**changes)
 
@@ -99,28 +123,35 @@ def run_key(spec: RunSpec, *, attack: bool) -> RunSpec:
 def read_made(path: Path) -> Made | None:
     """Read a record of either kind; None for JSON of another kind.
 
+    Args:
+        path: a JSON file.
+
     Raises:
-        RunError: it is damaged, or was changed since it was written.
+        RunError: it is damaged, or has changed since it was written.
     """
     if path.name != RECORD_FILE and not is_record(path):
         return read_forgotten(path)
     record = read_record(path)
     seal = record.origin.record if record.origin else ""
-    if not seal and (record.origin or record.environment.vector_level):  # which came later than digests
-        raise RunError(f"{path}: has no digest of its words, which records of its version have")
+    # Fields of versions with digests.
+    if not seal and (record.origin or record.environment.vector_level):
+        raise RunError(f"{path}: has no digest, which records of its version have")
     if seal and seal != seal_of(msgspec.json.decode(path.read_bytes())):
-        raise RunError(f"{path}: was changed since it was written: its words have another digest")
+        raise RunError(f"{path}: has changed since it was written: its digest differs")
     return record
 
 
 def read_records(places: Iterable[Path]) -> tuple[list[Made], list[str]]:
-    """Read the records in these JSON files and in all JSON files below these folders.
+    """Read JSON files of records, and all JSON files below folders.
+
+    Args:
+        places: files and folders.
 
     Returns:
-        The records, and a line for each file below a folder that cannot be read. Files of other kinds count for nothing.
+        The records, and a line for each unreadable file below a folder. Files of other kinds are ignored.
 
     Raises:
-        RunError: a place that does not exist, or a file, named as such, that cannot be read.
+        RunError: a place does not exist, or a named file cannot be read.
     """
     records, unreadable = list[Made](), list[str]()
     for place in places:

@@ -1,4 +1,4 @@
-"""Run the cells of a paper's table that are not finished, and write the table.
+"""Run the unfinished cells of a paper's table, and write the table.
 
 outcome = run_experiment(path, out=Path("runs/table"), observe=unobserved, only="TransE R3", seeds=range(3))
 write_table(outcome.table, Path("runs/table"))
@@ -31,7 +31,7 @@ TABLE_FILE, MARKDOWN_FILE, PICTURE_FILE = "table.json", "table.md", "table.png"
 
 
 class Outcome(NamedTuple):
-    """The table of all cells, and the runs that failed."""
+    """Table of all cells, and the failed runs."""
 
     table: PaperTable
     failures: list[tuple[Job, Exception]]
@@ -49,22 +49,25 @@ def run_experiment(
     jobs: int = 1,
     force: bool = False,
 ) -> Outcome:
-    """Run the unfinished cells of a file, and write the paper's table beside ours into `out`.
+    """Run the unfinished cells of a file, and write the paper's table with our figures into `out`.
 
-    A cell is finished if a record of its spec and seed lies in `out` or in `reuse`. A killed run resumes from its checkpoint, and
-    a failed one does not stop the others. The table is written again after every run.
+    A cell is finished if a record of its spec and seed lies in `out` or in `reuse`. An interrupted run resumes from its
+    checkpoint, and a failed one does not stop the others. The table is written again after every run.
 
     Args:
-        path: the file, see `fkgsec.experiments.papers.spec`. out: gets a folder for each run.
+        path: the file, see `fkgsec.experiments.papers.spec`.
+        out: folder with a subfolder for each run.
         observe: gives each run its observer.
-        only: which cells to run, as for `select_cells`; the table has all of them.
-        seeds: in place of the file's.
+        only: cells to run, as for `select_cells`; the table has all of them.
+        seeds: replace the file's seeds.
+        reuse: further folders with finished runs.
         overwrite: replace another experiment's table, and runs of other options in folders of these names.
-        jobs: runs at a time; more than one are made in processes of one thread each, see `fkgsec.experiments.papers.workers`.
-        force: do not check whether so many at a time fit into memory.
+        jobs: runs at a time; several run in processes of one thread each, see `fkgsec.experiments.papers.workers`.
+        force: skip the check that they fit into memory together.
 
     Raises:
-        SpecError: the file is wrong, or `only` leaves nothing. RunError: `out` cannot be written, or has another table.
+        SpecError: the file is wrong, or `only` matches no cell.
+        RunError: `out` cannot be written, or has another table.
     """
     experiment = read_experiment(path)
     cells = select_cells(experiment.cells, only)
@@ -74,6 +77,7 @@ def run_experiment(
     table = table_of(experiment, results)
     check_table(table, out, overwrite=overwrite, growing=True)
     write_table(table, out)
+    # Base runs are searched only for unlearning tables: reading all records takes time.
     bases = finished_runs(places) if any(cell.asked for cell in cells) else {}
     todo = table_jobs(cells, seeds or experiment.seeds, results, out, bases)
     run = run_here if jobs == 1 else functools.partial(run_with_bases, count=jobs)
@@ -81,7 +85,9 @@ def run_experiment(
         if error is not None:
             failures.append((job, error))
         elif record := read_made(job.record_file):
+            # The next table contains this run, and later cells may share it.
             results.add(record)
+        # The table is rewritten after each run, so that a killed process leaves it complete.
         failed = {failed.cells[0]: f"seed {failed.spec.seed}: {why}" for failed, why in failures}
         table = table_of(experiment, results, failed)
         write_table(table, out)
@@ -89,11 +95,16 @@ def run_experiment(
 
 
 def finished_runs(places: Iterable[Path]) -> dict[tuple[RunSpec, int], Path]:
-    """Folders of finished runs with their checkpoints, by `run_key` and seed."""
+    """Return folders of finished runs with their checkpoints, by `run_key` and seed.
+
+    Args:
+        places: folders to search.
+    """
     folders: dict[tuple[RunSpec, int], Path] = {}
     for path in (path for place in places if place.is_dir() for path in sorted(place.rglob(RECORD_FILE))):
         if (path.parent / CHECKPOINT).exists():
-            with contextlib.suppress(RunError, SpecError):  # reported where results are read
+            # Reported where results are read.
+            with contextlib.suppress(RunError, SpecError):
                 record = read_record(path)
                 folders.setdefault((run_key(record.spec, attack=False), record.seed), path.parent)
     return folders
@@ -103,6 +114,9 @@ def check_table(table: PaperTable, out: Path, *, overwrite: bool, growing: bool)
     """Check that no other table is overwritten.
 
     Args:
+        table: the table to write.
+        out: folder to write.
+        overwrite: allow any other table.
         growing: allow other figures of the same experiment, whose table grows with every run.
 
     Raises:
@@ -122,6 +136,7 @@ def check_table(table: PaperTable, out: Path, *, overwrite: bool, growing: bool)
     names = ("title", "paper", "table")
     if not isinstance(there, dict) or any(there.get(name) != getattr(table, name) for name in names):
         raise refused(path, "is the table of another experiment")
+    # `show --out` writes a table once; a different one there is the user's.
     if not growing and content != _encode(table):
         raise refused(path)
 
@@ -131,7 +146,15 @@ def _encode(table: PaperTable) -> bytes:
 
 
 def write_table(table: PaperTable, out: Path) -> None:
-    """Write table.json, table.md and table.png into a folder. Raises `RunError` when it cannot be written."""
+    """Write table.json, table.md and table.png into a folder.
+
+    Args:
+        table: the table.
+        out: folder to write.
+
+    Raises:
+        RunError: the folder cannot be written.
+    """
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -4,9 +4,10 @@
     for cell in select_cells(experiment.cells, "TransE R3"):
         print(cell.name, cell.spec, cell.figures)
 
-A file has `paper_settings`, which the paper states, and `our_settings`, each with a `why`, for what the paper leaves open. Both
-appear at the top, in a column, in a row, or in an exception (one column of a row); the later of these wins. A row may leave one
-option to validation (`choose`). The shipped files are in `experiments/specs`, named author-year-algorithm-table.
+A file has `paper_settings`, which the paper states, and `our_settings`, each with a `why`, for values that the paper does not
+state. Both appear at the top, in a column, in a row, or in an exception (one column of a row); the later of these wins.
+A row may leave one option to validation (`choose`). The shipped files are in `experiments/specs`, named
+author-year-algorithm-table.
 """
 
 from __future__ import annotations
@@ -47,19 +48,23 @@ Kind = TypeVar("Kind")
 
 
 class Cell(NamedTuple):
-    """A cell of the table.
+    """Cell of the table.
 
     Attributes:
         candidates: specs at seed 0: one, one for each value of `chosen`, or none if `missing` says why.
         stated: options that the file states for this cell; the value is the reason if it is ours, None if it is the paper's.
         figures: the paper's.
         baseline: name of the cell that relative figures refer to; empty without one.
-        shown: model whose utility is shown, see `Row`. average: over clients, see `Document`.
-        chosen: option that validation decides; empty with one candidate.
-        same_as: the row that provides the runs, and why; empty without one. trained: the row that has the settings.
-        victim, leak: select an attack's figures, see `Row` and `Column`. attack: whether runs are attacked.
-        asked: in an unlearning table, what is made of the candidates' runs. level, triples: see `Column`.
-        divided_by_seed: whether each seed divides the data anew, see `Document.divisions`.
+        shown: model whose utility is shown, see `Row`.
+        chosen: option that validation selects; empty with one candidate.
+        same_as: the row that provides the runs, and why; empty without one.
+        victim, leak: select an attack's figures, see `Row` and `Column`.
+        asked: in an unlearning table, the model to make from the candidates' runs.
+        level, triples: see `Column`.
+        trained: the row that has the settings.
+        average: average over clients, see `Document`.
+        attack: True if runs are attacked.
+        divided_by_seed: True if each seed divides the data anew, see `Document.divisions`.
     """
 
     name: str
@@ -99,16 +104,20 @@ class Cell(NamedTuple):
         return spec.replace(seed=seed, **{"split_seed": seed} if self.divided_by_seed else {})
 
     def choice(self, spec: RunSpec) -> str:
-        """A candidate's value of the option `chosen`, as text."""
+        """Return a candidate's value of the option `chosen`, as text.
+
+        Args:
+            spec: one of the candidates.
+        """
         value = spec.document()[self.chosen]
         return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 class Experiment(NamedTuple):
-    """A checked file: every cell that can be run has valid specs.
+    """Checked file: every cell that can be run has valid specs.
 
     Attributes:
-        base: the file whose settings these change; empty for a table at the paper's own settings.
+        base: the file whose settings this one changes; empty for a table at the paper's own settings.
     """
 
     name: str
@@ -130,18 +139,26 @@ class Experiment(NamedTuple):
 
 
 def shipped_experiments() -> dict[str, Path]:
-    """Files that come with fkgsec, by name."""
+    """Return the files that come with fkgsec, by name."""
     folder = Path(str(resources.files("fkgsec.experiments").joinpath("specs")))
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
 def find_experiment(name_or_path: str) -> Path:
-    """Find a shipped file by name, or any file by path. Raises `SpecError` with the closest names."""
+    """Find a shipped file by name, or any file by path.
+
+    Args:
+        name_or_path: name without `.yaml`, or a path.
+
+    Raises:
+        SpecError: neither exists; names the closest names.
+    """
     shipped = shipped_experiments()
     if name_or_path in shipped:
         return shipped[name_or_path]
     if Path(name_or_path).is_file():
         return Path(name_or_path)
+    # Names are long; offer the closest ones.
     close = difflib.get_close_matches(name_or_path, shipped, n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "`fkgsec experiment list` names the shipped ones"
     raise SpecError(f"{name_or_path}: neither a shipped experiment nor a file; {hint}")
@@ -149,6 +166,9 @@ def find_experiment(name_or_path: str) -> Path:
 
 def read_experiment(path: Path) -> Experiment:
     """Read and check a file.
+
+    Args:
+        path: a table's file, or one derived from another.
 
     Raises:
         SpecError: one line with the file, the place in it, the value and what is allowed.
@@ -159,7 +179,7 @@ def read_experiment(path: Path) -> Experiment:
         return _experiment(path, document, Derived(base="", title=document.title))
     derived = _convert(raw, Derived, path)
     if not can_name_a_file(derived.base):
-        raise SpecError(f"{path}: base: the name of a file beside it, without .yaml; got {shown(derived.base)}")
+        raise SpecError(f"{path}: base: must name a file in the same folder, without .yaml; got {shown(derived.base)}")
     base = path.with_name(f"{derived.base}.yaml")
     return _experiment(path, _convert(_load(base), Document, base), derived)
 
@@ -167,7 +187,7 @@ def read_experiment(path: Path) -> Experiment:
 def _load(path: Path) -> dict[str, Any]:
     loaded = read_shared(path).content
     if not isinstance(loaded, dict):
-        raise SpecError(f"{path}: a mapping with title, columns and rows is expected, found {type(loaded).__name__}")
+        raise SpecError(f"{path}: expected a mapping with title, columns and rows; got {type(loaded).__name__}")
     return loaded
 
 
@@ -177,7 +197,8 @@ def _convert(raw: dict[str, Any], kind: type[Kind], path: Path) -> Kind:
     except msgspec.ValidationError as error:
         text, _, place = str(error).partition(" - at ")
         place = re.sub(r"`|\$\.?", "", place).removeprefix("key in ")
-        # A row's name says more than rows[3].
+        # A row's name is more helpful than rows[3].
+        # msgspec counts rows; translate the number into the row's name.
         item = re.match(r"(rows|columns)\[(\d+)\]", place)
         if item and isinstance(part := raw[item[1]][int(item[2])], dict) and "name" in part:
             place = f"{item[1]}, {part['name']}{place[item.end() :]}"
@@ -185,7 +206,7 @@ def _convert(raw: dict[str, Any], kind: type[Kind], path: Path) -> Kind:
 
 
 def _experiment(path: Path, document: Document, derived: Derived) -> Experiment:
-    """Check a document and make the cells that the derived file keeps; its settings need not fit the others."""
+    """Check a document and build the cells that the derived file keeps; its settings need not fit the others."""
     for problem in (*_problems(document), *(text for row in document.rows for text in _row_problems(row, document))):
         raise SpecError(f"{path}: {problem}")
     last = Settings(our_settings=derived.our_settings)
@@ -205,6 +226,7 @@ def _experiment(path: Path, document: Document, derived: Derived) -> Experiment:
             raise SpecError(
                 f"{path}: figures, {name}: {strange[0]} is not among what it shows: {', '.join(derived.shows)}"
             )
+    # The same runs with other figures: the base's figures and baselines do not apply.
     if derived.shows:
         cells = tuple(cell._replace(figures=derived.figures.get(cell.name, {}), baseline="") for cell in cells)
     return Experiment(
@@ -223,7 +245,7 @@ def _experiment(path: Path, document: Document, derived: Derived) -> Experiment:
 
 
 def _stated(document: Document, last: Settings, used: set[tuple[str, str]]) -> Iterator[Stated]:
-    """Every setting of the file that a row and column in `used` has."""
+    """Yield every setting of the file that applies to a row and column in `used`."""
     levels: list[tuple[str, Settings]] = [("all cells", document)]
     levels += [(column.name, column) for column in document.columns if any(name == column.name for _, name in used)]
     levels.append(("all cells, unlearning", document.unlearning))
@@ -242,7 +264,7 @@ def _stated(document: Document, last: Settings, used: set[tuple[str, str]]) -> I
 
 
 def _problems(document: Document) -> Iterator[str]:
-    """Problems of a document as a whole."""
+    """Yield problems of a document as a whole."""
     parts = [("rows", row.name, row.forgetting is not None) for row in document.rows]
     parts += [("columns", column.name, bool(column.level and column.triples)) for column in document.columns]
     unlearning = {complete for _, _, complete in parts}
@@ -253,7 +275,7 @@ def _problems(document: Document) -> Iterator[str]:
     if isinstance(document.forget, float) and not 0 < document.forget < 1:
         yield f"forget: a share between 0 and 1, or published; got {document.forget}"
     if unlearning == {True} and (document.attack or any(row.baseline for row in document.rows)):
-        yield "attack, baseline: a table of unlearning has neither"
+        yield "attack, baseline: not allowed in a table of unlearning"
     for kind in ("columns", "rows"):
         names = [name for what, name, _ in parts if what == kind]
         twice = sorted({name for name in names if names.count(name) > 1})
@@ -264,8 +286,9 @@ def _problems(document: Document) -> Iterator[str]:
 
 
 def _row_problems(row: Row, document: Document) -> Iterator[str]:
-    """Problems of a row: names that refer to nothing, figures that no run gives, settings of runs that it does not have."""
+    """Yield problems of a row: unknown names, figures that no run gives, settings in a row without its own runs."""
     place, columns = f"rows, {row.name}", [column.name for column in document.columns]
+    # Rows refer to each other by name.
     rows = {other.name: other for other in document.rows}
     for what, named in (("figures", row.figures), ("exceptions", row.exceptions)):
         for name in named:
@@ -278,7 +301,7 @@ def _row_problems(row: Row, document: Document) -> Iterator[str]:
         if row.same_as not in allowed:
             yield f"{place}: same_as: no row {row.same_as!r} with runs of its own; allowed: {', '.join(allowed)}"
         if not row.why:
-            yield f"{place}: why: say why its runs are those of {row.same_as}"
+            yield f"{place}: why: must state why its runs are those of {row.same_as}"
         if row.paper_settings or row.our_settings or row.exceptions or row.choose:
             yield f"{place}: same_as: its runs are those of {row.same_as}, which has the settings; leave them out"
     metrics = {metric for figures in row.figures.values() for metric in figures}
@@ -295,21 +318,25 @@ def _row_problems(row: Row, document: Document) -> Iterator[str]:
 
 
 def _cell(place: str, row: Row, column: Column, document: Document, last: Settings) -> Cell:
-    """The cell of a row and a column; `last` holds for all cells and wins."""
+    """Return the cell of a row and a column; `last` applies to all cells and wins."""
     trained = next((other for other in document.rows if other.name == row.same_as), row)
+    # Later levels win: document, column, row, exception, choice, derived file.
     levels = [document, column, trained, trained.exceptions.get(column.name, Settings())]
     choose = trained.choose
-    if choose:  # as one of the levels, so that a wrong option or value is reported like any other
+    # A level of its own, so that a wrong option or value is reported like any other.
+    if choose:
         levels.append(Settings(our_settings={choose.option: Ours(choose.values[0], choose.why)}))
     values: dict[str, Any] = {}
     stated: dict[str, str | None] = {}
     allowed = option_names()
     for level in (*levels, last):
+        # A value has one source.
         if both := sorted(set(level.paper_settings) & set(level.our_settings)):
-            raise SpecError(f"{place}: {both[0]} is both the paper's and ours; one of them")
+            raise SpecError(f"{place}: {both[0]} is both the paper's and ours; remove one")
+        # Unknown options fail here, where the place in the file is still known.
         for option in level.values:
             if option == "seed":
-                raise SpecError(f"{place}: seed: give seeds, a list, at the top of the file")
+                raise SpecError(f"{place}: seed: use seeds, a list, at the top of the file")
             if option not in allowed:
                 close = difflib.get_close_matches(option, allowed, n=1)
                 raise SpecError(f"{place}: no option {option!r}{f'; did you mean {close[0]}?' if close else ''}")
@@ -322,7 +349,7 @@ def _cell(place: str, row: Row, column: Column, document: Document, last: Settin
         candidates = () if missing else tuple(make_spec(None, choice) for choice in choices)
     except SpecError as error:
         raise SpecError(f"{place}: {str(error).removeprefix('options: ')}") from error
-    asked = None
+    unlearned = None
     if row.forgetting:
         options = None
         if row.forgetting.role == "unlearned":
@@ -330,40 +357,53 @@ def _cell(place: str, row: Row, column: Column, document: Document, last: Settin
                 options = msgspec.convert(document.unlearning.values | row.forgetting.values, UnlearnOptions)
             except (msgspec.ValidationError, SpecError) as error:
                 raise SpecError(f"{place}: forgetting: {error}") from error
-        asked = Asked(role=row.forgetting.role, options=options, forget=document.forget)
+        unlearned = Asked(role=row.forgetting.role, options=options, forget=document.forget)
     of_graphs = candidates and candidates[0].task == "graph"
     return Cell(
         f"{row.name} {column.name}", row.name, column.name, candidates, stated, row.figures.get(column.name, {}),
         f"{row.baseline} {column.name}" if row.baseline else "", missing, row.shown, chosen,
-        f"trained as {trained.name}: {row.why}" if row.same_as else "", row.victim, column.leak, asked, column.level,
+        f"trained as {trained.name}: {row.why}" if row.same_as else "", row.victim, column.leak, unlearned, column.level,
         column.triples, trained.name, row.average or document.average or ("clients" if of_graphs else "items"),
         document.attack, document.divisions == "by seed",
     )  # fmt: skip
 
 
 def select_cells(cells: Sequence[Cell], only: str) -> list[Cell]:
-    """Select cells by words of their names: a comma is an or, a space an and; empty takes all.
+    """Select cells by words of their names. Case does not matter.
 
-    A word that is a whole word of some cell's name means that word ("FedE" is not "FedE-KD"); any other may be anywhere in the
-    name. Capitals do not matter.
+    A word that is a whole word of some cell's name means that word ("FedE" is not "FedE-KD"); any other may occur
+    anywhere in the name.
+
+    Args:
+        cells: cells to select from.
+        only: words; a comma means or, a space means and. Empty selects all.
 
     Raises:
-        SpecError: nothing is left.
+        SpecError: no cell matches.
     """
     names = select_names([cell.name for cell in cells], only)
     return [cell for cell in cells if cell.name in names]
 
 
 def select_names(names: Sequence[str], only: str) -> set[str]:
-    """Select names by words, as `select_cells` does."""
+    """Select names by words, as `select_cells` does.
+
+    Args:
+        names: names to select from.
+        only: words.
+
+    Raises:
+        SpecError: no name matches.
+    """
     folded = {name: name.casefold() for name in names}
+    # "FedE" must not select "FedE-KD", but "R3" selects all columns of that name.
     whole = {word for name in folded.values() for word in name.split()}
 
-    def has(name: str, word: str) -> bool:
+    def _has(name: str, word: str) -> bool:
         return word in name.split() if word in whole else word in name
 
     alternatives = [part.split() for part in only.casefold().split(",") if part.strip()] or [[]]
-    chosen = {name for name in names if any(all(has(folded[name], word) for word in words) for words in alternatives)}
+    chosen = {name for name in names if any(all(_has(folded[name], word) for word in words) for words in alternatives)}
     if not chosen:
         raise SpecError(f"only: no cell has {only!r}; cells are called {names[0]!r} to {names[-1]!r}")
     return chosen

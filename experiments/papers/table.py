@@ -1,4 +1,4 @@
-"""The paper's figures beside ours, from finished records alone: as structs, Markdown, terminal tables and a picture.
+r"""The paper's figures compared with ours, from finished records alone: as structs, Markdown, terminal tables and a picture.
 
 table = table_of(experiment, results)
 Path("table.md").write_text("\n".join(table_lines(table)))
@@ -37,7 +37,7 @@ Status = Literal["done", "not run", "failed", "not at hand"]
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """A figure of a cell.
+    """Figure of a cell.
 
     Attributes:
         paper: the paper's; None if it prints none.
@@ -55,7 +55,12 @@ class Figure(msgspec.Struct, frozen=True):
 
 
 class TableCell(msgspec.Struct, frozen=True):
-    """A cell. `reason` says why it was not run or failed; `remarks` qualify its figures."""
+    """Cell with its figures.
+
+    Attributes:
+        reason: why it was not run or failed.
+        remarks: qualify its figures.
+    """
 
     name: str
     row: str
@@ -68,7 +73,7 @@ class TableCell(msgspec.Struct, frozen=True):
 
 
 class PaperTable(msgspec.Struct, frozen=True):
-    """The whole table."""
+    """All cells of a table, with its settings."""
 
     schema: str
     name: str
@@ -91,6 +96,7 @@ _SAMPLED_AID = (
     "mean of the seeds' own."
 )
 _SHARE, _RATIO, _COUNT, _MEAN = "{:.4f}", "{:.4f}x", "{:.0f}", "{:.2f}"
+# Title and format of each metric.
 STYLES: dict[Metric, tuple[str, str]] = {
     "mrr": ("MRR", _SHARE),
     "hits@1": ("Hits@1", _SHARE),
@@ -113,11 +119,15 @@ STYLES: dict[Metric, tuple[str, str]] = {
     "entities": ("Entities of a client, mean", _MEAN),
     "relations": ("Relations of a client, mean", _MEAN),
 }
-"""Title and format of each metric."""
 
 
 def written(metric: Metric, figure: Estimate | float) -> str:
-    """A figure as text, with its interval unless it is exact."""
+    """Return a figure as text, with its interval unless it is exact.
+
+    Args:
+        metric: decides the format.
+        figure: ours, or the paper's number.
+    """
     style = STYLES[metric][1].format
     if not isinstance(figure, Estimate):
         return style(figure)
@@ -126,9 +136,15 @@ def written(metric: Metric, figure: Estimate | float) -> str:
 
 
 def measure(metric: Metric, record: Made, baseline: Made | None, cell: Cell) -> Estimate | str:
-    """A cell's figure of one run, or why there is none.
+    """Return a cell's figure of one run, or the reason why there is none.
 
-    Sizes are means over clients, and exact. Costs are of one run and have no interval of their own (method "exact").
+    Sizes are means over clients, and exact. Costs come from one run and have no interval of their own (method "exact").
+
+    Args:
+        metric: the metric.
+        record: the run, or an unlearned model.
+        baseline: the run that relative figures refer to.
+        cell: selects model, victim and average.
 
     Source: feds.txt IV-B for P@CG, P@98, P@99 and R@CG, by `fkgsec.experiments.reporting.convergence`.
     """
@@ -147,6 +163,7 @@ def measure(metric: Metric, record: Made, baseline: Made | None, cell: Cell) -> 
     if metric in ("err", "trr"):
         return _leakage(metric, record, cell.victim, cell.leak)
     if metric in SIZES:
+        # Counts of the data have no error.
         sizes = [client[metric] for client in record.data.clients.values()]
         return exact(sum(sizes) / len(sizes), len(sizes))
     if metric in ("rounds@0.2", "rounds@0.4"):
@@ -169,13 +186,20 @@ def measure(metric: Metric, record: Made, baseline: Made | None, cell: Cell) -> 
 
 
 def utility_of(record: Record, metric: Metric, average: Average) -> Estimate:
-    """Utility over clients, which weigh by their test items or equally."""
+    """Return utility over clients, weighted by test items or equally.
+
+    Args:
+        record: a finished run.
+        metric: metric of utility.
+        average: "items" weighs clients by test items, "clients" equally.
+    """
     figures = [by_metric[metric] for by_metric in record.utility_by_client.values() if by_metric[metric].n]
     if average == ("clients" if task_of(record.spec).name == "graph" else "items") or not figures:
         return record.utility[metric]
     counts = np.array([figure.n for figure in figures], dtype=np.float64)
     weights = counts / counts.sum() if average == "items" else np.full(len(figures), 1 / len(figures))
     value = float(weights @ [figure.value for figure in figures])
+    # Clients have disjoint test items: errors of a weighted mean add in quadrature.
     below, above = (
         math.sqrt(float(weights**2 @ [(figure.value - getattr(figure, end)) ** 2 for figure in figures]))
         for end in ("low", "high")
@@ -184,11 +208,12 @@ def utility_of(record: Record, metric: Metric, average: Average) -> Estimate:
 
 
 def _leakage(metric: Metric, record: Record, victim: int, leak: float | None) -> Estimate | str:
-    """ERR or TRR by the papers' inference, of one victim or all, at one leak ratio."""
+    """Return ERR or TRR by the papers' inference, of one victim or all, at one leak ratio."""
     names = list(record.data.clients)
     if victim > len(names):
         return f"there are {len(names)} clients"
     figures = [figure for figure in record.rebuilt if figure.metric == metric and leak in (None, figure.leak or 0.0)]
+    # The papers' own inference, not the strongest one.
     figures = [figure for figure in figures if figure.variant in (PAPER, PUBLISHED)] or headline(figures)
     chosen = [figure for figure in figures if figure.victim == (names[victim - 1] if victim else ALL)]
     if not (chosen or victim):
@@ -199,7 +224,10 @@ def _leakage(metric: Metric, record: Record, victim: int, leak: float | None) ->
 
 
 def over_seeds(figures: Sequence[Estimate]) -> Estimate:
-    """A single figure as it is; of several the mean, with Student's 95 % interval over them.
+    """Return a single figure unchanged; of several the mean, with Student's 95 % interval over seeds.
+
+    Args:
+        figures: one figure per seed, at least one.
 
     >>> print(over_seeds([exact(value, 1) for value in (1.0, 2.0, 3.0)]))
     2.0000 [-0.4841, 4.4841]
@@ -207,6 +235,7 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
     if len(figures) == 1:
         return figures[0]
     values = np.array([figure.value for figure in figures])
+    # Few seeds: Student's interval accounts for the estimated deviation.
     center, n = float(values.mean()), len(values)
     half = float(stdtrit(n - 1, 0.975)) * float(values.std(ddof=1)) / math.sqrt(n)
     return Estimate(center, center - half, center + half, n, "student")
@@ -215,10 +244,13 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
 def table_of(
     experiment: Experiment, results: Results, failed: Mapping[str, str] | None = None, *, whole: bool = False
 ) -> PaperTable:
-    """The paper's table beside the finished records.
+    """Return the paper's table with the finished records.
 
     Args:
-        failed: why cells failed, by name. whole: see `Results.of`.
+        experiment: the table.
+        results: the finished runs.
+        failed: why cells failed, by name.
+        whole: see `Results.of`.
     """
     runs = {cell.name: results.of(cell, whole=whole) for cell in experiment.cells}
     cells = []
@@ -252,6 +284,7 @@ def table_of(
 def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Made], baselines: Mapping[int, Made]) -> Figure:
     paper, figures = cell.figures.get(metric), list[Estimate]()
     for seed, record in runs.items():
+        # Relative figures compare runs with the same seed.
         figure = measure(metric, record, baselines.get(seed), cell)
         if isinstance(figure, str):
             return Figure(metric, paper, None, None, f"seed {seed}: {figure}" if len(runs) > 1 else figure)
@@ -259,7 +292,7 @@ def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Made], baselines: Map
     if not figures:
         return Figure(metric, paper, None, None)
     ours, sampled = over_seeds(figures), None
-    # Seeds share their test items: the error of these stays in the mean, so that ends are averaged.
+    # Seeds share their test items, whose error does not shrink in the mean. So the ends are averaged.
     if len(figures) > 1 and all(figure.method != "exact" for figure in figures):
         low, high = (float(np.mean([getattr(figure, end) for figure in figures])) for end in ("low", "high"))
         sampled = low, high
@@ -267,7 +300,7 @@ def _figure(metric: Metric, cell: Cell, runs: Mapping[int, Made], baselines: Map
 
 
 def _choice(cell: Cell, seed: int, tried: Sequence[Made]) -> str:
-    """The value that validation chose, what each value reached, and which values are not run."""
+    """State the value that validation selected, the validation of each value, and the values that are not run."""
     reached = {cell.choice(run.spec): run.rounds[run.best_round].valid for run in map(run_of, tried)}
     best = max(reached, key=lambda value: reached[value] or 0.0)
     values = [value if mrr is None else f"{mrr:.4f} with {value}" for value, mrr in reached.items()]
@@ -277,14 +310,16 @@ def _choice(cell: Cell, seed: int, tried: Sequence[Made]) -> str:
 
 
 def _remarks(seed: int, record: Record, experiment: Experiment) -> Iterator[str]:
-    """Reasons for care with a run: it was still improving or still waiting, or has test items in train."""
+    """Yield reasons for caution: a run was still improving or still waiting, or has test items in train."""
+    # The best round is the last: more rounds might have helped.
     if record.rounds[record.best_round].valid is not None and record.best_round == record.rounds[-1].round:
         yield f"seed {seed}: still improving at its last round, {record.best_round}"
     if 0 < record.best_round <= getattr(record.spec.settings, "warmup_rounds", 0):
         yield f"seed {seed}: kept at round {record.best_round}, before its models learnt from each other"
     task = task_of(record.spec)
     parts = {name: figures[task.metric] for name, figures in record.utility_by_leak.items()}
-    if parts["leaked"].n and "clean" not in experiment.metrics:  # a table with this metric shows it itself
+    # A table with this metric shows it itself.
+    if parts["leaked"].n and "clean" not in experiment.metrics:
         shares = (f"{part.value:.4f} on {part.n:,} {task.leaked[name]}" for name, part in parts.items() if part.n)
         yield f"seed {seed}: {task.label(task.metric)} of test {task.items} {', '.join(shares)}"
 
@@ -296,7 +331,11 @@ def reading_aid(table: PaperTable) -> str:
 
 
 def table_lines(table: PaperTable) -> list[str]:
-    """The table in Markdown: notes, figures, remarks, and every setting with its source."""
+    """Return the table in Markdown: notes, figures, remarks, and every setting with its source.
+
+    Args:
+        table: the table.
+    """
     lines = [f"# {table.title}", "", f"{table.table} of {table.paper}. {reading_aid(table)}", ""]
     lines += [f"* {note}" for note in table.notes] + [""] * bool(table.notes)
     for metric in table.metrics:
@@ -308,7 +347,11 @@ def table_lines(table: PaperTable) -> list[str]:
 
 
 def settings_sheet(settings: Iterable[Stated]) -> Sheet:
-    """The settings of a file with their sources."""
+    """Return the settings of a file with their sources.
+
+    Args:
+        settings: settings as the file states them.
+    """
     rows = tuple(
         (stated.where, stated.option, str(stated.value), "the paper's" if stated.why is None else "ours", stated.why)
         for stated in settings
@@ -317,13 +360,22 @@ def settings_sheet(settings: Iterable[Stated]) -> Sheet:
 
 
 def figure_sheets(table: PaperTable, cells: Sequence[TableCell]) -> list[Sheet]:
-    """A table of these cells for each metric."""
+    """Return a table of cells for each metric.
+
+    Args:
+        table: the table.
+        cells: its cells to show.
+    """
     sheets = [_figure_sheet(cells, metric, table.items) for metric in table.metrics]
     return [sheet for sheet in sheets if sheet.rows]
 
 
 def remark_lines(cells: Sequence[TableCell]) -> list[str]:
-    """The remarks of these cells, and why cells failed or cannot be run; each reason once."""
+    """Return the remarks of cells, and why cells failed or cannot be run; each reason once.
+
+    Args:
+        cells: cells to show.
+    """
     remarks = [f"{cell.name}, {remark}" for cell in cells for remark in cell.remarks]
     missing = dict.fromkeys(f"Not at hand: {cell.reason}" for cell in cells if cell.status == "not at hand")
     failed = [f"{cell.name} failed, {cell.reason}" for cell in cells if cell.status == "failed"]
@@ -331,7 +383,7 @@ def remark_lines(cells: Sequence[TableCell]) -> list[str]:
 
 
 def _figure_sheet(cells: Sequence[TableCell], metric: Metric, items: str) -> Sheet:
-    """The paper's figure, ours with its interval (or why there is none), their difference and our seeds."""
+    """Return the paper's figure, ours with its interval (or why there is none), their difference and our seeds."""
     rows = []
     for cell in cells:
         for figure in (figure for figure in cell.figures if figure.metric == metric):
@@ -342,13 +394,20 @@ def _figure_sheet(cells: Sequence[TableCell], metric: Metric, items: str) -> She
             sampled = f"[{', '.join(written(metric, end) for end in figure.sampled)}]" if figure.sampled else ""
             rows.append((cell.name, paper, ours, sign, ", ".join(map(str, cell.seeds)), sampled))
     heads = ("cell", "paper", "ours", "difference", "seeds", f"test {items}")
-    if not any(row[-1] for row in rows):  # no cell has several seeds
+    # No cell has several seeds.
+    if not any(row[-1] for row in rows):
         heads, rows = heads[:-1], [row[:-1] for row in rows]
     return Sheet(STYLES[metric][0], tuple(map(Column, heads)), tuple(rows))
 
 
 def draw_table(table: PaperTable) -> bytes:
-    """A PNG with a panel for each metric and a line for each finished cell (all cells if none is): paper rings, our dots."""
+    """Return a PNG with a panel for each metric and a line for each finished cell (all cells if none is): paper rings,
+    our dots.
+
+    Args:
+        table: the table.
+    """
+    # An empty table still shows the paper's figures.
     cells = [cell for cell in table.cells if any(figure.ours for figure in cell.figures)] or table.cells
     picture = Picture(figsize=(2.5 + 3.2 * len(table.metrics), 1.6 + 0.22 * len(cells)), layout="constrained")
     panels = picture.subplots(1, len(table.metrics), sharey=True, squeeze=False)[0]

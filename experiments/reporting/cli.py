@@ -94,6 +94,7 @@ def results(
     if not records:
         # The lines above already say what is wrong with each file.
         raise typer.Exit(RunError.exit_status)
+    # One row per figure over all victims; per-victim rows would drown the listing.
     frame = select(figures(records, over_victims), where or [])
     if sort_by is not None:
         frame = sort(frame, sort_by, reverse=reverse)
@@ -111,6 +112,7 @@ def results(
     elif csv is not None:
         write_new(Path(csv), as_csv(frame).encode(), overwrite=overwrite)
     if parquet is not None:
+        # Through memory, so that `write_new` can compare with an existing file.
         buffer = io.BytesIO()
         frame.to_parquet(buffer, index=False)
         write_new(parquet, buffer.getvalue(), overwrite=overwrite)
@@ -256,6 +258,7 @@ def worth(
     ],
     out: Annotated[Path | None, typer.Option("--out", help="folder for worth.md and worth.png")] = None,
     overwrite: Overwrite = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare the gain from joining with the leaks, for each defense, over all seeds of the runs."""
     from fkgsec.experiments.reporting import pictures
@@ -273,7 +276,8 @@ def worth(
             raise RunError(f"{out}: cannot be made ({error.strerror})") from error
         write_new(out / "worth.md", ("\n".join(lines) + "\n").encode(), overwrite=overwrite)
         write_new(out / "worth.png", pictures.saved(joining_picture(worths)), overwrite=overwrite)
-    print_sheets(make_console(), [sheet])
+    if not quiet:
+        print_sheets(make_console(), [sheet])
 
 
 def plot(

@@ -137,6 +137,7 @@ def leading_by_place(listed: Iterable[Figure]) -> dict[Place, Figure]:
 
 def in_order(places: Iterable[Place]) -> list[Place]:
     """Sort places by the order of the registered attacks."""
+    # Attacks of packages that are not installed come last.
     order = {name: number for number, name in enumerate(ATTACKS)}
     return sorted(set(places), key=lambda place: (order.get(place[0], len(order)), *map(str, place)))
 
@@ -169,6 +170,7 @@ def run_frame(records: Mapping[str, Record]) -> pd.DataFrame:
 
 def _run(name: str, record: Record, first: Record) -> dict[str, Any]:
     spec, task, reached = record.spec, task_of(record.spec), convergence(record)
+    # One row per run, so every part of the utility becomes a column with its interval.
     utility = {
         # An estimate over no items is missing, not zero.
         f"{metric}{end}": value if figure.n else None

@@ -106,7 +106,8 @@ def relations_sheet(run: Run) -> Sheet | None:
     figures = rebuilt(run.record)
     if run.scores is None or not figures:
         return None
-    has_base = "base" in run.scores  # the chance of each triple without embeddings
+    # The chance of each triple without embeddings.
+    has_base = "base" in run.scores
     # Per attack: correct claims, triples and expected correct claims by relation.
     tallies = []
     for figure in figures:
@@ -209,6 +210,7 @@ def risk_sheets(runs: Sequence[Run]) -> tuple[Sheet, ...]:
     Args:
         runs: runs; those without membership candidates are left out.
     """
+    # Columns of `risk_table` that a reader needs; the file has the others.
     heads = {
         "victim": "victim", "head": "head", "relation": "relation", "tail": "tail", "threat_model": "threat model", "by": "way",
         "false_alarms": Column("false alarms", "value"),

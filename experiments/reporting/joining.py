@@ -24,7 +24,7 @@ from fkgsec.experiments.reporting.pictures import draw_point, legend
 from fkgsec.experiments.reporting.sheets import Column, Sheet
 from fkgsec.experiments.reporting.verdict import verdict_over
 from fkgsec.experiments.reporting.worth import gains_over, trains_alone
-from fkgsec.experiments.runs.alone import alone_spec
+from fkgsec.experiments.runs.baseline import alone_among
 from fkgsec.experiments.runs.record import Record
 
 ALONE = "alone"
@@ -58,26 +58,26 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
     if len({record.data.hash for record in every}) > 1:
         raise RunError("worth: the runs are on different data; give those of one data set")
     by_case: dict[str, dict[int, Record]] = defaultdict(dict)
+    alone = [record for record in every if trains_alone(record)]
     for record in every:
+        if trains_alone(record):
+            continue
         if record.seed in by_case[_name(record)]:
             raise RunError(f"worth: two runs of {_name(record)} with seed {record.seed}; give one of each")
         by_case[_name(record)][record.seed] = record
-    alone = by_case.pop(ALONE, {})
     worths = []
     for name, runs in by_case.items():
+        pairs = []
         for seed, record in runs.items():
             if not record.figures:
                 raise RunError(f"worth: {name} with seed {seed} was not attacked; fkgsec attack --run RUN attacks it")
-            if seed not in alone:
+            baseline = alone_among(record, alone)
+            if baseline is None:
                 raise RunError(
-                    f"worth: no run of the clients alone with seed {seed}, as {name} has; fkgsec compare and attack train it"
+                    f"worth: no run of the clients alone with seed {seed} and the settings of {name}; fkgsec compare and "
+                    "attack train it"
                 )
-            settings = alone_spec(record.spec).settled().federation_options()
-            if alone[seed].spec.settled().federation_options() != settings:
-                raise RunError(
-                    f"worth: {name} and the clients alone have other settings (seed {seed}); take one comparison"
-                )
-        pairs = [(record, alone[seed]) for seed, record in runs.items()]
+            pairs.append((record, baseline))
         num_clients = max(1, len(pairs[0][0].data.clients))
         each = gains_over(pairs, num_clients * len(by_case))
         sizes = {client: sizes["train"] for client, sizes in pairs[0][0].data.clients.items()}
@@ -92,7 +92,8 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
         worths.append(Worth(name, gains_over(pairs)[ALL], min(gaining, default=None), leaks, len(runs)))
     if not worths:
         raise RunError("worth: no run of a federation; fkgsec compare trains and attacks each case")
-    worths.append(Worth(ALONE, _nothing(worths[0].gain.n), None, {}, len(alone)))
+    num_seeds = len({record.seed for record in alone})
+    worths.append(Worth(ALONE, _nothing(worths[0].gain.n), None, {}, num_seeds))
     return [
         worth._replace(dominated_by=next((other.name for other in worths if _dominates(other, worth)), None))
         for worth in sorted(worths, key=lambda worth: -worth.gain.value)
@@ -100,7 +101,7 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
 
 
 def _name(record: Record) -> str:
-    return ALONE if trains_alone(record) else "/".join(filter(None, (record.spec.algorithm, record.spec.defense)))
+    return "/".join(filter(None, (record.spec.algorithm, record.spec.defense)))
 
 
 def _nothing(count: int) -> Estimate:

@@ -43,7 +43,8 @@ LEAST_FIRST = (
 )  # fmt: skip
 # Once this column is left out, shorten long texts before dropping more columns.
 SHORTENED_FROM = LEAST_FIRST.index("algorithm")
-WIDE = 10_000  # more than any listing takes
+# More than any listing takes.
+WIDE = 10_000
 _CONDITION = re.compile(r"\s*([\w@]+)\s*(!=|<=|>=|=|<|>)\s*(.*?)\s*")
 _COMPARE: dict[str, Callable[[Any, Any], Any]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
@@ -72,6 +73,7 @@ def select(frame: pd.DataFrame, conditions: Sequence[str]) -> pd.DataFrame:
 
 
 def _value_like(column: pd.Series, name: str, value: str) -> str | float | bool:
+    # The column decides the type: `seed=1` is a number, `defense=1` is text.
     if column.dtype == "string":
         return value
     if column.dtype == "boolean":
@@ -125,6 +127,7 @@ def listing_table(frame: pd.DataFrame, width: int) -> tuple[Table, list[str]]:
     title = f"{len(rows)} run{'s' * (len(rows) != 1)}{'; all: ' * bool(shared)}{', '.join(shared)}"
     utility = [name for name in ("mrr", "hits@10", "accuracy") if name in frame]
     attacked = FIGURE if len(frame["attack"].dropna()) else ()
+    # A column with the same value everywhere is moved to the title, which saves width.
     names = ["run", *varied, *utility, *attacked, "bytes_up", "bytes_down", "seconds"]
     # Several figures share a run: print the run's columns once.
     once = names.index("attack") if attacked else 0

@@ -6,8 +6,7 @@
 
     python -m fkgsec.experiments.reporting.summary --matrix runs/compare-*/comparison.json  # Markdown
 
-A row is an attack's leading metric (`Attack.leading`) under one threat model and leak ratio: over all victims together,
-or
+A row is an attack's leading metric (`Attack.leading`) under one threat model and leak ratio: over all victims together, or
 for the worst victim if the attack has no figure over all. The rows follow from the records; no attack is named here.
 """
 
@@ -64,6 +63,7 @@ def matrix(records: Mapping[str, Record]) -> Matrix:
     for place in in_order(place for figures in by_case for place in figures):
         attack, metric, threat, leak, variant = place
         label = f"{attack}.{metric}\n{', '.join(filter(None, (attack_name(threat, leak), variant)))}"
+        # Every case gets a cell, also if it did not run the attack: the gap is a result, too.
         rows[label] = tuple(_cell(place, figures) for figures in by_case)
     return Matrix(
         tuple(records),

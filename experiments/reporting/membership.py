@@ -121,6 +121,7 @@ def risk_table(candidates: pd.DataFrame) -> pd.DataFrame:
         rows[f"found@{rate:g}"] = detected.mask(np.floor(rate * count + 1e-9) < 1)
     text = [name for name in _COLUMNS if name not in ("leak", "trained", "statistic", "false_alarms")]
     rows = rows.astype(dict.fromkeys(text, "string"))
+    # Among equal risks, training triples come first, since they are the ones to protect.
     order = ["threat_model", "leak", "victim", "false_alarms", "trained", "statistic"]
     return rows.sort_values(order, ascending=[True, True, True, True, False, False], kind="stable").reset_index(
         drop=True

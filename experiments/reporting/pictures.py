@@ -40,13 +40,15 @@ from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import task_of
 from fkgsec.text import printable
 
-MOST_LETTERS = 40  # of a name in a picture; longer names would squeeze the axes
+# Letters of a name in a picture; longer names would squeeze the axes.
+MOST_LETTERS = 40
 # Okabe and Ito's colors, which differ for color-blind readers and in gray.
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#E69F00", "#009E73", "#5c5c5c"
 COLOURS = (BLUE, ORANGE, GREEN, "#D55E00", "#56B4E9", "#CC79A7", GREY)
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 DASHES = ("-", "--", "-.", ":")
-ADDS_NOTHING, NOT_ATTACKED = (BLUE, 0.3), (GREY, 0.15)  # with alpha, so that a dark page shows through
+# Color and alpha: a dark page shows through.
+ADDS_NOTHING, NOT_ATTACKED = (BLUE, 0.3), (GREY, 0.15)
 MOST_RUNS = len(COLOURS) * len(DASHES)
 # The picture of a comparison must be legible at a width of 600 pixels.
 MOST_CASES, MOST_COLUMNS = 6, 5
@@ -109,7 +111,8 @@ def named(records: Mapping[str, Record]) -> dict[str, Record]:
     for number, (whole, record) in enumerate(records.items(), start=1):
         # The defense's noise parameters go to a second line.
         name = printable(whole, 2 * MOST_LETTERS).replace(",dp:", ",\ndp:")
-        name = f"\u200b{name}" if name.startswith("_") else name  # matplotlib hides labels that begin so
+        # matplotlib hides labels that start with an underscore.
+        name = f"\u200b{name}" if name.startswith("_") else name
         names[f"{name} ({number})" if name in names else name] = record
     return names
 
@@ -138,6 +141,7 @@ def draw_picture(record: Record) -> bytes:
         record: a finished run; without attacks, only the training is drawn.
     """
     shown = [figure for figure in over_all(record.figures) if not figure.reason][:MOST_GROUPS]
+    # One more row of bars needs more height; without attacks only one panel is drawn.
     figure = Picture(figsize=(12, max(4.6, 1 + 0.45 * len(shown))) if shown else (7, 4.6), layout="constrained")
     axes = figure.subplots(1, 2 if shown else 1, squeeze=False)[0]
     _draw_training(axes[0], record)
@@ -172,6 +176,7 @@ def _draw_training(axes: Axes, record: Record) -> None:
     axes.plot(list(losses), list(losses.values()), color=GREY, label="training loss")
     axes.set(xlabel="round", ylabel="loss", ylim=(0, None))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    # Loss and validation have different scales, so validation gets its own axis.
     second = axes.twinx()
     checked = {entry.round: entry.valid for entry in record.rounds if entry.valid is not None}
     task = task_of(record.spec)
@@ -276,6 +281,7 @@ def comparison_figure(records: Mapping[str, Record]) -> Picture:
     for axes, (title, column) in zip(
         picture.subplots(1, len(cells), sharey=True, squeeze=False)[0], cells.items(), strict=True
     ):
+        # All bars of a column share a scale, with room for a baseline above all of them.
         most = max([1e-9, *(cell.high for cell in column if cell), *(base for base in bases.get(title, ()) if base)])
         for place, cell, base in zip(places, column, bases.get(title, [None] * len(column)), strict=True):
             if cell is None:
@@ -508,7 +514,7 @@ def matrix_figure(table: Matrix, title: str = "What each adversary gets, by conf
             face, color, weight = NOT_ATTACKED, GREY, "normal"
             if isinstance(cell, Figure):
                 # The cell gets darker from the baseline to the upper bound.
-                face = ADDS_NOTHING if cell.given else (ORANGE, level(cell))
+                face = ADDS_NOTHING if cell.baseline_at_bound else (ORANGE, level(cell))
                 color, weight = "black", "bold" if cell.beyond else "normal"
             axes.add_patch(Rectangle((place, down), 1, 1, facecolor=face, edgecolor="white", lw=2))
             write(place + 0.5, down + 0.5, written(cell, reasons), color=color, fontweight=weight)

@@ -37,6 +37,7 @@ class FoundRecords(NamedTuple):
 
 def _cases(file: Path) -> list[Case]:
     """Read the cases of a comparison, or a record as one case without a name."""
+    # A record's standard name needs no look inside.
     comparison = None if file.name == RECORD_FILE else read_comparison(file)
     return comparison.cases if comparison else [Case("", read_record(file))]
 
@@ -100,6 +101,7 @@ def places_of(path: Path) -> list[Path]:
     for name in (RECORD_FILE, COMPARISON_FILE):
         if (path / name).exists():
             return [path / name]
+    # The runs of a comparison's cases lie below it and must not be listed twice.
     compared = sorted(path.rglob(COMPARISON_FILE))
     folders = {file.parent for file in compared}
     single = [
@@ -139,13 +141,15 @@ def read_runs(paths: Sequence[Path]) -> list[Run]:
             name = case.name if case.name and len(files) == 1 else ": ".join(filter(None, (name_of(file), case.name)))
             seen[name] += 1
             name = f"{name} ({seen[name]})" if seen[name] > 1 else name
-            scores = _read_scores(folder / SCORES_FILE, case.record) if is_folder else (None, None)
-            runs.append(Run(name, case.record, *scores, _read_alone(case.record, folder) if is_folder else None))
+            beside = is_folder and folder.exists()  # a copied comparison has no runs beside it
+            scores = _read_scores(folder / SCORES_FILE, case.record) if beside else (None, None)
+            runs.append(Run(name, case.record, *scores, _read_alone(case.record, folder) if beside else None))
     return runs
 
 
 def _read_alone(record: Record, folder: Path) -> Record | None:
     """Read the run of the same clients alone, next to a run or to the run that a later attack used; None if there is none."""
+    # A later attack lies in RUN/attacks/NAME, and the clients alone lie next to RUN.
     of_attack = folder.absolute().parent
     alone_folder = find_alone(record, of_attack.parent if of_attack.name == ATTACKS else folder)
     return None if alone_folder is None else read_record(alone_folder / RECORD_FILE)

@@ -2,7 +2,7 @@ r"""Tables of figures, and their writers: terminal, Markdown, JSON, CSV and the 
 
     sheet = Sheet.of("Utility", run_frame(records), {"run": "run", "mrr": Column("test MRR", "figure"), "bytes": "MiB"})
     console.print(terminal_table(sheet))
-    print("\\n".join(markdown_lines(sheet)))
+    print("\n".join(markdown_lines(sheet)))
 
 A column has a kind, and every writer uses the same notation for a kind. A figure is written as `.363 [.345, .380]`: value
 and 95 % interval.
@@ -111,6 +111,7 @@ def short(value: Estimate | float) -> str:
     ('.042', '-.017', '<.001', '>-.001', '1.000')
     """
     number = value.value if isinstance(value, Estimate) else float(value)
+    # Rounding to .000 would hide that there is an effect.
     if 0 < abs(number) < 0.0005:
         return "<.001" if number > 0 else ">-.001"
     sign, digits = "-" * (number < 0), f"{abs(number):.3f}"
@@ -192,6 +193,7 @@ def terminal_table(sheet: Sheet, *, once: int = 0) -> Table:
         title=sheet.title, title_justify="left", box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, collapse_padding=True
     )  # fmt: skip
     for number, column in enumerate(sheet.columns):
+        # Figures align at their last decimal; the first column names the row.
         justify = "right" if number else "left"
         table.add_column(column.head, justify=justify, overflow="fold", no_wrap=column.kind != "text")
     before: list[str] = []
@@ -325,5 +327,6 @@ def as_csv(frame: pd.DataFrame) -> str:
             escaped, because many readers take them for the end of a row.
     """
     text = frame.select_dtypes("string")
+    # Spreadsheets execute cells that start with these characters (CSV injection, CWE-1236).
     guarded = text.replace(r"^([=+\-@\t\r])", r"'\1", regex=True).replace("\r", "\\\\r", regex=True)
     return frame.assign(**{str(name): guarded[name] for name in guarded}).to_csv(index=False, lineterminator="\n")

@@ -40,6 +40,7 @@ def matrix_lines(files: Sequence[Path]) -> list[str]:
         if (comparison := read_comparison(path)) is None:
             raise RunError(f"{path}: not a comparison")
         matrices.append(matrix({case.name: case.record for case in comparison.cases}))
+    # Several comparisons are seeds of one experiment.
     shown = sheet(matrices[0]) if len(matrices) == 1 else over_seeds(matrices)
     return [*markdown_lines(shown), "", *(f"* {' '.join(note.split())}" for note in shown.notes)]
 

@@ -1,7 +1,7 @@
 r"""All tables of runs and figures, built from `frames` and written by `sheets`.
 
 print_sheets(console, run_sheets(record))
-print("\\n".join(markdown_lines(figure_sheet(figures(records, each_victim), "Attacks"))))
+print("\n".join(markdown_lines(figure_sheet(figures(records, each_victim), "Attacks"))))
 """
 
 from __future__ import annotations
@@ -75,6 +75,7 @@ def comparison_sheets(records: Mapping[str, Record], unlearned: Mapping[str, lis
         unlearned: figures of the unlearning round by case; empty lists without unlearning.
     """
     stages = {"training": {name: record.figures for name, record in records.items()}, "unlearning": unlearned}
+    # Attacks on training and on unlearning share a table, told apart by the column `stage`.
     frame = pd.concat(
         [
             figure_frame(listed, every_variant).assign(stage=stage)
@@ -117,6 +118,7 @@ def utility_sheet(record: Record) -> Sheet:
         rows |= {task.leaked[part]: figures for part, figures in record.utility_by_leak.items()}
     if record.utility_shared:
         rows["shared model, all"] = record.utility_shared
+    # The row of all clients comes last, below the parts.
     rows[ALL] = total
     cells = [(client, figures[task.metric].n, *(figures[name] for name in total)) for client, figures in rows.items()]
     metrics = (Column(task.label(name), "figure" if name == task.metric else "value") for name in total)

@@ -45,6 +45,7 @@ from fkgsec.experiments.runs.record import Record
 
 NOT_ATTACKED = "NOT ATTACKED"
 ALREADY_KNOWN = "KNOWN"
+PROTOCOL = "the protocol"
 RULE = (
     "LEAKS: the excess over the baseline is above 0, corrected for the number of figures. EXPOSED: the protocol itself "
     "sends it, no attack is needed. NO EVIDENCE: an effect of the stated size would have shown. Baseline: the same "
@@ -63,7 +64,10 @@ PAIRED = (
     "alignment reveals, so it changes with psu. "
     "Differences compare the measured values on the same items, corrected for their number."
 )
-MOST_LETTERS = 28  # of a reason in a table; longer reasons are printed below it
+# More items than this many times those of the run are no advice.
+MOST_TIMES = 100
+# Letters of a reason in a table; longer reasons are printed below it.
+MOST_LETTERS = 28
 DIFFERENCES = {
     "≥": "(≥ x): a difference of x would show.",
     "*": "*: compared as independent runs, because the items differ or their outcomes were not stored.",
@@ -104,7 +108,8 @@ class Answer(NamedTuple):
         if self.label == NO_EVIDENCE:
             return f"{measured}; an excess of {short(figure.visible_effect(self.compared))} would show"
         if self.label == INCONCLUSIVE:
-            return f"{measured}; {_what_decides(figure, self.compared)}"
+            remark = f"; {figure.remark}" if figure.remark else ""
+            return f"{measured}; {_what_decides(figure, self.compared)}{remark}"
         if self.label == NOT_APPLICABLE:
             reason = "known without the messages of the rounds" if figure.estimate.value else "there is nothing to find"
             return f"{measured}; {reason}"
@@ -159,13 +164,27 @@ def judge(figures: Sequence[Figure]) -> Verdict:
     """
     # Figures that cannot exceed their baseline are no hypotheses, so they need no correction.
     compared = max(1, sum(figure.reason is None and not figure.baseline_at_bound for figure in figures))
-    labelled = [(figure.answer(compared), figure) for figure in figures]
+    answered = [(figure.answer(compared), figure) for figure in figures]
+    labelled = [(label, _as_exposed(figure) if label == EXPOSED else figure) for label, figure in answered]
     ranked = tuple(sorted(labelled, key=_severity))
     worst: dict[str, Answer] = {}
     for label, figure in ranked:
         question = question_of(figure)
         worst.setdefault(question, Answer(question, label, figure, compared))
     return Verdict(tuple(worst[name] for name in QUESTIONS if name in worst), ranked)
+
+
+def _as_exposed(figure: Figure) -> Figure:
+    """Return what the protocol shows where an attack reached less: no adversary needs that attack."""
+    shown, reached = figure.exposed, figure.estimate
+    if shown is None:
+        return figure
+    best = reached.value
+    if reached.num_seeds > 1:  # `shown` is of the worst training, which a mean may miss by chance
+        best = reached.low if figure.less_is_worse else reached.high
+    if best <= shown.value if figure.less_is_worse else best >= shown.value:
+        return figure
+    return msgspec.structs.replace(figure, estimate=shown, by=PROTOCOL)
 
 
 def _severity(labelled: tuple[str, Figure]) -> tuple[int, float, int]:
@@ -200,6 +219,7 @@ def verdict_over(records: Sequence[Record]) -> Verdict:
 def _over(cells: Sequence[Figure | None]) -> Figure:
     """Combine one figure of several trainings."""
     figures = [figure for figure in cells if figure is not None]
+    # One training that could not be attacked makes the figure over trainings incomplete.
     if unmeasured := [figure for figure in figures if figure.reason]:
         return unmeasured[0]
     if len(figures) < len(cells):
@@ -257,6 +277,7 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
     labels = {answer.label for answer in verdict.answers}
     words = dict.fromkeys(answer.word for answer in verdict.answers if answer.label == LEAKS)
     compared = verdict.answers[0].compared
+    # Explain only the labels that occur in this table.
     meanings = (
         (LEAKS, f"above the baseline, corrected for {compared} figures" if compared > 1 else "above the baseline"),
         (EXPOSED, "sent by the protocol"),
@@ -275,6 +296,7 @@ def _notes(verdict: Verdict, sure: str) -> Iterator[str]:
 
 def _larger(answer: Answer, verdict: Verdict) -> str:
     """Name an adversary with a higher value of the same measure but a smaller excess."""
+    # The excess selects the adversary of an answer. A stronger one with a high baseline must still be named.
     shown = answer.figure
     others = [figure for _, figure in verdict.measured if figure.key == shown.key and not figure.less_is_worse]
     most = max(others, key=lambda figure: figure.estimate.value, default=shown)
@@ -293,12 +315,18 @@ def _adversary_line(figure: Figure) -> str:
 
 
 def _what_decides(figure: Figure, compared: int) -> str:
-    """State how many times more items would show the smallest effect of interest, or that more trainings are needed."""
+    """State how many times more items would show the smallest effect of interest, or what else is missing."""
+    effect, smallest = figure.visible_effect(compared), SMALLEST_SHARE * figure.room
+    if effect <= smallest and not figure.planted_items:
+        return "no test of the attack plants a signal that this measure finds"
+    if effect <= smallest:
+        return f"the attack is known to find signals in {figure.planted_items:,} items or more; these are {figure.estimate.n:,}"
     if figure.estimate.method.endswith(" seeds"):
         return "more trainings would decide (--seeds)"
-    effect, smallest = figure.visible_effect(compared), SMALLEST_SHARE * figure.room
     # The visible effect shrinks with the square root of the number of items.
     times = math.ceil((effect / smallest) ** 2) if smallest else 0
+    if times > MOST_TIMES and figure.baseline is not None:
+        return f"the baseline leaves {short(figure.room)} to gain, which is too little to show"
     return f"{max(times, 2)} times the {figure.estimate.n:,} items would decide"
 
 
@@ -466,6 +494,8 @@ def difference(
     power = NormalDist().inv_cdf(POWER)
     ours, theirs = figure.outcomes, base.outcomes
     if ours is not None and theirs is not None and same_items(ours, theirs) and ours.items in ends:
+        # Same items: the variance of the difference is that of the per-item differences, which share most of
+        # their noise.
         variance = paired_variance(ours, theirs, ends[ours.items])
         half = critical * math.sqrt(variance.total)
         # The difference d with d = (critical + power) sqrt(variance + per_difference d).

@@ -60,6 +60,7 @@ def lines_by_case(
         records: runs by the name of the case.
         lines_of: returns the sentences of a run.
     """
+    # Most sentences hold for all cases; naming the case each time would hide those that differ.
     owners: dict[str, list[str]] = {}
     for case, record in records.items():
         for line in lines_of(record):
@@ -102,6 +103,7 @@ def figure_reasons(listed: Sequence[Figure]) -> list[str]:
 
 def _remarks(listed: Sequence[Figure]) -> Iterator[str]:
     """State each remark once, preceded by its victims and threat models."""
+    # The same remark usually concerns several victims and threat models; group them into one sentence.
     places: dict[str, dict[str, list[str]]] = {}
     for figure in listed:
         for remark in filter(None, (figure.remark or "").split("; ")):

@@ -13,16 +13,18 @@ from collections.abc import Mapping, Sequence
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, critical_value
 from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, short
+from fkgsec.experiments.runs.baseline import alone_among
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.items import Average, paired_variance, scores_of
+from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import task_of
 from fkgsec.federation.recipes import RECIPES
 
 
-def trains_alone(record: Record) -> bool:
+def trains_alone(run: Record | RunSpec) -> bool:
     """Return True if the clients of a run exchange nothing and each trains on its own data."""
-    recipe = RECIPES[record.spec.algorithm]
+    recipe = RECIPES[(run.spec if isinstance(run, Record) else run).algorithm]
     return not recipe.shared and not recipe.pooled
 
 
@@ -71,7 +73,7 @@ def gains_over(pairs: Sequence[tuple[Record, Record]], compared: int = 1) -> dic
     """
     by_seed = [gains(record, alone, compared) for record, alone in pairs]
     return {
-        name: over_seeds([each[name] for each in by_seed])
+        name: over_seeds([each[name] for each in by_seed], compared)
         for name in by_seed[0]
         # A client with too few items in some seed has no gain over all seeds.
         if all(name in each for each in by_seed)
@@ -157,29 +159,31 @@ def worth_sheet(records: Mapping[str, Record]) -> Sheet:
     """
     task = task_of(next(iter(records.values())).spec)
     label = f"test {task.label(task.metric)}"
-    alone = next(((name, record) for name, record in records.items() if trains_alone(record)), None)
-    others = sum(not trains_alone(record) for record in records.values())
+    by_name = {name: record for name, record in records.items() if trains_alone(record)}
+    others = len(records) - len(by_name)
     columns = [Column("case"), Column(label, "figure")]
     notes = []
-    if alone is not None and others:
+    if by_name and others:
+        # Gains need a reference: without a run of the clients alone, only utility is shown.
         columns += [Column("gain over alone", "figure"), Column("gain / lose")]
         notes.append(
-            f"Gain over alone: {label} less that of {alone[0]}, test item by test item. Gain / lose: clients whose own interval"
+            f"Gain over alone: {label} less that of {' or '.join(by_name)}, test item by test item; none where the clients alone "
+            "were trained with another optimizer schedule (fkgsec attack trains them). Gain / lose: clients whose own interval"
             " excludes 0, corrected for all clients and cases."
         )
     rows = []
     for name, record in records.items():
         cells = [name, record.utility[task.metric]]
-        if alone is not None and others:
+        if by_name and others:
             cells += [None, None]
-            if record is not alone[1]:
+            if (alone := alone_among(record, by_name.values())) is not None:
                 # Correct for all clients and cases: the table invites the reader to look at all of
                 # them.
-                each = gains(record, alone[1], others * max(1, len(record.data.clients)))
+                each = gains(record, alone, others * max(1, len(record.data.clients)))
                 clients = [gain for client, gain in each.items() if client != ALL]
                 counts = sum(gain.low > 0 for gain in clients), sum(gain.high < 0 for gain in clients)
                 cells[2:] = [
-                    gains(record, alone[1], others).get(ALL),
+                    gains(record, alone, others).get(ALL),
                     f"{counts[0]} / {counts[1]} of {len(clients)}" if clients else None,
                 ]
         rows.append((*cells, record.bytes.up + record.bytes.down))

@@ -1,9 +1,11 @@
-"""Training of a federation's clients alone: same data, model, seed and rounds, but no exchange.
+"""Training of a federation's clients alone: same data, model, seed, rounds and optimizer, but no exchange.
 
     alone = train_alone(record, graph, Path("runs/fede"), observe=unobserved)   # or read back if it exists
     gains(record, alone.record)["all"]                                               # gain from joining
 
-A run of the clients alone lies next to the runs that it is compared with. One such run serves all defenses and algorithms.
+A run of the clients alone lies next to the runs that it is compared with. One such run serves all
+defenses, and all algorithms of the same optimizer schedule: FedE starts a new Adam in each round, and so must its clients alone.
+Otherwise clients that share nothing would "gain".
 """
 
 from __future__ import annotations
@@ -11,38 +13,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.progress import Observe, unobserved
+from fkgsec.experiments.runs.baseline import alone_spec, exchanges
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import RECORD_FILE, SPEC_FILE, Finished, default_folder, execute, read_spec
 from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
-from fkgsec.federation.recipes import RECIPES, algorithms_of
 from fkgsec.federation.task import MakeTask
-
-
-def exchanges(spec: RunSpec) -> bool:
-    """Return True if the clients of a run exchange rows, so that joining can be worth something."""
-    return bool(RECIPES[spec.algorithm].shared)
-
-
-def alone_spec(spec: RunSpec) -> RunSpec:
-    """Return the spec of the same clients alone, without defense and attacks.
-
-    Args:
-        spec: the spec of the federation. Settings that training alone does not have are left out.
-    """
-    recipes = algorithms_of(spec.task)
-    algorithm = next(name for name, recipe in recipes.items() if not recipe.shared and not recipe.pooled)
-    settings = {name: value for name, value in spec.settings.given().items() if recipes[algorithm].has(name)}
-    # Options of attacks return to their defaults, so that one training serves all attacks.
-    of_attacks = set(spec.attacks_type.__struct_fields__) - set(spec.options_type.__struct_fields__)
-    defaults = {name: getattr(type(spec)(), name) for name in (*of_attacks, "attack_seed")}
-    options: Any = spec.settled()
-    changes = {"algorithm": algorithm, "defense": "", "settings": settings, "device": spec.device}
-    return msgspec.structs.replace(options, **defaults, **changes)
 
 
 def alone_folder(spec: RunSpec, data: Any, run: Path) -> Path:
@@ -85,6 +63,7 @@ def train_alone(
     checkpoint_every_s: float = CHECKPOINT_EVERY_S,
     at_once: int = 1,
     make_task: MakeTask | None = None,
+    name: str = "the same clients alone",
 ) -> Finished:
     """Train the clients of a run alone, next to it. A finished training is read back, and an interrupted one continues.
 
@@ -92,7 +71,7 @@ def train_alone(
         record: record of the run.
         graph: data of the run.
         run: folder of the run.
-        observe: gives a training its observer.
+        observe: gives a training its observer, by `name`.
         checkpoint_every_s: see `execute`.
         at_once: see `execute`.
         make_task: see `execute`.
@@ -103,7 +82,8 @@ def train_alone(
     finished = find_alone(record, run)
     folder = finished or alone_folder(record.spec, graph, run)
     spec = read_spec(folder) if finished else alone_spec(record.spec)
-    with (unobserved if finished else observe)(spec, "the same clients alone") as observer:
+    # No progress bar for a training that is only read back.
+    with (unobserved if finished else observe)(spec, name) as observer:
         return execute(
             spec, graph, folder, attack=False, observer=observer, checkpoint_every_s=checkpoint_every_s,
             at_once=at_once, make_task=make_task,

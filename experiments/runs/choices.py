@@ -67,6 +67,7 @@ def spelled(name: str, value: Any, choices: Iterable[str]) -> Any:
     >>> spelled("algorithm", "FedE-SVD+", ["fede", "fede-svd+"]), spelled("threat", ["Server"], ["server"])
     ('fede-svd+', ['server'])
     """
+    # Iterated several times below; `choices` may be a generator.
     words = tuple(choices)
     if isinstance(value, list | tuple):
         return type(value)(spelled(name, word, words) for word in value)
@@ -75,6 +76,7 @@ def spelled(name: str, value: Any, choices: Iterable[str]) -> Any:
     folded = {_fold(word): word for word in words} | dict(_ALIASES.get(name, {}))
     if _fold(value) in folded:
         return folded[_fold(value)]
+    # Compare folded spellings: a wrong capital is not an error to correct.
     near = difflib.get_close_matches(_fold(value), folded, n=1)
     hint = f"; did you mean {folded[near[0]]}?" if near else ""
     raise SpecError(f"{name} must be one of {', '.join(words)}; got {shown(value)}{hint}")
@@ -176,6 +178,7 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
 
 
 def _fold(word: str) -> str:
+    # Papers write FedE-SVD+ and Hits@10: plus and at signs distinguish names, other signs do not.
     return "".join(letter for letter in word.casefold() if letter.isalnum() or letter in "+@")
 
 

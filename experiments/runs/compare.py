@@ -23,6 +23,7 @@ from fkgsec.exchange import MakeTransport
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.reporting import pictures
 from fkgsec.experiments.reporting.matrix import has_matrix, matrix
+from fkgsec.experiments.runs.baseline import alone_spec, exchanges
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.run import RECORD_FILE, check_run, data_name, execute, load_run
 from fkgsec.experiments.runs.stored import encode_stored
@@ -118,6 +119,7 @@ def _attack_unlearning(
     observer.run_started(f"unlearning by {method}", spec.rounds if method == "retrain" else 1)
     after = unlearn(result, unlearning.forget, unlearning.options, observer=observer, make_transport=exchange)
     options = spec.attack_options()
+    # Attack the round of unlearning with what remains; update recovery always applies.
     names = (name for name in options.attack or DEFAULT if name != RECONSTRUCTION and not ATTACKS[name].trains)
     attacks = tuple(names) or (UPDATE_RECOVERY,)
     return run_attacks(after, msgspec.structs.replace(options, attack=attacks)).figures
@@ -133,7 +135,7 @@ def read_comparison(path: Path) -> Comparison | None:
 
 
 def case_spec(spec: RunSpec, name: str) -> RunSpec:
-    """Return the spec of a case.
+    """Return the spec of a case. The case `single` is the clients of `spec` alone, with its optimizer schedule.
 
     Args:
         spec: options of all cases.
@@ -153,6 +155,8 @@ def case_spec(spec: RunSpec, name: str) -> RunSpec:
         algorithm, defense = (name, "") if name in algorithms else (spec.algorithm, "" if name == "none" else name)
     if algorithm not in algorithms:
         raise SpecError(f"case: {algorithm!r} is not an algorithm; allowed: {', '.join(algorithms)}")
+    if exchanges(spec) and not defense and algorithm == alone_spec(spec).algorithm:
+        return spec.replace(algorithm=algorithm, settings=alone_spec(spec).settings)
     return spec.replace(algorithm=algorithm, defense=defense)
 
 
@@ -203,6 +207,7 @@ def compare(
     specs: dict[str, RunSpec] = {}
     for name in cases:
         case = case_spec(spec, name)
+        # `fede` and `none` may be the same run; training it twice would waste hours.
         if same := [other for other, earlier in specs.items() if other == name or earlier == case]:
             raise SpecError(f"case: {name!r} is the same run as {same[0]!r}; name each once")
         check_run(case, graph, attack=True)
@@ -212,6 +217,7 @@ def compare(
     forgotten = unlearning.digest if unlearning else ""
     if (folder / COMPARISON_FILE).exists() and not overwrite:
         earlier = _finished(folder / COMPARISON_FILE, specs, graph)
+        # Cases, options and data agree; the unlearning may still differ.
         if earlier.unlearning == forgotten:
             return earlier
         raise refused(folder / COMPARISON_FILE, "has another unlearning, or none")
@@ -239,6 +245,7 @@ def compare(
 
 def default_folder(spec: RunSpec, graph: Any) -> Path:
     """Return the default folder of a comparison: runs/compare-<data>-<8 digits of its options>."""
+    # The same options on the same data find the same folder, so a repeated command resumes.
     identity = [run_identity(graph, spec.federation_options()), spec.attack_options()]
     return Path("runs") / f"compare-{data_name(graph)}-{hashlib.sha256(msgspec.json.encode(identity)).hexdigest()[:8]}"
 

@@ -41,6 +41,7 @@ class Document(NamedTuple):
         Args:
             where: path of the key.
         """
+        # Values that defaults add have no line of their own.
         while where and where not in self.lines:
             where = where[:-1]
         return self.lines.get(where, 1)
@@ -146,6 +147,7 @@ _parsed_once = functools.lru_cache(maxsize=64)(_parsed)
 
 def _plain(path: Path, loader: _Loader, node: yaml.Node, where: Where, lines: dict[Where, int], seen: set[int]) -> Any:
     line = node.start_mark.line + 1
+    # The first line of a value is the line of its key.
     lines.setdefault(where, line)
     if isinstance(node, yaml.ScalarNode):
         try:

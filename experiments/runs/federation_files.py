@@ -52,6 +52,7 @@ def _has_data(folder: Path, graph: FederatedGraph) -> bool:
         read = read_client_folders(folder)
     except DataError:
         return False
+    # IDs matter as well as triples: other IDs give other random draws.
     if (read.entities, read.relations) != (graph.entities, graph.relations):
         return False
     clients = {client.name: client for client in read.clients}

@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
-from scipy import stats
 
-from fkgsec.estimate import Estimate
+from fkgsec.estimate import Estimate, student_value
 
-Z95 = 1.959963984540054  # two-sided 95 % point of the normal distribution
+# two-sided 95 % point of the normal distribution.
+Z95 = 1.959963984540054
 
 
 def design_effect(values: np.ndarray, ends: np.ndarray) -> float:
@@ -66,11 +66,12 @@ def paired_difference(now: np.ndarray, then: np.ndarray, ends: np.ndarray) -> Es
     return Estimate(value, min(value, centre - half), max(value, centre + half), n, "paired, linked")
 
 
-def width(figures: Sequence[Estimate]) -> tuple[float, float, float]:
+def width(figures: Sequence[Estimate], compared: int = 1) -> tuple[float, float, float]:
     """Return half-widths of the interval of `over_seeds`.
 
     Args:
         figures: one figure per seed.
+        compared: number of figures judged together (Bonferroni).
 
     Returns:
         The average half-width below and above a seed's figure, and Student's half-width of the mean over seeds.
@@ -81,10 +82,10 @@ def width(figures: Sequence[Estimate]) -> tuple[float, float, float]:
     if count == 1:
         return items_low, items_high, 0.0
     spread = float(np.std([figure.value for figure in figures], ddof=1))
-    return items_low, items_high, float(stats.t.ppf(0.975, count - 1)) * spread / math.sqrt(count)
+    return items_low, items_high, student_value(count, compared) * spread / math.sqrt(count)
 
 
-def over_seeds(figures: Sequence[Estimate]) -> Estimate:
+def over_seeds(figures: Sequence[Estimate], compared: int = 1) -> Estimate:
     """Combine the figures of several seeds: the largest of exact figures, the mean of others.
 
     The mean's interval adds, in quadrature, the average interval of a seed and Student's interval of the mean. The seeds share
@@ -92,21 +93,25 @@ def over_seeds(figures: Sequence[Estimate]) -> Estimate:
 
     Args:
         figures: one figure per seed, at least one.
+        compared: number of figures judged together (Bonferroni). The intervals of `figures` are at that level already.
 
     >>> from fkgsec.estimate import proportion
     >>> str(over_seeds([proportion(50, 100), proportion(50, 100)]))
     '0.5000 [0.4038, 0.5962]'
     """
+    # Counts have no sampling error. Report the worst seed.
     if all(figure.method == "exact" for figure in figures):
         return max(figures, key=lambda figure: figure.value)
     if len(figures) == 1:
         return figures[0]
     mean = float(np.mean([figure.value for figure in figures]))
-    items_low, items_high, seeds = width(figures)
+    # Items and seeds are independent sources of error: half-widths add in quadrature.
+    items_low, items_high, seeds = width(figures, compared)
     low, high = mean - math.hypot(items_low, seeds), mean + math.hypot(items_high, seeds)
-    if all(figure.low >= 0 for figure in figures) and "paired" not in figures[0].method:  # differences can be negative
+    # Differences can be negative.
+    if all(figure.low >= 0 for figure in figures) and "paired" not in figures[0].method:
         low = max(low, 0.0)
     if all(figure.high <= 1 for figure in figures):
         high = min(high, 1.0)
     num_items = sum(figure.n for figure in figures)
-    return Estimate(mean, low, high, num_items, f"{figures[0].method}, {len(figures)} seeds")
+    return Estimate(mean, low, high, num_items, f"{figures[0].method}, {len(figures)} seeds", len(figures), seeds)

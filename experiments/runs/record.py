@@ -449,6 +449,7 @@ def check_record(record: Record) -> None:
     task = task_of(record.spec)
     if record.metric != task.metric:
         raise RunError(f"metric: {record.spec.algorithm} is validated by {task.metric}; got {record.metric!r}")
+    # The seed is stored twice, because results are grouped by it.
     if record.seed != record.spec.seed:
         raise RunError(f"seed: the spec's is {record.spec.seed}; got {record.seed}")
     check_numbering([entry.round for entry in record.rounds], record.best_round)
@@ -523,6 +524,7 @@ def _check_items(record: Record, task: RunTask) -> None:
     """Check that items match the clients' test splits, and that their mean is the utility."""
     if record.items is None:
         return
+    # A record that was edited by hand usually fails one of these comparisons.
     tested = [sizes["test"] for sizes in record.data.clients.values()]
     if record.items.counts != tested:
         raise RunError(f"items: clients have {tested} test items; got {record.items.counts}")

@@ -69,7 +69,8 @@ def default_folder(spec: RunSpec, graph: Any) -> Path:
     """Return the default folder of a run: runs/<data>-<algorithm>-<model>-<8 digits of options and data>."""
     digest = run_identity(graph, spec.federation_options())
     defense = "".join(f"+{name}" for name in parse_defense(spec.defense).names)
-    model = re.sub(r"[^\w-]+", "-", spec.model.partition("(")[0].rpartition(".")[2])  # the class of a dotted name
+    # The class of a dotted name.
+    model = re.sub(r"[^\w-]+", "-", spec.model.partition("(")[0].rpartition(".")[2])
     return Path("runs") / f"{data_name(graph)}-{spec.algorithm}{defense}-{model}-{digest[:8]}"
 
 
@@ -144,7 +145,8 @@ def execute(
         check_memory(spec, graph, at_once=at_once)
     make_folder(folder)
     if not overwrite and (finished := _finished(spec, graph, folder, attack=attack)) is not None:
-        return finished  # without a lock: the folder may be read-only
+        # Without a lock: the folder may be read-only.
+        return finished
     with locked(folder):
         if overwrite:
             _clear_other_run(folder, run_identity(graph, options))
@@ -159,6 +161,7 @@ def execute(
             write_atomically(folder / SPEC_FILE, encode_stored(spec))
         result = run_federation(graph, options, folder, observer, checkpoint_every_s, exchange, make_task=make_task)
         target = attack_folder(folder, spec) if further else folder
+        # Attacks train federations under the run's defense, with an honest transport.
         train = functools.partial(
             run_federation, make_transport=make_transport, make_task=make_task, start=folder / BEFORE_END
         )
@@ -172,6 +175,7 @@ def _finished(spec: RunSpec, graph: Any, folder: Path, *, attack: bool) -> Finis
     """Read the run with this attack if it is finished. Raises `RunError` for the record of another run."""
     if not (folder / RECORD_FILE).exists():
         return None
+    # Compare with the checkpoint if it is there; a copied record may come without it.
     fingerprint = None
     if (folder / CHECKPOINT).exists():
         fingerprint = _fingerprint(folder, graph, spec.federation_options())
@@ -225,7 +229,8 @@ def reuse(
     """
     spec, result = load_run(folder)
     fingerprint = _fingerprint(folder, result.graph, result.options)
-    if "attack" in changes:  # use its own threat models, not those of the earlier attack
+    # Use its own threat models, not those of the earlier attack.
+    if "attack" in changes:
         changes = {"threat": (), **changes}
     spec = spec.replace(**changes)
     target = out or attack_folder(folder, spec)
@@ -240,8 +245,10 @@ def reuse(
         target = folder
     elif not overwrite and (earlier := _earlier(target, spec, result.graph, fingerprint)) is not None:
         return earlier, result.graph
+    # An explicit folder may be on another, possibly read-only, disk.
     if out is not None:
-        make_folder(target)  # fail before the attack, which may take hours
+        # Fail before the attack, which may take hours.
+        make_folder(target)
     # The folder of the run may be read-only if the attack is written elsewhere.
     with locked(folder if out is None else target):
         train = functools.partial(run_federation, make_transport=make_transport, start=folder / BEFORE_END)
@@ -394,7 +401,9 @@ def _report(
 ) -> Finished:
     """Attack and write all files; the record comes last, so that a folder with a record is complete."""
     seconds = sum(entry.seconds for entry in result.rounds)
+    # Federations that the attack trains resume after an interruption, like the run itself.
     trainings = Trainings(train, folder / TRAININGS, observer, count=spec.attack_options().shadows, seconds=seconds)
+    # The time of attacks feeds later estimates (`papers.estimates`).
     began = time.perf_counter()
     figures, scores = run_attacks(result, spec.attack_options(), train=trainings) if attack else ([], pd.DataFrame())
     attack_s = time.perf_counter() - began if attack else None

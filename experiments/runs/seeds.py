@@ -108,6 +108,7 @@ def train_seeds(
     specs = [spec.replace(seed=seed) for seed in range(spec.seed, spec.seed + count)]
     if (folder / SEEDS_FILE).exists():
         earlier = read_if_of(folder / SEEDS_FILE, SCHEMA, SeedsRecord)
+        # The summary names options and data of all its runs.
         same = earlier is not None and (earlier.spec, earlier.data.hash) == (spec, graph.hash)
         # More seeds may extend an earlier series; fewer would drop finished runs from it.
         if not overwrite and not (same and earlier and len(earlier.seeds) <= count):
@@ -155,6 +156,7 @@ def figures_over(records: list[Record]) -> dict[str, OverSeeds]:
     by_record = [_figures(record) for record in records]
     combined = {}
     for name in by_record[0]:
+        # A figure missing for one seed would be a mean over different seeds.
         if all(name in figures for figures in by_record):
             estimates = [figures[name] for figures in by_record]
             combined[name] = OverSeeds(over_seeds(estimates), [estimate.value for estimate in estimates])

@@ -91,6 +91,7 @@ def allowed_words(name: str, task: str | None = None) -> tuple[str, ...]:
 def _converted(fields: dict[str, Any]) -> Any:
     algorithm = spelled("algorithm", fields.get("algorithm"), allowed_words("algorithm"))
     task = _task_of(algorithm, fields.get("data"))
+    # The algorithm decides the task, and the task decides which options exist.
     fields = fields if algorithm is None else fields | {"algorithm": algorithm}
     _refuse_foreign(fields, task)
     for name, value in fields.items():
@@ -112,7 +113,8 @@ def _converted(fields: dict[str, Any]) -> Any:
     try:
         spec = msgspec.convert(nested(fields), task.spec)
     except msgspec.ValidationError as error:
-        check_values(task.spec, fields)  # raises with a better message, where it can
+        # Raises with a better message, where it can.
+        check_values(task.spec, fields)
         raise SpecError(_plain(str(error), fields)) from error
     _check_attacks(spec.attack, algorithm or spec.algorithm, task)
     return spec
@@ -161,7 +163,9 @@ def _check_attacks(names: Sequence[str], algorithm: str, task: RunTask) -> None:
 
 def _task_of(algorithm: Any, data: Any) -> RunTask:
     """Return the task of an algorithm, else of the data. Raises `SpecError` if they do not fit together."""
+    # Some names could be both; the catalogue of knowledge graphs wins.
     graphs = isinstance(data, str) and not is_knowledge_graph(data) and is_graph_data(data)
+    # Without an algorithm, the data decide: graphs to classify select graph classification.
     if not isinstance(algorithm, str):
         return task_named("graph" if graphs else "kge")
     task = task_named(RECIPES[algorithm].task)

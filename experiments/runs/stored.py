@@ -59,6 +59,7 @@ def _spec(kind: type, raw: Any) -> Any:
 
 def _check_figures(raw: Any, where: str) -> None:
     """Raise `ValidationError` for an integer beyond 64 bits, and for a value outside its own interval."""
+    # msgspec would read larger integers as floats and lose digits.
     if isinstance(raw, int) and not -(2**63) <= raw < 2**63:
         raise msgspec.ValidationError(f"{where}: an integer of {raw.bit_length()} bits; at most 63 bits fit")
     if isinstance(raw, list):
@@ -67,7 +68,8 @@ def _check_figures(raw: Any, where: str) -> None:
     elif isinstance(raw, dict):
         for name, entry in raw.items():
             _check_figures(entry, f"{where}.{name}")
-        if raw.keys() == set(Estimate.__struct_fields__):
+        if {"value", "low", "high", "n", "method"} <= raw.keys() <= set(Estimate.__struct_fields__):
+            # `sorted` also detects a value outside one end only.
             ends = [end for end in (raw["low"], raw["value"], raw["high"]) if isinstance(end, float | int)]
             if ends != sorted(ends):
                 named = f"{raw['value']:g} is not inside its own interval [{raw['low']:g}, {raw['high']:g}]"
@@ -117,7 +119,8 @@ def _updated(spec: dict[str, Any]) -> dict[str, Any]:
     spec = {"split_seed": spec.get("seed", 0)} | spec
     if spec.get("draws") == "numpy":
         del spec["draws"]
-    if "entity_scope" in spec:  # set the scope of both negatives and ranks
+    # Set the scope of both negatives and ranks.
+    if "entity_scope" in spec:
         scope = spec.pop("entity_scope")
         spec |= {"negative_scope": scope, "rank_scope": "own" if scope == "own" else "all"}
     spec = nested({({"epsilon": "init_epsilon"} | RENAMED).get(name, name): value for name, value in spec.items()})
@@ -127,6 +130,7 @@ def _updated(spec: dict[str, Any]) -> dict[str, Any]:
     if recipe and settings.get("tau") == 0.2 and not recipe.has("tau"):
         del settings["tau"]
     alike = settings.get("variant") != "published" or spec.get("model") != "rotate"
+    # Published FedLU with RotatE did use the temperature, so only the others are translated.
     if name == "fedlu" and alike:
         spec = {name: value for name, value in spec.items() if name != "temperature" or value == 0}
     return spec | {"settings": settings}

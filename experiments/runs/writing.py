@@ -68,10 +68,12 @@ def write_atomically(path: Path, content: bytes) -> None:
     """
     part = path.with_name(path.name + ".part")
     try:
+        # /dev/stdout and pipes cannot be replaced by a rename.
         if not is_plain_place(path):
             path.write_bytes(content)
             return
-        part.unlink(missing_ok=True)  # left by a killed process, or a link to elsewhere
+        # Left by a killed process, or a link to elsewhere.
+        part.unlink(missing_ok=True)
         with part.open("xb") as handle:
             handle.write(content)
             handle.flush()
@@ -79,7 +81,8 @@ def write_atomically(path: Path, content: bytes) -> None:
             os.fsync(handle.fileno())
         part.replace(path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # a file system that went read-only, a folder in the way
+        # A file system that went read-only, a folder in the way.
+        with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise RunError(f"{path}: cannot be written ({error.strerror})") from error
 
@@ -158,7 +161,8 @@ def locked(folder: Path, name: str = LOCK_FILE) -> Iterator[None]:
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):  # the folder itself may have been moved or removed
+        # The folder itself may have been moved or removed.
+        with contextlib.suppress(OSError):
             path.unlink()
         os.close(handle)
 
@@ -197,6 +201,7 @@ def put_in_place(whole: Path, place: Path) -> None:
     """
     # Renaming over a non-empty folder is an error, so it is moved aside first.
     aside = whole.with_name(f"{whole.name}.replaced")
+    # An empty folder is replaced by the rename itself.
     if place.is_dir() and any(place.iterdir()):
         place.rename(aside)
     whole.replace(place)

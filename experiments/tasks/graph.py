@@ -50,7 +50,8 @@ class GraphSpec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fie
     attacks_type: ClassVar[type[GraphAttackOptions]] = GraphAttackOptions
 
     data: str = MOTIFS
-    partition: Literal["random", "chunks"] | None = None  # of `fkgsec.graphs.split.GRAPH_PARTITIONS`, which loads more
+    # Of `fkgsec.graphs.split.GRAPH_PARTITIONS`, which loads more.
+    partition: Literal["random", "chunks"] | None = None
     clean: Annotated[bool, Meta(description="keep isomorphic graphs on one side of the split")] = False
 
     def __post_init__(self) -> None:
@@ -79,7 +80,11 @@ def is_graph_data(name: str) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def twins_of(graph: FederatedGraphs) -> Twins:
-    """Find the twins of a federation, once for warnings, sizes and figures."""
+    """Find the twins of a federation, once for warnings, sizes and figures.
+
+    Args:
+        graph: the federation. Only the last one is cached, because its graphs stay in memory.
+    """
     from fkgsec.graphs.twins import find_twins
 
     return find_twins(graph)
@@ -96,6 +101,7 @@ def _reached(result: GnnResult) -> Reached:
     twins = _with_twin(result.graph)
     of_all, by_client = result.utility()
     return Reached(
+        # A federation without any test graph has no accuracy.
         of_all or _accuracy(None),
         by_client,
         {
@@ -159,6 +165,7 @@ def _memory(spec: GraphSpec, graph: FederatedGraphs) -> dict[str, float]:
         sizes = {name: 4 * parameter.numel() for name, parameter in network.named_parameters()}
         networks += sum(sizes.values())
         shared += sum(size for name, size in sizes.items() if name.startswith(rule.shared))
+        # Evaluation uses larger batches than training if `batch_size` is small.
         at_once = min(len(client.graphs), max(spec.batch_size, JUDGED_AT_ONCE))
         # Worst case: the largest graphs of a client meet in one batch.
         nodes = int(np.sort(client.graphs.sizes)[-at_once:].sum())
@@ -177,8 +184,10 @@ def _memory(spec: GraphSpec, graph: FederatedGraphs) -> dict[str, float]:
 
 # Copies of networks and of messages in memory at once, values per node and layer, and bytes per node.
 _NETWORKS = 5  # values, Adam's two moments, gradients, private ones
-_KEPT = 6  # models of the best round before and after its broadcast, and of the round that may replace it
-_MESSAGES = 9  # rounds 0, the best, the last and those before, to the server and back
+# Models of the best round before and after its broadcast, and of the round that may replace it.
+_KEPT = 6
+# Rounds 0, the best, the last and those before, to the server and back.
+_MESSAGES = 9
 _LAYER = 6
 _NODE = 400
 

@@ -17,6 +17,11 @@ from typing import Literal
 import msgspec
 import numpy as np
 
+from fkgsec.attacks.outcomes import decompress
+from fkgsec.text import shown
+
+MOST_ITEMS = 10_000_000
+"""Test items of a record that are read; the largest published test split has less than a million."""
 Average = Literal["items", "clients"]
 
 
@@ -32,7 +37,8 @@ class TestItems(msgspec.Struct, frozen=True):
         seen: one byte per item: 2 if it is also in its client's train split, 1 if only in another client's, 0 if in none.
     """
 
-    __test__ = False  # pytest must not collect it
+    # Pytest must not collect it.
+    __test__ = False
 
     counts: list[int]
     sides: int
@@ -60,17 +66,18 @@ class TestItems(msgspec.Struct, frozen=True):
             counts: number of items of each client.
             seen: per client, `[n]`, see the class.
         """
+        # Ranks on small data fit in one byte; records stay small.
         width = next(width for width in (1, 2, 4) if outcomes.max(initial=0) < 256**width)
         packed = [outcomes.astype(f"<u{width}"), np.concatenate(seen).astype(np.uint8)]
         return cls(list(counts), outcomes.shape[1], width, *(zlib.compress(array.tobytes(), 9) for array in packed))
 
     def values(self) -> np.ndarray:
         """Return the outcomes, float64 `[n, sides]`. Raises `ValueError` for damaged bytes or another number of items."""
-        try:
-            outcomes = np.frombuffer(zlib.decompress(self.outcomes), dtype=f"<u{self.width}")
-        except (zlib.error, TypeError) as error:
-            raise ValueError(f"outcomes cannot be read ({error})") from error
-        return outcomes.reshape(sum(self.counts), self.sides).astype(np.float64)
+        num_items = self._num_items()
+        if self.width not in (1, 2, 4) or self.sides not in (1, 2):
+            raise ValueError(f"outcomes cannot be read (width {self.width}, sides {self.sides})")
+        content = self._content("outcomes", num_items * self.sides * self.width)
+        return np.frombuffer(content, dtype=f"<u{self.width}").reshape(num_items, self.sides).astype(np.float64)
 
     def ranks(self) -> np.ndarray:
         """Return the ranks, float64 `[n, sides]`."""
@@ -78,13 +85,23 @@ class TestItems(msgspec.Struct, frozen=True):
 
     def where_seen(self) -> np.ndarray:
         """Return `seen`, uint8 `[n]`. Raises `ValueError` as `values` does."""
+        return np.frombuffer(self._content("seen", self._num_items()), dtype=np.uint8)
+
+    def _num_items(self) -> int:
+        num_items = sum(self.counts)
+        if min(self.counts, default=0) < 0 or num_items > MOST_ITEMS:
+            raise ValueError(f"counts must be 0 to {MOST_ITEMS:,} items together; got {shown(self.counts)}")
+        return num_items
+
+    def _content(self, name: Literal["outcomes", "seen"], num_bytes: int) -> bytes:
+        """Decompress one of the two fields, which the counts say is of so many bytes."""
         try:
-            seen = np.frombuffer(zlib.decompress(self.seen), dtype=np.uint8)
-        except zlib.error as error:
-            raise ValueError(f"seen cannot be read ({error})") from error
-        if len(seen) != sum(self.counts):
-            raise ValueError(f"seen is of {len(seen)} items; counts say {sum(self.counts)}")
-        return seen
+            content = decompress(getattr(self, name), num_bytes)
+        except ValueError as error:
+            raise ValueError(f"{name} cannot be read ({error})") from error
+        if len(content) != num_bytes:
+            raise ValueError(f"{name} are {len(content):,} bytes; by counts they are {num_bytes:,}")
+        return content
 
     def client_slices(self) -> list[slice]:
         """Return the rows of each client."""
@@ -120,6 +137,7 @@ def paired_variance(
     )
     clients = [differences[rows] for rows in pairs[0][0].client_slices() if rows.stop > rows.start]
     counts = np.array([len(client) for client in clients], dtype=np.float64)
+    # Stratified sampling: the variance of a weighted mean of clients' means.
     weights = counts / counts.sum() if average == "items" else np.full(len(clients), 1 / len(clients))
     # A client with one item has no variance of its own. The largest variance of a share is 1/4.
     overall = differences.var(ddof=1) if len(differences) > 1 else 0.25

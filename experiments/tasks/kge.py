@@ -64,7 +64,8 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
         ),
     ] = CONSORTIUM
     partition: Annotated[Literal["triples", "relations", "clusters"] | None, Meta(description="how to divide it")] = (
-        None  # of `fkgsec.data.partition.PARTITIONS`
+        # Of `fkgsec.data.partition.PARTITIONS`.
+        None
     )
     triple_columns: Annotated[
         str | None,
@@ -121,6 +122,7 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
         from fkgsec.data.normalise import normalised
         from fkgsec.data.partition import partition
 
+        # The consortium is generated with its clients, so options of dividing data do not apply.
         if self.data == CONSORTIUM:
             for name in ("partition", "normalise", "triple_columns"):
                 if getattr(self, name) is not None:
@@ -133,6 +135,7 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
         graph = load_dataset(self.data, columns=self._column_names())
         if self.normalise is not None:
             graph = normalised(graph)
+        # Folders with one subfolder per client are divided already.
         if isinstance(graph, FederatedGraph):
             if self.partition is not None:
                 raise SpecError(f"partition does not apply to {graph.name}, which is divided already; leave it out")
@@ -195,6 +198,7 @@ def _reached(result: KgeResult) -> Reached:
     ranks = np.concatenate(result.test_ranks)
     seen = seen_in_training(graph)
     where = np.concatenate(seen)
+    # Test triples that occur in training measure memory, not generalization, so they are reported apart.
     parts = {"leaked": OWN_TRAIN, "elsewhere": OTHER_TRAIN, "new": NEW}
     return Reached(
         of_all,
@@ -268,10 +272,14 @@ def _memory(spec: Spec, graph: FederatedGraph) -> dict[str, float]:
 
 # Copies of tables and messages in memory at once, and bytes of a candidate and a triple in training.
 _TABLES = 5  # values, Adam's two moments, gradients, those of a client in its step
-_KEPT = 6  # models of the best round before and after its broadcast, and of the round that may replace it
-_MESSAGES = 9  # rounds 0, the best, the last and those before, to the server and back
-_MASKED = 18  # one party's input to a secure sum, float64, and its masked forms; the sum, stored and opened
-_CHECKPOINT = 4  # tensors of the last checkpoint, and their serialized bytes
+# Models of the best round before and after its broadcast, and of the round that may replace it.
+_KEPT = 6
+# Rounds 0, the best, the last and those before, to the server and back.
+_MESSAGES = 9
+# One party's input to a secure sum, float64, and its masked forms; the sum, stored and opened.
+_MASKED = 18
+# Tensors of the last checkpoint, and their serialized bytes.
+_CHECKPOINT = 4
 _STEP = 24
 _SCORES = 4
 _TRIPLE = 400
@@ -288,7 +296,8 @@ def _timed_by(spec: Spec) -> dict[str, Any]:
     """Return the options that decide the time of training; algorithms that train alike share a timing."""
     recipe, values = RECIPES[spec.algorithm], spec.document()
     trained = {"private": recipe.private, "pooled": recipe.pooled, "local": recipe.rule and recipe.rule.__qualname__}
-    width = spec.kge_model().entity_width  # FedEPL trains fewer values than `dim`
+    # FedEPL trains fewer values than `dim`.
+    width = spec.kge_model().entity_width
     return {name: values[name] for name in _TIMED_BY} | trained | {"width": width}
 
 
@@ -296,6 +305,7 @@ def _time_validation(task: KgeTask, graph: FederatedGraph) -> float:
     """Rank `_TIMED_TRIPLES` validation triples of each client, and scale by their number; fit decoders for one epoch."""
     options, decoding_s = task.options, 0.0
     if "decoder_epochs" in options.encoder_settings:
+        # One epoch of the decoder is enough to extrapolate.
         once = type(task)(graph, msgspec.structs.replace(options, decoder_epochs=1)).encoders
         decoding_s = options.encoder_setting("decoder_epochs") * cpu_seconds(once.fit_decoders) if once else 0.0
     if options.samples_validation:

@@ -20,7 +20,8 @@ from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import task_of
 
 GIB = 2**30
-HOST = ("messages", "checkpoint", "data")  # parts in the machine's memory even if a GPU trains
+# Parts in the machine's memory even if a GPU trains.
+HOST = ("messages", "checkpoint", "data")
 
 
 class Free(NamedTuple):
@@ -45,6 +46,7 @@ def check_memory(spec: RunSpec, graph: Any, *, at_once: int = 1) -> None:
     total, free = at_once * sum(parts.values()), available()
     if total <= free.num_bytes:
         return
+    # The largest part tells the user which option to reduce.
     largest = sorted(parts.items(), key=lambda part: -part[1])
     each = ", ".join(f"{name} {size / GIB:,.1f}" for name, size in largest)
     several = f"{at_once} runs at a time need" if at_once > 1 else "the run needs"
@@ -80,6 +82,7 @@ def available(root: Path = Path("/")) -> Free:
         limits[0] = Free(1024 * fields["MemAvailable:"], "the machine")
     limit = resource.getrlimit(resource.RLIMIT_AS)[0]
     if limit != resource.RLIM_INFINITY:
+        # `ulimit -v` counts address space that this process uses already.
         pages = (_text(root / "proc/self/statm").split() or ["0"])[0]
         limits.append(Free(limit - int(pages) * page, "ulimit -v"))
     return min(limits, key=lambda free: free.num_bytes)

@@ -46,6 +46,7 @@ def with_attacks(options: type[Any], attacks: type[Any]) -> Any:
         options: struct of a run's options.
         attacks: struct of the options of attacks.
     """
+    # Fields of the run come first and keep their defaults.
     further = (*msgspec.structs.fields(attacks), *msgspec.structs.fields(SharedOptions))
     fields = [field for field in further if field.name not in options.__struct_fields__]
     body = {"__module__": __name__, "__annotations__": {field.name: field.type for field in fields}}
@@ -85,7 +86,8 @@ class RunSpec:
     device: str
     data: str
     clients: int | None
-    partition: Any  # a word of the task, or None
+    # A word of the task, or None.
+    partition: Any
     size: int | None
     split_seed: int
     threat: tuple[str, ...]
@@ -95,7 +97,8 @@ class RunSpec:
 
     def check(self) -> None:
         """Check the options that both tasks have. Raises `SpecError`."""
-        options: Any = self  # a spec is a struct of options, which a mixin cannot declare
+        # A spec is a struct of options, which a mixin cannot declare.
+        options: Any = self
         check_defense(options)
         for name, least in (("split_seed", 0), ("attack_seed", 0), ("clients", 1), ("size", 1)):
             if (value := getattr(self, name)) is not None and value < least:

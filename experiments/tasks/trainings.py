@@ -38,6 +38,7 @@ class Trainings:
 
     def __call__(self, graph: Any, options: Any, **how: Any) -> Any:
         """Train a federation, or continue one from its checkpoint."""
+        # Such a training depends on more than graph and options, so its folder could not be named by them.
         if how:
             return self._train(graph, options, **how)
         self._number += 1

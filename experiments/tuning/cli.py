@@ -1,4 +1,4 @@
-"""`fkgsec tune`."""
+"""The command `fkgsec tune`."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ def tune_options(
         ),
     ],
     trials: Annotated[
-        int, typer.Option("--trials", help="so many in all, those of an earlier start included", min=1)
+        int, typer.Option("--trials", help="total number of trials, those of an interrupted start included", min=1)
     ] = 20,
     prune: Annotated[
         bool,
         typer.Option(
-            "--prune/--no-prune", help="end trials early that lie below the median of the others (never under dp)"
+            "--prune/--no-prune", help="stop trials early that are below the median of the others (never with dp)"
         ),
     ] = True,
     config: Config = None,
@@ -56,7 +56,7 @@ def tune_options(
     quiet: Quiet = False,
     track: Annotated[list[str] | None, typer.Option("--track", hidden=True)] = None,
 ) -> None:
-    """Find options by their validation alone; killed, it goes on when the same command is given again."""
+    """Find options by validation alone. Repeat the same command to resume an interrupted tuning."""
     from fkgsec.experiments.cli.progress import observe_on
     from fkgsec.experiments.reporting.sheets import print_sheets
     from fkgsec.experiments.runs.run import data_name, warnings_of
@@ -65,10 +65,11 @@ def tune_options(
 
     if track:
         raise SpecError(
-            "track is of train, attack and compare, whose runs have a record; trials have none, since the test split is out of "
-            f"their sight: {CSV_FILE} and {PICTURE_FILE} have each trial, and --track tracks the training of {BEST_FILE}"
+            "track applies to train, attack and compare. Trials have no record, because they never see the test split: "
+            f"{CSV_FILE} and {PICTURE_FILE} list each trial; use --track when you train with {BEST_FILE}"
         )
     spec: RunSpec = choose(config, options, preset).spec
+    # Selecting rounds by the test split would leak it into the tuning.
     if getattr(spec, "select", "validation") != "validation":
         raise SpecError("select must be validation for tuning, which never looks at the test split")
     searched = read_searches(search, spec)
@@ -77,6 +78,7 @@ def tune_options(
     for warning in warnings_of(spec, graph):
         errors.print(f"warning: {warning}", style="yellow", highlight=False, soft_wrap=True)
     texts = {name: values.text for name, values in searched.items()}
+    # The same search on the same data finds the same folder, so a repeated command resumes.
     key = hashlib.sha256(msgspec.json.encode([spec.document(), texts, graph.hash], order="sorted")).hexdigest()[:8]
     folder = out or Path("runs") / f"tune-{data_name(graph)}-{spec.algorithm}-{key}"
     tuned = tune(

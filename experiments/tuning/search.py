@@ -1,10 +1,10 @@
-"""Searched options and their values, as on the command line.
+"""Search space of a tuning, as on the command line.
 
     searched = read_searches(["learning_rate=log:1e-4:1e-2", "gamma=5,9,12"], spec)
     searched["gamma"].values                        # (5.0, 9.0, 12.0)
 
-`NAME=A,B,C` takes one of these values; `NAME=LOW:HIGH` any value in the range, evenly; `NAME=log:LOW:HIGH` evenly by logarithm.
-Bounds are included. Numbers are whole if the option takes nothing else.
+`NAME=A,B,C` selects one of these values; `NAME=LOW:HIGH` any value in the range, uniformly; `NAME=log:LOW:HIGH` uniformly on a
+logarithmic scale. Bounds are included. Numbers are integers if the option accepts nothing else.
 """
 
 from __future__ import annotations
@@ -22,23 +22,29 @@ from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.federation.settings import fields_of
 from fkgsec.text import shown
 
+# Options that are not searched, and why.
 FIXED = {
     **dict.fromkeys(DATA_FIELDS, "all trials train on the same data"),
     **dict.fromkeys(
         ("eval_sides", "eval_sample", "eval_candidates", "select", "rank_scope"), "it changes what validation measures"
     ),
-    "eval_every": "it changes when validation looks",
+    "eval_every": "it changes the rounds of validation",
     "seed": "the best of several seeds is luck; train the best options with --seeds",
-    "algorithm": "each has settings of its own; tune them one by one",
-    "defense": "validation does not see what it protects; tune below each defense",
-    "protocol_seed": "it is for tests",
+    "algorithm": "each has its own settings; tune algorithms one by one",
+    "defense": "validation does not measure protection; tune under each defense",
+    "protocol_seed": "it is only for tests",
     "device": "it changes no figure",
 }
-"""Options that are not searched, and why."""
 
 
 class Searched(NamedTuple):
-    """An option's values: `values` to choose from; or `low` to `high`, both included, evenly or by logarithm."""
+    """Values of an option: `values` to choose from, or a range from `low` to `high`, both included.
+
+    Attributes:
+        text: the values as on the command line.
+        log: draw uniformly on a logarithmic scale.
+        whole: draw integers.
+    """
 
     text: str
     values: tuple[Any, ...] = ()
@@ -49,13 +55,17 @@ class Searched(NamedTuple):
 
 
 def read_searches(searches: Sequence[str], spec: RunSpec) -> dict[str, Searched]:
-    """Read the searched values by option. Args: spec: the options that stay as they are.
+    """Read the searched values by option.
+
+    Args:
+        searches: values of `--search`.
+        spec: the options that are not searched.
 
     Raises:
-        SpecError: nothing is searched; an option that does not exist, twice, or that cannot be tuned; values that it refuses.
+        SpecError: nothing is searched, an option is unknown, repeated or cannot be tuned, or it refuses a value.
     """
     if not searches:
-        raise SpecError("search: nothing is searched; give --search learning_rate=log:1e-4:1e-2 or the like")
+        raise SpecError("search: no option is searched; add, for example, --search learning_rate=log:1e-4:1e-2")
     result: dict[str, Searched] = {}
     names = tunable(spec)
     for search in searches:
@@ -73,7 +83,11 @@ def read_searches(searches: Sequence[str], spec: RunSpec) -> dict[str, Searched]
 
 
 def tunable(spec: RunSpec) -> list[str]:
-    """Names of the options of training that can be tuned."""
+    """Return the names of the training options that can be tuned.
+
+    Args:
+        spec: selects task and algorithm.
+    """
     settings, attacks = set(option_names(spec.task)), set(type(spec).attacks_type.__struct_fields__)
     names = [name for name in type(spec).options_type.__struct_fields__ if name in settings]
     names += [field.name for field in fields_of(type(spec.settings))]
@@ -83,6 +97,7 @@ def tunable(spec: RunSpec) -> list[str]:
 def _read(name: str, text: str, spec: RunSpec) -> Searched:
     log = text.startswith("log:")
     bounds = text.removeprefix("log:").split(":")
+    # A colon separates a range; everything else is a list of values.
     if not log and len(bounds) != 2:
         values = tuple(_value(name, part.strip()) for part in text.split(","))
         for value in values:
@@ -96,20 +111,22 @@ def _read(name: str, text: str, spec: RunSpec) -> Searched:
         raise SpecError(f"search: {name}: {shown(text)} is not LOW:HIGH, two numbers") from error
     if not (math.isfinite(low) and math.isfinite(high) and low < high and (low > 0 or not log)):
         raise SpecError(f"search: {name}: {shown(text)}: LOW must lie below HIGH{', above 0' if log else ''}")
+    # There is no type to ask: settings of algorithms and options differ. So try a fraction.
     whole = False
     try:
         _check(name, 2.5, spec)
-    except SpecError as error:  # half a number is refused
+    except SpecError as error:  # integer options refuse 2.5
         whole = "whole number" in str(error) or "`int`" in str(error)
     if whole and (low % 1 or high % 1):
         raise SpecError(f"search: {name} takes whole numbers; got {shown(text)}")
+    # Both ends must be allowed; then every value between them is, too.
     for bound in (low, high):
         _check(name, int(bound) if whole else bound, spec)
     return Searched(text, (), low, high, log, whole)
 
 
 def _value(name: str, text: str) -> Any:
-    """A value as in a file: a number if it is one, true and false, else text."""
+    """Return a value as in a file: a number if possible, true and false, else text."""
     if not text:
         raise SpecError(f"search: {name}: a value is empty")
     if text in ("true", "false"):
@@ -121,7 +138,7 @@ def _value(name: str, text: str) -> Any:
 
 
 def _check(name: str, value: Any, spec: RunSpec) -> None:
-    """Raise `SpecError` for a value that the option refuses, whatever the others are."""
+    """Raise `SpecError` for a value that the option refuses."""
     try:
         spec.replace(**{name: value})
     except SpecError as error:

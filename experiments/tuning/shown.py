@@ -24,18 +24,20 @@ from fkgsec.experiments.tasks.task import task_of
 from fkgsec.experiments.tuning.study import Trial, Tuning
 
 CSV_FILE, PICTURE_FILE, BEST_FILE = "trials.csv", "trials.png", "best.yaml"
-MOST_SHOWN = 15  # rows of the table in the terminal
-MOST_DRAWN = 4  # searched options in the picture
+# Rows of the table in the terminal.
+MOST_SHOWN = 15
+# Searched options in the picture.
+MOST_DRAWN = 4
 
 
 def ordered(tuning: Tuning) -> list[Trial]:
-    """Trials from the best on: finished ones, then pruned ones, then failed ones."""
+    """Return the trials from the best on: finished ones, then pruned ones, then failed ones."""
     states = ("finished", "pruned", "failed")
     return sorted(tuning.trials, key=lambda trial: (states.index(trial.state), -(trial.valid or 0.0), trial.number))
 
 
 def trials_sheet(tuning: Tuning) -> Sheet:
-    """The best trials first."""
+    """Return a table of the best trials."""
     label = task_of(tuning.spec).label(tuning.metric)
     columns = (
         Column("trial", "count"), *map(Column, tuning.searched), Column(f"validation {label}", "value"),
@@ -52,29 +54,42 @@ def trials_sheet(tuning: Tuning) -> Sheet:
 
 
 def written(value: Any) -> str:
-    """A value as the table shows it."""
+    """Return a value as the table shows it.
+
+    Args:
+        value: a number, a word or a flag.
+    """
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def lines(tuning: Tuning) -> list[str]:
-    """The best trial, and the limits of this result."""
+    """Describe the best trial, and the limits of this result.
+
+    Args:
+        tuning: a tuning with at least one finished trial.
+    """
     best, label = tuning.best, task_of(tuning.spec).label(tuning.metric)
     chosen = ", ".join(f"{name} {written(value)}" for name, value in best.values.items())
     best_lines = [
         f"Best of {len(tuning.trials)} trials: {chosen}; validation {label} {best.valid:.4f} in round {best.round}.",
-        "The test split was not there. The best of many validations is too high an estimate of itself: train with "
-        f"--config {BEST_FILE} and look at test figures once.",
+        "No trial saw the test split. The best of many validations overestimates utility: train with "
+        f"--config {BEST_FILE} and evaluate on the test split once.",
     ]
     for tables, guarantee in tuning.guarantees.items():
         best_lines.append(
-            f"dp, {tables}: all trials together spent {guarantee.describe()}; the record of a training with the best options "
-            "says epsilon of that one training alone, to which this is to be added."
+            f"dp, {tables}: all trials together spent {guarantee.describe()}. Add this to the epsilon in the record of a "
+            "training with the best options, which covers that training alone."
         )
     return best_lines
 
 
 def write_tuning(tuning: Tuning, folder: Path) -> None:
-    """Write the CSV, the picture and the best options as a spec file."""
+    """Write the CSV, the picture and the best options as a spec file.
+
+    Args:
+        tuning: a tuning with at least one finished trial.
+        folder: existing folder to write to.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(["trial", *tuning.searched, "valid", "round", "rounds", "seconds", "state", "reason"])
@@ -88,7 +103,11 @@ def write_tuning(tuning: Tuning, folder: Path) -> None:
 
 
 def best_document(tuning: Tuning) -> str:
-    """The best options for `fkgsec train --config`: those that were searched or are not at their defaults."""
+    """Return the best options for `fkgsec train --config`: searched options, and those that differ from their defaults.
+
+    Args:
+        tuning: a tuning with at least one finished trial.
+    """
     best = tuning.best
     spec = tuning.spec.replace(**best.values)
     kind: Any = type(spec)
@@ -102,13 +121,18 @@ def best_document(tuning: Tuning) -> str:
 
 
 def draw_trials(tuning: Tuning) -> bytes:
-    """A PNG: validation by trial with the best so far; beside it validation by each searched option."""
+    """Return a PNG: validation by trial with the best so far, and validation by each searched option.
+
+    Args:
+        tuning: a tuning with at least one finished trial.
+    """
     names = list(tuning.searched)[:MOST_DRAWN]
     figure = Figure(figsize=(4.2 * (1 + len(names)), 4.2), layout="constrained")
     axes = figure.subplots(1, 1 + len(names), sharey=True, squeeze=False)[0]
     label = task_of(tuning.spec).label(tuning.metric)
     shown = [trial for trial in tuning.trials if trial.valid is not None]
     _points(axes[0], shown, [trial.number for trial in shown])
+    # Pruned trials do not count: they might have improved, but were not finished.
     so_far, best = [], 0.0
     for trial in shown:
         best = max(best, (trial.valid or 0.0) if trial.state == "finished" else 0.0)
@@ -120,6 +144,7 @@ def draw_trials(tuning: Tuning) -> bytes:
     axes[0].legend(fontsize=8, loc="best")
     for axis, name in zip(axes[1:], names, strict=True):
         values: list[Any] = [trial.values[name] for trial in shown]
+        # Words and flags get a categorical axis.
         if not all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
             values = [str(value) for value in values]
         _points(axis, shown, values)
@@ -134,7 +159,7 @@ def draw_trials(tuning: Tuning) -> bytes:
 
 
 def _points(axis: Axes, trials: list[Trial], values: list[Any]) -> None:
-    """Finished trials as discs, pruned ones as crosses."""
+    """Draw finished trials as discs, pruned ones as crosses."""
     for state, colour, mark in (("finished", BLUE, "o"), ("pruned", ORANGE, "x")):
         chosen = [place for place, trial in enumerate(trials) if trial.state == state]
         if chosen:

@@ -78,7 +78,9 @@ def asked_lines(verification: Verification) -> list[str]:
     return [
         *lines,
         f"Never-seen triples from {controls}; audit seed {verification.seed}, {drawn}.",
-        f"Trained by the audit: {num_references} references without the forget set, "
+        "Trained by the audit: the same re-training once more."
+        if verification.replayed
+        else f"Trained by the audit: {num_references} references without the forget set, "
         f"{verification.num_shadows} shadows with half of it, {options.plants} with a known share left in.",
     ]
 
@@ -97,6 +99,8 @@ def noticed_lines(verification: Verification) -> list[str]:
             f"{who}: honest re-training passes where the tolerated share is at least {passes or UNMEASURED}; here it is "
             f"{verification.thresholds.share:.1%}.",
         ]
+    if verification.replayed:
+        return ["Any difference of any embedding from a re-training without the forget set, with the run's own seed."]
     return lines or ["Nothing: the audit trained no references of its own."]
 
 
@@ -111,7 +115,7 @@ def sections(verification: Verification, *, annex: bool = False) -> list[tuple[s
     unchanged = [line for line in verification.remarks if line == UNCHANGED]
     return [
         ("Why", unchanged + shown + [f"And {more} more in the annex."] * bool(more)),
-        ("Terms", TERMS),
+        ("Terms", [] if verification.replayed else TERMS),
         ("What was asked", asked_lines(verification)),
         ("What would have been noticed", noticed_lines(verification)),
         ("What is not covered", verification.assumptions),

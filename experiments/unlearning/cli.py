@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
 import typer
 from rich.console import Console
 
-from fkgsec.errors import RunError
+from fkgsec.errors import RunError, SpecError
 from fkgsec.experiments.cli.console import Details, Json, Quiet, make_console, print_lines
-from fkgsec.experiments.cli.options import struct_options
+from fkgsec.experiments.cli.options import HELP_ALL, HelpAll, ShortHelp, struct_options
 from fkgsec.experiments.runs.choices import allowed, spelled
 from fkgsec.experiments.runs.writing import Force, Overwrite, refused, write_atomically, write_new
 from fkgsec.experiments.unlearning.options import AUDIT_FILE, DEFAULT_REQUEST, AuditOptions, Thresholds
@@ -83,6 +83,30 @@ def unlearn(
         typer.echo("\n".join([f"Written to {folder}", *(f"{line}." for line in unlearning.protection)]))
 
 
+class VerifyHelp(ShortHelp):
+    """The first help of `fkgsec verify`."""
+
+    basic: ClassVar = {
+        "run": ("Audit", "folder of fkgsec unlearn; it is only read"),
+        "forget": ("Audit", "the request; without it, never forgotten"),
+        "client": ("Audit", "client whose triples the request names"),
+        "escrow": ("Audit", "triples of fkgsec data escrow, never trained on"),
+        "raw": ("Audit", "the run before the request, shown beside it"),
+        "out": ("Audit", "folder of certificate and audit (default: RUN-audit)"),
+        "auditor": ("Audit", "name of the auditor, for the certificate"),
+        "overwrite": ("Audit", "replace an audit that has other settings"),
+        "details": ("Audit", "print every table above the verdict"),
+        "help": ("Audit", "show this help"),
+        HELP_ALL: ("Audit", "show all options"),
+        "share": ("Rule", "largest share still remembered (default: 0.1)"),
+        "error": ("Rule", "chance of an unfounded verdict (default: 0.05)"),
+        "budget": ("Rule", "most re-trainings of the audit (default: 16)"),
+        "replay": ("Rule", "repeat a re-training bit by bit first (default: on)"),
+        "power": ("Before an unlearning", "say whether a request can earn a certificate"),
+        "request": ("Before an unlearning", "number of triples to ask about (default: 200)"),
+    }
+
+
 @struct_options(Thresholds, AuditOptions)
 def verify(
     *,
@@ -127,62 +151,52 @@ def verify(
     force: Force = False,
     details: Details = False,
     quiet: Quiet = False,
+    help_all: HelpAll = False,
 ) -> None:
     """Audit an unlearning and certify it. Exits 0 forgotten, 1 not forgotten, 2 wrong input, 3 inconclusive."""
     from fkgsec.experiments.cli.progress import observe_on
     from fkgsec.experiments.unlearning.power import forecast_lines, forecast_verdict
-    from fkgsec.experiments.unlearning.verification import audit_folder, encode
+    from fkgsec.experiments.unlearning.verification import audit_folder
     from fkgsec.experiments.unlearning.verification import verify as verify_run
 
     thresholds = Thresholds(**{name: options[name] for name in Thresholds.__struct_fields__ if name in options})
     settings = AuditOptions(**{name: options[name] for name in AuditOptions.__struct_fields__ if name in options})
-    observe = observe_on(make_console(stderr=True), enabled=not quiet)
-    if power:
-        forecast = forecast_verdict(
-            run,
-            thresholds,
-            settings,
-            forget=forget,
-            request=request,
-            client=client,
-            folder=out,
-            observe=observe,
-            force=force,
-        )
-        print_lines(make_console(), forecast_lines(forecast, thresholds))
-        raise typer.Exit(0 if forecast.earned else 3)
-    target = audit_folder(run, out, settings.audit_seed)
     if json not in (None, "-") and not Path(json).absolute().parent.is_dir():
         raise RunError(f"{json}: its folder does not exist")
-    earlier = None if overwrite else _earlier(target / AUDIT_FILE)
-    if earlier is not None and settings.audit_seed is None:
-        # A record beside what is audited may be of whoever unlearned, and so may its seed.
-        named = f"which --audit-seed {earlier.seed} repeats"
-        how = named if out is not None else "which only a folder of your own repeats (--out)"
-        raise refused(target / AUDIT_FILE, f"is an earlier audit, {how}")
-    if earlier is not None and (earlier.thresholds, earlier.seed) != (thresholds, settings.audit_seed):
-        raise refused(target / AUDIT_FILE, "has other thresholds or another seed")
-    verification = verify_run(
-        run,
-        thresholds,
-        settings,
-        forget=forget,
-        client=client,
-        against=against,
-        raw=raw,
-        escrow=escrow,
-        folder=target,
-        observe=observe,
-        force=force,
-    )
+    common = {
+        "forget": forget,
+        "client": client,
+        "escrow": escrow,
+        "observe": observe_on(make_console(stderr=True), enabled=not quiet),
+        "force": force,
+    }
+    console = make_console(stderr=json == "-")
+    if power:
+        for name, value in (("--against", against), ("--raw", raw)):
+            if value is not None:
+                raise SpecError(f"{name} does not apply with --power; leave it out")
+        forecast = forecast_verdict(run, thresholds, settings, request=request, folder=out, **common)
+        _write_json(forecast, json, overwrite=overwrite)
+        print_lines(console, forecast_lines(forecast, thresholds))
+        raise typer.Exit(0 if forecast.earned else 3)
+    target = audit_folder(run, out, settings.audit_seed)
+    earlier = None if overwrite else _earlier(target / AUDIT_FILE, thresholds, settings, own_folder=out is not None)
+    verification = verify_run(run, thresholds, settings, against=against, raw=raw, folder=target, **common)
     verification = _write(verification, earlier, target)
-    if json == "-":
-        sys.stdout.write(encode(verification).decode())
-    elif json is not None:
-        write_new(Path(json), encode(verification), overwrite=overwrite)
+    _write_json(verification, json, overwrite=overwrite)
     if not quiet:
-        _show(verification, make_console(stderr=json == "-"), target, details=details)
+        _show(verification, console, target, details=details)
     raise typer.Exit(verification.verdict.exit_status)
+
+
+def _write_json(record: msgspec.Struct, json: str | None, *, overwrite: bool) -> None:
+    """Write a record where `--json` says, if anywhere."""
+    from fkgsec.experiments.unlearning.verification import encode
+
+    if json == "-":
+        sys.stdout.write(encode(record).decode())
+    elif json is not None:
+        write_new(Path(json), encode(record), overwrite=overwrite)
 
 
 def _write(verification: Verification, earlier: Verification | None, target: Path) -> Verification:
@@ -213,8 +227,8 @@ def _write(verification: Verification, earlier: Verification | None, target: Pat
     return verification
 
 
-def _earlier(path: Path) -> Verification | None:
-    """Read the verification in a file. Raises `RunError` for one that cannot be read."""
+def _earlier(path: Path, thresholds: Thresholds, settings: AuditOptions, *, own_folder: bool) -> Verification | None:
+    """Read the verification in a file. Raises `RunError` for one that cannot be read, or that this audit does not repeat."""
     from fkgsec.experiments.unlearning.verification import read_verification
 
     if not path.exists():
@@ -222,6 +236,13 @@ def _earlier(path: Path) -> Verification | None:
     earlier = read_verification(path)
     if earlier is None:
         raise refused(path, "is no verification of this version")
+    if settings.audit_seed is None:
+        # A record beside what is audited may be of whoever unlearned, and so may its seed.
+        named = f"which --audit-seed {earlier.seed} repeats"
+        how = named if own_folder else "which only a folder of your own repeats (--out)"
+        raise refused(path, f"is an earlier audit, {how}")
+    if (earlier.thresholds, earlier.seed) != (thresholds, settings.audit_seed):
+        raise refused(path, "has other thresholds or another seed")
     return earlier
 
 

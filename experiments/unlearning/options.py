@@ -96,6 +96,7 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         relearn_steps: of training on the forget set; 0: none.
         audit_seed: of controls and of all trainings; None: follows from the escrow and from what is audited, or without an escrow
             is drawn from the operating system.
+        replay: whether a run of the method retrain is first repeated with its own seed; needs references.
         auditor: name for the certificate; None: not named.
     """
 
@@ -113,6 +114,9 @@ class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     audit_seed: Annotated[
         int | None, Meta(description="repeats an audit in --out (default: drawn now, printed afterwards)")
     ] = None
+    replay: Annotated[
+        bool, Meta(description="first repeat a re-training bit by bit, which needs no statistics if it is the same")
+    ] = True
     auditor: Annotated[str | None, Meta(description="name of the auditor, for the certificate")] = None
 
     def __post_init__(self) -> None:

@@ -26,15 +26,16 @@ from scipy.special import ndtr, ndtri, stdtrit
 from fkgsec.attacks.forgetting.evidence import Spread, measure_spread
 from fkgsec.attacks.forgetting.hidden import half_width
 from fkgsec.attacks.membership.audits import audited_triples
+from fkgsec.data.escrow import read_escrow
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.errors import DataError, SpecError
+from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.experiments.cli.progress import Observe, unobserved
 from fkgsec.experiments.runs.record import environment_of
 from fkgsec.experiments.runs.run import check_fits, load_run, read_spec
 from fkgsec.experiments.runs.spec import require_triples
 from fkgsec.experiments.unlearning.options import DEFAULT_REQUEST, AuditOptions, Look, Thresholds, looks
-from fkgsec.experiments.unlearning.unlearn import SCHEMA, Unlearned, Unlearning
-from fkgsec.experiments.unlearning.verification import Auditor, audit_seed_of
+from fkgsec.experiments.unlearning.unlearn import SCHEMA, UNLEARNING_FILE, Unlearned, Unlearning
+from fkgsec.experiments.unlearning.verification import Auditor, audit_seed_of, can_replay
 from fkgsec.federation.loop import run_identity
 from fkgsec.randomness import generator
 from fkgsec.unlearning.forget_sets import Forget, read_forget, retaining
@@ -61,6 +62,8 @@ class Forecast(msgspec.Struct, frozen=True):
         smallest: size and cost of the smallest request that can earn it; None if none of up to `largest` triples can.
         obstacle: the condition that fails most often at the last look, in words.
         passes_from: the smallest tolerated share at which the request can earn it; None if none below 100 % will do.
+        replay_minutes: what it takes to repeat a re-training, which earns it at any size; None if the run of `fkgsec train` could
+            not be repeated bit by bit here.
     """
 
     client: str
@@ -70,11 +73,17 @@ class Forecast(msgspec.Struct, frozen=True):
     largest: int
     obstacle: str
     passes_from: float | None = None
+    replay_minutes: float | None = None
 
     @property
     def earned(self) -> bool:
         """True if this request can earn it."""
-        return max(cost.chance for cost in self.costs) >= EARNED
+        return self.replay_minutes is not None or self.chance >= EARNED
+
+    @property
+    def chance(self) -> float:
+        """Chance that honest re-training passes by statistics, at the best look."""
+        return max((cost.chance for cost in self.costs), default=0.0)
 
 
 def failures(
@@ -183,6 +192,7 @@ def forecast_verdict(
     forget: Path | None = None,
     request: int = DEFAULT_REQUEST,
     client: str | None = None,
+    escrow: Path | None = None,
     folder: Path | None = None,
     observe: Observe = unobserved,
     force: bool = False,
@@ -191,14 +201,19 @@ def forecast_verdict(
 
     Args:
         run: a finished run that nothing was unlearned from. forget: the request; None: `request` triples of `client` (or of the
-            first client), drawn at random. folder: keeps the trainings; None: `RUN-power` beside the run.
+            first client), drawn at random. escrow: controls are drawn from it, as an audit does; None: from test triples.
+        folder: keeps the trainings; None: `RUN-power` beside the run.
 
     Raises:
-        RunError: no finished run. DataError: the request. SpecError: too few references or shadows, or it does not fit into
-            memory.
+        RunError: no finished run, or one that unlearned. DataError: the request. SpecError: too few references or shadows, or it
+            does not fit into memory.
     """
     if not options.references or not options.shadows:
         raise SpecError("power is measured on trainings: it needs references from 3 and shadows from 4")
+    if (run / UNLEARNING_FILE).exists():
+        raise RunError(
+            f"{run}: a folder of `fkgsec unlearn`; --power takes the run of `fkgsec train` before any unlearning"
+        )
     require_triples(read_spec(run), "verify", "measure power without the client's graphs")
     if not force:
         check_fits(run, at_once=2)
@@ -206,31 +221,43 @@ def forecast_verdict(
     graph, seed = raw.graph, audit_seed_of(options)
     requested = _drawn(graph, client, request, seed) if forget is None else read_forget(forget, graph, client)
     retained = retaining(graph, requested)
-    audits = audited_triples(graph, retained, requested, seed, unmatched=True)
+    _, pools = (None, None) if escrow is None else read_escrow(escrow, graph)
+    audits = audited_triples(graph, retained, requested, seed, pools=pools, unmatched=True)
+    asked = [audit for audit in audits if audit.asked]
+    smallest = min(asked, key=lambda audit: len(audit.forget))
+    data = graph.clients[smallest.place]
+    largest = len(np.unique(data.train, axis=0)) // 2
+    reasons = [f"{audit.name}: {audit.reason}" for audit in asked if audit.reason]
+    may_replay = options.replay and can_replay(raw.options)
+    if reasons and not may_replay:
+        raise DataError(f"no request like this can be audited: {'; '.join(reasons)}")
     unlearning = Unlearning(
         SCHEMA, run_identity(graph, raw.options), UnlearnOptions(method="retrain"),
         {name: len(triples) for name, triples in requested.items()}, retained.hash, 0.0, 0, 0, {}, environment_of(raw.options),
     )  # fmt: skip
     candidate = Unlearned(spec, graph, requested, unlearning, replace(raw, graph=retained))
     target = folder or run.with_name(f"{run.name}-power")
-    started = time.perf_counter()
     auditor = Auditor(target, candidate, audits, seed, 0, observe)
+    started = time.perf_counter()
+    replays = may_replay and auditor.repeats(raw)
+    if reasons and not replays:
+        raise DataError(f"no request like this can be audited: {'; '.join(reasons)}")
+    if reasons:
+        minutes = (time.perf_counter() - started) / 60
+        return Forecast(data.name, len(smallest.forget), [], None, largest, "; ".join(reasons), replay_minutes=minutes)
+    started = time.perf_counter()
     own = auditor.own_runs(Look(options.references, 1.0), options.shadows, [], None)
     seconds = (time.perf_counter() - started) / (options.references + options.shadows)
-    spreads = measure_spread(own.references, own.shadow_runs, graph, audits)
-    if reasons := [f"{spread.client} {spread.model}: {spread.reason}" for spread in spreads if spread.reason]:
-        raise DataError(f"no request like this can be audited: {'; '.join(reasons)}")
-    smallest = min((audit for audit in audits if audit.asked), key=lambda audit: len(audit.forget))
-    data = graph.clients[smallest.place]
-    return forecast_from(
-        spreads,
+    forecast = forecast_from(
+        measure_spread(own.references, own.shadow_runs, graph, audits),
         len(smallest.forget),
         thresholds,
         options,
-        largest=len(np.unique(data.train, axis=0)) // 2,
-        most_controls=len(data.test),
+        largest=largest,
+        most_controls=len(data.test if pools is None else pools[data.name]),
         seconds=seconds,
     )
+    return msgspec.structs.replace(forecast, replay_minutes=seconds / 60 if replays else None)
 
 
 def _drawn(graph: FederatedGraph, client: str | None, request: int, seed: int) -> Forget:
@@ -250,11 +277,14 @@ def forecast_lines(forecast: Forecast, thresholds: Thresholds) -> list[str]:
     lines = [
         f"Request: {forecast.num_forgotten:,} triples of {forecast.client}; at most {thresholds.share:.0%} may be remembered.",
         "",
-        "references   honest re-training earns it   minutes",
-        *(f"{cost.references:>10}   {cost.chance:>25.0%}   {cost.minutes:>7.1f}" for cost in forecast.costs),
-        "",
-        f"What fails first: {forecast.obstacle}.",
     ]
+    if forecast.costs:
+        lines += [
+            "references   honest re-training earns it   minutes",
+            *(f"{cost.references:>10}   {cost.chance:>25.0%}   {cost.minutes:>7.1f}" for cost in forecast.costs),
+            "",
+        ]
+    lines.append(f"What fails first: {forecast.obstacle}.")
     if forecast.smallest is None:
         lines.append(f"No request of up to {forecast.largest:,} triples can earn a certificate within this budget.")
     else:
@@ -262,7 +292,15 @@ def forecast_lines(forecast: Forecast, thresholds: Thresholds) -> list[str]:
         lines.append(
             f"Smallest request that can: {size:,} triples, {cost.references} references, {cost.minutes:.1f} min."
         )
-    if not forecast.earned and forecast.passes_from is not None:
+    if forecast.chance < EARNED and forecast.passes_from is not None:
         lines.append(f"This request can at a larger tolerance: --share {forecast.passes_from:.2f}.")
+    if forecast.replay_minutes is not None:
+        return [
+            *lines,
+            "All this is for other methods, seeds and machines, which take statistics.",
+            "The run was repeated here bit by bit: so can a re-training be, of any size.",
+            f'Verdict: this request can earn "forgotten" by `--method retrain`, {forecast.replay_minutes:.1f} min',
+        ]
     can = "can" if forecast.earned else "cannot"
-    return [*lines, f'Verdict: this request {can} earn "forgotten" ({EARNED:.0%} of honest re-trainings pass)']
+    passing = f"honest runs pass {forecast.chance:.0%}, {EARNED:.0%} needed"
+    return [*lines, f'Verdict: this request {can} earn "forgotten": {passing}']

@@ -206,6 +206,8 @@ def read_unlearned(folder: Path) -> Unlearned:
     Raises:
         RunError: it is missing, damaged, its data have changed since, or its embeddings or messages do not fit these.
     """
+    if (folder / SPEC_FILE).exists() and not (folder / UNLEARNING_FILE).exists():
+        raise RunError(f"{folder}: not a folder of `fkgsec unlearn`, but of a run; unlearn it first, or ask `--power`")
     try:
         found = decode_stored((folder / SPEC_FILE).read_bytes(), RunSpec)
         unlearning = msgspec.json.decode((folder / UNLEARNING_FILE).read_bytes(), type=Unlearning)

@@ -33,6 +33,8 @@ forgotten triples against never-seen ones. A *test* holds one model beside re-tr
 * test MRR is that of a re-trained model. Above it, the run was trained on what it is tested on, or kept what it was to forget;
   far below it, the models are damaged, and a damaged model hides its memory from every test.
 
+A run whose re-training the audit repeated bit by bit needs none of this (`judge_replay`).
+
 *Inconclusive* otherwise. Then the audit adds re-trainings and looks again, up to its budget
 (`fkgsec.experiments.unlearning.options.looks`). Each look spends a part of the error, so that the parts add up to the stated one:
 a run that remembers the tolerated share passes one of the looks with a chance of at most half the error, an honest one is told
@@ -165,6 +167,17 @@ def judge(
         *dict.fromkeys(f"not audited: {row.client}: {row.reason}" for row in measures if row.reason and not row.asked),
     ]
     return Verdict("forgotten", reasons, count, judgements, num_tests)
+
+
+def judge_replay(measures: Sequence[Membership], thresholds: Thresholds, unchecked: Sequence[str] = ()) -> Verdict:
+    """Judge a run whose re-training the audit repeated bit by bit: forgotten, unless something is `unchecked`."""
+    count = sum(not row.reason for row in measures)
+    judgements = [_judge_one(row, thresholds, max(1, count), thresholds.error) for row in measures]
+    reasons = [
+        *unchecked,
+        "the audit repeated the re-training without the forget set: every embedding of every client is the same, bit by bit",
+    ]
+    return Verdict("inconclusive" if unchecked else "forgotten", reasons, count, judgements)
 
 
 def _named(judgement: Judgement) -> str:

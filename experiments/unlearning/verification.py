@@ -5,6 +5,10 @@ request comes from whoever asked; references, shadows and plants are trained her
 come from an escrow if there is one. Each training is kept in a folder named after what it was trained on and how, so that a
 repeated audit (`--audit-seed`) finds it. All seeds derive from the audit seed.
 
+An honest re-training needs no statistics: the audit first repeats it with the seed that its folder names. If every embedding is
+the same, bit by bit, it follows from the retained data alone, whatever the size of the request. Else the audit goes on to its
+references.
+
 What the verdict (`fkgsec.experiments.unlearning.verdict`) does not cover is reported beside it: low false positive rates,
 reconstruction, and what the request itself told the server. None of these has a null that a threshold could sit on.
 """
@@ -17,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
@@ -45,7 +49,7 @@ from fkgsec.experiments.unlearning.unlearn import (
     read_unlearned,
     triple_lines,
 )
-from fkgsec.experiments.unlearning.verdict import Verdict, judge
+from fkgsec.experiments.unlearning.verdict import Verdict, judge, judge_replay
 from fkgsec.federation.loop import run_federation, run_identity
 from fkgsec.federation.options import CHECKPOINT_EVERY_S
 from fkgsec.frames import block
@@ -60,6 +64,18 @@ AUDIT_FOLDER = "audit"
 REQUEST_UNKNOWN = (
     "the request itself was not given: the forget set is the one in the folder, from which whoever unlearned may have left out "
     "what is still remembered (--forget FILE, from whoever asked)"
+)
+STATISTICAL = (
+    "A remembered share is a mean over the forgotten triples. Someone can keep some triples and lower the scores of all "
+    "others, so that no mean changes. The bound for this case stands apart. Memory that is no stronger than what re-training "
+    "leaves by chance cannot be excluded.",
+    "The audit reads the scores of the forgotten triples, the ranks of their heads and tails, and whether their relations "
+    "stand out between these. It cannot exclude memory in other forms, such as rows of entities at clients that cannot "
+    "express the triples, or numbers that hardly change any score.",
+)
+REPLAYED = (
+    "A replay proves that the embeddings follow from the retained data, the options and the seed alone. Someone who knew the "
+    "triples can have trained with many seeds and chosen among the results.",
 )
 UNCHANGED = "Not one embedding of the audited run differs from the raw run's."
 
@@ -139,6 +155,20 @@ class Auditor(NamedTuple):
             )
         return OwnRuns(first, references, shadows, shadow_runs, plants, power)
 
+    def replays(self) -> bool | None:
+        """Re-train as the audited run claims to have been, with its own seed, and compare every embedding bit by bit.
+
+        None where a replay proves nothing: another method than re-training, or options that `can_replay` refuses.
+        """
+        candidate = self.candidate
+        if candidate.unlearning.options.method != "retrain" or not can_replay(candidate.result.options):
+            return None
+        return self.repeats(candidate.result)
+
+    def repeats(self, result: KgeResult) -> bool:
+        """Train a result anew, on its graph and with its seed, and compare every embedding bit by bit."""
+        return same_embeddings(self._run(result.graph, result.options, "replay"), result)
+
     def _shadow(self, number: int, count: int) -> tuple[Shadow, AuditRun]:
         """Train a shadow federation, unlearned as the audited run was where that leaves a trace."""
         options = self.candidate.unlearning.options
@@ -217,6 +247,7 @@ class Verification(msgspec.Struct, frozen=True):
         unlearned_sha256: of the embeddings that were audited, in hexadecimal: `unlearned.safetensors`; "" in earlier records.
         request_sha256: of each client's forget set, see `request_digest`; empty in earlier records.
         audited_on: the day in UTC, as 2026-01-31; "" in earlier records.
+        replayed: whether the re-training was repeated bit by bit; None if that was not tried.
     """
 
     schema: str
@@ -237,6 +268,7 @@ class Verification(msgspec.Struct, frozen=True):
     unlearned_sha256: str = ""
     request_sha256: dict[str, str] = {}
     audited_on: str = ""
+    replayed: bool | None = None
 
     @property
     def figures(self) -> list[Figure]:
@@ -320,16 +352,25 @@ def verify(
     )  # fmt: skip
     results = {"unlearned": candidate.result} | ({} if before is None else {"raw": before})
     unchecked = [] if forget else [REQUEST_UNKNOWN]
-    own, forgetting, evidence, verdict = _decide(
-        auditor,
-        thresholds,
-        options,
-        results,
-        supplied and supplied.result,
-        unchecked,
-        {} if kept is None else kept,
-        key,
-    )
+    replayed = auditor.replays() if options.replay and options.references else None
+    if replayed:
+        results["retrained"] = candidate.result
+        own, evidence = OwnRuns(None, [], [], [], [], {}), None
+        forgetting = measure_forgetting(
+            results, candidate.graph, candidate.forget, audits, seed=seed, relearn_steps=options.relearn_steps
+        )
+        verdict = judge_replay(forgetting.membership, thresholds, unchecked)
+    else:
+        own, forgetting, evidence, verdict = _decide(
+            auditor,
+            thresholds,
+            options,
+            results,
+            supplied and supplied.result,
+            unchecked,
+            {} if kept is None else kept,
+            key,
+        )
     return Verification(
         schema=SCHEMA,
         unlearning=candidate.unlearning,
@@ -339,11 +380,11 @@ def verify(
         seed=seed,
         verdict=verdict,
         forgetting=forgetting,
-        remarks=_remarks(results, candidate, len(own.shadows)),
+        remarks=_remarks(results, candidate, len(own.shadows), replayed),
         environment=environment_of(candidate.result.options),
         evidence=evidence,
         escrow=commitment,
-        assumptions=_assumptions(candidate, options, sealed is not None),
+        assumptions=_assumptions(candidate, options, sealed is not None, replayed=bool(replayed)),
         options=options,
         request_given=forget is not None,
         unlearned_sha256=digest,
@@ -351,6 +392,7 @@ def verify(
             name: request_digest(candidate.graph, name, triples) for name, triples in candidate.forget.items()
         },
         audited_on=datetime.now(UTC).date().isoformat(),
+        replayed=replayed,
     )
 
 
@@ -440,6 +482,20 @@ def request_digest(graph: FederatedGraph, client: str, triples: np.ndarray) -> s
     return hashlib.sha256(b"".join(lines)).hexdigest()
 
 
+def can_replay(options: KgeOptions) -> bool:
+    """Whether a training can be repeated bit by bit: without a defense, which draws anew, and a network beside the embeddings."""
+    return not options.defense and not options.has_encoder
+
+
+def same_embeddings(result: KgeResult, other: KgeResult) -> bool:
+    """Whether all embeddings of two results of one recipe are equal, bit by bit."""
+    return all(
+        torch.equal(rows.entities, others.entities) and torch.equal(rows.relations, others.relations)
+        for kind in ("tables", "trained", "private")
+        for rows, others in zip(getattr(result, kind), getattr(other, kind), strict=True)
+    )
+
+
 def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path:
     """Return where an audit of `run` keeps its trainings: a folder of the auditor's, or `RUN-audit` beside the run.
 
@@ -492,20 +548,17 @@ def _read_supplied(against: Path, run: Path, candidate: Unlearned) -> Unlearned:
     return supplied
 
 
-def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) -> list[str]:
+def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool, *, replayed: bool) -> list[str]:
     """What no audit of a folder can check."""
     made = [
         f"The run's data and options are those that its folder names (run {candidate.unlearning.identity[:12]}, data "
         f"{candidate.graph.hash[:12]}): compare them with what was agreed.",
-        "A remembered share is a mean over the forgotten triples. Someone can keep some triples and lower the scores of all "
-        "others, so that no mean changes. The bound for this case stands apart. Memory that is no stronger than what re-training "
-        "leaves by chance cannot be excluded.",
+        *(REPLAYED if replayed else STATISTICAL),
         "The certificate covers the local and global models in the folder. It does not cover messages, rows or copies that "
         "anyone kept elsewhere.",
-        "The audit reads the scores of the forgotten triples, the ranks of their heads and tails, and whether their relations "
-        "stand out between these. It cannot exclude memory in other forms, such as rows of entities at clients that cannot "
-        "express the triples, or numbers that hardly change any score.",
     ]
+    if replayed:
+        return made
     if options.references:
         made.append("This audit trained all references, shadows and plants. It relied on no supplied re-training.")
     else:
@@ -531,22 +584,22 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool) ->
     return made
 
 
-def _remarks(results: Results, candidate: Unlearned, num_shadows: int) -> list[str]:
+def _remarks(results: Results, candidate: Unlearned, num_shadows: int, replayed: bool | None) -> list[str]:
     """State what a reader must know beside the figures."""
     remarks = []
 
-    def same(role: Literal["raw", "retrained"]) -> bool:
-        return all(
-            torch.equal(one.entities, other.entities) and torch.equal(one.relations, other.relations)
-            for kind in ("tables", "private")
-            for one, other in zip(getattr(results["unlearned"], kind), getattr(results[role], kind), strict=True)
-        )
-
-    if "raw" in results and same("raw"):
+    if "raw" in results and same_embeddings(results["unlearned"], results["raw"]):
         remarks.append(UNCHANGED)
-    if same("retrained"):
+    if same_embeddings(results["unlearned"], results["retrained"]):
         remarks.append("The audited run is the re-trained one itself, so it exceeds it by 0 everywhere.")
     method = candidate.unlearning.options.method
+    if replayed:
+        return remarks
+    if replayed is False:
+        remarks.append(
+            "The replay gave other embeddings: this was another training than the folder says, or on another kind of machine. "
+            "The verdict rests on statistics."
+        )
     if not num_shadows:
         remarks.append("Without shadow federations the attack knows the loss alone: the weakest of those there are.")
     elif method in NO_TRACE:
@@ -561,6 +614,6 @@ def read_verification(path: Path) -> Verification | None:
     return read_if_of(path, SCHEMA, Verification)
 
 
-def encode(verification: Verification) -> bytes:
+def encode(record: msgspec.Struct) -> bytes:
     """Write the record as indented JSON."""
-    return msgspec.json.format(msgspec.json.encode(verification), indent=2) + b"\n"
+    return msgspec.json.format(msgspec.json.encode(record), indent=2) + b"\n"

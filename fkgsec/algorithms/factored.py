@@ -71,6 +71,7 @@ class FactoredRows:
                 continue
             span = self._stack.span(self._table, client)
             with torch.enable_grad():
+                # Fresh leaves per step: gradients of the penalty and of the rows meet in the factors.
                 factors = Factors(*(part.detach().requires_grad_() for part in parameters))
                 # feds.txt Eq. 7: keep U and V^T orthogonal.
                 penalty = self._alpha * orthogonality(factors.left, factors.right)
@@ -79,6 +80,7 @@ class FactoredRows:
             for part, slope in zip(parameters, slopes, strict=True):
                 part.grad = slope.contiguous()  # the fused Adam reads memory in its order, whatever the strides say
             losses[client] = ordered_sum(penalty.detach())
+        # Clients that are not active have no gradient, so Adam skips their factors.
         self._adam.step()
         for client in clients:
             # Rows are received rows plus the update that the factors represent.

@@ -11,4 +11,5 @@ class FedECRule(LocalRule):
 
     def objective(self) -> WeightedObjective:
         """Return the contrastive term, weighted by mu."""
+        # fedlu.txt section 3: the loss plus mu times the contrastive term.
         return WeightedObjective(OBJECTIVES["contrastive"], self.settings.mu, self.settings.tau)

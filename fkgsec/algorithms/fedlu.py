@@ -57,6 +57,7 @@ class FedLURule(LocalRule):
 
     def begin_round(self, round: int) -> None:
         """Start distillation after the warm-up; see `LocalRule.begin_round`."""
+        # Round 0 is unlearning, which distills.
         self._warming_up = 0 < round <= self.settings.warmup_rounds
 
     def distil(self, private: Tensor, shared: Tensor, counts: Tensor, importance: Tensor) -> Tensor:

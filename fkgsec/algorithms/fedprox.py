@@ -9,4 +9,5 @@ class FedProxRule(LocalRule):
 
     def objective(self) -> WeightedObjective:
         """Return the proximal term, weighted by mu."""
+        # fedlu.txt section 2: the loss plus mu / 2 |w - w_t|^2 over shared parameters.
         return WeightedObjective(OBJECTIVES[self.settings.proximal], self.settings.mu)

@@ -14,11 +14,12 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from fkgsec.errors import SpecError
-from fkgsec.federation.recipes import ENTITIES, RELATIONS, Recipe
+from fkgsec.federation.recipes import ENTITIES, RELATIONS, Recipe, Table
 from fkgsec.federation.settings import AlgorithmSettings
 from fkgsec.kge.settings import KgeSettings
 
 Variant = Literal["paper", "published"]
+Baseline = Literal["papers", "entities", "relations"]
 
 
 class VariantSettings(KgeSettings, frozen=True):
@@ -43,7 +44,25 @@ class SingleSettings(VariantSettings, frozen=True):
     Attributes:
         variant: as in `VariantSettings`; "published" also selects each client's own best round, and draws initial entity rows
             in the range of the code's server.
+        baseline: "papers", Adam's moments outlive a round as in the papers' baselines; or as in a federation that shares
+            "entities" or "relations", but for the exchange: each round starts a new Adam, and clients start from the rows that
+            its server would have sent. Clients that share nothing then gain exactly nothing by joining.
     """
+
+    baseline: Annotated[
+        Baseline,
+        Meta(
+            description="the papers' own, or as a federation that shares this starts: its first rows, a new Adam a round"
+        ),
+    ] = "papers"
+
+    @property
+    def resets_optimizer(self) -> bool:
+        return self.baseline != "papers"
+
+    @property
+    def starts_from_server(self) -> tuple[Table, ...]:
+        return () if self.baseline == "papers" else (self.baseline,)
 
     @property
     def training(self) -> Mapping[str, str]:
@@ -116,6 +135,7 @@ def transmitted_ratio(sparsity: float, sparse_rounds: int, dim: int) -> float:
     Source: feds.txt Eq. 5. Like the paper, it counts a sign, a priority and an embedding value as one each.
     Differs: without synchronization (s = 0 here) there is no cycle; the ratio is that of one sparse round.
     """
+    # Without synchronization there is no full round in a cycle.
     if sparse_rounds == 0:
         return sparsity + (2 + sparsity) / (2 * dim)
     return (sparsity * sparse_rounds + 1 + (2 + sparsity) * sparse_rounds / (2 * dim)) / (sparse_rounds + 1)
@@ -129,6 +149,7 @@ def equal_cost_dim(sparsity: float, sparse_rounds: int, dim: int) -> int:
 
     Source: feds.txt VI-C (256: 135 for p = 0.4).
     """
+    # Rounding errors must not add a dimension.
     return math.ceil(transmitted_ratio(sparsity, sparse_rounds, dim) * dim - 1e-9)  # 28.000000000000004 is 28
 
 
@@ -199,6 +220,7 @@ def fedlu_temperature(variant: Variant, option: float | None, model: str) -> flo
     """
     if variant != "published" or model != "rotate":
         return 0.0
+    # RotatE in FedLU's code keeps self-adversarial weights.
     return 1.0 if option is None else option
 
 

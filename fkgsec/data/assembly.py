@@ -66,6 +66,7 @@ class Findings:
         lines = []
         for (split, singular, plural), findings in self._found.items():
             total = sum(count for count, _ in findings)
+            # Over many clients one line per kind, or warnings would hide each other.
             among = f" in {len(findings)} of {num_clients} clients" if num_clients > 1 else ""
             lines.append(f"{split}: {total:,} {singular if total == 1 else plural}{among}, first at {findings[0][1]}")
         return tuple(lines)
@@ -99,6 +100,7 @@ def inspect_splits(
         if split == "train":
             continue
         for columns, singular, plural in (([0, 2], "entity", "entities"), ([1], "relation", "relations")):
+            # An entity without training triples has a random embedding, so its rank is meaningless.
             unseen = ~np.isin(triples[:, columns], train[:, columns])
             rows = np.flatnonzero(unseen.any(axis=1))
             count = len(np.unique(triples[:, columns][unseen]))
@@ -190,6 +192,7 @@ class _Vocabularies:
     ) -> None:
         parts = list(parts)
         self._listed = (entities, relations)
+        # dict keys keep the order of first appearance: head before tail, row by row.
         used_entities = dict.fromkeys(
             chain.from_iterable(chain.from_iterable(zip(p.heads, p.tails, strict=True)) for p in parts)
         )
@@ -210,6 +213,7 @@ class _Vocabularies:
                 first = f"{listed.source} ({shown(unused[0])})" if unused else ""
                 findings.add("names", len(unused), "listed name in no triple", "listed names in no triple", first)
         for what, used in (("entities", used_entities), ("relations", used_relations)):
+            # " aspirin" and "aspirin" would be two entities.
             padded = [name for name in used if name != name.strip()]
             if padded:
                 first = f"{_first_place(parts, what, padded[0])} ({shown(padded[0])})"
@@ -238,6 +242,7 @@ class _Vocabularies:
         indexes = (self._entity_ids, self._relation_ids, self._entity_ids)
         try:
             ids = [
+                # map over a bound method: no Python frame per name.
                 np.fromiter(map(index.__getitem__, names), dtype=np.int64, count=len(names))
                 for index, names in zip(indexes, columns, strict=True)
             ]

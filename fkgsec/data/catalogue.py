@@ -112,6 +112,7 @@ def locate(name: str, data_dir: Path | str | None = None, progress: bool = True)
     """
     dataset = find_dataset(name)
     own_folder = _own_folder(data_dir)
+    # A local copy takes precedence, but must equal the published files.
     if own_folder and (own_folder / dataset.path).exists():
         for file in dataset.files:
             _check_file(own_folder / file.path, file, dataset)
@@ -161,6 +162,7 @@ def load_dataset(
     if isinstance(name_or_path, Path):
         return read_path(name_or_path, columns)
     names = {dataset.name.casefold() for dataset in datasets()}
+    # Names win over folders of the same name, so that a stray folder cannot change a named run.
     if name_or_path.casefold() not in names:
         looks_like_path = Path(name_or_path).exists() or any(sign in name_or_path for sign in (os.sep, "/"))
         if name_or_path and looks_like_path:
@@ -221,6 +223,7 @@ def _digest(path: Path, kind: str) -> str:
     with path.open("rb") as content:
         if not kind:
             return hashlib.file_digest(content, "sha256").hexdigest()
+        # git's object ID: a sha1 over a header with the length, and the content.
         digest = hashlib.sha1(b"blob %d\0" % path.stat().st_size, usedforsecurity=False)
         while chunk := content.read(1 << 20):
             digest.update(chunk)

@@ -120,7 +120,11 @@ def _draw_facts(world: World, count: int, rng: np.random.Generator) -> dict[str,
     budget = {relation: round(share * count) for relation, share in _PUBLIC_BUDGET.items()}
 
     def draw(relation: str, head: str, tail: str, *, symmetric: bool = False) -> np.ndarray:
+        """Draw the facts of one relation."""
+
         def draw_rows(num_rows: int) -> np.ndarray:
+            """Draw pairs: heads by popularity, tails near them."""
+            # Head by popularity, tail near the head's topic.
             heads = kinds[head].draw(num_rows, rng)
             rows = np.stack([heads, world.draw_near(tail, topic_of[heads], rng)], axis=1)
             return np.sort(rows, axis=1)[rows[:, 0] != rows[:, 1]] if symmetric else rows
@@ -139,6 +143,8 @@ def _draw_facts(world: World, count: int, rng: np.random.Generator) -> dict[str,
     }
 
     def draw_targets(num_rows: int) -> np.ndarray:
+        """Draw pairs of drug and gene."""
+        # A drug's targets follow from what it treats: drug -> diagnosis -> gene.
         drugs, diagnoses = treats[rng.integers(len(treats), size=num_rows)].T
         return np.stack([drugs, world.follow(associated[:, ::-1], diagnoses, "gene", rng)], axis=1)
 
@@ -148,8 +154,10 @@ def _draw_facts(world: World, count: int, rng: np.random.Generator) -> dict[str,
     rival = rng.permutation(world.num_topics)
 
     def draw_contraindicated(num_rows: int) -> np.ndarray:
+        """Draw pairs of drug and diagnosis."""
         drugs = kinds["drug"].draw(num_rows, rng)
         rows = np.stack([drugs, world.draw_near("diagnosis", rival[topic_of[drugs]], rng)], axis=1)
+        # Pack (drug, diagnosis) into one number: a drug is never contraindicated for what it treats.
         treated = np.isin(rows @ [world.num_entities, 1], treats @ [world.num_entities, 1])
         return rows[~treated]
 
@@ -168,6 +176,7 @@ def _draw_hierarchy(kind: Kind, count: int, rng: np.random.Generator) -> np.ndar
     """Draw `subtype_of` pairs: per topic a tree with three children per node; grandparents if these do not suffice."""
     position = np.arange(kind.num_entities)
     root = kind.topic_bounds[kind.topics]
+    # Heap order within a topic: node i has the children 3 i + 1 to 3 i + 3.
     parent = np.where(position > root, root + (position - root - 1) // 3, position)
     grandparent = parent[parent]
     pairs = [
@@ -188,6 +197,7 @@ def _state_facts(
     positive.
     """
     num_clients = len(interest)
+    # The relation that states the same fact from tail to head; a symmetric relation is its own.
     opposite = {a: b for pair in INVERSE_RELATIONS for a, b in (pair, pair[::-1])} | {r: r for r in SYMMETRIC_RELATIONS}
     rows = np.concatenate([np.insert(pairs, 1, RELATIONS.index(relation), axis=1) for relation, pairs in facts.items()])
     opposite_of = np.array([RELATIONS.index(opposite[r]) if r in opposite else -1 for r in RELATIONS])[rows[:, 1]]
@@ -204,6 +214,7 @@ def _state_facts(
     turned = reversible & ~twice & (direction[1] < 0.5)
     reverse = np.stack([rows[:, 2], opposite_of, rows[:, 0]], axis=1)
     stated = np.where(turned[:, None], reverse, rows)
+    # Both statements of a fact are at the same hospital, see inverse leakage in `generate_consortium`.
     holders = np.concatenate([owner, owner[twice], second, second[twice[has_second]]])
     triples = np.concatenate([stated, reverse[twice], stated[has_second], reverse[twice & has_second]])
     return holders, triples
@@ -226,10 +237,12 @@ def _admit_patients(
     num_clients = len(interest)
     home = np.repeat(np.arange(num_clients), patients_at)
     transferred = np.flatnonzero(rng.random(len(home)) < (TRANSFER_SHARE if num_clients > 1 else 0.0))
+    # Any hospital except the patient's own.
     elsewhere = (home[transferred] + rng.integers(1, max(num_clients, 2), size=len(transferred))) % num_clients
     # Two topics each: the main illness and another one, both as common as their diagnoses at the hospital.
     diagnosis = world.kinds["diagnosis"]
     weight = np.add.reduceat(diagnosis.popularity, diagnosis.topic_bounds[:-1]) * interest[:, world.area_of_topic]
+    # Inverse sampling for all patients in one search: hospital h draws in h..h + 1.
     edges = np.cumsum(weight, axis=1)
     edges = edges / edges[:, -1:] + np.arange(num_clients)[:, None]
     hospitals = np.searchsorted(edges.ravel(), home + rng.random((2, len(home))), side="right")
@@ -253,6 +266,7 @@ def _draw_records(
     patient, hospital, topics_of = stays
 
     def draw_diagnoses(stay: np.ndarray) -> np.ndarray:
+        """Draw a diagnosis for each stay: patient, diagnosis, hospital."""
         patients = patient[stay]
         topics = topics_of[(rng.random(len(stay)) < COMORBIDITY).astype(np.int64), patients]
         return np.stack([patients, world.draw_near("diagnosis", topics, rng), hospital[stay]], axis=1)
@@ -261,9 +275,11 @@ def _draw_records(
     length_edges = np.cumsum((1.0 + rng.permutation(len(patient))) ** (-ZIPF_EXPONENT / 2))
 
     def draw_stays(num_rows: int) -> np.ndarray:
+        """Draw stays in proportion to the length of their records."""
         return np.searchsorted(length_edges, rng.random(num_rows) * length_edges[-1], side="right")
 
     budget = {relation: round(share * count) for relation, share in _PATIENT_BUDGET.items()}
+    # One diagnosis per stay first, so that every patient has a triple; then more by record length.
     diagnosed = _draw_distinct(
         max(budget["diagnosed_with"], len(patient)),
         lambda num_rows: draw_diagnoses(draw_stays(num_rows)),
@@ -271,7 +287,10 @@ def _draw_records(
     )
 
     def draw_from_diagnoses(prior: np.ndarray, kind: str) -> Callable[[int], np.ndarray]:
+        """Return a function that draws entities of a kind that follow from a patient's diagnoses."""
+
         def draw_rows(num_rows: int) -> np.ndarray:
+            """Draw rows of patient, entity, hospital."""
             patients, diagnoses, hospitals = diagnosed[rng.integers(len(diagnosed), size=num_rows)].T
             return np.stack([patients, world.follow(prior, diagnoses, kind, rng), hospitals], axis=1)
 
@@ -294,6 +313,7 @@ def _draw_records(
 
 def _has_twin(triples: np.ndarray) -> np.ndarray:
     """Return whether another triple `[n, 3]` links the same two entities, in either direction, bool `[n]`."""
+    # Undirected pairs: an inverse or symmetric statement counts, too.
     low, high = triples[:, [0, 2]].min(axis=1), triples[:, [0, 2]].max(axis=1)
     _, inverse, counts = np.unique(low * (triples.max() + 1) + high, return_inverse=True, return_counts=True)
     return counts[inverse] > 1
@@ -342,6 +362,7 @@ def generate_consortium(clients: int = 3, size: int = 13_500, seed: int = 0) -> 
     _check(clients, size, seed)
     rng = generator(seed, "consortium")
 
+    # From the number of triples to those of patients, entities and topics, by mean degrees.
     num_records = round(size * (1 - PUBLIC_SHARE))
     num_patients = max(clients, round(num_records / PATIENT_TRIPLES))
     num_public = 2 * size / MEAN_DEGREE - num_patients
@@ -354,6 +375,7 @@ def generate_consortium(clients: int = 3, size: int = 13_500, seed: int = 0) -> 
         rng=rng,
     )
     hospital_size = np.arange(1.0, clients + 1) ** -SIZE_EXPONENT
+    # Each hospital specializes in some areas.
     taste = rng.dirichlet(np.full(world.num_areas, AREA_CONCENTRATION), size=clients)
     interest = np.maximum(taste, 1e-9) * hospital_size[:, None]
     patients_at = 1 + rng.multinomial(num_patients - clients, hospital_size / hospital_size.sum())

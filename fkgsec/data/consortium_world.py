@@ -58,6 +58,7 @@ class Kind(NamedTuple):
             low, high: int64 `[n]`.
             rng: source of randomness.
         """
+        # Inverse sampling on cumulative popularity, restricted to the range.
         start, stop = self.edges[low], self.edges[high]
         position = np.searchsorted(self.edges, start + rng.random(len(low)) * (stop - start), side="right") - 1
         return self.first_id + np.clip(position, low, high - 1)  # rounding may step over an edge
@@ -88,6 +89,7 @@ class World:
         self.zipf_exponent, self.composed_share = zipf_exponent, composed_share
         self.topic_focus, self.area_focus = topic_focus, area_focus
         self.num_topics, self.num_areas = num_topics, min(len(AREAS), num_topics)
+        # Consecutive topics form an area.
         self.area_of_topic = np.arange(num_topics) * self.num_areas // num_topics
         self.area_bounds = np.searchsorted(self.area_of_topic, np.arange(self.num_areas + 1))
         self.kinds: dict[str, Kind] = {}
@@ -102,6 +104,7 @@ class World:
         topics = np.sort(
             np.concatenate([np.arange(self.num_topics), rng.integers(self.num_topics, size=count - self.num_topics)])
         )
+        # Zipf's law over a random order, so that hubs are spread over topics.
         popularity = (1.0 + rng.permutation(count)) ** -self.zipf_exponent
         bounds = np.searchsorted(topics, np.arange(self.num_topics + 1))
         return Kind(name, self.num_entities, topics, bounds, popularity, np.concatenate([[0.0], np.cumsum(popularity)]))
@@ -131,6 +134,7 @@ class World:
             kind_name: kind of the ends.
             rng: source of randomness.
         """
+        # Sorted by start, the facts of each start are a range.
         ordered = facts[np.argsort(facts[:, 0], kind="stable")]
         low, high = (np.searchsorted(ordered[:, 0], starts, side=side) for side in ("left", "right"))
         followed = (rng.random(len(starts)) < self.composed_share) & (high > low)

@@ -53,6 +53,7 @@ def download_files(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 part = path.with_name(path.name + ".part")
                 _fetch(session, address, part, size_bytes, advice, advance)
+                # The final name exists only for a verified file.
                 _check_and_rename(part, path, address, sha256)
             except OSError as error:
                 raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
@@ -65,6 +66,7 @@ def _show_nothing(_: float) -> None:
 def _fetch(session: requests.Session, address: str, part: Path, size_bytes: int, advice: str, advance: Advance) -> None:
     """Complete `part` to `size_bytes`, in several attempts if needed."""
     if part.exists():
+        # Larger than the file can be: a part of something else.
         if part.stat().st_size > size_bytes:
             part.unlink()
         else:
@@ -84,6 +86,7 @@ def _fetch(session: requests.Session, address: str, part: Path, size_bytes: int,
             reason = "the connection was closed early"
             continue
         reason = f"HTTP status {refusal}"
+        # A client error such as 404 will not go away.
         if refusal not in _WORTH_RETRYING:
             break
     if part.exists() and part.stat().st_size == size_bytes:
@@ -112,6 +115,7 @@ def _attempt(session: requests.Session, address: str, part: Path, size_bytes: in
         response.raw.enforce_content_length = False
         with part.open("ab" if resumed else "wb") as file:
             for chunk in response.iter_content(_CHUNK_BYTES):
+                # Write at most one byte too many: enough to notice a wrong file, whatever the server sends.
                 wanted_bytes = chunk[: size_bytes + 1 - have]
                 file.write(wanted_bytes)
                 have += len(wanted_bytes)

@@ -25,6 +25,7 @@ import numpy as np
 
 from fkgsec.data.graph import SPLITS, ClientGraph, FederatedGraph
 from fkgsec.errors import DataError, SpecError
+from fkgsec.text import shown
 
 SCHEMA = "fkgsec/escrow/1"
 
@@ -61,6 +62,7 @@ class Escrow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ]
             for client in remaining.clients
         }
+        # From the operating system: a seeded nonce could be guessed.
         nonce = secrets.token_hex(32)
         return cls(SCHEMA, remaining.hash, nonce, named, _commitment(remaining.hash, nonce, named))
 
@@ -96,6 +98,7 @@ def split_escrow(
     clients, escrowed = [], {}
     for client in graph.clients:
         train = np.unique(client.train, axis=0)
+        # A copy elsewhere would be trained on after all.
         alone = np.array([counts[triple] == 1 for triple in map(tuple, client.to_global(train).tolist())], dtype=bool)
         wanted = max(1, round(share * len(train)))
         chosen = _removable(client, train, rng.permutation(np.nonzero(alone)[0]), wanted)
@@ -166,6 +169,9 @@ def read_escrow(path: Path, graph: FederatedGraph) -> tuple[Escrow, dict[str, np
         raise DataError(
             f"{path}: belongs to data {escrow.data_hash[:12]}; the run was trained on {graph.name}, {graph.hash[:12]}"
         )
+    # The hash covers no client names: triples of an unknown client would be skipped silently below.
+    if unknown := sorted(escrow.triples.keys() - {client.name for client in graph.clients}):
+        raise DataError(f"{path}: has triples of {shown(unknown[0])}, which is no client of {graph.name}")
     entities = {name: number for number, name in enumerate(graph.entities)}
     relations = {name: number for number, name in enumerate(graph.relations)}
     copies, positions = _copies(graph), {}

@@ -49,6 +49,7 @@ def as_triples(
                 f"{what}: an id is out of range (entities 0..{num_entities - 1}, relations 0..{num_relations - 1}; "
                 f"found entities up to {max(high[0], high[2])}, relations up to {high[1]}, smallest {low.min()})"
             )
+    # Graphs are shared between runs; a write would change all of them.
     triples.setflags(write=False)
     return triples
 
@@ -70,11 +71,13 @@ def content_hash(entities: Sequence[str], relations: Sequence[str], arrays: Iter
     """
     digest = hashlib.sha256()
     for names in (entities, relations):
+        # The count separates entities from relations.
         digest.update(str(len(names)).encode())
         for name in names:
             digest.update(name.encode() + b"\0")
     for array in arrays:
         digest.update(str(array.shape).encode())
+        # Little-endian on every machine.
         digest.update(np.ascontiguousarray(array, dtype="<i8").tobytes())
     return digest.hexdigest()
 
@@ -169,6 +172,8 @@ class ClientGraph:
         splits = [np.asarray(split, dtype=np.int64).reshape(-1, 3) for split in (train, valid, test)]
 
         def numbering(columns: list[int]) -> np.ndarray:
+            """Return the IDs in some columns, those of the train split first."""
+            # IDs of the train split first, both parts ascending.
             trained = np.unique(splits[0][:, columns])
             others = np.unique(np.concatenate([split[:, columns].ravel() for split in splits[1:]]))
             return np.concatenate([trained, np.setdiff1d(others, trained)])
@@ -176,6 +181,8 @@ class ClientGraph:
         entity_ids, relation_ids = numbering([0, 2]), numbering([1])
 
         def to_local(ids: np.ndarray, values: np.ndarray) -> np.ndarray:
+            """Return the position of each value in `ids`."""
+            # Global IDs of a client ascend in two runs; search through their sorted order.
             order = np.argsort(ids)
             return order[np.searchsorted(ids, values, sorter=order)] if len(values) else values
 

@@ -62,6 +62,7 @@ def normalised(graph: Graph) -> Graph:
         return graph
 
     def renumbered(triples: np.ndarray) -> np.ndarray:
+        """Map triples to new IDs."""
         return np.stack([of_entity[triples[:, 0]], of_relation[triples[:, 1]], of_entity[triples[:, 2]]], axis=1)
 
     counts = [f"{len(before) - len(after)} {what}" for before, after, what in (
@@ -87,6 +88,7 @@ def normalised(graph: Graph) -> Graph:
 
 def _merged(names: Sequence[str]) -> tuple[tuple[str, ...], np.ndarray]:
     """Return the names in form NFC, each once, and the new ID of each old one."""
+    # A dict keeps the first appearance, and looks later spellings up.
     places: dict[str, int] = {}
     ids = [places.setdefault(composed(name), len(places)) for name in names]
     return tuple(places), np.array(ids, dtype=np.int64)

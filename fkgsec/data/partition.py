@@ -67,8 +67,10 @@ def split_triples(
     in_train = np.zeros(num_triples, dtype=bool) if train_only is None else np.asarray(train_only, dtype=bool)
     if in_train.shape != (num_triples,):
         raise DataError(f"train_only has shape {list(in_train.shape)}, allowed: [{num_triples}], one per triple")
+    # Round valid and test down: train gets the rest.
     wanted = [num_triples * part // sum(ratio) for part in ratio[1:]]
     order = rng.permutation(num_triples)
+    # In random order, so that the first ones are a random sample.
     free = order[~_needed_in_train(triples[order], in_train[order])]
 
     warnings = []
@@ -89,6 +91,7 @@ def split_triples(
 def _needed_in_train(triples: np.ndarray, in_train: np.ndarray) -> np.ndarray:
     """Return triples that together cover every entity and relation, bool `[n]`; those forced into train come first."""
     entities, relations = triples[:, [0, 2]], triples[:, 1]
+    # Triples that must be in train in any case already cover entities, so that fewer others are needed.
     forced = (
         in_train | (np.bincount(entities.ravel())[entities] == 1).any(axis=1) | (np.bincount(relations)[relations] == 1)
     )
@@ -165,6 +168,7 @@ def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator)
         raise DataError(
             f"{len(relations)} relations form {len(first)} clusters by co-occurrence, allowed: {clients}, one per client"
         )
+    # Number clusters by their first relation: labels of spectral clustering are arbitrary.
     client_of_cluster = np.argsort(np.argsort(first))
     warnings = [f"spectral clustering: {str(warning.message).splitlines()[0]}" for warning in caught]
     return Assignment(client_of_cluster[cluster_of][relation_of], tuple(warnings))  # Line 12.
@@ -181,6 +185,7 @@ def count_co_occurrence(heads: np.ndarray, relations: np.ndarray, tails: np.ndar
     from scipy import sparse  # optional on machines that only train
 
     ends, repeated = np.concatenate([heads, tails]), np.concatenate([relations, relations])
+    # linked[e, r] = 1 if relation r occurs at entity e; its Gram matrix counts shared entities.
     linked = sparse.csr_array((np.ones(len(ends)), (ends, repeated)))
     linked.sum_duplicates()
     linked.data[:] = 1.0
@@ -242,6 +247,7 @@ def partition(
     if checked("clients", int, clients) < 1:
         raise SpecError(f"clients is {clients}, allowed: 1 or more")
     pooled = graph.triples
+    # A duplicate could be in two splits, or at two clients.
     triples = np.unique(pooled, axis=0)
     if len(triples) < clients:
         raise DataError(

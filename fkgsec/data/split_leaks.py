@@ -39,6 +39,7 @@ class _Keys(NamedTuple):
             num_entities: above every entity ID.
         """
         head, relation, tail = triples.T
+        # Packed keys make every check a search in a sorted array.
         pair = head * num_entities + tail
         return cls(relation * num_entities**2 + pair, pair, tail * num_entities + head)
 
@@ -48,6 +49,7 @@ class _TrainIndex:
 
     def __init__(self, triple_keys: np.ndarray, num_entities: int) -> None:
         self.triples = np.unique(triple_keys)
+        # The remainder of a key by N^2 is its pair.
         self.pairs, self.num_relations = np.unique(self.triples % num_entities**2, return_counts=True)
 
     def leaks_of(self, keys: _Keys) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -63,6 +65,7 @@ class _TrainIndex:
         if len(self.pairs):
             position = np.minimum(np.searchsorted(self.pairs, keys.pair), len(self.pairs) - 1)
             linked = np.where(self.pairs[position] == keys.pair, self.num_relations[position], 0)
+        # Another relation links the pair if more relations do than the triple's own.
         return exact, inverse, linked > exact
 
 
@@ -135,6 +138,7 @@ def leaked_test_mask(federated: FederatedGraph, client_index: int, split: str = 
     if split not in EVALUATION_SPLITS:
         raise SpecError(f"split is {split!r}, allowed: {', '.join(EVALUATION_SPLITS)}")
     client = federated.clients[client_index]
+    # Local IDs suffice within a client.
     train, evaluated = (_Keys.pack(t, client.num_entities).triple for t in (client.train, getattr(client, split)))
     return np.isin(evaluated, train)
 

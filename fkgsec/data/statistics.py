@@ -34,6 +34,7 @@ def statistics_rows(federated: FederatedGraph) -> list[dict[str, Any]]:
     """
     holders = np.zeros(len(federated.entities), dtype=np.int64)
     for client in federated.clients:
+        # Number of clients that have each entity.
         holders[client.entity_ids] += 1
     rows = [
         {"client": client.name, "clients": 1}
@@ -83,9 +84,11 @@ def local_clustering(edges: np.ndarray, num_entities: int) -> np.ndarray:
     from scipy import sparse
 
     low, high = edges.min(axis=1), edges.max(axis=1)
+    # Undirected, without loops and duplicates: one packed number per edge.
     simple = np.unique((low * num_entities + high)[low != high])
     low, high = simple // num_entities, simple % num_entities
     degree = np.bincount(np.concatenate([low, high]), minlength=num_entities)
+    # Ties by ID, so that every edge has one direction and the graph has no cycle.
     turned = (degree[low] > degree[high]) | ((degree[low] == degree[high]) & (low > high))
     source, target = np.where(turned, high, low), np.where(turned, low, high)
     towards = sparse.csr_array((np.ones(len(source)), (source, target)), shape=(num_entities, num_entities))

@@ -25,32 +25,39 @@ from fkgsec.federation.options import RunOptions
 
 
 def shared_affinity(holdings: Sequence[Tensor]) -> Tensor:
-    """|E_i and E_j| / |E_i or E_j|, float64 `[C, C]`; a client's weight of itself is its least of the others'.
+    """Compute the overlap |E_i and E_j| / |E_i or E_j| of the clients' rows, float64 `[C, C]`.
+
+    Args:
+        holdings: int64 `[n]` of each client.
 
     Source: pfedeg.txt Eq. 4.
     """
+    # Existence matrix of the clients, `[C, N]`: products of it count shared rows.
     holds = torch.stack(_existence(holdings))
     both = holds @ holds.T
     sizes = holds.sum(1)
-    weights = both / (sizes[:, None] + sizes - both)  # 1 of itself, which is never the least
+    # Eq. 4. A client's weight of itself is the least of its weights of the others; the diagonal of 1 is never the least.
+    weights = both / (sizes[:, None] + sizes - both)
     return weights.diagonal_scatter(weights.min(1).values)
 
 
 def embedding_affinity(holdings: Sequence[Tensor], rows: Sequence[Tensor]) -> Tensor:
-    """The sum of e^cos over the rows that two clients share, float64 `[C, C]`; a client's weight of itself is 1 / e.
+    """Sum e^cos over the rows that two clients share, float64 `[C, C]`; a client's weight of itself is 1 / e.
 
     Args:
-        rows: each client's rows `[n, W]`.
+        holdings: int64 `[n]` of each client. rows: each client's rows `[n, W]`.
 
     Source: pfedeg.txt Eq. 5.
     """
     count, size = len(holdings), 1 + max(int(ids.max()) for ids in holdings)
+    # Position of each row of the table at each client, -1 if it does not hold the row.
     place = torch.full((count, size), -1)
     for client, ids in enumerate(holdings):
         place[client, ids] = torch.arange(len(ids))
     weights = torch.eye(count, dtype=torch.float64) / math.e
     for first in range(count):
         for second in range(first):
+            # Eq. 5 for a pair of clients; it is symmetric.
             shared = (place[first] >= 0) & (place[second] >= 0)
             cosines = cosine_similarity(rows[first][place[first, shared]], rows[second][place[second, shared]], dim=1)
             weights[first, second] = weights[second, first] = cosines.double().exp().sum()
@@ -58,32 +65,42 @@ def embedding_affinity(holdings: Sequence[Tensor], rows: Sequence[Tensor]) -> Te
 
 
 def scaled(affinity: Tensor) -> Tensor:
-    """Divide each client's weights by their sum. Source: pfedeg.txt Eq. 6."""
+    """Divide each client's weights by their sum.
+
+    Args:
+        affinity: `[C, C]`.
+
+    Source: pfedeg.txt Eq. 6.
+    """
     return affinity / affinity.sum(1, keepdim=True)
 
 
 def supplementary(
     weights: Tensor, holdings: Sequence[Tensor], rows: Sequence[Tensor], *, mixing: float, num_rows: int
 ) -> list[Tensor]:
-    """Return what each client receives, float32 `[n, W]`: mixing times the weighted mean over holders, the rest its own row.
+    """Compute the rows that each client receives, float32 `[n, W]`: a weighted mean over holders, mixed with its own row.
 
     Args:
-        weights: `[C, C]` of Eq. 6. num_rows: N.
+        weights: `[C, C]` of Eq. 6.
+        holdings: int64 `[n]` of each client. rows: `[n, W]` of each.
+        mixing: share of the mean. num_rows: N.
 
-    Source: pfedeg.txt Eq. 7-12. Differs: where the weights of all holders of a row are zero, which Eq. 4 allows, the paper
-    divides by zero; the client's own row stays.
+    Source: pfedeg.txt Eq. 7-12. Differs: if the weights of all holders of a row are zero, which Eq. 4 allows, the paper
+    divides by zero; here, the client's own row stays.
     """
     holds = torch.stack(_existence(holdings, num_rows))
     totals = weights @ holds
     received = []
     for client, holding in enumerate(holdings):
         total = torch.zeros(num_rows, rows[client].shape[1], dtype=torch.float64)
+        # Eq. 7-11: the weighted sum of all clients' rows, divided below by the weights of those that hold the row.
         for other, ids in enumerate(holdings):
             total.index_add_(0, ids, weights[client, other] * rows[other].double())
         share = totals[client][holding][:, None]
         mean = torch.where(
             share > 0, total[holding] / share.clamp_min(torch.finfo(torch.float64).tiny), rows[client].double()
         )
+        # Eq. 12: mix the supplementary knowledge with the client's own rows.
         received.append((mixing * mean + (1 - mixing) * rows[client]).float())
     return received
 
@@ -109,24 +126,37 @@ class WeightedByAffinity(Aggregation):
         self._knowledge: dict[str, Tensor] = {}
 
     def begin(self) -> None:
-        """Until a client uploads, the first rows stand for its own."""
+        """Use the first rows as each client's upload until it uploads."""
         table = self.shared
         self._uploads = {party: table.rows[table.uploaded(party)] for party in table.parties}
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """Compute what each client is to receive. Raises `RunError` for rows that are not those uploaded before."""
+        """Compute the rows for each client; the table does not change.
+
+        Args:
+            previous: the table. delivered: single uploads.
+
+        Raises:
+            RunError: an upload of another shape than the client's earlier ones.
+        """
         for party, upload in delivered.uploads.items():
             if upload.rows.shape != self._uploads[party].shape:
                 raise RunError(f"{party} uploaded {list(upload.rows.shape)} of {self.shared.table}, unlike before")
+            # A client that sits a round out counts with its last upload.
             self._uploads[party] = upload.rows
         self._share()
         return previous
 
     def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
-        """The first rows in round 0; afterwards the client's own mean of the rows that it uploads."""
+        """Return the first rows in round 0, later the client's own mean of the rows that it uploads.
+
+        Args:
+            party: receiver. holding: its rows in the table.
+        """
         if round == 0 or party is None:
             return super().answer(round, party, holding)
-        if not self._knowledge:  # no upload has arrived since the start or a resume
+        # No upload has arrived since the start or a resume.
+        if not self._knowledge:
             self._share()
         return self._knowledge[party]
 
@@ -140,11 +170,11 @@ class WeightedByAffinity(Aggregation):
         self._knowledge = dict(zip(self._uploads, knowledge, strict=True))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what each client uploaded last."""
+        """Return each client's last upload."""
         return {str(place): rows for place, rows in enumerate(self._uploads.values())}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the uploads."""
         self._uploads = {party: tensors[str(place)] for place, party in enumerate(self._uploads)}
 
 

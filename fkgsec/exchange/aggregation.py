@@ -47,27 +47,34 @@ class Aggregation(ABC):
         self.shared, self.options = shared, options
 
     def begin(self) -> None:
-        """Called once the first rows are set, and after a resume before `load`."""
+        """Prepare the state, once the first rows are set, and after a resume before `load`."""
         return
 
     @abstractmethod
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """The new table, float32 `[N, width]`.
+        """Compute the new table, float32 `[N, width]`.
 
         Args:
-            previous: what stands in rows that nobody uploaded: the table, or zeros where a codec carries changes.
+            previous: value of rows that nobody uploaded: the table, or zeros if a codec carries changes.
+            delivered: uploads of the round.
         """
 
     def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
-        """The values that a client is sent for the rows `held` int64 `[n]`; None: what is the same for all clients."""
+        """Return the values that a client receives.
+
+        Args:
+            party: receiver; None: the values that are the same for all clients.
+            holding: its rows in the table, int64 `[n]`.
+        """
+        # By default, every client receives the rows of the table.
         return self.shared.rows[holding]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint must hold beside the table, by name."""
+        """Return the state for a checkpoint beside the table, by name."""
         return {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the state that `tensors` returned."""
         return
 
 
@@ -79,7 +86,12 @@ class MeanOverHolders(Aggregation):
     """
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """See the class."""
+        """Compute the mean.
+
+        Args:
+            previous: value of rows that nobody uploaded. delivered: uploads or their sum.
+        """
+        # fedr.txt Algorithm 1 line 8: the sum of masked rows divided by the sum of masks.
         return delivered.sum().mean(previous)
 
 

@@ -38,10 +38,10 @@ class Content(NamedTuple):
     """Content of a broadcast for one client.
 
     Attributes:
-        places: int64 `[k]`, which of its rows it is of.
-        rows: float32 `[k, V]` as the server sent them, a row of what it commits to each.
-        values: float32 `[k, width]`, what is compared with the largest value that can come of uploads.
-        scale: times that value, `[k]` or one number.
+        places: int64 `[k]`, indices of the client's rows.
+        rows: float32 `[k, V]` as the server sent them; the server commits to these.
+        values: float32 `[k, width]`, compared with the largest value that uploads can give.
+        scale: factor of that value, `[k]` or a number.
     """
 
     places: Tensor
@@ -50,7 +50,11 @@ class Content(NamedTuple):
     scale: Tensor | float = 1.0
 
     def at(self, places: Tensor) -> Content:
-        """Select the client's rows of a whole table, at `places` int64 `[n]`."""
+        """Select the client's rows of a whole table.
+
+        Args:
+            places: int64 `[n]`.
+        """
         return Content(torch.arange(len(places)), self.rows[places], self.values[places], self.scale)
 
 
@@ -67,32 +71,47 @@ class ClientCodec:
         self.options, self.answers = options, answers
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """Return what to send of the rows `[num_uploaded, width]`, with the values that the server will read."""
+        """Choose the rows to send.
+
+        Args:
+            rows: `[num_uploaded, width]`.
+
+        Returns:
+            The chosen rows, with the values that the server will read.
+        """
         return Contribution(torch.ones(len(rows), dtype=torch.bool), rows)
 
     def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
-        """The upload of what `encode` gave last."""
+        """Encode the upload of the last contribution.
+
+        Args:
+            contribution: from `encode`.
+        """
         return Rows.pack(round, party, SERVER, table, contribution.rows)
 
     def sent(self, round: int, rows: Tensor, contribution: Contribution, summed: Contribution | None = None) -> None:
-        """The contribution reached the server, alone or in a sum.
+        """Note that a contribution reached the server, alone or in a sum.
 
         Args:
-            rows: what `encode` was given. summed: the client's part of an opened sum, float64, its weight included.
+            rows: argument of `encode`. summed: the client's part of an opened sum, float64, its weight included.
         """
 
     def shape(self, message: AnyMessage) -> tuple[int, int]:
-        """Rows and width that a broadcast says it has."""
+        """Return the rows and the width that a broadcast states."""
         return (message.num_rows, message.width) if isinstance(message, Rows | SparseRows) else (0, 0)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """Return what a broadcast says of the client's rows, or of a whole table of `num_rows`.
+        """Decode a broadcast.
+
+        Args:
+            num_rows: rows of a whole table; None: the message has the client's rows alone.
 
         Raises:
-            RunError: another message than such rows can have.
+            RunError: the message does not fit these rows.
         """
         if not isinstance(message, Rows):
             raise RunError(f"{message.receiver} was to be sent rows of {message.table}; got {message.label}")
+        # A client receives all rows, those that are sent back, or (as a peer) those that it also uploads.
         rows, expected = (
             message.unpack(),
             (num_rows,) if num_rows else (self.num_sent, self.num_rows, self.num_uploaded),
@@ -102,19 +121,24 @@ class ClientCodec:
         return Content(torch.arange(len(rows)), rows, rows)
 
     def take(self, round: int, content: Content) -> Received:
-        """Return what the client makes of it: all rows, or those of its first rows that it also uploads or alone is sent."""
+        """Take over the content: all rows, or only those that the client also uploads.
+
+        Args:
+            content: from `read`.
+        """
         missing = self.num_rows - len(content.rows)
         if not missing:
             return Received(content.rows)
+        # The last rows are not sent back; the client keeps its own values there.
         rows = torch.cat([content.rows, torch.zeros(missing, content.rows.shape[1])])
         return Received(rows, torch.arange(self.num_rows) < len(content.rows))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what the client must keep to go on after a stop, by name."""
+        """Return the client's state for a checkpoint, by name."""
         return {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the state that `tensors` returned."""
 
 
 class ServerCodec:
@@ -128,25 +152,34 @@ class ServerCodec:
 
     def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         self.shared, self.options, self.answers = shared, options, answers
-        self.changed_levels: float | None = None  # see `Uploaded`; set by `publish`
+        # Set by `publish`; see `Uploaded`.
+        self.changed_levels: float | None = None
 
     def begin(self) -> None:
-        """Called once the first rows are set, and after a resume before `load`."""
+        """Prepare the state, once the first rows are set, and after a resume before `load`."""
         return
 
     def partial(self, round: int) -> bool:
-        """Return whether uploads of the round leave out some of the rows that others have."""
+        """Return whether uploads of the round omit some of the rows that others have."""
         return False
 
     def crossed(self, message: AnyMessage) -> Tensor:
-        """Return which of the receiver's rows a broadcast is of, int64 `[k]`."""
+        """Return which of the receiver's rows a broadcast contains, int64 `[k]`."""
         return torch.arange(len(self.shared.holdings[message.receiver]))
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
-        """The rows of an upload. Raises `RunError` for an unknown sender and for another message than it can send."""
+        """Decode an upload.
+
+        Args:
+            message: from a client.
+
+        Raises:
+            RunError: an unknown sender, or a message that does not fit its rows.
+        """
         if not isinstance(message, Rows):
             raise RunError(f"{message.sender} uploaded {message.label} of {self.shared.table}; rows expected")
         places, rows = self.shared.places(message.sender, message.num_rows), message.unpack()
+        # The width comes from a client: a wrong one would fail later, inside the aggregation.
         if rows.shape[1] != self.shared.rows.shape[1]:
             raise RunError(
                 f"{message.sender} uploaded rows of {self.shared.table} of width {rows.shape[1]}; {self.shared.rows.shape[1]} "
@@ -155,39 +188,55 @@ class ServerCodec:
         return Upload(places, rows, self.shared.weights[message.sender])
 
     def values(self, upload: Upload) -> Tensor:
-        """The client's rows as an upload has them, `[k, width]`."""
+        """Return the client's rows in an upload, `[k, width]`."""
         return upload.rows
 
     def previous(self) -> Tensor:
-        """Return what stands for a row that nobody uploaded, `[N, width]`."""
+        """Return the value of rows that nobody uploaded, `[N, width]`."""
         return self.shared.rows
 
     def summed(self, opened: Sum) -> Sum:
-        """The sum of what `accept` would have read of rows whose sum is given."""
+        """Convert a sum of rows to the sum of what `accept` reads.
+
+        Args:
+            opened: weighted sum of rows `[N, width]`.
+        """
         return opened
 
     def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
-        """Make the aggregate `[N, width]` the table."""
+        """Make the aggregate the table.
+
+        Args:
+            aggregated: `[N, width]`. delivered: the uploads it is made of.
+        """
         self.shared.rows = aggregated
 
     def content(self, round: int, answer: Tensor, holding: Tensor) -> Tensor:
-        """Return what crosses of an answer for the rows `held` int64 `[n]`: float32 `[n, V]`."""
+        """Return the transmitted form of an answer, float32 `[n, V]`.
+
+        Args:
+            answer: of the aggregation, for these rows. holding: rows of the receiver, int64 `[n]`.
+        """
         return answer
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """The broadcast to a client, of the content for its rows."""
+        """Encode the broadcast to a client.
+
+        Args:
+            content: for its rows, `[n, V]`.
+        """
         return Rows.pack(round, SERVER, party, self.shared.table, content)
 
     def observed(self) -> dict[str, Observed]:
-        """Return what the server knows of each client's rows; empty where each upload says all of it in one message."""
+        """Return the server's knowledge of each client's rows; empty if each upload contains all of them."""
         return {}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint must hold, by name."""
+        """Return the server's state for a checkpoint, by name."""
         return {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the state that `tensors` returned."""
 
 
 @dataclass(frozen=True)
@@ -202,6 +251,7 @@ class Codec:
         to_everyone: broadcasts say what changed, and go to all clients in every round.
     """
 
+    # Defaults: whole rows in both directions.
     client: type[ClientCodec] = ClientCodec
     server: type[ServerCodec] = ServerCodec
     carries: frozenset[Answers] = frozenset({"rows"})
@@ -211,7 +261,7 @@ class Codec:
 
     @property
     def same_for_all(self) -> bool:
-        """Return whether clients that took every broadcast of the same history have the same rows."""
+        """True if clients with the same history of broadcasts have the same rows."""
         return self.whole or self.to_everyone
 
 

@@ -1,11 +1,11 @@
-"""FedE-SVD: what a client's row changed by crosses as a few singular triplets of it, taken as a matrix.
+"""FedE-SVD: the change of a client's row, taken as a matrix, is transmitted as a few singular triplets.
 
-Clients send their changes factorised; the server sends the aggregated change factorised too, and applies what it sends. The
-codec truncates, so that any aggregation of rows can stand between. A change is of use only to who has what it changes: every
-client receives every broadcast. Where the sum alone is delivered, clients put in their last received rows and the truncated
-change of them, so that uploads are as long as without; broadcasts stay factorised.
+Clients send their changes factorized. The server sends the aggregated change factorized too, and applies what it sends. The
+codec truncates, so it works with any aggregation of rows. A change is of use only to a client that has the row before it, so
+every client receives every broadcast. With secure sums, clients upload their last received rows plus the truncated change,
+unshortened; broadcasts stay factorized.
 
-Leakage: the server sees every client's names, and its rows up to what the factorisation leaves out.
+Leakage: the server sees every client's names, and its rows except for what the factorization omits.
 Source: feds.txt VI-B.
 
 Legend: `n` rows, `W` their width, `k` columns of the matrix, `m = W / k` its rows, `r` singular values kept.
@@ -37,33 +37,48 @@ class Factors(NamedTuple):
     right: Tensor
 
     def rows(self) -> Tensor:
-        """The matrices that they make, each laid out as a row: `[n, m k]`."""
+        """Multiply the factors out, and lay each matrix out as a row: `[n, m k]`."""
         return ((self.left * self.values[:, None]) @ self.right.transpose(1, 2)).flatten(1)
 
     def flattened(self) -> Tensor:
-        """All numbers of each one, side by side: `[n, m r + r + k r]`."""
+        """Concatenate the numbers of each triplet: `[n, m r + r + k r]`."""
         return torch.cat([self.left.flatten(1), self.values, self.right.flatten(1)], dim=1)
 
     @classmethod
     def unflattened(cls, rows: Tensor, *, columns: int, rank: int) -> Factors:
-        """Undo `flattened`."""
+        """Undo `flattened`.
+
+        Args:
+            rows: `[n, m r + r + k r]`. columns: k. rank: r.
+        """
         height = rows.shape[1] // rank - 1 - columns
         left, values, right = rows.split([height * rank, rank, columns * rank], dim=1)
         return cls(left.unflatten(1, (height, rank)), values, right.unflatten(1, (columns, rank)))
 
 
 def factorise(updates: Tensor, *, columns: int, rank: int) -> Factors:
-    """The `rank` largest singular triplets of each row of `updates` `[n, W]`, taken as a matrix of `columns` columns.
+    """Compute the largest singular triplets of each row, taken as a matrix.
+
+    Args:
+        updates: `[n, W]`.
+        columns: k; it divides W. rank: r.
 
     Source: feds.txt VI-B.
     """
     matrices = updates.unflatten(1, (-1, columns))
+    # feds.txt VI-B: one singular value decomposition per row, as a matrix of m rows and k columns.
     left, values, right = torch.linalg.svd(matrices, full_matrices=False)
     return Factors(left[:, :, :rank], values[:, :rank], right.transpose(1, 2)[:, :, :rank])
 
 
 def orthogonality(left: Tensor, right: Tensor) -> Tensor:
-    """(|U^T U - I|_F^2 + |V^T V - I|_F^2) / r^2 of each of `n` pairs `[n, m, r]`, `[n, k, r]`. Source: feds.txt Eq. 7."""
+    """Compute (|U^T U - I|_F^2 + |V^T V - I|_F^2) / r^2 for each pair.
+
+    Args:
+        left: `[n, m, r]`. right: `[n, k, r]`.
+
+    Source: feds.txt Eq. 7.
+    """
     return (_off_orthogonal(left) + _off_orthogonal(right)) / left.shape[2] ** 2
 
 
@@ -85,25 +100,38 @@ class LowRankClient(ClientCodec):
         self._change: Factors | None = None
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """The received rows and the truncated change of them."""
+        """Return the last received rows plus the truncated change.
+
+        Args:
+            rows: trained, `[num_uploaded, W]`.
+        """
         assert self.received is not None
+        # The server has the received rows, so the change relative to them is enough.
         before = self.received[: len(rows)]
         self._change = _factorised(rows.float() - before, self.options)
         return super().encode(round, before + self._change.rows())
 
     def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
-        """The factors alone."""
+        """Encode the factors alone.
+
+        Args:
+            contribution: from `encode`.
+        """
         assert self._change is not None
         return LowRankRows.pack(round, party, SERVER, table, self._change)
 
     def shape(self, message: AnyMessage) -> tuple[int, int]:
-        """Rows, and the width that their factors make."""
+        """Return the rows, and the width of the product of their factors."""
         if isinstance(message, LowRankRows):
             return message.num_rows, message.height * message.columns
         return super().shape(message)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """Rows in round 0, the factors of their changes afterwards; a change is as large as a whole row of values can make it."""
+        """Decode rows in round 0, and the factors of changes afterwards.
+
+        Args:
+            num_rows: rows of a whole table; None: the client's.
+        """
         if message.round == 0:
             return super().read(message, num_rows)
         if not isinstance(message, LowRankRows):
@@ -112,10 +140,15 @@ class LowRankClient(ClientCodec):
         if len(factors.values) != expected:
             raise RunError(f"{message.receiver} was sent {len(factors.values)} rows; {expected} expected")
         change = factors.rows()
+        # A truncated change can have larger numbers than the change: its norm is at most sqrt(W) times the largest number.
         return Content(torch.arange(expected), factors.flattened(), change, change.shape[1] ** 0.5)
 
     def take(self, round: int, content: Content) -> Received:
-        """The rows that the server has now."""
+        """Add the change to the received rows.
+
+        Args:
+            content: from `read`.
+        """
         if round == 0:
             self.received = content.values
         else:
@@ -124,11 +157,12 @@ class LowRankClient(ClientCodec):
         return Received(self.received)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what was received."""
+        """Return the received rows."""
+        # The server's rows are not in later messages, so a resumed client must have them.
         return {} if self.received is None else {"received": self.received}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the received rows."""
         self.received = tensors["received"]
 
 
@@ -139,11 +173,19 @@ class LowRankServer(ServerCodec):
 
     def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         super().__init__(shared, options, answers)
-        self._change: Factors | None = None  # of the round
+        # The change that was sent in this round.
+        self._change: Factors | None = None
         self._seen: dict[str, Tensor] = {}
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
-        """A change of rows."""
+        """Decode a change of rows.
+
+        Args:
+            message: from a client.
+
+        Raises:
+            RunError: another kind of message or other shapes.
+        """
         if not isinstance(message, LowRankRows):
             raise RunError(f"{message.sender} uploaded {message.label} of {self.shared.table}; low-rank rows expected")
         places, settings = self.shared.places(message.sender, message.num_rows), self.options.settings
@@ -153,35 +195,50 @@ class LowRankServer(ServerCodec):
                 f"{message.sender} uploaded low-rank rows of {message.table} of {shape} width, columns and rank; {due} expected"
             )
         change = Factors(*message.unpack()).rows()
+        # The server knows the rows before the change, and so the client's rows.
         self._seen[message.sender] = self.shared.rows[places] + change
         return Upload(places, change, self.shared.weights[message.sender])
 
     def values(self, upload: Upload) -> Tensor:
-        """The rows that its change makes."""
+        """Return the rows after the change."""
         return self.shared.rows[upload.places] + upload.rows
 
     def previous(self) -> Tensor:
-        """No change."""
+        """Return no change, for rows that nobody uploaded."""
         return torch.zeros_like(self.shared.rows)
 
     def summed(self, opened: Sum) -> Sum:
-        """Return the changes of rows."""
+        """Subtract the table from each holder's part: clients upload rows, and the aggregation averages changes."""
         return Sum(opened.total - opened.weights[:, None] * self.shared.rows.double(), opened.weights)
 
     def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
-        """Truncate the aggregated change, and apply it."""
+        """Truncate the aggregated change, and apply it.
+
+        Args:
+            aggregated: mean change, `[N, W]`. delivered: the uploads.
+        """
+        # feds.txt VI-B: the mean of truncated changes has a higher rank, so truncate it again. The server applies exactly what
+        # it sends, so its table and the clients' stay equal.
         self._change = _factorised(aggregated, self.options)
         self.shared.rows = self.shared.rows + self._change.rows()
 
     def content(self, round: int, answer: Tensor, holding: Tensor) -> Tensor:
-        """Whole rows in round 0, afterwards the factors of their changes."""
+        """Return whole rows in round 0, and the factors of their changes afterwards.
+
+        Args:
+            answer: rows. holding: their indices.
+        """
         if round == 0:
             return answer
         assert self._change is not None
         return Factors(*(part[holding] for part in self._change)).flattened()
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """See `content`."""
+        """Encode the content as rows in round 0, as factors afterwards.
+
+        Args:
+            content: from `content`.
+        """
         if round == 0:
             return super().pack(round, party, content)
         columns, rank = self.options.settings.columns, self.options.settings.rank
@@ -189,15 +246,15 @@ class LowRankServer(ServerCodec):
         return LowRankRows.pack(round, SERVER, party, self.shared.table, factors)
 
     def observed(self) -> dict[str, Observed]:
-        """Return each client's rows as of its most recent upload."""
+        """Return each client's rows as of its last upload."""
         return {party: Observed(rows, torch.ones(len(rows), dtype=torch.bool)) for party, rows in self._seen.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what was seen of each client."""
+        """Return the rows observed of each client."""
         return {str(self.shared.parties.index(party)): rows for party, rows in self._seen.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the observed rows."""
         self._seen = {self.shared.parties[int(place)]: rows for place, rows in tensors.items()}
 
 

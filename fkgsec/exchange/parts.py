@@ -1,4 +1,4 @@
-"""The values that pass between the parts of an exchange: what clients hold, upload and receive, and what a round came to."""
+"""The values that pass between the parts of an exchange: holdings, uploads, broadcasts and the outcome of a round."""
 
 from __future__ import annotations
 
@@ -16,10 +16,13 @@ Delivery = Literal["sum", "single uploads"]
 
 
 class Holding(NamedTuple):
-    """The rows of a shared table that a client holds, by name: it receives all, and uploads the first `num_uploaded`.
+    """The rows of a shared table that a client holds.
 
-    `weight`: an integer that its rows count for in a mean, such as the number of graphs that it trains on. `num_upwards`: so many
-    of the last rows tell the server something, and in clear are not sent back.
+    Attributes:
+        names: of the rows; the client receives all of them.
+        num_uploaded: the first rows, which it also uploads.
+        weight: its integer weight in a mean, such as the number of graphs that it trains on.
+        num_upwards: the last rows, which inform the server, and in plaintext are not sent back.
     """
 
     names: list[str]
@@ -29,7 +32,7 @@ class Holding(NamedTuple):
 
 
 class Upload(NamedTuple):
-    """Upload of one client as the server reads it: row numbers int64 `[k]`, rows float `[k, width]`, the client's weight."""
+    """Upload of one client as the server reads it: row indices int64 `[k]`, rows float `[k, width]`, the client's weight."""
 
     places: Tensor
     rows: Tensor
@@ -37,20 +40,25 @@ class Upload(NamedTuple):
 
 
 class Screened(NamedTuple):
-    """The uploads of a round after a screen, and by party how many of its rows it cut."""
+    """The uploads of a round after a screen, and the number of rows that it changed by party."""
 
     uploads: Mapping[str, Upload]
     cut: Mapping[str, int] = MappingProxyType({})
 
 
 class Sum(NamedTuple):
-    """The weighted sum of uploads, float `[N, width]`, and the sum of the weights of those that have each row, int64 `[N]`."""
+    """The weighted sum of uploads, float `[N, width]`, and the sum of weights of each row's holders, int64 `[N]`."""
 
     total: Tensor
     weights: Tensor
 
     def mean(self, otherwise: Tensor) -> Tensor:
-        """The weighted mean of each row over its holders, float32 `[N, width]`; `otherwise` where there are none."""
+        """Compute the weighted mean of each row over its holders, float32 `[N, width]`.
+
+        Args:
+            otherwise: rows for those without holders, `[N, width]`.
+        """
+        # Rows without holders are divided by 1, and replaced below.
         mean = (self.total / self.weights.clamp_min(1)[:, None]).float()
         return torch.where((self.weights > 0)[:, None], mean, otherwise)
 
@@ -71,7 +79,7 @@ class Delivered:
 
     @property
     def uploads(self) -> Mapping[str, Upload]:
-        """The single uploads. Raises `RunError` where the sum alone was delivered: no round is taken for an empty one."""
+        """Single uploads by party. Raises `RunError` if only the sum was delivered."""
         if self.opened is not None:
             raise RunError(
                 "the sum of the uploads alone was delivered: an aggregation that reads single ones must say needs = 'single "
@@ -80,22 +88,24 @@ class Delivered:
         return self.single
 
     def sum(self, without: str | None = None) -> Sum:
-        """The sum of the uploads, taken in the order of the parties, whichever arrived first.
+        """Sum the uploads.
 
         Args:
-            without: leave out this party, where single uploads were delivered.
+            without: party to leave out, if single uploads were delivered.
         """
         if self.opened is not None:
             return self.opened
+        # Sum in the order of the parties: floating-point sums depend on the order, and the order of arrival is random.
         total, weights = torch.zeros(self.shape), torch.zeros(self.shape[0], dtype=torch.int64)
         for party, (places, rows, weight) in self.uploads.items():
+            # FedS, Eq. 3, sums over the other clients only.
             if party != without:
                 total.index_add_(0, places, rows, alpha=weight)
                 weights.index_add_(0, places, torch.full_like(places, weight))
         return Sum(total, weights)
 
     def renewed(self) -> Tensor:
-        """The rows that somebody uploaded, bool `[N]`."""
+        """Mark the rows that somebody uploaded, bool `[N]`."""
         if self.opened is not None:
             return self.opened.weights > 0
         renewed = torch.zeros(self.shape[0], dtype=torch.bool)
@@ -105,12 +115,12 @@ class Delivered:
 
 
 class Received(NamedTuple):
-    """Result of a client's reading of a broadcast of one table.
+    """A client's reading of a broadcast of one table.
 
     Attributes:
         rows: float32 `[n, width]` in the order of its holding.
-        taken: bool `[n]`, the rows that the client takes over, the others stay its own; None: all.
-        own_share: float32 `[n]`, what of its own row the client adds to a row that it takes over; None: nothing.
+        taken: bool `[n]`, the rows that the client replaces; None: all.
+        own_share: float32 `[n]`, weight of the client's own row that is added; None: nothing.
     """
 
     rows: Tensor
@@ -118,8 +128,13 @@ class Received(NamedTuple):
     own_share: Tensor | None = None
 
     def merged(self, client_rows: Tensor) -> Tensor:
-        """The client's rows after it took this over, `[n, width]`."""
+        """Return the client's rows after the broadcast.
+
+        Args:
+            client_rows: `[n, width]`.
+        """
         rows = self.rows.to(client_rows.device)
+        # FedS, Eq. 4: the client's own row is part of the new one.
         if self.own_share is not None:
             rows = rows + self.own_share.to(client_rows.device)[:, None] * client_rows
         return (
@@ -128,11 +143,11 @@ class Received(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """The server's running copy of a client's rows, where no single message holds them.
+    """The server's copy of a client's rows, if no single message holds them.
 
     Attributes:
-        rows: float32 `[num_uploaded, width]` in the order of the client's holding, each as it was last seen.
-        seen: bool `[num_uploaded]`, the rows that ever crossed.
+        rows: float32 `[num_uploaded, width]` in the order of the client's holding, each as last seen.
+        seen: bool `[num_uploaded]`, the rows that were ever transmitted.
     """
 
     rows: Tensor
@@ -140,7 +155,7 @@ class Observed(NamedTuple):
 
 
 class FilledRows(NamedTuple):
-    """A table `[num_rows, width]` that is zero but for the rows at `places`, int64 `[k]`: their values, `[k, width]`."""
+    """A table `[num_rows, width]` of zeros except the rows at `places`, int64 `[k]`, with values `[k, width]`."""
 
     num_rows: int
     places: Tensor
@@ -148,12 +163,17 @@ class FilledRows(NamedTuple):
 
     @classmethod
     def of(cls, table: Tensor) -> FilledRows:
-        """Make it from a whole table; rows of other bits than zeros are filled, -0.0 among them."""
+        """Convert a whole table.
+
+        Args:
+            table: `[num_rows, width]`.
+        """
+        # Compare bits, so that -0.0 counts as filled and is restored exactly.
         places = (table.contiguous().view(torch.uint8) != 0).any(dim=1).nonzero()[:, 0]
         return cls(len(table), places, table[places])
 
     def whole(self) -> Tensor:
-        """All of its rows."""
+        """Return the whole table."""
         whole = self.values.new_zeros(self.num_rows, *self.values.shape[1:])
         whole[self.places] = self.values
         return whole
@@ -163,13 +183,13 @@ Leaf: TypeAlias = Tensor | FilledRows
 
 
 class LazyTensors(Mapping[str, Tensor]):
-    """Named tensors, some of which are made each time that they are read: all at once are gigabytes of a large run."""
+    """Named tensors, some of which are computed at each access: all at once are gigabytes of a large run."""
 
     def __init__(self, parts: Mapping[str, Leaf | Callable[[], Tensor]]) -> None:
         self.parts = parts
 
     def leaf(self, name: str) -> Leaf:
-        """One of them, as its filled rows where these are what is held."""
+        """Return a tensor, or its filled rows if these are stored."""
         part = self.parts[name]
         return part if isinstance(part, Tensor | FilledRows) else part()
 
@@ -191,7 +211,11 @@ class LazyTensors(Mapping[str, Tensor]):
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors whose names begin with `prefix`, without it."""
+    """Select the tensors whose names begin with `prefix`, and remove it.
+
+    Args:
+        tensors: by name.
+    """
     return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
 
@@ -216,7 +240,11 @@ class Uploaded(NamedTuple):
 
 
 def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:
-    """Map each excluded party of one round's uploads to the reason, in alphabetical order."""
+    """Map each excluded party of one round's uploads to the reasons, in alphabetical order.
+
+    Args:
+        outcomes: of each table.
+    """
     reasons: dict[str, list[str]] = {}
     for outcome in outcomes:
         for party, reason in outcome.excluded.items():
@@ -225,7 +253,10 @@ def all_excluded(outcomes: Sequence[Uploaded]) -> dict[str, str]:
 
 
 def all_cut(outcomes: Sequence[Uploaded]) -> dict[str, tuple[int, int]]:
-    """Map each party to the number of its rows that were cut in one round, and of how many.
+    """Map each party to the number of its rows that were clipped in one round, and to the number of all.
+
+    Args:
+        outcomes: of each table.
 
     >>> all_cut([Uploaded(2, cut={"client/a": (1, 4)}), Uploaded(2, cut={"client/a": (2, 3)})])
     {'client/a': (3, 7)}
@@ -233,6 +264,7 @@ def all_cut(outcomes: Sequence[Uploaded]) -> dict[str, tuple[int, int]]:
     counts: dict[str, tuple[int, int]] = {}
     for outcome in outcomes:
         for party, (cut, rows) in outcome.cut.items():
+            # A party has one count per table; add them up.
             before = counts.get(party, (0, 0))
             counts[party] = before[0] + cut, before[1] + rows
     return counts

@@ -24,15 +24,24 @@ from fkgsec.protocols.core.rounds import NOTHING, Ask, ClientRound, Replies, Ser
 
 Frames = tuple[AnyMessage, ...]
 LARGEST_VALUE = 1e9
-"""Of an upload. The product of two such numbers has a square in float32, so that scores, gradients and Adam's moments have."""
+"""Largest absolute value of an upload. The square of the product of two such numbers fits float32, and so do scores, gradients
+and Adam's moments."""
 
 
 def server_alignment(server: TableServer, parties: Sequence[str]) -> ServerRound[None]:
-    """Takes in what each client holds. Raises `RunError` for anything else, and for a client that is silent."""
+    """Receive what each client holds.
+
+    Args:
+        parties: all clients; each must answer.
+
+    Raises:
+        RunError: another message, or a silent client.
+    """
     replies = yield Ask("alignment", dict.fromkeys(parties, NOTHING))
     for party, message in _spoken(replies):
         if not isinstance(message, Alignment):
             raise RunError(f"{party} sent {message.label}; an alignment was expected")
+        # The sender in the message must be the party that the channel names: no client can speak for another.
         check_header(message, 0, party, SERVER, server.shared.table)
         server.shared.align(message)
     if silent := [party for party in parties if party not in server.shared.holdings]:
@@ -40,28 +49,34 @@ def server_alignment(server: TableServer, parties: Sequence[str]) -> ServerRound
 
 
 def client_alignment(client: TableClient) -> ClientRound[None]:
-    """Names what it holds."""
+    """Send the names that the client holds."""
     yield (client.alignment(),)
 
 
 def server_broadcast(server: TableServer, round: int, parties: Sequence[str]) -> ServerRound[None]:
-    """Sends each of these clients its rows."""
+    """Send each of these clients its rows.
+
+    Args:
+        parties: receivers.
+    """
     yield Ask("broadcast", {party: (server.message(round, party),) for party in parties})
 
 
 def client_broadcast(client: TableClient, round: int) -> ClientRound[Received]:
-    """Return what the client makes of its rows. Raises `RunError` for a message of another kind, round, party or table."""
+    """Receive a broadcast, and return the client's reading of it. Raises `RunError` for a message that is not due."""
     message = sole((yield NOTHING), SERVER)
     check_header(message, round, SERVER, client.party, client.table)
     return client.receive(message)
 
 
 def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> ServerRound[Uploaded]:
-    """Aggregates what arrives of these clients' rows; the table stays where nothing does. An upload with a value that is no
-    finite number, or beyond `LARGEST_VALUE`, is left out: one such value would end everybody's training from then on.
+    """Receive the uploads and aggregate them. If none arrives, the table stays.
+
+    Args:
+        parties: participants of the round.
 
     Raises:
-        RunError: an upload of another round, table or party than its sender, a second one, or what the codec cannot read.
+        RunError: an upload of another round, table or party than its sender, a second one, or one that the codec cannot read.
     """
     uploads: dict[str, Upload] = {}
     excluded: dict[str, str] = {}
@@ -72,12 +87,14 @@ def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> Se
             raise RunError(f"an upload of {server.shared.table} by {party}, who sent one already")
         upload = server.codec.accept(round, message)
         values = server.codec.values(upload)
+        # Leave such an upload out: one NaN in the table would end the training of all clients.
         if not values.isfinite().all():
             excluded[party] = f"its rows of {server.shared.table} have values that are no finite numbers"
         elif not (values.abs() <= LARGEST_VALUE).all():
             excluded[party] = f"its rows of {server.shared.table} have values beyond {LARGEST_VALUE:g}"
         else:
             uploads[party] = upload
+    # A codec that sends changes needs an aggregate in every round: here, no change.
     cut = server.aggregate(round, uploads) if uploads or server.codec.sends_changes else {}
     num_clipped = sum(cut.values()) * server.shared.rows.shape[1]
     return Uploaded(
@@ -90,7 +107,12 @@ def server_upload(server: TableServer, round: int, parties: Sequence[str]) -> Se
 
 
 def client_upload(client: TableClient, round: int, rows: Tensor) -> ClientRound[None]:
-    """Sends what it lets go of, of its trained rows float32 `[num_uploaded, width]`; in clear that counts as sent."""
+    """Send the client's rows. In plaintext they count as sent at once.
+
+    Args:
+        rows: trained, float32 `[num_uploaded, width]`.
+    """
+    # Encode once: with stochastic rounding, a second encoding would differ from what was sent.
     contribution = client.contribute(round, rows)
     message = client.pack(contribution)
     client.sent(contribution)
@@ -98,14 +120,18 @@ def client_upload(client: TableClient, round: int, rows: Tensor) -> ClientRound[
 
 
 def _spoken(replies: Replies) -> Iterator[tuple[str, AnyMessage]]:
-    """The message of each reply; a silence has none."""
+    """Yield the message of each reply; a `Silence` has none."""
     for party, reply in replies:
         if not isinstance(reply, Silence):
             yield party, sole(reply, party)
 
 
 def sole(frame: Frames, sender: str, error: type[FkgsecError] = RunError) -> AnyMessage:
-    """The one message of a frame. Raises `error` for none and for several."""
+    """Return the only message of a frame.
+
+    Args:
+        sender: named in errors. error: class to raise for none or several messages.
+    """
     if len(frame) != 1:
         raise error(f"{sender} sent {len(frame)} messages where one was due")
     return frame[0]
@@ -120,7 +146,12 @@ def check_header(
     label: str | None = None,
     error: type[FkgsecError] = RunError,
 ) -> None:
-    """Raises `error` for a message of another round, sender, receiver or table, or of another kind than `label`."""
+    """Check that a message has this header.
+
+    Args:
+        label: kind; None: any.
+        error: class to raise.
+    """
     label = message.label if label is None else label
     expected = (label, round, sender, receiver, table)
     got = (message.label, message.round, message.sender, message.receiver, message.table)

@@ -24,10 +24,10 @@ from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
 
 Tamper = Callable[[int, Table, str, Tensor], Tensor]
-"""Of round, table, party and the rows that it is sent: the rows that an adversary sends instead."""
+"""(round, table, party, rows for it) -> the rows that an adversary sends instead."""
 
 Screen = Callable[[int, Table, Mapping[str, Upload], Tensor], Screened]
-"""Of round, table, uploads by party and the rows as they were last sent `[N, width]`: the uploads that are aggregated."""
+"""(round, table, uploads by party, rows as last sent `[N, width]`) -> the uploads to aggregate."""
 
 
 class TableServer:
@@ -37,17 +37,27 @@ class TableServer:
         self.shared = shared
         self.codec = codec.server(shared, options, aggregation.answers)
         self.aggregation = aggregation(shared, options)
-        self.tamper: Tamper | None = None  # what an adversary sends instead of a client's rows
-        self.screen: Screen | None = None  # what a defense makes of single uploads
+        # Set by an adversary at the server.
+        self.tamper: Tamper | None = None
+        # Set by a defense that works on single uploads.
+        self.screen: Screen | None = None
 
     def initialise(self, rows: Tensor) -> None:
-        """Set the first rows, one for each name."""
+        """Set the first rows, one per name."""
         self.shared.initialise(rows)
         self.codec.begin()
         self.aggregation.begin()
 
     def aggregate(self, round: int, uploads: Mapping[str, Upload]) -> Mapping[str, int]:
-        """Make a table of single uploads, taken in the order of the parties; returns by party how many rows a screen cut."""
+        """Aggregate single uploads.
+
+        Args:
+            uploads: by party.
+
+        Returns:
+            Number of rows that a screen changed, by party.
+        """
+        # In the order of the parties, so that the result does not depend on who was first.
         ordered: Mapping[str, Upload] = {party: uploads[party] for party in self.shared.parties if party in uploads}
         cut: Mapping[str, int] = {}
         if self.screen is not None:
@@ -56,30 +66,43 @@ class TableServer:
         return cut
 
     def aggregate_sum(self, round: int, opened: Sum) -> None:
-        """Make a table of the sum of uploaded rows alone."""
+        """Aggregate a sum of uploads.
+
+        Args:
+            opened: from secure aggregation.
+        """
         self._publish(round, Delivered(self._shape, opened=self.codec.summed(opened)))
 
     def content(self, round: int, party: str | None, holding: Tensor) -> Tensor:
-        """Return what a client is sent for the rows `held` int64 `[n]`, float32 `[n, V]`; None: what is the same for all."""
+        """Return what a client receives for some rows, float32 `[n, V]`.
+
+        Args:
+            party: receiver; None: the values that are the same for all.
+            holding: rows, int64 `[n]`.
+        """
         return self.codec.content(round, self.aggregation.answer(round, party, holding), holding)
 
     def message(self, round: int, party: str) -> AnyMessage:
-        """The broadcast to a client that was aligned in clear."""
+        """Encode the broadcast to a client that was aligned in plaintext."""
         holding = self.shared.sent(party)
         return self.codec.pack(round, party, self.sent(round, party, self.content(round, party, holding)))
 
     def sent(self, round: int, party: str, content: Tensor) -> Tensor:
-        """Return what the server sends a client in place of `content`: the same, unless an adversary runs it."""
+        """Return what the server sends a client: `content`, unless an adversary replaces it.
+
+        Args:
+            content: honest values for the party.
+        """
         return content if self.tamper is None else self.tamper(round, self.shared.table, party, content.clone())
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint must hold, by name."""
+        """Return the state for a checkpoint, by name."""
         parts = {"codec": self.codec, "aggregation": self.aggregation}
         named = {f"{part}.{name}": tensor for part, half in parts.items() for name, tensor in half.tensors().items()}
         return {"rows": self.shared.rows} | named
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from what `tensors` gave, once the parties are aligned."""
+        """Restore the state that `tensors` returned, after alignment."""
         self.initialise(tensors["rows"])
         self.codec.load(below("codec.", tensors))
         self.aggregation.load(below("aggregation.", tensors))
@@ -89,4 +112,5 @@ class TableServer:
         return len(self.shared.names), self.shared.rows.shape[1]
 
     def _publish(self, round: int, delivered: Delivered) -> None:
+        # The codec may change the aggregate, for example truncate it: the table is what clients receive.
         self.codec.publish(self.aggregation.aggregate(round, self.codec.previous(), delivered), delivered)

@@ -1,4 +1,4 @@
-"""A shared table as the server has it: the rows, and whose are where."""
+"""A shared table at the server: its rows, and which client holds which."""
 
 from __future__ import annotations
 
@@ -37,10 +37,13 @@ class SharedTable:
     _place: dict[str, int] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def align(self, message: Alignment) -> None:
-        """Take in a client's names.
+        """Enter a client's names.
+
+        Args:
+            message: its alignment.
 
         Raises:
-            RunError: a second alignment of a client, a name given twice, a weight below 1, or more rows not sent than there are.
+            RunError: a second alignment of a client, a repeated name, a weight below 1, or too many rows that are not sent back.
         """
         if message.sender in self.holdings:
             raise RunError(f"{message.sender} sent a second alignment of {self.table}")
@@ -55,8 +58,10 @@ class SharedTable:
                 f"{message.sender} wants {message.num_upwards} of its {len(message.names)} rows of {self.table} not sent back"
             )
         place = self._place
-        if len(place) != len(self.names):  # they were set, from a checkpoint for instance
+        # The names were set from outside, such as from a checkpoint.
+        if len(place) != len(self.names):
             place.update({name: number for number, name in enumerate(self.names)})
+        # New names get the next index, in the order of arrival.
         for name in message.names:
             if name not in place:
                 place[name] = len(self.names)
@@ -67,22 +72,29 @@ class SharedTable:
         self.num_upwards[message.sender] = message.num_upwards
 
     def sent(self, party: str) -> Tensor:
-        """The rows that a client is sent in clear, int64."""
+        """Return the rows that a client receives in plaintext, int64."""
         return self.holdings[party][: len(self.holdings[party]) - self.num_upwards.get(party, 0)]
 
     def uploaded(self, sender: str) -> Tensor:
-        """The rows that a client uploads, int64. Raises `RunError` for an unknown sender."""
+        """Return the rows that a client uploads, int64. Raises `RunError` for an unknown sender."""
         if sender not in self.holdings:
             raise RunError(f"an upload of {self.table} by {sender}, who is unknown")
         return self.holdings[sender][: self.num_uploaded[sender]]
 
     def places(self, sender: str, num_rows: int) -> Tensor:
-        """The rows that a client's upload of so many is of. Raises `RunError` for an unknown sender or another number."""
+        """Return the rows of a client's upload.
+
+        Args:
+            num_rows: rows that the upload states.
+
+        Raises:
+            RunError: an unknown sender, or another number of rows.
+        """
         ids = self.uploaded(sender)
         if num_rows != len(ids):
             raise RunError(f"{sender} uploaded {num_rows} rows of {self.table}; {len(ids)} expected")
         return ids
 
     def initialise(self, rows: Tensor) -> None:
-        """Set the first rows, one for each name."""
+        """Set the first rows, one per name."""
         self.rows = torch.as_tensor(rows)

@@ -35,27 +35,50 @@ from fkgsec.randomness import generator
 
 
 def num_selected(num_shared: int, sparsity: float) -> int:
-    """Number of rows to send out of `num_shared`: K = max(1, floor(N_c p)), at most all. Source: feds.txt Eq. 2."""
-    return min(num_shared, max(1, int(num_shared * sparsity + 1e-9)))  # 0.29 * 100 is 28.999...
+    """Compute the number of rows to send: K = max(1, floor(N_c p)), at most all.
+
+    Args:
+        num_shared: N_c, rows that others hold too. sparsity: p.
+
+    Source: feds.txt Eq. 2.
+    """
+    # The tiny addend undoes rounding: 0.29 * 100 is 28.999... in floating point.
+    return min(num_shared, max(1, int(num_shared * sparsity + 1e-9)))
 
 
 def changes(rows: Tensor, history: Tensor) -> Tensor:
-    """Change score of each row `[n, W]`: cosine distance to its last uploaded value, float `[n]`. Source: feds.txt Eq. 1."""
+    """Score the change of each row: cosine distance to its last uploaded value, float `[n]`.
+
+    Args:
+        rows, history: `[n, W]`, current and last uploaded.
+
+    Source: feds.txt Eq. 1.
+    """
     return 1 - cosine_similarity(rows, history, dim=1)
 
 
 def largest(values: Tensor, count: int) -> Tensor:
-    """The `count` largest values, bool `[n]`; among equals those that come first."""
+    """Mark the `count` largest values, bool `[n]`; among equals the first.
+
+    Args:
+        values: `[n]`.
+    """
     chosen = torch.zeros(len(values), dtype=torch.bool)
+    # A stable sort makes the choice reproducible.
     chosen[torch.sort(values, descending=True, stable=True).indices[:count]] = True
     return chosen
 
 
 def most_uploaded(counts: Tensor, count: int, rng: np.random.Generator) -> Tensor:
-    """The `count` rows that most clients uploaded, bool `[n]`; at random among equals, and never one that none uploaded.
+    """Mark the `count` rows that most clients uploaded, bool `[n]`, but none without an upload.
+
+    Args:
+        counts: uploads of each row, int64 `[n]`.
+        rng: breaks ties.
 
     Source: feds.txt III-D.
     """
+    # A random order before a stable sort breaks ties at random.
     order = torch.from_numpy(rng.permutation(len(counts)))
     chosen = torch.zeros(len(counts), dtype=torch.bool)
     chosen[order[largest(counts[order], count)]] = True
@@ -63,7 +86,10 @@ def most_uploaded(counts: Tensor, count: int, rng: np.random.Generator) -> Tenso
 
 
 def is_synchronised(round: int, sparse_rounds: int) -> bool:
-    """Return whether all shared rows are sent: after every `sparse_rounds` sparse rounds; in round 0 only if 0.
+    """Return whether all shared rows are sent: after every `sparse_rounds` sparse rounds; if it is 0, only in round 0.
+
+    Args:
+        sparse_rounds: sparse rounds between two synchronizations.
 
     Source: feds.txt III-E, F. Differs from III-B, where two sentences have it the other way round.
     """
@@ -85,32 +111,51 @@ class TopKClient(ClientCodec):
         super().__init__(holding, options, answers)
         self.shared = torch.zeros(self.num_rows, dtype=torch.bool)
         self.history: Tensor | None = None
-        self._summed: tuple[int, Contribution] | None = None  # the round of the last opened sum, and its part of it
+        # The round of the last opened sum, and the client's part of it.
+        self._summed: tuple[int, Contribution] | None = None
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """All shared rows where rounds are synchronised, else the K that changed most."""
+        """Choose all shared rows in synchronized rounds, else the K that changed most.
+
+        Args:
+            rows: trained, `[num_uploaded, W]`.
+        """
         chosen = self.shared[: len(rows)]
         if not _schedule(self.options, round):
             assert self.history is not None
             count = num_selected(int(self.shared.sum()), self.options.settings.sparsity)
+            # feds.txt III-C: the K shared rows with the largest change since they were last sent (Eq. 1, 2).
             changed = changes(rows, self.history).masked_fill(~chosen, -torch.inf)
             chosen = largest(changed, min(count, int(chosen.sum())))
         return Contribution(chosen, rows[chosen])
 
     def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
-        """Rows alone where the server knows which these are."""
+        """Encode the chosen rows. In synchronized rounds the server knows which they are.
+
+        Args:
+            contribution: from `encode`.
+        """
         if _schedule(self.options, round):
             return Rows.pack(round, party, SERVER, table, contribution.rows)
         return SparseRows.pack(round, party, SERVER, table, contribution.chosen, contribution.rows)
 
     def sent(self, round: int, rows: Tensor, contribution: Contribution, summed: Contribution | None = None) -> None:
-        """The chosen rows are the ones sent last, though suppressed: else a client would choose in vain, round after round."""
+        """Remember the chosen rows as sent.
+
+        Args:
+            rows: argument of `encode`. summed: the client's part of an opened sum.
+        """
         assert self.history is not None
+        # Suppressed rows count as sent too. Otherwise a client would choose them in vain, round after round.
         self.history = torch.where(contribution.chosen[:, None], rows, self.history)
         self._summed = None if summed is None else (round, summed)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """Rows that it is to take over; or, between synchronised rounds, sums and, last, of how many uploads."""
+        """Decode rows to take over; or, in sparse rounds, sums with the number of uploads in a last column.
+
+        Args:
+            num_rows: not used: this codec knows which rows are shared.
+        """
         if isinstance(message, SparseRows):
             if message.num_rows != self.num_rows:
                 raise RunError(f"{message.receiver} was sent {message.num_rows} rows; its rows are {self.num_rows}")
@@ -120,6 +165,7 @@ class TopKClient(ClientCodec):
             return Content(indices, rows, rows)
         if not isinstance(message, Rows) or self._counted(message.round):
             raise RunError(f"{message.receiver} was to be sent sparse rows of {message.table}; got {message.label}")
+        # In synchronized rounds the message names no rows: all shared ones, in order.
         indices = torch.nonzero(self.shared)[:, 0]
         if len(indices) != message.num_rows:
             raise RunError(f"{message.sender} sent {message.num_rows} rows of {message.table}; {len(indices)} expected")
@@ -127,7 +173,11 @@ class TopKClient(ClientCodec):
         return Content(indices, rows, rows)
 
     def take(self, round: int, content: Content) -> Received:
-        """Return what is sent of a shared row replaces it; a sum is combined with the client's own row."""
+        """Replace the shared rows that were sent; combine a sum with the client's own row.
+
+        Args:
+            content: from `read`.
+        """
         if self._counted(round):
             return self._combined(content.places, *self._of_others(round, content))
         selected = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, content.places, True)
@@ -139,29 +189,33 @@ class TopKClient(ClientCodec):
         return Received(rows, selected)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return which rows are shared, and what was sent."""
+        """Return the shared rows and the history of uploads."""
         return {"shared": self.shared} | ({} if self.history is None else {"history": self.history})
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
-        self.shared, self.history = tensors["shared"], tensors.get("history")  # none before the first broadcast
+        """Restore the state that `tensors` returned."""
+        # Before the first broadcast there is no history.
+        self.shared, self.history = tensors["shared"], tensors.get("history")
 
     def _counted(self, round: int) -> bool:
         return self.answers == "counted sums" and not _schedule(self.options, round)
 
     def _combined(self, places: Tensor, sums: Tensor, counts: Tensor) -> Received:
-        """Return what the client's rows E at `places` become with sums A `[k, W]` of `counts` P `[k]` others.
+        """Combine the client's rows E at `places` with sums A `[k, W]` of `counts` P `[k]` other clients.
 
-        (A + w E) / (w + P): the rows returned are without E, whose share is w / (w + P). Source: feds.txt Eq. 4, w = 1.
+        Source: feds.txt Eq. 4, w = 1.
         """
+        # Eq. 4: (A + w E) / (w + P). The returned rows are A / (w + P); the share of E is w / (w + P).
         selected = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, places[counts > 0], True)
         rows, shares = torch.zeros(self.num_rows, sums.shape[1]), torch.zeros(self.num_rows)
+        # Division by the client's weight plus the counts, which include the weights of the others.
         rows[places] = sums / (self.weight + counts)[:, None]
         return Received(rows, selected, shares.index_copy_(0, places, self.weight / (float(self.weight) + counts)))
 
     def _of_others(self, round: int, content: Content) -> tuple[Tensor, Tensor]:
-        """Sums and counts without what the client itself put in, as encoded: a value may have been clipped."""
+        """Subtract the client's own part from sums and counts, as it was encoded: a value may have been clipped."""
         places, sums, counts = content.places, content.values, content.rows[:, -1].long()
+        # Only a client whose part is in this round's sum has something to subtract.
         if self._summed is None or self._summed[0] != round:
             return sums, counts
         included, values = self._summed[1]
@@ -172,7 +226,7 @@ class TopKClient(ClientCodec):
 
 
 class TopKServer(ServerCodec):
-    """The server's half: whose rows are shared, which were renewed, and the most recent upload of each row of each client."""
+    """The server's half: the shared rows, the renewed rows, and the last upload of each row of each client."""
 
     sends_changes = True
 
@@ -182,10 +236,12 @@ class TopKServer(ServerCodec):
         self._seen: dict[str, Observed] = {}
 
     def begin(self) -> None:
-        """Find the shared rows; what clients sent last counts as the first rows."""
+        """Find the shared rows. The first rows count as the clients' last uploads."""
         table = self.shared
+        # Rows that only one client holds are never transmitted (feds.txt III-B).
         count = torch.bincount(torch.cat(list(table.holdings.values())), minlength=len(table.names))
         self._shared = {party: count[holding] > 1 for party, holding in table.holdings.items()}
+        # After a start or a resume, all rows count as renewed.
         self._renewed = torch.ones(len(table.names), dtype=torch.bool)
         self._seen = {
             party: Observed(table.rows[table.uploaded(party)], torch.zeros(number, dtype=torch.bool))
@@ -193,17 +249,24 @@ class TopKServer(ServerCodec):
         }
 
     def partial(self, round: int) -> bool:
-        """Between synchronised rounds."""
+        """Return True in sparse rounds."""
         return not _schedule(self.options, round)
 
     def crossed(self, message: AnyMessage) -> Tensor:
-        """Return which of the receiver's rows a broadcast is of: those that it names, else all shared ones."""
+        """Return the receiver's rows in a broadcast: those that it names, else all shared ones."""
         if isinstance(message, SparseRows):
             return message.unpack()[0]
         return torch.nonzero(self._shared[message.receiver])[:, 0]
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
-        """Chosen rows, or all shared ones without saying which."""
+        """Decode an upload of chosen rows, or of all shared rows.
+
+        Args:
+            message: from a client.
+
+        Raises:
+            RunError: a message that does not fit the client's rows.
+        """
         allowed_rows = self.shared.uploaded(message.sender)
         if isinstance(message, SparseRows):
             self.shared.places(message.sender, message.num_rows)
@@ -222,6 +285,7 @@ class TopKServer(ServerCodec):
                 f"{message.sender} uploaded rows of {message.table} of width {message.width}; "
                 f"{self.shared.rows.shape[1]} expected"
             )
+        # Sparse uploads renew some rows only. The last value of each row is what an adversary at the server knows.
         before = self._seen[message.sender]
         self._seen[message.sender] = Observed(
             before.rows.index_copy(0, places, values), before.seen.index_fill(0, places, True)
@@ -229,34 +293,40 @@ class TopKServer(ServerCodec):
         return Upload(allowed_rows[places], values, self.shared.weights[message.sender])
 
     def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
-        """Make the aggregate `[N, W]` the table."""
+        """Make the aggregate the table, and remember which rows were renewed.
+
+        Args:
+            aggregated: `[N, W]`. delivered: the uploads.
+        """
         super().publish(aggregated, delivered)
         self._renewed = delivered.renewed()
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """A client's shared rows that somebody uploaded; of counted sums those that most have a part in.
+        """Encode a client's broadcast: its shared rows that somebody uploaded, or of counted sums the K with most uploads.
 
-        Rows that nobody sent this time, since their holders sat the round out, do not cross. The first broadcast says which
-        rows are shared.
+        Args:
+            content: rows, or sums with counts in the last column.
         """
         table, shared = self.shared.table, self._shared[party]
         if self.answers == "counted sums" and not _schedule(self.options, round):
             sums, counts = content[:, :-1], content[:, -1].long()
             rng = generator(self.options.seed, "download ties", table, round, self.shared.parties.index(party))
+            # feds.txt III-D: the server sends the K rows to which most clients contributed, ties at random.
             number = num_selected(int(shared.sum()), self.options.settings.sparsity)
             chosen = most_uploaded(counts * shared, number, rng)
             return SparseRows.pack(round, SERVER, party, table, chosen, sums[chosen], counts[chosen])
+        # Rows without an upload this round are not sent. The first broadcast tells the client which of its rows are shared.
         chosen = shared & (self._renewed[self.shared.holdings[party]] | (round == 0))
         if round > 0 and torch.equal(chosen, shared):
             return Rows.pack(round, SERVER, party, table, content[chosen])
         return SparseRows.pack(round, SERVER, party, table, chosen, content[chosen])
 
     def observed(self) -> dict[str, Observed]:
-        """The most recent upload of each row, and which rows were ever uploaded."""
+        """Return the last upload of each row, and which rows were ever uploaded."""
         return self._seen
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what was seen of each client."""
+        """Return the rows observed of each client."""
         return {
             f"{name}.{self.shared.parties.index(party)}": tensor
             for party, seen in self._seen.items()
@@ -264,16 +334,16 @@ class TopKServer(ServerCodec):
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the observed rows."""
         for party in self._seen:
             place = self.shared.parties.index(party)
             self._seen[party] = Observed(tensors[f"rows.{place}"], tensors[f"seen.{place}"])
 
 
 class SumOfOthers(Aggregation):
-    """In synchronised rounds the mean over holders; between them, for each client the sum over the others, with their number.
+    """In synchronized rounds the mean over holders; else for each client the sum over the other clients, with their number.
 
-    Where the sum alone is delivered, a client is sent that of all, itself included. Source: feds.txt Eq. 3.
+    If only the sum is delivered, a client receives the sum of all, itself included. Source: feds.txt Eq. 3.
     """
 
     answers = "counted sums"
@@ -283,15 +353,24 @@ class SumOfOthers(Aggregation):
         self._delivered: Delivered | None = None
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """The table changes in synchronised rounds alone."""
+        """Update the table, in synchronized rounds only.
+
+        Args:
+            previous: the table. delivered: uploads or their sum.
+        """
         self._delivered = delivered
         return delivered.sum().mean(previous) if _schedule(self.options, round) else previous
 
     def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
-        """Rows of the table; or sums `[n, W]` and, in a last column, counts."""
+        """Return rows of the table; in sparse rounds sums `[n, W]` with counts in a last column.
+
+        Args:
+            party: receiver, whose own upload is left out. holding: its rows.
+        """
         if _schedule(self.options, round):
             return super().answer(round, party, holding)
         assert self._delivered is not None
+        # Eq. 3: the sum over the other clients that uploaded the row; their number is the priority.
         total, counts = self._delivered.sum(without=party)
         return torch.column_stack([total.float(), counts.float()])[holding]
 

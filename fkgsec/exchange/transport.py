@@ -1,11 +1,10 @@
-"""Transports carry messages and drive an exchange between parties in one process. This one sends plaintext, as the papers do.
+"""Transports carry messages, and drive an exchange between parties in one process. This one sends plaintext, as the papers do.
 
     transport = Transport(channel, options, parties, ("entities",), run)
 
-A transport says what it `delivers` to the server, and makes the parts of the algorithm's recipe fit: an aggregation that needs
-what it does not deliver is refused. It alone holds both the server's halves and the clients'; they reach each other by messages
-of its channel, in rounds of generator pairs (`fkgsec.exchange.rounds`), which another driver can run elsewhere. Another transport
-is a subclass (`fkgsec.defenses.transport`).
+A transport states what it `delivers` to the server. An aggregation that needs more is refused. Only the transport holds both the
+server's and the clients' halves. They reach each other by messages of its channel, in rounds of generator pairs
+(`fkgsec.exchange.rounds`), which another driver can run elsewhere. Other transports are subclasses (`fkgsec.defenses.transport`).
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ from fkgsec.protocols.core.rounds import ClientRound, Deliver, Outcome, Result, 
 
 
 class Transport:
-    """Alignment, broadcast and upload of the shared tables in clear.
+    """Alignment, broadcast and upload of the shared tables in plaintext.
 
     Leakage: the server sees every client's names and rows.
 
@@ -41,16 +40,16 @@ class Transport:
         channel: takes every message.
         options: of the federation.
         parties: the clients, in their order.
-        tables: what is shared.
+        tables: the shared tables.
         run: names the run, by its data and options.
 
     Attributes:
-        delivers: what the server gets of a round's uploads.
+        delivers: what the server receives of a round's uploads.
         codec, aggregation: of the recipe.
-        server: the tables as the server has them.
-        inputs: by table and party what each participant put into the last sum; see `KgeResult.inputs`.
-        known: what the server knows beforehand of participants' parts of that sum; see `KgeResult.known`.
-        unguarded: parties that do to their rows nothing that a defense asks of clients; see `Adversary.guarded`.
+        server: the tables at the server.
+        inputs: by table and party each participant's part of the last sum; see `KgeResult.inputs`.
+        known: parts of that sum that the server knows beforehand; see `KgeResult.known`.
+        unguarded: parties that skip the defenses of clients; see `Adversary.guarded`.
 
     Raises:
         SpecError: a codec, an aggregation and a transport that do not fit.
@@ -64,6 +63,7 @@ class Transport:
         self.channel, self.options, self.parties, self.run = channel, options, tuple(parties), run
         recipe = RECIPES[options.algorithm]
         self.codec, self.aggregation = CODECS[recipe.codec], AGGREGATIONS[recipe.aggregation]
+        # Fail before training, not in the first round.
         self._check_fit()
         self.servers: dict[Table, TableServer] = {
             table: TableServer(SharedTable(table, self.parties), self.codec, self.aggregation, options)
@@ -80,13 +80,21 @@ class Transport:
         check_fit(self.options.algorithm, delivers=self.delivers, transport="a transport in clear")
 
     def tamper_with(self, adversary: Adversary) -> None:
-        """Let an adversary run the server."""
+        """Let an adversary run the server.
+
+        Args:
+            adversary: replaces broadcasts.
+        """
         self.malicious_server = adversary
         for server in self.servers.values():
             server.tamper = adversary.broadcast
 
     def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
-        """Round 0: afterwards `server[table].names` is the union of what clients hold."""
+        """Run round 0; afterwards `server[table].names` is the union of the clients' names.
+
+        Args:
+            holdings: by party.
+        """
         self._seat(table, holdings)
         clients = self.clients[table]
         self._run(self.aligning(table), {party: rounds.client_alignment(client) for party, client in clients.items()})
@@ -94,19 +102,32 @@ class Transport:
     # The server's halves of the steps, which reach no client but by what they yield.
 
     def aligning(self, table: Table) -> ServerRound[None]:
-        """Steps of alignment."""
+        """Return the server's side of alignment."""
         return rounds.server_alignment(self.servers[table], self.parties)
 
     def broadcasting(self, round: int, table: Table, receivers: Sequence[str]) -> ServerRound[None] | None:
-        """Steps of a broadcast to these clients; None if there is nothing to send."""
+        """Return the server's side of a broadcast; None if there is nothing to send.
+
+        Args:
+            receivers: clients that get rows.
+        """
         return rounds.server_broadcast(self.servers[table], round, receivers)
 
     def uploading(self, round: int, table: Table, participants: Sequence[str]) -> ServerRound[Uploaded]:
-        """Steps of these clients' uploads."""
+        """Return the server's side of an upload.
+
+        Args:
+            participants: of the round.
+        """
         return rounds.server_upload(self.servers[table], round, participants)
 
     def receivers(self, parties: Sequence[str]) -> Sequence[str]:
-        """Who is sent rows where these are to be: changes go to all, as they are of no use to one that missed any."""
+        """Return the clients that receive a broadcast.
+
+        Args:
+            parties: clients that need the rows.
+        """
+        # A change is useless to a client that missed an earlier one, so changes go to all clients.
         return self.parties if self.codec.to_everyone else parties
 
     # A round.
@@ -114,26 +135,35 @@ class Transport:
     def _run(
         self, server: ServerRound[Result], clients: Mapping[str, ClientRound], deliver: Deliver | None = None
     ) -> Outcome[Result]:
-        """A step with all its parties in this process."""
+        """Run a step with all its parties in this process."""
         return run(server, clients, deliver or self._deliver)
 
     def _deliver(self, stage: str, sender: str, receiver: str, frame: rounds.Frames) -> Sequence[rounds.Frames]:
-        """The messages of a frame cross the channel one after the other."""
+        """Send the messages of a frame through the channel, one after the other."""
         return (tuple(self.channel.send(message) for message in frame),)
 
     def _seat(self, table: Table, holdings: Mapping[str, Holding]) -> None:
-        """Make the clients' halves."""
+        """Create the clients' halves."""
         self.clients[table] = {
             party: TableClient(party, table, holding, self.codec, self.aggregation, self.options)
             for party, holding in holdings.items()
         }
 
     def initialise(self, table: Table, rows: Tensor) -> None:
-        """Set the first rows, one for each name."""
+        """Set the first rows of a table, one per name.
+
+        Args:
+            rows: float32 `[N, width]`.
+        """
         self.servers[table].initialise(rows)
 
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
-        """Return what each of these clients receives of the table, see `receivers`."""
+        """Send the table, and return what each of the `receivers` reads.
+
+        Args:
+            parties: clients that need the rows.
+        """
+        # A driver for a network runs the same pairs of generators with real messages.
         receivers = self.receivers(parties)
         clients = {party: rounds.client_broadcast(self.clients[table][party], round) for party in receivers}
         steps = self.broadcasting(round, table, receivers)
@@ -149,9 +179,10 @@ class Transport:
         *,
         refusals: Mapping[str, str] = MappingProxyType({}),
     ) -> Uploaded:
-        """Participants send their rows, `[num_uploaded, width]` each; the server aggregates them into the table.
+        """Upload the participants' rows; the server aggregates them.
 
         Args:
+            rows: trained rows by party, `[num_uploaded, width]` each.
             refusals: by participant why it sends nothing (`fkgsec.federation.order`).
         """
         clients = {
@@ -159,20 +190,21 @@ class Transport:
             for party, client_rows in rows.items()
             if party not in refusals
         }
+        # A client that refuses is silent, as on a network.
         outcome = self._run(self.uploading(round, table, list(rows)), clients).result
         return outcome._replace(excluded={**refusals, **outcome.excluded})
 
     # What is kept.
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what a checkpoint must hold of this exchange beside its transcript, by name."""
+        """Return the state for a checkpoint beside the transcript, by name."""
         named = {}
         for table, server in self.servers.items():
             named |= {f"server.{table}.{name}": tensor for name, tensor in server.tensors().items()}
         return named | self.memories()
 
     def memories(self) -> dict[str, Tensor]:
-        """Return what clients remember, by table and place."""
+        """Return the clients' state, by table and client index."""
         return {
             f"client.{table}.{self.parties.index(party)}.{name}": tensor.clone()
             for table, clients in self.clients.items()
@@ -181,7 +213,12 @@ class Transport:
         }
 
     def restore(self, holdings: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint, whose transcript is back in the channel: the alignment, and what `tensors` gave."""
+        """Restore from a checkpoint, whose transcript is in the channel.
+
+        Args:
+            holdings: by table and party. tensors: from `tensors`.
+        """
+        # Names and holdings are not in the checkpoint: the alignment of round 0 has them.
         for message in self.channel.transcript.each_message(0):
             if isinstance(message, Alignment):
                 self.server[message.table].align(message)
@@ -191,7 +228,11 @@ class Transport:
         self.remember(tensors)
 
     def remember(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `memories` gave."""
+        """Restore the clients' state.
+
+        Args:
+            tensors: from `memories`.
+        """
         for table, clients in self.clients.items():
             for party, client in clients.items():
                 client.load(below(f"client.{table}.{self.parties.index(party)}.", tensors))
@@ -200,14 +241,15 @@ class Transport:
 
     @property
     def sums(self) -> bool:
-        """Return whether the server learns sums of uploads, not each."""
+        """True if the server learns sums of uploads, not each of them."""
         return self.delivers == "sum"
 
     def senders(self, requesting: Sequence[int], colluders: int) -> list[int]:
-        """Who uploads in a round in which these clients (by place) forget: they alone, where uploads are not summed.
+        """Choose the clients that upload in a round of unlearning: without sums, only the requesting ones.
 
         Args:
-            colluders: clients that may tell the server their part of a sum.
+            requesting: client indices.
+            colluders: clients that may share their part of a sum with the server.
 
         Raises:
             SpecError: a sum of so few would show the server what one of them sent.
@@ -215,8 +257,7 @@ class Transport:
         return list(requesting)
 
     def carried(self) -> dict[str, Tensor]:
-        """Return the state from which a round after the run, such as one of unlearning, continues: the uploads that the
-        aggregation keeps, where it keeps any."""
+        """Return the state from which a round after the run continues: uploads that the aggregation keeps, if any."""
         if not self.aggregation.keeps_uploads:
             return {}
         return {
@@ -226,32 +267,36 @@ class Transport:
         }
 
     def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on, after `initialise`, from what another exchange's `carried` gave."""
+        """Continue, after `initialise`, from another exchange's state.
+
+        Args:
+            tensors: from its `carried`.
+        """
         for table, server in self.servers.items():
             if aggregation := below(f"aggregation.{table}.", tensors):
                 server.aggregation.load(aggregation)
 
     def send_again(self, table: Table) -> dict[str, Received]:
-        """Round 0 after a run: every client is sent the table. Returns what some take over; the others keep what they have."""
+        """Run round 0 after a run: send every client the table. Returns what some take over; the others keep their rows."""
         self.broadcast(0, table, self.parties)
         return {}
 
     # What it says of itself.
 
     def observed(self, table: Table) -> dict[str, Observed]:
-        """Return what the server knows of each client's rows; empty under sums, and where one message says all of it."""
+        """Return the server's knowledge of each client's rows; empty with sums, or if one message contains all of it."""
         return {} if self.sums else self.servers[table].codec.observed()
 
     def rounds_worth_noting(self) -> set[int]:
-        """The rounds whose opened sums an adversary still has a use for, beside the best and the last."""
+        """Return the rounds whose opened sums an adversary can still use, beside the best and the last."""
         return set()
 
     def protection(self, before: Protection = NOTHING, rounds: int | None = None) -> Protection:
-        """Return what the exchange protects; nothing in clear.
+        """Return the protection of the exchange; none in plaintext.
 
         Args:
-            before: of what crossed before in a run that this one goes on from or repeats: its guarantees compose with these.
-            rounds: how many rounds of uploads this exchange carries; None: as many as the options allow.
+            before: protection of a run that this one continues or repeats; its guarantees compose with these.
+            rounds: rounds of uploads that this exchange carries; None: as many as the options allow.
         """
         return before
 
@@ -262,8 +307,9 @@ def check_fit(
     """Compare what the parts of an algorithm need and carry with what a transport delivers.
 
     Args:
-        knows_holdings: whether the server learns who holds each row. hides_choice: whether which rows of a client cross says
-            nothing that the transport promises to hide. transport: what it is called in errors.
+        knows_holdings: True if the server learns who holds each row.
+        hides_choice: True if the choice of transmitted rows reveals nothing that the transport promises to hide.
+        transport: named in errors.
 
     Raises:
         SpecError: they do not fit.
@@ -287,6 +333,7 @@ def check_fit(
         raise SpecError(
             f"{algorithm}: codec {recipe.codec!r} needs a server that knows who holds each row; {transport} hides it"
         )
+    # Noise covers values. The choice of rows depends on values too, and would be sent in plaintext.
     if codec.chooses_rows and not hides_choice:
         raise SpecError(
             f"{algorithm}: codec {recipe.codec!r} chooses rows by their values; the noise of {transport} covers values alone"
@@ -294,7 +341,8 @@ def check_fit(
 
 
 def _check_sum_is_enough(algorithm: str, name: str, aggregation: type[Aggregation], transport: str) -> None:
-    """Raises `SpecError` for an aggregation that takes single uploads to compute, or to say whose answer is whose."""
+    """Check that an aggregation works with sums alone. Raises `SpecError`."""
+    # A sum hides single uploads, personal answers name their receivers, and stored uploads would be single ones.
     if aggregation.needs == "single uploads":
         raise SpecError(f"{algorithm}: aggregation {name!r} needs single uploads; {transport} delivers their sum alone")
     if aggregation.answers == "personal rows":

@@ -89,7 +89,7 @@ def quantization_lines(rounds: Sequence[RoundEntry]) -> list[str]:
 
 
 class Progress(msgspec.Struct):
-    """Contents of a checkpoint beside its tensors.
+    """Contents of a checkpoint besides its tensors.
 
     Attributes:
         identity: of the run, see `run_identity`.
@@ -126,6 +126,7 @@ def save(path: Path, leaves: Mapping[str, Leaf], progress: Progress, messages: M
     Raises:
         RunError: the file cannot be written.
     """
+    # In the same folder: a rename across file systems is not atomic.
     part = path.with_name(path.name + ".part")
     # Large files are deduplicated; small ones stay readable by other programs.
     if is_worthwhile(leaves, progress.entries, messages):
@@ -144,6 +145,7 @@ def save(path: Path, leaves: Mapping[str, Leaf], progress: Progress, messages: M
             os.fsync(handle.fileno())
         part.replace(path)
     except OSError as error:
+        # A full disk is the usual cause; remove the useless part.
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
         raise RunError(f"{path}: the checkpoint cannot be written ({error}); the last one is untouched") from error
@@ -206,6 +208,7 @@ def fingerprint(tensors: Mapping[str, Tensor], progress: Progress) -> str:
         (entry.round, entry.sender, entry.receiver, entry.kind, entry.table, entry.num_bytes)
         for entry in progress.entries
     ]
+    # Everything a reader of the run sees, except its duration.
     content = (progress.identity, progress.metric, progress.best_round, progress.best_valid, rounds, entries)
     return _digest(tensors, msgspec.json.encode(content, order="sorted").decode())
 
@@ -239,6 +242,7 @@ def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
         raise RunError(f"{path}: not a whole checkpoint ({error}); delete it to start over") from error
     if progress.schema not in (SCHEMA, CONDENSED):
         raise RunError(f"{path}: checkpoint schema {progress.schema}; this version reads {SCHEMA} and {CONDENSED}")
+    # The library checks lengths only; the digest covers every byte.
     if metadata.get(DIGEST) != _digest({**loaded, **stored}, metadata["progress"]):
         raise RunError(f"{path}: damaged: its content is not what was written; delete it to start over")
     tensors: Mapping[str, Tensor] = loaded
@@ -258,13 +262,15 @@ def load(path: Path, identity: str) -> tuple[Mapping[str, Tensor], Progress]:
 
 
 def check_rounds(progress: Progress, most: int, metric: str) -> None:
-    """Check that rounds are numbered from 0 on, and that messages and the best round are of these rounds.
+    """Check that rounds are numbered from 0, and that messages and the best round belong to these rounds.
 
     Args:
-        most: rounds of the run. metric: what its validation measures.
+        progress: of the run.
+        most: maximum number of rounds.
+        metric: name of the run's validation metric.
 
     Raises:
-        RunError: one line with what is wrong.
+        RunError: the progress is inconsistent.
     """
     last = len(progress.rounds) - 1
     if [entry.round for entry in progress.rounds] != list(range(last + 1)) or not 0 <= last <= most:

@@ -65,6 +65,7 @@ class Best(Kept):
             trained: snapshot of the shared models after local training.
             started: shared rows before it.
         """
+        # Clones: later rounds change these tensors in place.
         exchange = federation.exchange
         return cls(
             trained=trained,
@@ -157,6 +158,7 @@ class Federation:
 
     def _seat(self, adversary: Adversary) -> None:
         """Assign the adversary to a party. Raises `SpecError` if the party does not exist."""
+        # A malicious server changes broadcasts and aggregation, so the exchange calls its hooks.
         if adversary.party == SERVER:
             self.exchange.tamper_with(adversary)
             return
@@ -259,6 +261,7 @@ class Federation:
             A function that returns the metric.
         """
         valid = self.task.validate()
+        # In one process the figure is known at once; deployments return a function that waits.
         return lambda: valid
 
     def upload(self, round: int, places: Sequence[int]) -> list[Uploaded]:
@@ -341,6 +344,7 @@ class Federation:
             rounds: round numbers.
         """
         transcript = self.channel.transcript
+        # Round 0 has the alignment, which every attack needs.
         whole = {0, *rounds, *self.needed}.union(*(transcript.latest_uploads(number) for number in rounds))
         # Notes with an opened sum are needed to reconstruct updates between two sums.
         opened = [number for number in transcript.notes if any(note.total for note in transcript.opened(number))]
@@ -359,6 +363,7 @@ class Federation:
         transcript = self.channel.transcript
         progress.entries = transcript.entries
         tree: dict[str, packing.Tree] = {
+            # Prefixes name the owner of each tensor; `restore` reads them back by prefix.
             "now": self.task.snapshot(),
             "best": self.best.tree(self.parties) if self.best else {},
             "exchange": self.exchange.tensors(),
@@ -481,6 +486,7 @@ def run_federation(
             _align(federation, progress)
         if path:  # before anything is released, so that a repetition after a kill uses the same entropy
             federation.save(path, progress)
+    # Replay finished rounds, so that a progress display of a resumed run is complete.
     for entry in progress.rounds:
         observer.round_done(entry)
     saved_at = time.perf_counter()
@@ -515,6 +521,7 @@ def _may_end(options: RunOptions, progress: Progress, after: int) -> bool:
     """Return whether the run may end `after` rounds from now."""
     done = len(progress.rounds) - 1
     end = done + after
+    # The last round by number.
     if end >= options.rounds:
         return end == options.rounds
     # The earliest end by patience: if every remaining validation is worse.
@@ -530,6 +537,7 @@ def _may_start(federation: Federation, start: Path, begins: int) -> bool:
     if not start.exists():
         return False
     identity, done = stands_at(start)
+    # The honest run has another identity than the run with the adversary.
     same = identity == run_identity(federation.graph, federation.options)
     return same and done < max(begins, 1) and done <= min(federation.needed, default=done)
 
@@ -603,6 +611,7 @@ def _checkpoint_in(folder: Path) -> Path:
 def _result(federation: Federation, progress: Progress, released: Protection) -> Any:
     best = federation.best
     assert best is not None  # a run ends with a round that was validated
+    # A resumed run may have retained more.
     federation.retain(progress.best_round, progress.rounds[-1].round)
     return result_of(
         federation,

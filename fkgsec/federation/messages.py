@@ -129,6 +129,7 @@ class SparseRows(Message, frozen=True, tag="sparse-rows"):
         """
         if priorities is not None and len(priorities) and int(priorities.max()) >= 2**16:
             raise RunError(f"{table}: a row is the sum of {int(priorities.max())} uploads; at most 65,535 can be said")
+        # feds.txt III-D: the priority of a row is the number of clients in its sum; two bytes each.
         counts = b"" if priorities is None else priorities.numpy().astype("<u2").tobytes()
         # feds.txt III-C: the sign vector marks the rows that follow.
         signs = np.packbits(chosen.numpy()).tobytes()
@@ -147,6 +148,7 @@ class SparseRows(Message, frozen=True, tag="sparse-rows"):
         signs = np.frombuffer(self.signs, dtype=np.uint8)
         if len(signs) != -(-self.num_rows // 8):
             raise RunError(f"message of {self.sender} in round {self.round}: {len(signs)} bytes of signs")
+        # The sign vector back to row indices.
         places = torch.from_numpy(np.nonzero(np.unpackbits(signs, count=self.num_rows))[0])
         counts = np.frombuffer(self.priorities or bytes(2 * len(places)), dtype="<u2").astype(np.int64)
         if len(counts) != len(places):
@@ -251,6 +253,7 @@ class QuantisedRows(Message, frozen=True, tag="quantised-rows", omit_defaults=Tr
             )
         steps = _unpacked(self, self.steps, len(self.counts), 1)[:, 0]
         bits = np.unpackbits(packed, count=numbers * self.bits).reshape(numbers, self.bits).astype(np.int64)
+        # Bits to unsigned integers, then back to signed levels.
         levels = bits @ (1 << np.arange(self.bits)[::-1]) - 2 ** (self.bits - 1)
         rows = torch.from_numpy(levels).reshape(self.num_rows, self.width)
         return rows, steps.repeat_interleave(torch.tensor(self.counts))
@@ -497,6 +500,7 @@ class Transcript:
         Args:
             round: number of the round. If rows are exchanged in every round, the result is the round before it.
         """
+        # Clients trained this upload from the broadcast before it.
         uploaded = max(self.latest_uploads(round), default=round)
         return max((number for number in self._totals.broadcasts if number < uploaded), default=0)
 

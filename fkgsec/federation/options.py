@@ -95,6 +95,7 @@ class RunOptions(
         for name in ("batch_size", "local_epochs", "rounds", "eval_every"):
             if getattr(self, name) < 1:
                 raise SpecError(f"{name} must be at least 1; got {getattr(self, name)}")
+        # 0 is allowed for these three; `protocol_seed` may be None.
         for name in ("patience", "seed", "protocol_seed"):
             if (getattr(self, name) or 0) < 0:
                 raise SpecError(f"{name} must be at least 0; got {getattr(self, name)}")
@@ -110,6 +111,11 @@ class RunOptions(
     def evaluates_before_broadcast(self) -> bool:
         """Return whether shared models are validated, selected and tested before the broadcast."""
         return RECIPES[self.algorithm].evaluated == "local" or self.settings.evaluates_before_broadcast
+
+    @property
+    def keeps_optimizer(self) -> bool:
+        """Return whether the moments of local training's optimizer outlive a round."""
+        return RECIPES[self.algorithm].keep_optimizer and not self.settings.resets_optimizer
 
     @property
     def keeps_last(self) -> bool:
@@ -215,6 +221,7 @@ def replace(options: Options, **changes: Any) -> Options:
     >>> replace(RunOptions(algorithm="feds"), rounds=5, sparsity=0.3).settings.sparsity
     0.3
     """
+    # Settings may be given by their own names, next to options.
     changes = nested(changes)
     if "settings" in changes and isinstance(changes["settings"], dict):
         changes["settings"] = options.settings.given() | changes["settings"]
@@ -282,6 +289,7 @@ def run_identities(graph: Any, options: RunOptions, adversary: Identified | None
     Args:
         graph, options, adversary: as in `run_identity`.
     """
+    # Only settings at their defaults could have been spelled or left out.
     explicit = options.settings.given()
     old = RECIPES[options.algorithm].task == "kge"
     names = [setting.name for setting in fields_of(type(options.settings)) if old and setting.name not in explicit]

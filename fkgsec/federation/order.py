@@ -96,7 +96,8 @@ class ClientOrder:
     """The state machine of one client.
 
     Args:
-        client_index: position among the `num_clients` clients of the federation.
+        client_index: position among the clients of the federation.
+        num_clients: of the federation.
         options: of the run; they say who takes part in which round, and when tables are exchanged and validated.
         tables: the shared tables.
         sums: whether uploads are hidden in sums. Only then does an upload that the server knows expose another client's.
@@ -176,6 +177,7 @@ class ClientOrder:
             table: name of the table.
         """
         entered = f"entered union {table}" in self.position.last
+        # Stored with the steps, so that a restarted client remembers it.
         self.position.last[f"entered union {table}"] = 0
         return entered
 
@@ -208,6 +210,7 @@ class ClientOrder:
     def _check_sent(self, round: int) -> None:
         """Raise `OrderError` if a table's broadcast was due between two trainings and did not come."""
         at, trained = self.position, self.position.last.get("train ", 0)
+        # The latest round with an exchange up to the client's last training.
         due = max((number for number in range(1, trained + 1) if self.options.exchanges(number)), default=0)
         if late := [table for table in self.tables if at.last[f"broadcast {table}"] < due]:
             raise OrderError(f"train in round {round} before the broadcast of {', '.join(late)} in round {due}")
@@ -230,6 +233,7 @@ class ClientOrder:
     def _check_round(self, when: When, round: int, name: str) -> None:
         if when == "end":
             return  # these steps concern the whole run; the round in the request is ignored
+        # Round numbers that each kind of step allows at all; details follow.
         first, last = {"before": (0, 0), "exchanges": (0, self.options.rounds)}.get(when, (1, self.options.rounds))
         if not first <= round <= last:
             raise OrderError(f"{name} in round {round}; allowed: {first}..{last}")
@@ -305,5 +309,6 @@ class ClientOrders:
 
     def _take(self, parties: Iterable[str], step: str, round: int, table: str = "") -> None:
         for party in parties:
+            # Simulated clients take every step through the same machine as deployed ones.
             self._orders[party].check(step, round, table)
             self._orders[party].mark(step, round, table)

@@ -38,6 +38,7 @@ def leaves(tree: Tree) -> dict[str, Leaf]:
     """
     packed: dict[str, Leaf] = {}
     for name, value in tree.items():
+        # Leaves are tensors, or filled rows that stand for one.
         if isinstance(value, Tensor | FilledRows):
             packed[name] = value
         else:
@@ -204,6 +205,7 @@ def frames_of(tensors: Mapping[str, Tensor]) -> dict[int, Frames]:
     # Numeric order: as text, round 10 would come before round 9.
     for number, place in sorted((name.split(".") for name in tensors), key=lambda name: (int(name[0]), int(name[1]))):
         frame = tensors[f"{number}.{place}"].numpy().tobytes()
+        # Broadcasts are shared between receivers again.
         frames.setdefault(int(number), Frames()).append(frame, shared=_is_of_server(frame))
     return frames
 

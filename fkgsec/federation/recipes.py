@@ -38,7 +38,8 @@ class Recipe:
         pooled: whether one party trains on the data of all clients. This is the upper bound of a task, not a federation: it has
             no victim to attack and no other client to unlearn with.
         keep_optimizer: whether Adam's moments outlive a round. The code of FedE and FedR builds a new Adam every round, since
-            shared rows have changed. Training without exchange, and private models, always keep theirs.
+            shared rows have changed. Training without exchange, and private models, keep theirs. The settings may
+            reset what the recipe keeps, see `RunOptions.keeps_optimizer`.
         codec: encoding of shared rows, a name in `fkgsec.exchange.CODECS`.
         aggregation: the server's aggregation, a name in `fkgsec.exchange.AGGREGATIONS`.
         private: second model of each client of the task "kge", which is evaluated while the first is shared. "entities": it has

@@ -36,6 +36,11 @@ class AlgorithmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
         """Return whether shared models are validated and tested after local training, before the broadcast of a round."""
         return False
 
+    @property
+    def resets_optimizer(self) -> bool:
+        """Return whether each round starts a new optimizer although the recipe keeps it."""
+        return False
+
     def num_present(self, count: int, round: int, seed: int) -> int:
         """Return the number of participants of a round that do not drop out.
 
@@ -119,6 +124,7 @@ class SettingField(NamedTuple):
             return ", ".join(self.choices)
         if self.kind in (bool, str):
             return "true, false" if self.kind is bool else "text"
+        # The usual closed range has the shortest wording.
         if self.low is not None and self.high is not None and not (self.above or self.below):
             return f"{self.low:g}..{self.high:,}"
         if self.low == 0 and self.above and self.high is None:
@@ -150,6 +156,7 @@ def _field_of(kind: type[AlgorithmSettings], field: msgspec.structs.FieldInfo) -
         raise SpecError(f"{kind.__name__}.{field.name}: a setting needs a default")
     match field_type:
         case inspect.IntType() | inspect.FloatType():
+            # msgspec has separate fields for inclusive and exclusive bounds.
             low = field_type.ge if field_type.gt is None else field_type.gt
             number = int if isinstance(field_type, inspect.IntType) else float
             high = field_type.le if field_type.lt is None else field_type.lt

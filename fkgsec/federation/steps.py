@@ -64,14 +64,17 @@ class Sites(Protocol):
     @property
     def options(self) -> RunOptions:
         """Options of the run."""
+        ...
 
     @property
     def transcript(self) -> Transcript:
         """Messages transmitted so far."""
+        ...
 
     @property
     def judged_before_broadcast(self) -> bool:
         """See the class."""
+        ...
 
     def participants(self, round: int) -> list[int]:
         """Return the client indices of a round.
@@ -189,6 +192,7 @@ def broadcast_and_check(sites: Sites, passed: Passed) -> None:
     """
     if sites.options.exchanges(passed.round):
         sites.broadcast(passed.round)
+    # Not validated before the upload, so the broadcast's models are judged.
     if passed.checked and passed.valid is None:
         passed.valid = sites.validate(passed.round)
 
@@ -257,6 +261,7 @@ def round_entry(
         bytes_up=transcript.num_bytes("up", number),
         bytes_down=transcript.num_bytes("down", number),
         seconds=time.perf_counter() - began,
+        # The table with the fewest survivors limits what a round averages.
         num_survivors=min((outcome.num_survivors for outcome in outcomes), default=0),
         num_clipped=sum(outcome.num_clipped for outcome in outcomes),
         excluded=all_excluded(outcomes),

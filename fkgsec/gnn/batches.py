@@ -43,7 +43,9 @@ class Batch:
             ids: int64, graph numbers; None: all.
             device: of the tensors.
         """
+        # A subset renumbers nodes, so adjacency and features fit.
         part = graphs if ids is None else graphs.subset(np.asarray(ids, dtype=np.int64))
+        # torch_geometric multiplies by the values of a sparse adjacency.
         ones = np.ones(len(part.sources), dtype=np.float32)
         return cls(
             torch.from_numpy(node_features(part).copy()).to(device),
@@ -58,6 +60,7 @@ class Batch:
     @cached_property
     def edge_index(self) -> Tensor:
         """Edges, int64 `[2, m]`: source, target."""
+        # Row v of the compressed matrix has the sources of node v.
         counts = self.adjacency.crow_indices().diff()
         targets = torch.arange(len(counts), device=counts.device).repeat_interleave(counts)
         return torch.stack([self.adjacency.col_indices(), targets])
@@ -72,6 +75,7 @@ class Batch:
         # In scipy, on the CPU: torch cannot add sparse matrices in compressed rows.
         edges = csr_array((values, sources, indptr), shape=tuple(self.adjacency.shape))
         loops = csr_array(edges + eye_array(len(indptr) - 1, format="csr"), dtype=np.float32)
+        # Loops make every row sum positive.
         roots = 1 / np.sqrt(loops.sum(axis=1), dtype=np.float32)
         scaled = loops.data * np.repeat(roots, np.diff(loops.indptr)) * roots[loops.indices]
         return _compressed(loops.indptr, loops.indices, scaled).to(self.adjacency.device)

@@ -49,6 +49,7 @@ class Layout:
         return -(-max(1, torch.Size(shape).numel()) // self.width)
 
     def _by_columns(self, shape: Sequence[int]) -> bool:
+        # A matrix [64, in] by columns: each row of the table is then the weights of one input.
         return len(shape) == 2 and shape[0] == self.width != shape[1]
 
     def pack(self, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -60,6 +61,7 @@ class Layout:
         parts = []
         for name, shape in self.shapes.items():
             flat = (tensors[name].T if self._by_columns(shape) else tensors[name]).detach().reshape(-1)
+            # Pad the last row with zeros.
             missing = self._num_rows(shape) * self.width - flat.numel()
             parts.append(torch.cat([flat, flat.new_zeros(missing)]).reshape(-1, self.width))
         return torch.cat(parts)

@@ -54,6 +54,7 @@ class GraphClassifier(nn.Module):
         x, edges = self.pre(batch.x), edges_for(self.architecture.model, batch)
         for convolution in self.convs:
             x = dropout(functional.relu(convolution(x, edges)), share, rng)
+        # Readout after the last layer only, as in the published code.
         x = read_out(x, batch, self.architecture.readout)
         return self.head(dropout(functional.relu(self.post(x)), share, rng))
 
@@ -96,6 +97,7 @@ def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
         share: of dropped values, 0 to 1.
         rng: source of randomness; None: nothing is dropped.
     """
+    # The number of kept values in 65,536; trailing zero digits need no draw.
     num_kept = 2**_DIGITS - round(share * 2**_DIGITS)
     if rng is None or num_kept == 2**_DIGITS:
         return x
@@ -105,7 +107,9 @@ def dropout(x: Tensor, share: float, rng: np.random.Generator | None) -> Tensor:
         # So far a bit is 1 with probability 0.d, d the binary digits so far; OR makes it 0.1d, AND makes it 0.0d.
         drawn = rng.integers(0, 2**64, count, dtype=np.uint64)
         words = words | drawn if num_kept >> digit & 1 else words & drawn
+    # Little-endian on every machine, so that masks are the same.
     bits = np.unpackbits(words.astype("<u8").view(np.uint8), bitorder="little")[: x.numel()].reshape(x.shape)
+    # Scale by the exact share of kept values, so that the mean stays.
     return x * (torch.from_numpy(bits).to(x.device) * (2**_DIGITS / num_kept))
 
 
@@ -120,6 +124,7 @@ def convolution_of(model: str) -> Callable[[int, int], nn.Module]:
     """
 
     def gin(inputs: int, width: int) -> nn.Module:
+        """Build a GIN convolution with a perceptron of two layers, as in the code of GCFL."""
         return layers().GINConv(nn.Sequential(nn.Linear(inputs, width), nn.ReLU(), nn.Linear(width, width)))
 
     if model == "gin":
@@ -147,6 +152,7 @@ def _plugged(kind: type[nn.Module], model: str, inputs: int, width: int) -> nn.M
     try:
         convolution = kind(inputs, width)
         with torch.no_grad():
+            # Try it now: a wrong interface should not fail after data were loaded and clients made.
             out = convolution(torch.zeros(2, inputs), torch.tensor([[0, 1], [1, 0]]))
     except Exception as error:  # whatever a foreign module does
         message = " ".join(str(error).split())
@@ -183,5 +189,6 @@ def drawing_from(rng: np.random.Generator) -> Iterator[None]:
         rng: source of randomness.
     """
     with torch.random.fork_rng(devices=[]):
+        # torch's layers draw from the global generator only.
         torch.manual_seed(int(rng.integers(2**63)))
         yield

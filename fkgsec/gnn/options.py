@@ -63,7 +63,7 @@ class Architecture(msgspec.Struct, frozen=True):
 class GnnOptions(RunOptions["GnnResult"], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of graph classification. Defaults are those of cefgl.txt 5.1, and of GCFL's code where it is silent.
 
-    Attributes (beside those of `RunOptions`):
+    Attributes (in addition to those of `RunOptions`):
         model, layers, width, dropout, readout: the network, see `Architecture`.
         optimizer: of local training: "adam", or plain "sgd", whose single step uploads a gradient.
         local_steps: number of batches per client and epoch; None: all. With `local_epochs=1`, `local_steps=1` and
@@ -148,6 +148,7 @@ class DropoutSettings(AlgorithmSettings, frozen=True):
         """
         if not self.drop_alpha:
             return count
+        # cefgl.txt 5.8: the dropout rate of a round follows a Beta distribution.
         rate = generator(seed, "dropping out", round).beta(self.drop_alpha, self.drop_beta)
         return max(1, math.floor((1 - rate) * count + 0.5))
 

@@ -39,7 +39,7 @@ class Probabilities(NamedTuple):
 class GnnResult(RunResult):
     """A finished run, at its best validation.
 
-    Attributes (beside those of `RunResult`):
+    Attributes (in addition to those of `RunResult`):
         models: each client's parameters and private tensors by name, after the broadcast of that round.
         trained: each client's shared parameters before that broadcast.
         test: predictions for each client's test graphs by the evaluated models, in the order of the split.
@@ -57,8 +57,10 @@ class GnnResult(RunResult):
         Args:
             masks: bool `[n]` per client, test graphs to include, such as those without a twin in the train split.
         """
+        # Each client has its own task: count per client, then average.
         correct = [hits.correct for hits in self.test]
         if masks is not None:
+            # Such as only graphs without a twin in the train split.
             correct = [hits[mask] for hits, mask in zip(correct, masks, strict=True)]
         return mean_over_clients([proportion(int(hits.sum()), len(hits)) for hits in correct if len(hits)])
 

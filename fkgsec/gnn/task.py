@@ -48,8 +48,10 @@ class GraphTask:
             )
         self.graph, self.options, self.recipe = graph, options, RECIPES[options.algorithm]
         rule: GraphRule = (self.recipe.rule or GraphRule)(options)
+        # The empty prefix shares every parameter, so all networks need the same shapes.
         if "" in rule.shared:
             _check_alike(graph)
+        # One rule object serves all clients; their state is in the trainers.
         self.trainers = [ClientTrainer(client, options, rule, rule.shared) for client in graph.clients]
         self.rule = rule
         self.names: Sequence[str] = [client.name for client in graph.clients]
@@ -94,8 +96,8 @@ class GraphTask:
         self.crossing.receive(round, place, received)
 
     def begin_round(self) -> None:
-        """Reset optimizers, unless the recipe keeps them."""
-        if not self.recipe.keep_optimizer:
+        """Reset optimizers, unless the options keep them."""
+        if not self.options.keeps_optimizer:
             for trainer in self.trainers:
                 trainer.reset_optimizer()
 
@@ -111,6 +113,7 @@ class GraphTask:
         """Compute the mean validation accuracy over clients (test accuracy with `select=test`)."""
         split = "test" if self.options.select == "test" else "valid"
         chosen = [(trainer, getattr(trainer.client, split)) for trainer in self.trainers]
+        # The mean over clients, as in the papers, not over graphs.
         shares = [trainer.classify(ids).correct.mean() for trainer, ids in chosen if len(ids)]
         return float(np.mean(shares)) if shares else None
 
@@ -133,7 +136,7 @@ class GraphTask:
         return {
             f"{place}.{name}": tensor
             for place, trainer in enumerate(self.trainers)
-            for name, tensor in trainer.tensors(optimizer=self.recipe.keep_optimizer).items()
+            for name, tensor in trainer.tensors(optimizer=self.options.keeps_optimizer).items()
         }
 
     def load_trainer_state(self, tensors: Mapping[str, Tensor]) -> None:
@@ -143,6 +146,7 @@ class GraphTask:
 
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
         """Evaluate the best round; see `Task.outcome`."""
+        # Snapshots of `trained` have shared parameters only; private ones come from `final`.
         judged = {**final, **trained} if self.judged_before_broadcast else final
         test = [
             trainer.classify(trainer.client.test, packing.below(f"{place}.", judged))

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fkgsec.adam import Adam
+from fkgsec.adam import Adam, load_packed_state, packed_state
 from fkgsec.errors import TrainingError
 from fkgsec.exchange import Holding, Received
 from fkgsec.federation import packing
@@ -51,6 +51,7 @@ def batch_order(options: GnnOptions, num_graphs: int, client: str, round: int, e
         client, round, epoch, phase: the draw depends on these.
     """
     order = generator(options.seed, "batches", client, round, epoch, *phase).permutation(num_graphs)
+    # `local_steps` limits the batches of an epoch (FedSGD: one).
     return order if options.local_steps is None else order[: options.local_steps * options.batch_size]
 
 
@@ -78,6 +79,7 @@ class ClientTrainer:
     """
 
     def __init__(self, client: ClientGraphs, options: GnnOptions, rule: GraphRule, shared: tuple[str, ...]) -> None:
+        # Before the network: inputs that the rule adds change its width.
         client = replace(client, graphs=rule.prepare(client.graphs))
         self.client, self.options, self.rule, self.device = client, options, rule, options.torch_device()
         rng = generator(options.seed, "initial parameters", client.name)
@@ -96,9 +98,11 @@ class ClientTrainer:
     def reset_optimizer(self) -> None:
         """Reset moments and step counts."""
         rate, decay = self.options.learning_rate, self.options.weight_decay
+        # fused: one pass over all parameters.
         kind = Adam if self.options.optimizer == "adam" else functools.partial(torch.optim.SGD, fused=True)
         self.optimizers = {"own": kind(self.model.parameters(), lr=rate, weight_decay=decay)}
         if self.private:
+            # Without weight decay: CEFGL shrinks its sparse part by a soft threshold instead.
             self.optimizers["private"] = kind(self.private.values(), lr=rate)
 
     @property
@@ -116,6 +120,7 @@ class ClientTrainer:
         with torch.no_grad():
             for name, parameter in self.shared.items():
                 parameter.copy_(tensors[name])
+        # A broadcast replaces the shared parameters, so a prepared upload is obsolete.
         self.outgoing = {}
         if self.rule.keeps_received:
             self.received = {name: tensor.detach().clone() for name, tensor in self.shared.items()}
@@ -158,6 +163,7 @@ class ClientTrainer:
                         f"round {round}, client {self.client.name}, epoch {epoch + 1}, step {number + 1}: the loss is {loss}; "
                         "a smaller --learning-rate may help"
                     )
+                # Weight by batch size: the last batch of an epoch is smaller.
                 total, graphs = total + loss * len(batch), graphs + len(batch)
                 on_step()
         return total / max(graphs, 1)
@@ -172,6 +178,7 @@ class ClientTrainer:
         self.forget_gradients()
         loss = functional.cross_entropy(self.model(batch, rng), batch.classes)
         loss.backward()
+        # Between backward and step: rules change gradients, such as by a proximal term.
         added = self.rule.correct(self)
         self.optimizers["own"].step()
         return float(loss.detach()) + added
@@ -203,12 +210,15 @@ class ClientTrainer:
             ids: int64 `[n]`, graph numbers.
             state: tensors that replace those of the trainer; None: none.
         """
+        # An empty first part keeps the shape for clients without graphs in the split.
         rows = [np.zeros((0, self.client.graphs.num_classes))]
+        # The rule may combine parts of the model, such as Theta + S.
         judged = self.rule.judged({**self.state(), **(state or {})})
         for part in _parts(ids, JUDGED_AT_ONCE):
             with one_thread():
                 batch = Batch.of(self.client.graphs, part, self.device)
                 logits = torch.func.functional_call(self.model, judged, (batch,))
+            # In float64, so that attacks on confidences see no rounding to 1.
             rows.append(logits.double().softmax(dim=1).cpu().numpy())
         return Probabilities(np.concatenate(rows), self.client.graphs.classes[ids].copy())
 
@@ -219,8 +229,8 @@ class ClientTrainer:
             optimizer: whether to include the optimizers' state.
         """
         tree: dict[str, packing.Tree] = {"received": self.received, "memory": self.memory}
-        for name, adam in self.optimizers.items() if optimizer else ():
-            tree[name] = {str(place): values for place, values in adam.state_dict()["state"].items()}
+        for name, adam_or_sgd in self.optimizers.items() if optimizer else ():
+            tree[name] = packed_state(adam_or_sgd)
         return packing.pack(tree)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -234,12 +244,7 @@ class ClientTrainer:
             {name: entry.to(self.device) for name, entry in memory.items()} for memory in kinds.values()
         )
         for name, optimizer in self.optimizers.items():
-            state: dict[int, dict[str, Tensor]] = {}
-            for key, tensor in packing.below(f"{name}.", tensors).items():
-                place, value = key.split(".")
-                state.setdefault(int(place), {})[value] = tensor
-            if state:
-                optimizer.load_state_dict(optimizer.state_dict() | {"state": state})
+            load_packed_state(optimizer, packing.below(f"{name}.", tensors))
 
 
 class Crossing:
@@ -255,6 +260,7 @@ class Crossing:
         width, memory = trainers[0].options.width, trainers[0].memory
         self.upwards = Layout.of({name: memory[name] for name in rule.upwards}, width)
         self.shared = Layout.of(trainers[0].shared, width)
+        # Uploaded tensors follow the shared ones, so that a broadcast is a prefix.
         self.layout = Layout(width, {**self.shared.shapes, **self.upwards.shapes})
 
     def holdings(self, weights: Sequence[int]) -> list[Holding]:

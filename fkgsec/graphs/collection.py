@@ -91,6 +91,7 @@ def load_federation(
     if size is not None:
         raise SpecError(f"size applies to generated graphs; {name} has its own")
     names = sets_of(name)
+    # Several sets: one client each, unless the user divides them.
     if len(names) > 1 and (clients, partition) == (None, None):
         return by_dataset(_load_all(name, names, data_dir), seed, clean=clean, name=name)
     if clients is None:
@@ -98,6 +99,7 @@ def load_federation(
     divide = GRAPH_PARTITIONS[partition or "random"]
     if len(names) == 1:
         return divide(load_graphs(names[0], data_dir), clients, seed, clean=clean)
+    # Equal numbers of clients keep every set's weight the same.
     if clients % len(names):
         raise SpecError(f"clients is {clients}, allowed for the {len(names)} sets of {name}: as many for each of them")
     sets = _load_all(name, names, data_dir)
@@ -156,6 +158,7 @@ def _folder_of(name: str, data_dir: Path | str | None) -> Path:
 
     if _is_path(name):
         return Path(name).expanduser()
+    # Accept names in any case; file systems may not.
     folders = {folder.casefold(): folder for folder in KNOWN}
     name = folders.get(name.casefold(), name)
     place = data_dir if data_dir is not None else os.environ.get(DATA_VARIABLE)
@@ -219,6 +222,7 @@ def _download(name: str, folder: Path) -> None:
 def _unpack(content: io.BytesIO, name: str, folder: Path) -> None:
     """Unpack the needed files under fixed names, so that an archive can neither add files nor choose paths."""
     with zipfile.ZipFile(content) as archive:
+        # Check sizes before unpacking: an archive may expand a thousandfold.
         sizes = {entry.filename: entry.file_size for entry in archive.infolist()}
         for kind in _PARTS:
             member = f"{name}/{name}_{kind}.txt"

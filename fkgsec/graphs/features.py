@@ -115,6 +115,7 @@ def with_max_degree(graphs: GraphSet, max_degree: int | None = None) -> GraphSet
     if feature_kind(graphs) != "degrees" or graphs.max_degree is not None:
         return graphs
     max_degree = PUBLIC_DEGREES.get(graphs.name) if max_degree is None else max_degree
+    # The maximum degree determines the input width, which all clients must share.
     largest = int(graphs.degrees.max())
     if max_degree is not None:
         if largest > max_degree:

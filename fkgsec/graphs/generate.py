@@ -67,6 +67,7 @@ def _set(
     num_atoms: int,
 ) -> GraphSet:
     """Generate a data set; `num_atoms` 0: without labels."""
+    # Half of the graphs of either class, in random order.
     classes = rng.permutation(np.arange(count) % 2)
     drawn = [draw(rng, bool(label), num_atoms) for label in classes]
     sizes = np.array([len(labels) for _, labels in drawn])
@@ -96,11 +97,13 @@ def _molecule(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
     edges: list[tuple[int, int]] = []
     degree = [0] * len(labels)
     for atom in range(1, len(labels)):
+        # Attach to a recent atom with a free bond, so that chains branch like molecules.
         free = [other for other in range(max(0, atom - 4), atom) if degree[other] < 3]
         other = int(rng.choice(free)) if free else atom - 1
         edges.append((other, atom))
         degree[other] += 1
         degree[atom] += 1
+    # Two rings, one with oxygens: both classes have the same atoms and bonds.
     for marked in (True, False):
         ring = list(range(len(labels), len(labels) + 6))
         apart = 3 if motif else 1
@@ -117,6 +120,7 @@ def _circles(rng: np.random.Generator, motif: bool, num_atoms: int) -> Drawn:
     Both have the same expected number of friendships.
     """
     friends = int(rng.integers(12, 25))
+    # Two circles of equal size; without the motif they only set the expected density.
     circle = rng.permutation(np.arange(friends) % 2)
     pairs = [(left, right) for left in range(friends) for right in range(left)]
     edges = [(0, friend + 1) for friend in range(friends)]

@@ -66,6 +66,7 @@ class GraphSet:
 
     def __post_init__(self) -> None:
         for field in ("node_ptr", "indptr", "sources", "classes", "labels", "attributes"):
+            # Subsets and batches share these arrays.
             getattr(self, field).setflags(write=False)
         if not len(self):
             raise DataError(f"{self.name}: there are no graphs")
@@ -180,6 +181,7 @@ class GraphSet:
 
     def arrays(self) -> list[np.ndarray]:
         """Return all arrays that distinguish these graphs from others."""
+        # Vocabularies, too, determine the network's shape.
         vocabularies = np.array([self.num_classes, self.max_degree or 0, *self.num_labels], dtype=np.int64)
         return [
             self.node_ptr,
@@ -225,6 +227,7 @@ class ClientGraphs:
             ids = np.array(getattr(self, split), dtype=np.int64).reshape(-1)
             ids.setflags(write=False)
             object.__setattr__(self, split, ids)
+        # Each graph once: a graph in two splits would leak.
         together = np.sort(np.concatenate([self.train, self.valid, self.test]))
         if not np.array_equal(together, np.arange(len(self.graphs))):
             raise DataError(f"client {self.name}: each of its {len(self.graphs)} graphs must stand in one split")
@@ -252,6 +255,7 @@ class FederatedGraphs:
         """sha256 over names, graphs and splits: equal data have equal hashes, whatever their file layout."""
         digest = hashlib.sha256()
         for client in self.clients:
+            # NUL separates the two names.
             digest.update(client.name.encode() + b"\0" + client.vocabulary.encode() + b"\0")
             for array in (*client.graphs.arrays(), client.train, client.valid, client.test):
                 digest.update(str(array.shape).encode())

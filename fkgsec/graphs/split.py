@@ -38,6 +38,7 @@ def stratified(classes: np.ndarray, rng: np.random.Generator, ratio: tuple[int, 
 
     Source: 80/10/10 by class, as in the code of GCFL and FedStar. Differs: they call scikit-learn twice.
     """
+    # Shuffle, then sort by class: random order within each class.
     shuffled = rng.permutation(len(classes))
     order = shuffled[np.argsort(classes[shuffled], kind="stable")]
     split = np.empty(len(classes), dtype=np.int64)
@@ -60,11 +61,13 @@ def stratified_by_group(
         rng: source of randomness.
         ratio: of train, valid and test.
     """
+    # Number of graphs per group and class.
     members = np.zeros((groups.max() + 1, classes.max() + 1))
     np.add.at(members, (groups, classes), 1)
     wanted = np.outer(ratio, members.sum(axis=0)) / sum(ratio)
     lacking = wanted.copy()
     order = rng.permutation(len(members))
+    # Large groups first: small ones can still fill gaps later.
     order = order[np.argsort(-members[order].sum(axis=1), kind="stable")]
     split = np.zeros(len(members), dtype=np.int64)
     for group in order:
@@ -73,6 +76,7 @@ def stratified_by_group(
         need = (group_members * lacking / np.maximum(wanted, 1e-9)).sum(axis=1)
         need[(group_members[None] > np.ceil(wanted)).any(axis=1)] = -np.inf
         split[group] = int(np.argmax(need)) if np.isfinite(need).any() else 0
+        # The chosen split now lacks less of these classes.
         lacking[split[group]] -= group_members
     return split[groups]
 
@@ -118,6 +122,7 @@ def by_chunks(graphs: GraphSet, clients: int, seed: int, *, clean: bool = False)
     """
     first = min(FIRST_GRAPHS, len(graphs) // max(clients, 1))
     client_of = generator(seed, "graph chunks").integers(clients, size=len(graphs)) if clients > 0 else np.empty(0)
+    # Consecutive chunks for every client, as in `_randChunk`.
     client_of[: clients * first] = np.repeat(np.arange(max(clients, 0)), first)
     return _divided(graphs, clients, client_of, seed, clean, "chunks")
 
@@ -166,6 +171,7 @@ def _divided(
     if len(graphs) < clients * sum(RATIO):
         raise DataError(f"{graphs.name}: {len(graphs)} graphs over {clients} clients are fewer than {sum(RATIO)} each")
     graphs = with_max_degree(graphs)
+    # Isomorphic graphs at different clients must be in the same split, too.
     whole = _splits(graphs, generator(seed, "graph split", graphs.name), clean) if clean else None
     parts = []
     for client in range(clients):

@@ -34,6 +34,7 @@ def with_structure(graphs: GraphSet, *, num_walks: int, num_degrees: int) -> Gra
         num_degrees: columns of the one-hot degree.
     """
     structure = graphs.structure
+    # Features are computed once per set, not once per client.
     if structure is not None and (structure.num_walks, structure.num_degrees) == (num_walks, num_degrees):
         return graphs
     values = structure_features(
@@ -69,6 +70,7 @@ def structure_features(
             (of_part,) = np.nonzero(entries // _MOST_ENTRIES == part)
             low, high = node_ptr[of_part[0]], node_ptr[of_part[-1] + 1]
             edges = slice(indptr[low], indptr[high])
+            # Transition matrix: from a source, each of its edges has probability 1 / degree.
             steps = sparse.csr_array(
                 (1 / degrees[sources[edges]], sources[edges] - low, indptr[low : high + 1] - indptr[low]),
                 shape=(high - low, high - low),
@@ -87,6 +89,7 @@ def _returns(steps: sparse.csr_array, size: int, num_walks: int) -> np.ndarray:
     power, other = steps, sparse.csr_array(sparse.eye_array(size))
     diagonals = []
     for length in range(1, num_walks + 1):
+        # Even lengths square the last power: M^2k = M^k M^k.
         if length % 2 == 0:
             other = power
         elif length > 1:

@@ -46,6 +46,7 @@ def read_tu_folder(folder: Path) -> GraphSet:
     place, prefix = files
 
     def path(kind: str) -> Path:
+        """Return the path of one of the set's files."""
         return place / f"{prefix}_{kind}.txt"
 
     graph_of = _integers(path("graph_indicator"), columns=1)[:, 0]
@@ -55,6 +56,7 @@ def read_tu_folder(folder: Path) -> GraphSet:
     labels = attributes = None
     if path("node_labels").exists():
         labels = _one_a_node(_integers(path("node_labels")), len(graph_of), path("node_labels"))
+        # Labels start at 0 or 1 or elsewhere, depending on the set.
         labels = labels - labels.min(axis=0)
     if path("node_attributes").exists():
         attributes = _one_a_node(_numbers(path("node_attributes")), len(graph_of), path("node_attributes"))
@@ -68,6 +70,7 @@ def _sizes(graph_of: np.ndarray, num_graphs: int, path: Callable[[str], Path]) -
     file = path("graph_indicator")
     if graph_of[0] != 1:
         raise DataError(f"{file}:1: graph {graph_of[0]}; the first graph is number 1")
+    # Nodes of a graph must be consecutive.
     steps = np.diff(graph_of)
     wrong = np.flatnonzero((steps < 0) | (steps > 1))
     if len(wrong):
@@ -98,6 +101,7 @@ def _edges(file: Path, graph_of: np.ndarray) -> tuple[np.ndarray, list[str]]:
         plain[:, 0] * num_nodes + plain[:, 1]
     )  # faster than np.unique, which hashes numbers that are sorted mostly
     keys = keys[np.diff(keys, prepend=-1) > 0]
+    # An edge without its reverse: legal, but unusual in these sets.
     one_way = int((~np.isin(keys % num_nodes * num_nodes + keys // num_nodes, keys, assume_unique=True)).sum())
     counts = (
         (len(edges) - len(plain), "edges of a node to itself were dropped"),
@@ -119,6 +123,7 @@ def _integers(file: Path, columns: int | None = None) -> np.ndarray:
 
 def _numbers(file: Path) -> np.ndarray:
     values = _table(file, np.float64, _NUMBER, "a number", None)
+    # The negation also catches NaN.
     beyond = np.flatnonzero(~(np.abs(values) <= np.finfo(np.float32).max).all(axis=1))
     if len(beyond):
         _refuse(file, int(beyond[0]) + 1, "a number beyond what 32 bits hold")

@@ -61,6 +61,7 @@ def find_twins(federation: FederatedGraphs) -> Twins:
     """
     groups, clients = _groups(federation.clients), federation.clients
     shape = (max(int(kinds.max()) for kinds in groups) + 1, max(client.graphs.num_classes for client in clients))
+    # trained[client, group, class]: whether the client trains on such a graph.
     trained = np.zeros((len(clients), *shape), dtype=bool)
     for place, client in enumerate(clients):
         trained[place, groups[place][client.train], client.graphs.classes[client.train]] = True
@@ -72,6 +73,7 @@ def find_twins(federation: FederatedGraphs) -> Twins:
             ids = getattr(client, split)
             tested, classes = groups[place][ids], client.graphs.classes[ids]
             differing = (in_own | other)[tested]
+            # Of the twins in train, only those of another class.
             differing[np.arange(len(ids)), classes] = False
             kinds = dict(
                 zip(TWINS, [hits.any(axis=1) for hits in (in_own[tested], other[tested], differing)], strict=True)
@@ -86,6 +88,7 @@ def _groups(clients: tuple[ClientGraphs, ...]) -> list[np.ndarray]:
     """Return the group of each client's graphs; only clients of one vocabulary share groups."""
     groups: list[np.ndarray] = [np.empty(0, dtype=np.int64)] * len(clients)
     first = 0
+    # Only graphs of one data set are compared; group numbers continue between sets.
     for vocabulary in dict.fromkeys(client.vocabulary for client in clients):
         places = [place for place, client in enumerate(clients) if client.vocabulary == vocabulary]
         grouped = twin_groups(*(clients[place].graphs for place in places)) + first
@@ -113,6 +116,7 @@ def twin_groups(*sets: GraphSet) -> np.ndarray:
     ]
     alike: dict[bytes, list[int]] = {}
     for place, (_, _, node_colors) in enumerate(candidates):
+        # Isomorphic graphs have the same multiset of colors.
         alike.setdefault(np.sort(node_colors).tobytes(), []).append(place)
     groups = np.arange(len(candidates))
     for places in alike.values():
@@ -128,6 +132,7 @@ def twin_groups(*sets: GraphSet) -> np.ndarray:
             built = nx.DiGraph()  # for VF2++ (Jüttner and Madarasz 2018)
             built.add_nodes_from((node, {"colour": int(colour)}) for node, colour in enumerate(node_colors))
             built.add_edges_from(graphs.edges(number).tolist())
+            # At most one representative per class of isomorphic graphs is compared.
             twins = (
                 index
                 for index, other in representatives.items()
@@ -152,6 +157,7 @@ def refined_colours(*sets: GraphSet) -> list[np.ndarray]:
     # Compressed rows of the successors of each node.
     for graphs in sets:
         edges = graphs.edges()
+        # Edges by source: the successors of each node are consecutive.
         order = np.argsort(edges[:, 0], kind="stable")
         after.append((np.concatenate([[0], np.cumsum(graphs.degrees)]), edges[order, 1]))
     while (num_refined := int((np.diff(np.sort(np.concatenate(colors))) != 0).sum()) + 1) > num_colours:
@@ -173,6 +179,7 @@ def _mixed_labels(graphs: GraphSet) -> np.ndarray:
 
 def _sums(indptr: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Sum compressed rows modulo 2^64."""
+    # Differences of running sums modulo 2^64 are exact, whatever overflows between.
     running = np.concatenate([np.zeros(1, dtype=np.uint64), np.cumsum(values)])
     return running[indptr[1:]] - running[indptr[:-1]]
 

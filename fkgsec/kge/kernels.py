@@ -2,15 +2,15 @@
 
 Legend: `B` positives, `K` candidates of each (the positive first, then negatives), `N` table rows, `W` width.
 
-On the CPU these are compiled by numba: a row is read from memory, used for all its candidates, and forgotten, where tensor
-operations write arrays of `B x K x W` numbers to memory at every step. Elsewhere (CUDA, float64) the same mathematics runs as
-torch operations over chunks, but for the candidates' loss in float32, which has Triton kernels (`gpu_kernels`); tests hold all
-against autograd.
+On the CPU, numba compiles them. A compiled loop reads a row from memory once for all its candidates; tensor operations
+would write arrays of `B x K x W` values in every step. On CUDA and for float64 the same mathematics runs as torch
+operations over chunks. The candidates' loss in float32 on CUDA has Triton kernels (`gpu_kernels`). Tests compare all of
+them with autograd.
 
-On the CPU every sum runs in an order that depends neither on the number of threads nor on what else is in the call: several
-tables stacked into one give the bits that each gives alone, provided that `segments` says where each begins. A loss written
-in torch operations over such scores keeps this as long as it takes `logsigmoid` and `exp` and not `sigmoid` or `softplus`, whose
-last bit differs between the vector loop and its remainder.
+On the CPU the order of every sum depends neither on the number of threads nor on the rest of the call. Several tables
+stacked into one give the same bits as each alone, if `segments` says where each begins. Losses in torch operations over
+such scores must use `logsigmoid` and `exp`. The last bit of `sigmoid` and `softplus` differs between the vector loop
+and its remainder.
 """
 
 from __future__ import annotations

@@ -12,14 +12,14 @@ entity is a similarity between query and candidate:
 | DistMult | h * r         | t * r                | dot product                     | D    | D    |
 | ComplEx  | h * r         | t * conj(r)          | real part of h r conj(t)        | 2D   | 2D   |
 
-Complex rows hold all real parts first, then all imaginary parts. So loss, gradient, ranking and attack need one
-implementation for each of three similarities, whatever the model and the side that is replaced.
+Complex rows hold all real parts first, then all imaginary parts. Loss, gradient, ranking and attack thus need one
+implementation per similarity, whatever the model and the side to replace.
 
-Options are checked against these models, and the command line reads options without torch: only functions here load it.
+Options are validated against these models, and the command line reads options without torch: only functions here load it.
 
 Source: TransE (Bordes et al. 2013), DistMult (Yang et al. 2015), ComplEx (Trouillon et al. 2016), RotatE (Sun et al. 2019),
-as set in fedr.txt appendix B.2 and B.3. Differs: TransE takes the L1 norm and no normalisation, and relations of RotatE
-are phases scaled by pi / initial range, both as in the published codes.
+as set in fedr.txt appendix B.2 and B.3. Differs: TransE uses the L1 norm without normalization, and relations of RotatE
+are phases scaled by pi / initial range, both as in the published code.
 """
 
 from __future__ import annotations
@@ -176,6 +176,9 @@ def _conjugate(x: Tensor) -> Tensor:
     return torch.cat([real, -imaginary], dim=-1)
 
 
+MOST_DIM = 1_000_000  # a row of 4 MB
+
+
 @dataclass(frozen=True)
 class KgeModel:
     """A scoring function with its sizes; it holds no parameters.
@@ -202,8 +205,8 @@ class KgeModel:
         # numpy numbers from user code become Python numbers, so that equal models are equal and serialize alike.
         for name, kind in (("dim", int), ("gamma", float), ("init_epsilon", float)):
             object.__setattr__(self, name, checked(name, kind, getattr(self, name)))
-        if self.dim < 1:
-            raise SpecError(f"dim must be at least 1; got {self.dim}")
+        if not 1 <= self.dim <= MOST_DIM:
+            raise SpecError(f"dim must lie in 1..{MOST_DIM:,}; got {self.dim}")
         if self.name not in MODELS and self.name not in ENCODERS:
             raise SpecError(f"model must be one of {', '.join((*MODELS, *ENCODERS))}; got {self.name!r}")
         if self.dim % self.function.divisor:

@@ -40,7 +40,7 @@ ENCODER_SETTINGS = ("dropout", "label_smoothing", "decoder_epochs", "decoder_neg
 class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Options of knowledge-graph embedding. Defaults, those of `RunOptions` too, are of fedr.txt appendix B where it names them.
 
-    Attributes (beside those of `RunOptions`):
+    Attributes (in addition to those of `RunOptions`):
         model, dim, gamma, init_epsilon: the scoring function, see `KgeModel`.
         num_negatives: negatives of each positive triple.
         temperature: of the self-adversarial weights of negatives; 0 gives equal weights. None takes the default of the

@@ -31,7 +31,7 @@ STORED_RANKS = ("test_ranks", "shared_test_ranks", "valid_ranks")
 class KgeResult(RunResult):
     """A finished run, at its best validation.
 
-    Attributes (beside those of `RunResult`):
+    Attributes (in addition to those of `RunResult`):
         tables: each client's embeddings after the broadcast of that round.
         trained: each client's embeddings before that broadcast, which a colluder would reveal. A client that skipped the round
             has those of its last broadcast.
@@ -129,6 +129,7 @@ class KgeResult(RunResult):
         """
 
         def tables(kind: str) -> list[ClientTables]:
+            """Read the tables of one kind, by client."""
             packed = packing.below(f"{kind}.", tensors)
             return [
                 ClientTables(
@@ -141,6 +142,7 @@ class KgeResult(RunResult):
             ]
 
         def ranks(kind: str) -> list[np.ndarray]:
+            """Read the ranks of one kind, by client."""
             names = [f"{kind}.{place}" for place in range(num_clients)]
             return [tensors[name].numpy() for name in names if name in tensors]
 

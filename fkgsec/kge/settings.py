@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fkgsec.federation.recipes import Table
 from fkgsec.federation.settings import AlgorithmSettings
 
 
@@ -38,6 +39,11 @@ class KgeSettings(AlgorithmSettings, frozen=True):
     def training(self) -> Mapping[str, str]:
         """Values of `fkgsec.kge.options.TRAINING` that the algorithm changes."""
         return {}
+
+    @property
+    def starts_from_server(self) -> tuple[Table, ...]:
+        """Return the tables of which clients start from the server's first rows although nothing is exchanged."""
+        return ()
 
     def check(self, entity_width: int) -> None:
         """Validate the settings against the shared model.

@@ -1,4 +1,4 @@
-"""What clients ask to be forgotten: read from files, checked against what they hold, and taken out of their graphs."""
+"""Forget sets: the triples that clients request to forget, read from files, checked and removed from the graphs."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from fkgsec.errors import DataError
 from fkgsec.text import printable
 
 Forget = Mapping[str, np.ndarray]
-"""What is to be forgotten: client name -> int64 `[k, 3]` in the client's local ids, part of its train split."""
+"""Triples to forget by client name: int64 `[k, 3]` in the client's local IDs, part of its train split."""
 
 
 def read_forget(path: Path, graph: FederatedGraph, client: str | None = None) -> Forget:
     """Read forget sets: tab-separated triples by name.
 
     Args:
-        path: a file, of `client`, or without it of the only client that holds each triple; or a folder with `CLIENT.txt` or
-            `CLIENT/unlearn.txt` for each client that asks (of `client` alone, when it is given). A client's folder may have
-            other files; they are not read.
-        graph: whose triples they are.
+        path: a file with the triples of `client`, or, if it is None, of the only client that holds each triple; or a folder
+            with `CLIENT.txt` or `CLIENT/unlearn.txt` for each requesting client. Other files of a client's folder are ignored.
+        graph: the federation that holds the triples.
+        client: read the forget set of this client alone.
 
     Raises:
-        DataError: with `file:line`, a triple that is not in the client's train split, one named twice, one that several clients
-            hold when none is given; a file without triples, or with all triples of a client; a file of no client.
+        DataError: with `file:line`, a triple that is not in the client's train split, appears twice, or is held by several
+            clients if none is named; a file without triples, or with all triples of a client; a file of an unknown client.
     """
-    names = [one.name for one in graph.clients]
+    names = [owner.name for owner in graph.clients]
     if client is not None and client not in names:
         raise DataError(f"client must be one of {', '.join(names)}; got {client!r}")
     files = _forget_files(path, names) if path.is_dir() else {client: path}
@@ -42,7 +42,7 @@ def read_forget(path: Path, graph: FederatedGraph, client: str | None = None) ->
         )
     forget: dict[str, list[list[int]]] = {}
     for owner, file in files.items():
-        candidates = [one for one in graph.clients if owner in (None, one.name)]
+        candidates = [holder for holder in graph.clients if owner in (None, holder.name)]
         for name, triple in _read_forget_file(file, graph, candidates):
             forget.setdefault(name, []).append(triple)
     sets = {name: np.array(forget[name], dtype=np.int64) for name in names if name in forget}
@@ -54,10 +54,12 @@ def read_forget(path: Path, graph: FederatedGraph, client: str | None = None) ->
 
 
 def _forget_files(folder: Path, names: Sequence[str]) -> dict[str | None, Path]:
-    found = [(path.stem, path) for path in folder.glob("*.txt")]
-    found += [(path.name, path / "unlearn.txt") for path in client_folders(folder) if (path / "unlearn.txt").exists()]
+    candidates = [(path.stem, path) for path in folder.glob("*.txt")]
+    candidates += [
+        (path.name, path / "unlearn.txt") for path in client_folders(folder) if (path / "unlearn.txt").exists()
+    ]
     files: dict[str | None, Path] = {}
-    for name, file in sorted(found):
+    for name, file in sorted(candidates):
         if name not in names:
             raise DataError(f"{file}: no client is called {name!r}; the clients are {', '.join(names)}")
         if name in files:
@@ -69,7 +71,7 @@ def _forget_files(folder: Path, names: Sequence[str]) -> dict[str | None, Path]:
 def _read_forget_file(
     file: Path, graph: FederatedGraph, candidates: Sequence[ClientGraph]
 ) -> list[tuple[str, list[int]]]:
-    """For each line the client that holds the triple, and the triple in that client's ids."""
+    """Return for each line the client that holds the triple, and the triple in that client's IDs."""
     named = read_triple_file(file)
     if not named.heads:
         raise DataError(f"{file}: no triple to forget")
@@ -79,10 +81,11 @@ def _read_forget_file(
         client.name: dict(zip(map(tuple, client.to_global(client.train).tolist()), client.train.tolist(), strict=True))
         for client in candidates
     }
-    found, seen = [], {}
+    triples_of_holders, seen = [], {}
     for row, (head, relation, tail) in enumerate(zip(named.heads, named.relations, named.tails, strict=True)):
         place, shown = named.place(row), printable(f"({head}, {relation}, {tail})", 300)
         key = (entities.get(head, -1), relations.get(relation, -1), entities.get(tail, -1))
+        # Names that no client knows have ID -1, which no triple has.
         holders = [name for name, triples in holdings.items() if key in triples]
         if not holders:
             whose = f"client {candidates[0].name}" if len(candidates) == 1 else "any client"
@@ -92,12 +95,16 @@ def _read_forget_file(
         if key in seen:
             raise DataError(f"{place}: {shown} is named already at {seen[key]}")
         seen[key] = place
-        found.append((holders[0], holdings[holders[0]][key]))
-    return found
+        triples_of_holders.append((holders[0], holdings[holders[0]][key]))
+    return triples_of_holders
 
 
 def retaining(graph: FederatedGraph, forget: Forget) -> FederatedGraph:
-    """The federation without the forget sets: the same vocabularies and local ids, all copies of the triples taken from train.
+    """Remove the forget sets from the train splits. Vocabularies and local IDs stay.
+
+    Args:
+        graph: the federation.
+        forget: triples by client.
 
     Raises:
         DataError: an unknown client, an empty forget set, one with all of a client's triples, or one with a triple that is
@@ -117,7 +124,14 @@ def retaining(graph: FederatedGraph, forget: Forget) -> FederatedGraph:
 
 
 def forgotten_rows(graph: FederatedGraph, client: ClientGraph, triples: np.ndarray) -> np.ndarray:
-    """Which rows of a client's train split are to be forgotten, bool `[n]`."""
+    """Mark the rows of a client's train split that are to be forgotten, all copies of a triple included, bool `[n]`.
+
+    Args:
+        triples: forget set of the client, int64 `[k, 3]`, local IDs.
+
+    Raises:
+        DataError: as `retaining`.
+    """
     if not len(triples):
         raise DataError(f"client {client.name}: the forget set is empty")
     train = list(map(tuple, client.train.tolist()))

@@ -1,10 +1,11 @@
-"""Retroactive interference (fedlu.txt 4.2): what a model goes down on to forget a triple, and the training that does it.
+"""Retroactive interference (fedlu.txt 4.2): the losses that make a model forget triples, and the training that applies them.
 
-Legend: `B` triples to forget, `K` candidates of each, the triple itself in column 0. `counts` bool `[B, K]` says which candidates
-count (a negative that is a known triple does not). All losses are float `[B]`, one for each triple, and differentiable.
+Legend: `B` triples to forget, `K` candidates of each, the triple itself in column 0. `counts` bool `[B, K]` marks the candidates
+that count (a negative that is a known triple does not). All losses are float `[B]`, one per triple, and differentiable.
 
-In variant "published" they are those of FedLU's code: Eq. 12 weighs the triple 10 times and is halved, Eq. 13 is the L2 norm of
-the vector of differences, and the divergence of Eq. 14 is D_KL(teacher || student), as in `fkgsec.kge.local.distillation`.
+In variant "published" the losses are those of FedLU's code: Eq. 12 weighs the triple 10 times and is halved, Eq. 13 is the L2
+norm of the vector of differences, and the divergence of Eq. 14 is D_KL(teacher || student), as in
+`fkgsec.kge.local.distillation`.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from fkgsec.kge.models import Side
 from fkgsec.kge.options import KgeOptions
 
 Steps = tuple[Tensor, list[tuple[Learner, dict[Table, Tensor]]]]
-"""Losses `[B]`, and the gradients by table of each learner that has still to step."""
-PUBLISHED_WEIGHT = 10.0  # of the triple to forget beside its negatives, in FedLU's code
+"""Losses `[B]`, and the gradients by table of each learner whose step is pending."""
+# Weight of the triple to forget relative to its negatives, in FedLU's code.
+PUBLISHED_WEIGHT = 10.0
 
 
 def hard_confusion(scores: Tensor, counts: Tensor, *, temperature: float = 0.0, weight: float = 1.0) -> Tensor:
-    """-weight log sigma(-s_0) - sum_k w_k log sigma(-s_k): the triple to forget is one more negative. `[B]`.
+    """Compute the hard confusion of each triple, `[B]`: it is treated as one more negative.
 
     Args:
         scores: float `[B, K]`. counts: bool `[B, K]`.
@@ -42,18 +44,22 @@ def hard_confusion(scores: Tensor, counts: Tensor, *, temperature: float = 0.0, 
 
     Source: fedlu.txt Eq. 12 at weight 1.
     """
+    # Eq. 12: -weight log sigma(-s_0) - sum_k w_k log sigma(-s_k). The sampling loss has log sigma(s_0), so change its sign.
     turned = torch.cat([-scores[:, :1], scores[:, 1:]], dim=1)
     return negative_sampling_loss(turned, counts, temperature=temperature, positive_weight=weight)
 
 
 def soft_confusion(scores: Tensor, counts: Tensor, *, variant: str = "paper") -> Tensor:
-    """Distance of the triple's score from those of its negatives, `[B]`; 0 without any negative.
+    """Compute the soft confusion of each triple, `[B]`: the distance of its score to those of its negatives; 0 without any.
 
-    The mean of |s_k - s_0| over the negatives that count; in variant "published" the L2 norm of the vector of these differences.
+    Args:
+        scores: float `[B, K]`. counts: bool `[B, K]`.
+        variant: "paper", the mean absolute difference; "published", the L2 norm of the differences.
 
     Source: fedlu.txt Eq. 13; the L2 norm there is of one number.
     """
     counted = counts[:, 1:] & counts[:, :1]
+    # Eq. 13: |s_k - s_0| for each negative that counts.
     differences = (scores[:, 1:] - scores[:, :1]).masked_fill(~counted, 0)
     if variant == "published":
         return torch.linalg.vector_norm(differences, dim=1)
@@ -61,8 +67,8 @@ def soft_confusion(scores: Tensor, counts: Tensor, *, variant: str = "paper") ->
 
 
 def interference(
-    own: Tensor,
-    other: Tensor,
+    scores: Tensor,
+    teacher: Tensor,
     counts: Tensor,
     *,
     hard: bool,
@@ -73,39 +79,42 @@ def interference(
     temperature: float = 0.0,
     importance: Tensor | float = 1.0,
 ) -> Tensor:
-    """Hard confusion times `importance`, plus mu_soft times soft confusion, plus mu_distill times the teacher's divergence.
+    """Compute the loss of retroactive interference: hard confusion, soft confusion and the divergence from the teacher.
 
     Args:
-        own: scores `[B, K]` of the model that learns. other: those of its teacher, which stands still.
+        scores: `[B, K]`, of the model that learns. teacher: scores of the other model, not differentiated.
+        counts: bool `[B, K]`.
         hard, soft: whether the loss has this part (fedlu.txt Table 3).
+        mu_soft, mu_distill: weights of soft confusion and of the divergence.
         importance: float `[B]`, weight of each positive's hard confusion.
         temperature: of the weights of negatives in the hard confusion.
 
-    Source: fedlu.txt Eq. 14, with KL(P, Q) read as D_KL(P || Q): of the local model D_KL(P_local || P_global), of the global one
-    the reverse. Differs in variant "published", see the module.
+    Source: fedlu.txt Eq. 14. Differs in variant "published", see the module.
     """
     published = variant == "published"
-    loss = torch.zeros_like(own[:, 0])
+    loss = torch.zeros_like(scores[:, 0])
     if hard:
         weight = PUBLISHED_WEIGHT if published else 1.0
-        confused = hard_confusion(own, counts, temperature=temperature, weight=weight)
+        confused = hard_confusion(scores, counts, temperature=temperature, weight=weight)
         loss = loss + (0.5 if published else 1) * importance * confused
     if soft:
-        loss = loss + mu_soft * soft_confusion(own, counts, variant=variant)
-    return _distilled(loss, own, other, counts, mu_distill, variant)
+        loss = loss + mu_soft * soft_confusion(scores, counts, variant=variant)
+    return _distilled(loss, scores, teacher, counts, mu_distill, variant)
 
 
-def _distilled(loss: Tensor, own: Tensor, other: Tensor, counts: Tensor, mu: float, variant: str) -> Tensor:
-    """Add mu times the teacher's divergence to a loss."""
+def _distilled(loss: Tensor, scores: Tensor, teacher: Tensor, counts: Tensor, mu: float, variant: str) -> Tensor:
+    """Add mu times the divergence from the teacher to a loss."""
     if not mu:
         return loss
-    teacher = other.detach()
-    apart = divergence(teacher, own, counts) if variant == "published" else divergence(own, teacher, counts)
+    # Eq. 14 with KL(P, Q) read as D_KL(P || Q): D_KL(P_local || P_global) for the local model, the reverse for the global
+    # one. FedLU's code has teacher and student the other way round.
+    teacher = teacher.detach()
+    apart = divergence(teacher, scores, counts) if variant == "published" else divergence(scores, teacher, counts)
     return loss + mu * apart
 
 
 class Move(NamedTuple):
-    """One step of one of a client's two models on a batch: the shared one or its own, with the other as teacher or without."""
+    """A step on a batch: which of a client's two models learns, and whether the other is its teacher."""
 
     learns: str
     distils: bool
@@ -117,17 +126,17 @@ INTERFERENCE: dict[str, tuple[tuple[Move, ...], ...]] = {
     "paper": ((_OWN_TAUGHT, _SHARED_TAUGHT),),
     "published": ((_SHARED_TAUGHT,), (_OWN,), (_SHARED_TAUGHT, _OWN)),
 }
-"""By variant, the passes over the forget set that make an epoch, and the moves on each batch of a pass."""
+"""Passes over the forget set per epoch by variant, and the moves on each batch of a pass."""
 DECAY: dict[str, tuple[Move, ...]] = {
     "paper": (_OWN_TAUGHT, _SHARED_TAUGHT),
     "published": (_OWN, _SHARED, _SHARED_TAUGHT, _SHARED, _OWN_TAUGHT),
 }
-"""By variant, the moves on each batch of passive decay."""
+"""Moves on each batch of passive decay by variant."""
 
 
 def decay_loss(
-    own: Tensor,
-    other: Tensor,
+    scores: Tensor,
+    teacher: Tensor,
     counts: Tensor,
     *,
     mu_distill: float,
@@ -135,26 +144,25 @@ def decay_loss(
     temperature: float = 0.0,
     importance: Tensor | float = 1.0,
 ) -> Tensor:
-    """The loss `[B]` of one model in passive decay: prediction times `importance`, plus mu_distill times its divergence.
+    """Compute the loss `[B]` of one model in passive decay: prediction, plus the divergence from the teacher.
 
-    Arguments as in `interference`. Source: fedlu.txt Eq. 7-11. Differs in variant "published", as `distillation.mutual` says.
+    Args:
+        scores, teacher, counts, mu_distill, importance: as in `interference`.
+        temperature: of the weights of negatives.
+
+    Source: fedlu.txt Eq. 7-11. Differs in variant "published", as `distillation.mutual` says.
     """
-    predicted = negative_sampling_loss(own, counts, temperature=temperature)
+    predicted = negative_sampling_loss(scores, counts, temperature=temperature)
     loss = (0.5 if variant == "published" else 1) * importance * predicted
-    return _distilled(loss, own, other, counts, mu_distill, variant)
+    return _distilled(loss, scores, teacher, counts, mu_distill, variant)
 
 
 class AlternatingTrainer(LocalTrainer):
-    """Trains the entities of both models of each client by turns: on every batch the given moves, one after the other.
-
-    Relations stand still. So they do in FedLU's code; the paper names embeddings of entities alone (E^k,global, E^k,local)
-    where it says what unlearning optimises, and a relation moved by a few triples would take all others along.
-
-    Of a batch with several moves all but the last are made by the time its loss is found not to be finite.
+    """Trains the entities of both models of each client in turn: on every batch the given moves, one after the other.
 
     Args:
-        subsets: what each client trains on. loss: of each move, `interference` or `decay_loss` with its further options given;
-            the run's `mu` weighs what it distils.
+        subsets: training triples by client.
+        loss: of each move, `interference` or `decay_loss` with its options bound; the run's `mu` weighs the divergence.
     """
 
     def __init__(
@@ -166,6 +174,8 @@ class AlternatingTrainer(LocalTrainer):
         loss: Callable[..., Tensor],
     ) -> None:
         super().__init__(stack, options, private, subsets)
+        # Relations are frozen, as in FedLU's code. The paper names only the embeddings of entities (E^k,global, E^k,local) where
+        # it says what unlearning optimizes, and a relation moved by a few triples would move all others.
         self.moves: Sequence[Move] = ()
         self._loss, self._mu = loss, options.settings.mu
         self._at_it: Sequence[int] = ()
@@ -188,13 +198,16 @@ class AlternatingTrainer(LocalTrainer):
     ) -> Steps:
         learners = {"shared": self._learner, "own": private}
         counts, losses = candidates >= 0, torch.zeros_like(weights)
-        scored: dict[str, tuple[Queries, CandidateScores]] = {}  # of the models that have not moved since
+        # Scores of the models that have not moved since.
+        scored: dict[str, tuple[Queries, CandidateScores]] = {}
         steps: list[tuple[Learner, dict[Table, Tensor]]] = []
         for move in self.moves:
+            # Apply the previous move before the next. If a loss is not finite, all moves but the last have been applied.
             for learner, gradients in steps:
                 learner.step(gradients, self._at_it)
             learns, teaches = move.learns, "own" if move.learns == "shared" else "shared"
             for name in (learns, teaches) if move.distils else (learns,):
+                # A model that has not moved keeps its scores, so each is scored once per step of its own.
                 if name not in scored:
                     scored[name] = _scores(learners[name], triples, candidates, side, segments)
             queries, student = scored.pop(learns)
@@ -203,6 +216,7 @@ class AlternatingTrainer(LocalTrainer):
                 other = scored[teaches][1].scores if move.distils else scores.detach()
                 mu = self._mu if move.distils else 0.0
                 loss = self._loss(scores, other, counts, mu_distill=mu, importance=importance)
+            # `weights` weighs the triples of the batch. The model's own backward pass (`vjp`) continues from the scores.
             gradient = torch.autograd.grad(loss, scores, weights)[0]
             to_queries, _ = student.vjp(gradient)
             moved = learners[learns].gradients(queries, triples, side, to_queries)

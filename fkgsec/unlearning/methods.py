@@ -1,8 +1,8 @@
-"""The methods of unlearning: the training of the clients that ask, before they send their models.
+"""The methods of unlearning: how the requesting clients train before they send their models.
 
     loss = METHODS["finetune"](Work(task, options, forgotten, observer))
 
-Each trains in place and returns its last mean loss, weighted by what each client forgets; "delete" trains nothing.
+Each trains in place and returns its last mean loss, weighted by the size of the forget sets; "delete" trains nothing.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from fkgsec.randomness import generator
 from fkgsec.unlearning.interference import DECAY, INTERFERENCE, AlternatingTrainer, Steps, decay_loss, interference
 from fkgsec.unlearning.options import UnlearnOptions
 
-ROUND = 1  # of the transcript: round 0 aligns and sends what clients have, this one unlearns
+# Of the transcript: round 0 aligns and sends the current rows, round 1 unlearns.
+ROUND = 1
 
 
 @dataclass(frozen=True)
 class Work:
-    """Input of a method: the parties at the end of the run, and what each of them is to forget.
+    """Input of a method: the parties at the end of the run, and the triples that each of them forgets.
 
-    `forgotten` says it of each party's training triples, bool `[n]`, in the order of the stack's graphs.
+    Attributes:
+        forgotten: for each party its training triples to forget, bool `[n]`, in the order of the stack's graphs.
     """
 
     task: KgeTask
@@ -46,27 +48,32 @@ class Work:
 
     @property
     def asking(self) -> list[int]:
-        """Indices of the parties that asked."""
+        """Indices of the requesting parties."""
         return [place for place, rows in enumerate(self.forgotten) if rows.any()]
 
     def forgetting(self) -> dict[int, TrainingSubset]:
-        """Return the triples to forget of each party that asked; negatives avoid all that it holds."""
+        """Return the forget set of each requesting party; negatives avoid all of its triples."""
         return {
             place: TrainingSubset(self.task.stack.graphs[place].train, np.flatnonzero(self.forgotten[place]))
             for place in self.asking
         }
 
     def forgetting_alone(self) -> dict[int, TrainingSubset]:
-        """Return them with negatives that avoid no others. Source: FedLU's code."""
+        """Return the forget sets with negatives that avoid only these. Source: FedLU's code."""
         return {place: TrainingSubset.all(part.triples[part.rows]) for place, part in self.forgetting().items()}
 
     def retained(self) -> dict[int, TrainingSubset]:
-        """Return the other triples; negatives avoid these, since the party has no others any more."""
+        """Return the other triples; negatives avoid only these, since the party has no others any more."""
         graphs = self.task.stack.graphs
         return {place: TrainingSubset.all(graphs[place].train[~self.forgotten[place]]) for place in self.asking}
 
     def run_options(self, phase: str, *, epochs: int = 1) -> KgeOptions:
-        """Return the run's options for training of `epochs` epochs under a name that its randomness derives from."""
+        """Return the run's options for one phase of unlearning.
+
+        Args:
+            phase: names the training; its randomness derives from it.
+            epochs: local epochs.
+        """
         run = self.task.options
         return msgspec.structs.replace(
             run,
@@ -77,7 +84,16 @@ class Work:
         )
 
     def train(self, trainer: LocalTrainer, phase: str, clients: Sequence[int], round: int = 0) -> float:
-        """Call `train_round`; returns the mean loss, clients weighted by what they forget."""
+        """Train clients, and return the mean loss, weighted by the size of their forget sets.
+
+        Args:
+            phase: named in errors.
+            clients: indices of the parties.
+            round: number for the trainer's randomness.
+
+        Raises:
+            TrainingError: a loss is not finite.
+        """
         try:
             losses = trainer.train_round(round, clients, self.observer.step_done)
         except TrainingError as error:
@@ -87,19 +103,12 @@ class Work:
 
 
 def _fedlu(work: Work) -> float:
-    """Retroactive interference over the forget set, then passive decay over what is retained. Returns the last loss.
+    """Run retroactive interference over the forget set, then passive decay over the retained triples. Returns the last loss.
 
-    Interference: on each batch the local model goes down on Eq. 14, then the global one, each with the other as teacher. Decay:
-    on each batch the local model learns from the global one, then the global one from the local, by the run's own loss.
-
-    In variant "published" as FedLU's code has it: an epoch of interference goes over the forget set three times (global alone;
-    local alone; both by turns), only the global model distils, and negatives avoid the forget set only; in decay each batch
-    has five steps, and a client ends with the first epoch that does not raise its local validation MRR. Nothing is sent.
-
-    Source: fedlu.txt 4.2, Eq. 12-14. Differs: relations stand still, see `AlternatingTrainer`; a batch corrupts heads or
-    tails, as in all training here (the code: each batch of heads is followed by one of tails). As in the code, a client keeps
-    the models of its last epoch, not of its best. Triples weigh and batches are drawn as the run has it (`triple_weights`,
-    `redraw`). What the code has and "published" does not: one Adam through interference and decay (here a new one at decay).
+    Source: fedlu.txt 4.2, Eq. 12-14. Differs: relations are frozen, see `AlternatingTrainer`; a batch corrupts heads or tails,
+    as in all training here (the code: each batch of heads is followed by one of tails). As in the code, a client keeps the
+    models of its last epoch, not of its best. Triples are weighted and batches drawn as in the run (`triple_weights`,
+    `redraw`). The code uses one Adam through interference and decay; here, "published" too starts a new one for decay.
     """
     task, options, variant = work.task, work.options, work.options.variant
     assert task.private is not None
@@ -122,10 +131,14 @@ def _fedlu(work: Work) -> float:
     num_passes = options.epochs * len(passes)
     steps = num_passes * first.num_steps(work.asking) + options.decay_epochs * then.num_steps(work.asking)
     work.observer.round_started(ROUND, steps)
+    # Interference, Eq. 14. "paper": on each batch the local model steps, then the global one, each with the other as teacher.
+    # "published": an epoch has three passes (global alone, local alone, both in turn), and only the global model distills.
     loss = 0.0
     for number in range(num_passes):
         first.moves = passes[number % len(passes)]
         loss = work.train(first, "retroactive interference", work.asking, number)
+    # Passive decay, Eq. 7-11: on each batch the local model learns from the global one, then the global one from the local.
+    # "published" takes five steps per batch; a client stops after the first epoch without a higher local validation MRR.
     clients, best = work.asking, np.zeros(len(task.graph.clients))
     for epoch in range(options.decay_epochs):
         loss = work.train(then, "passive decay", clients, epoch)
@@ -140,7 +153,7 @@ def _fedlu(work: Work) -> float:
 
 
 def _relabel(work: Work) -> float:
-    """Further training on what is retained and on the forget set with random tails."""
+    """Train further on the retained triples and on the forget set with random tails."""
     subsets = work.retained()
     for place, forgetting in work.forgetting().items():
         stack = work.task.stack
@@ -155,11 +168,20 @@ def _relabel(work: Work) -> float:
 
 
 def with_random_tails(triples: np.ndarray, rows: np.ndarray, tails: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """`rows` int64 `[k]` of `triples` `[n, 3]` with tails drawn from `tails` that make none of `triples`: int64 `[k, 3]`.
+    """Replace the tails of some triples so that the result is not one of the triples.
+
+    Args:
+        triples: int64 `[n, 3]`.
+        rows: int64 `[k]`, indices of the triples to change.
+        tails: entities to draw from.
+
+    Returns:
+        int64 `[k, 3]`.
 
     Raises:
-        DataError: every tail makes one of them.
+        DataError: every tail makes one of `triples`.
     """
+    # A random tail must not be correct by chance, or the triple would be trained, not forgotten.
     true_triples, wrong = set(map(tuple, triples.tolist())), triples[rows]
     for row, (head, relation, _) in enumerate(wrong.tolist()):
         free = [tail for tail in tails.tolist() if (head, relation, tail) not in true_triples]
@@ -172,7 +194,7 @@ def with_random_tails(triples: np.ndarray, rows: np.ndarray, tails: np.ndarray, 
 def _train(
     work: Work, trainer_type: type[LocalTrainer], subsets: Mapping[int, TrainingSubset], phase: str, epochs: int
 ) -> float:
-    """Train the asking parties on these subsets; returns the last loss."""
+    """Train the requesting parties on these subsets; returns the last loss."""
     task = work.task
     trainer = trainer_type(task.stack, work.run_options(phase, epochs=epochs), task.private, subsets)
     work.observer.round_started(ROUND, trainer.num_steps(work.asking))
@@ -180,9 +202,10 @@ def _train(
 
 
 class _Ascent(LocalTrainer):
-    """Goes up the loss of scores; further objectives on rows still pull down."""
+    """Ascends the loss of scores; further objectives on rows still descend."""
 
     def _alone(self, triples: Tensor, candidates: Tensor, weights: Tensor, side: Side, segments: Segments) -> Steps:
+        # Negative weights turn gradient descent on the scores' loss into ascent.
         return super()._alone(triples, candidates, -weights, side, segments)
 
     def _together(

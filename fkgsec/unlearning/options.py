@@ -1,4 +1,4 @@
-"""How a run forgets: the methods and their settings.
+"""Settings of unlearning: the method and its parameters.
 
 UnlearnOptions(method="fedlu", variant="published", epochs=5)
 """
@@ -19,24 +19,24 @@ Method = Literal["fedlu", "retrain", "finetune", "ascent", "relabel", "delete"]
 
 
 class UnlearnOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a run forgets.
+    """Settings of unlearning.
 
     Attributes:
-        method: "fedlu", retroactive interference and passive decay (fedlu.txt 4.2); "retrain", from scratch on what is retained;
-            "finetune", further training on it; "ascent", up the training loss on the forget set; "relabel", further training on
-            what is retained and on the forget set with random tails; "delete", nothing but taking the triples from the file.
-        variant: of "fedlu": "paper", or "published", as FedLU's code does.
+        method: "fedlu": retroactive interference and passive decay (fedlu.txt 4.2). "retrain": the whole run again on the
+            retained triples. "finetune": further training on them. "ascent": gradient ascent on the forget set. "relabel":
+            further training on the retained triples and on the forget set with random tails. "delete": only remove the triples.
+        variant: for "fedlu": "paper", or "published" as in FedLU's code.
         hard, soft: whether interference has this part (fedlu.txt Table 3).
         mu_soft: weight of soft confusion.
-        epochs: over the forget set, of "fedlu" and "ascent". An epoch in variant "published" goes over it three times (global,
+        epochs: over the forget set, for "fedlu" and "ascent". An epoch in variant "published" goes over it three times (global,
             local, both), so each model takes twice the steps; FedLU's code also corrupts heads and tails of each batch in turn.
-        decay_epochs: over what is retained: passive decay of "fedlu", training of "finetune" and "relabel". The paper's 10 take
-            the time of about four rounds of three epochs; more of them bring back more of what was forgotten.
-        learning_rate, batch_size: None: the run's. A forget set that fits in one batch is one step an epoch; FedLU's code has
+        decay_epochs: over the retained triples: passive decay of "fedlu", training of "finetune" and "relabel". The paper's 10
+            take the time of about four rounds of three epochs. More of them restore more of the forgotten triples.
+        learning_rate, batch_size: None: the run's. A forget set that fits in one batch gives one step an epoch; FedLU's code has
             batches of 256 here.
         seed: of the order and the negatives of unlearning.
-        colluders: of the clients in a secure sum, how many may tell the server their part; None: 1. The sum needs two more. Only
-            for runs that were defended.
+        colluders: clients in a secure sum that may share their part with the server; None: 1. The sum needs two more. Only for
+            runs with a defense.
         form: the name of `variant` in files of version 0.1; read, and never written.
     """
 
@@ -60,6 +60,7 @@ class UnlearnOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=True,
 
     def __post_init__(self) -> None:
         check_fields(self)
+        # Files of version 0.1 have `form`. Move its value, so that all other code sees `variant` alone.
         if self.form is not msgspec.UNSET:
             if self.variant not in ("paper", self.form):
                 raise SpecError(f"form is the old name of variant; got {self.form!r} beside {self.variant!r}")

@@ -1,15 +1,14 @@
-"""Unlearning: clients name triples, and a finished run becomes one in which they are forgotten, by one of several methods.
+"""Unlearning: clients name triples, and a method changes a finished run so that it forgets them.
 
     forget = {"hospital-1": graph.clients[0].train[:20]}
     after = unlearn(result, forget, UnlearnOptions(method="finetune"))
 
-The requesting clients are those of which the forget sets name triples; what such a client *retains* is the rest of its training
-triples. Every method but re-training is one more round after the finished run: the requesting clients train, upload, and every
-client receives the outcome. Whether anything was forgotten is for attacks to say.
+The *requesting* clients are those with a forget set; they *retain* the rest of their training triples. Every method but
+re-training adds one round to the finished run: the requesting clients train and upload, and every client receives the result.
+Attacks measure whether anything was forgotten.
 
-In clear only the requesting clients upload. Where uploads are summed securely the others train one real round on their own data
-and upload with them: if they sent back what the server had sent them, the sum without these parts would be the upload of the
-requesting client.
+Without a defense, only the requesting clients upload. With secure sums, others train one real round on their own data and upload
+too. If they sent back the server's rows instead, the sum would reveal the requesting client's upload.
 """
 
 from __future__ import annotations
@@ -59,49 +58,40 @@ def unlearn(
     observer: Observer | None = None,
     make_transport: MakeTransport = Transport,
 ) -> KgeResult:
-    """Return the run after forgetting. `result` stays as it is.
+    """Return the run after forgetting. `result` is not changed.
 
-    Its graph is what is retained; its rounds are 0, in which clients and server align again and clients are sent what they
-    have, and 1, in which the clients that asked train, upload, and all clients receive (methods that send nothing have both,
-    empty). `trained` has the embeddings before that broadcast, `tables` those after it; ranks are filtered by what is retained.
-    "retrain" gives the whole new run instead.
+    The graph of the returned run has the retained triples. Its round 0 aligns clients and server again and sends clients the
+    current rows. In round 1 the requesting clients train and upload, and all clients receive. Methods that send nothing have
+    both rounds, empty. `trained` has the embeddings before that broadcast, `tables` those after it; ranks are filtered by the
+    retained triples. "retrain" returns the whole new run instead.
 
-    The server takes the mean over the clients that asked and hold a row, so what they forgot is not averaged away. Two
-    exceptions: under secure aggregation the others train one real round (the run's local epochs, on all their triples) and the
-    mean is over them too; a server that keeps everybody's last upload (PFedEG) has those of the others as they were.
+    The server averages over the requesting clients that hold a row, so forgotten triples are not averaged back. Two exceptions:
+    under secure aggregation the mean is over the other clients too, and a server that keeps every client's last upload (PFedEG)
+    still uses those of the others.
 
-    Under secure aggregation the server must not know the sum but for one part: at least two clients beside the assumed colluders
-    are in it, or the request is refused before anything is trained. Others that sent back what they have would add nothing that
-    the server does not know. What the others draw depends on the request, so that two requests have no parts in common; for the
-    same reason "retrain" draws afresh, where the run's own draws would make the others' first uploads those of the run.
-    The sum hides a part no better than the others' changes are large. A method that moves rows far more than training does, such
-    as "ascent" over many epochs, is read off it: with 50 epochs on UMLS among five clients the change of the sum had a cosine of
-    0.96 with that of the client that asked, and its largest rows were those of forgotten triples (area .98). The statement gives
-    the ratio of the two changes.
+    Not covered: the server has seen earlier uploads and names, and may keep them. An entity that only forgotten triples name
+    stays a row. Under differential privacy the round is one more release, and re-training as many as a run. The guarantee of the
+    result counts them together with those of the earlier run.
 
     Args:
         result: a finished run.
-        forget: what each client asks for.
-        options: how.
+        forget: triples to forget by client.
+        options: method and settings.
         observer: progress callbacks.
-        make_transport: how tables cross, as the run had it.
-
-    Not covered: the server has seen earlier uploads and names, and keeps what it kept. An entity that only forgotten triples
-    name stays a row. Under differential privacy the round is one release more, and re-training as many as a run: the guarantee
-    of the outcome counts them beside those of the run before, which crossed, too.
+        make_transport: creates the transport, as in the run.
 
     Source: fedlu.txt 4.2; see `fkgsec.unlearning.methods`.
-    Differs: the paper does not say how many rounds carry the outcome; one does.
+    Differs: the paper does not say how many rounds carry the result; one does.
 
     Raises:
         DataError: forget sets that do not fit the graph, see `retaining`.
-        SpecError: "fedlu" for a recipe without private entities; a model with an encoder, but for "retrain"; a defense without
+        SpecError: "fedlu" for a recipe without private entities; a model with an encoder, except for "retrain"; a defense without
             its exchange; a sum that hides nothing.
         TrainingError: a loss is not finite.
     """
     recipe = RECIPES[result.options.algorithm]
     if options.method == "fedlu" and recipe.private != "entities":
-        fitting = ", ".join(name for name, one in RECIPES.items() if one.private == "entities")
+        fitting = ", ".join(name for name, fit in RECIPES.items() if fit.private == "entities")
         raise SpecError(f"method fedlu needs a run of {fitting}; got one of {recipe.name}")
     if options.method != "retrain" and result.options.has_encoder:
         raise SpecError(f"method {options.method} does not know the network of {result.options.model}; take retrain")
@@ -122,7 +112,7 @@ def _retrain(
     observer: Observer | None,
     make_transport: MakeTransport,
 ) -> KgeResult:
-    """Train the whole run anew on what is retained."""
+    """Train the whole run again on the retained triples."""
     run_options = result.options
     if RECIPES[run_options.algorithm].pooled:  # one party with all triples has no row for what none of them names
         named = np.concatenate([client.to_global(client.triples) for client in retained.clients])
@@ -131,6 +121,8 @@ def _retrain(
             gone = np.setdiff1d(np.concatenate(of_clients), named[:, columns])
             if len(gone):
                 raise DataError(f"{retained.name}: without the forget set no triple names the {what} {names[gone[0]]}")
+    # The seed must differ from the run's. Otherwise the other clients upload the same again, and the difference of the two
+    # first sums is the requesting client's change.
     if run_options.defense:
         Federation(result.graph, run_options, make_transport).exchange.senders([], _colluders(options))
         seed = int(generator(options.seed, "retraining", _identity(result, retained, options)).integers(2**31))
@@ -169,6 +161,8 @@ def _forget(
     work = Work(task, options, _forgotten_rows(task, forget), observer)
     rows_before = federation.shared_rows()
     loss = METHODS[options.method](work)
+    # Under secure aggregation, at least two clients beside the assumed colluders are in the sum (`senders` checks it). What
+    # the others draw depends on the request, so two requests have no parts in common.
     along = [place for place in senders if place not in work.asking] if federation.exchange.sums else []
     if along:  # they train one round of the run on all their triples
         seed = int(generator(options.seed, "training along", identity).integers(2**31))
@@ -177,7 +171,9 @@ def _forget(
         trainer.train_round(ROUND, along, observer.step_done)
     if sends:
         federation.orders.train(ROUND, federation.changed_since(rows_before, [*work.asking, *along]))
+    # `trained` is the state before the broadcast, which attacks compare with the state after it.
     trained, before = task.snapshot(), run_options.evaluates_before_broadcast
+    # Validate before or after the broadcast, as in the run.
     valid = task.validate() if before else None
     statement = _along_statement(federation, rows_before, work.asking, along, colluders) if sends else []
     outcomes = _exchange_rows(federation, senders) if sends else []
@@ -203,10 +199,11 @@ def _colluders(options: UnlearnOptions) -> int:
 
 
 def _load(task: KgeTask, result: KgeResult) -> None:
-    """Put the finished run's embeddings into the models of its parties."""
+    """Load the finished run's embeddings into the models of its parties."""
     stacks = [(task.private, result.private)] if task.private else []
-    for stack, given in (*stacks, (task.stack, result.tables)):
-        for place, tables in enumerate(given):
+    # A pooled party has one table for all clients: find each client's rows by their global IDs.
+    for stack, tables_of_parties in (*stacks, (task.stack, result.tables)):
+        for place, tables in enumerate(tables_of_parties):
             if not task.recipe.pooled:
                 stack.rows("entities", place).detach().copy_(tables.entities)
                 stack.rows("relations", place).detach().copy_(tables.relations)
@@ -222,7 +219,7 @@ def _load(task: KgeTask, result: KgeResult) -> None:
 
 
 def _forgotten_rows(task: KgeTask, forget: Forget) -> list[np.ndarray]:
-    """Return the rows of its training triples that each party is to forget; one that pools has those of all clients in turn."""
+    """Mark the training triples that each party forgets. A pooled party has the triples of all clients in turn."""
     graph = task.graph
     rows = [
         forgotten_rows(graph, client, forget[client.name])
@@ -234,7 +231,7 @@ def _forgotten_rows(task: KgeTask, forget: Forget) -> list[np.ndarray]:
 
 
 def _identity(result: KgeResult, retained: FederatedGraph, options: UnlearnOptions) -> str:
-    """Names the unlearning, so that what a protocol draws in it is nothing that the run itself drew."""
+    """Name the unlearning, so that the protocol's randomness differs from the run's."""
     values = {name: value for name, value in msgspec.to_builtins(options).items() if value is not None}
     values["form"] = values.pop("variant")  # the name that it had when the first of these identities were made
     fields = [run_identity(result.graph, result.options), retained.hash, values]
@@ -242,15 +239,15 @@ def _identity(result: KgeResult, retained: FederatedGraph, options: UnlearnOptio
 
 
 def _align_again(federation: Federation, make_transport: MakeTransport, run: str, result: KgeResult) -> None:
-    """Run round 0: parties align as in the run, and the server sends what it has. Clients keep what they have, but for those that
-    were not sent the last table of a defended run, which take it over: a sum is of clients that were sent the same.
+    """Run round 0: align as in the run, and send the current rows.
 
-    In clear the server has the mean of what holders received, and the uploads of the run where it keeps any. Under a defense,
-    which may have kept rows from it, it has its own table, and the sessions go on from all that clients were sent in the run.
+    Clients that lacked the last table of a defended run take it over.
 
     Args:
-        run: names the unlearning, so that what a protocol draws in it is nothing that the run itself drew.
+        run: names the unlearning; the protocol's randomness derives from it.
     """
+    # Without a defense, the server has the mean of the holders' rows, and the uploads of the run if it keeps any. With one, it
+    # has its own table, and the sessions continue from everything that clients received in the run.
     carried = result.carried
     exchange = make_transport(federation.channel, federation.options, federation.parties, federation.recipe.shared, run)
     federation.exchange = exchange
@@ -282,13 +279,14 @@ def _mean_of_holders(federation: Federation, table: Table, names: Sequence[str])
         rows = torch.tensor([place[name] for name in holding.names])
         total.index_add_(0, rows, federation.task.rows(table, client).cpu().double())
         holders.index_add_(0, rows, torch.ones(len(rows), 1))
-    return (total / holders).float()  # in float64 the mean of equal rows is the row itself
+    # In float64 the mean of equal rows is the row itself.
+    return (total / holders).float()
 
 
 def _along_statement(
     federation: Federation, before: ByParty, asking: Sequence[int], along: Sequence[int], colluders: int
 ) -> list[str]:
-    """State what the sum of the round rests on, before it is made; nothing in clear.
+    """State the assumptions of the round's sum; nothing without sums.
 
     Args:
         before: the rows that all clients began from.
@@ -300,6 +298,8 @@ def _along_statement(
         f"it assumes that at most {colluders} of them collude with the server"
     ]
     if along:
+        # A sum hides a part no better than the others' changes are large. With "ascent" over 50 epochs on UMLS and five
+        # clients, the change of the sum had a cosine of 0.96 with the requesting client's, so state the ratio of the two.
         ratio = max(_ratio_of_changes(federation, table, before[table], asking, along) for table in before)
         lines.append(
             f"unlearning: the clients that asked changed the sum {ratio:.2g} times as much as the others did; the further above "
@@ -311,7 +311,7 @@ def _along_statement(
 def _ratio_of_changes(
     federation: Federation, table: Table, before: Mapping[str, Tensor], asking: Sequence[int], along: Sequence[int]
 ) -> float:
-    """Return the norm of the asking clients' summed change over that of the others'; inf where these changed nothing."""
+    """Return the norm of the requesting clients' summed change over that of the others'; inf if these changed nothing."""
     holdings, names = federation.holdings(table), federation.exchange.server[table].names
     place, norms = {name: number for number, name in enumerate(names)}, []
     for clients in (asking, along):
@@ -327,7 +327,7 @@ def _ratio_of_changes(
 
 
 def _exchange_rows(federation: Federation, senders: Sequence[int]) -> list[Uploaded]:
-    """Run round 1, once the senders have trained: they upload, everybody receives."""
+    """Run round 1, once the senders have trained: they upload, all clients receive."""
     exchange = federation.exchange
     outcomes = []
     for table in exchange.server:

@@ -23,7 +23,11 @@ from numba.core import config as _config
 
 
 def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """The decorator. `options` are those of `numba.njit` other than `cache`."""
+    """Return a decorator that compiles with `numba.njit` and caches the machine code if a writable folder exists.
+
+    Args:
+        options: keyword arguments of `numba.njit` other than `cache`.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
         """Compile with the first cache that can be had."""
@@ -46,11 +50,10 @@ def compiled(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 
 def own_temporary_folder() -> Path | None:
-    """A folder that only this user can read and write, the same for all its processes; None where there can be none.
-
-    A cache holds machine code and pickles. The temporary folder is everybody's, so one that somebody else made there is not used.
-    """
+    """Return a cache folder that only this user can read and write, the same for all processes; None if there is none."""
     try:
+        # A cache holds machine code and pickles, and anybody can write to the temporary folder.
+        # A folder there is used only if this user owns it and nobody else can open it.
         folder = Path(tempfile.gettempdir()) / f"fkgsec-numba-{os.getuid()}"
         folder.mkdir(mode=0o700, exist_ok=True)
         status = folder.lstat()

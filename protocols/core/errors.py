@@ -25,7 +25,7 @@ class ProtocolError(Exception):
 
 
 def describe(error: ProtocolError) -> str:
-    """The error as a reason: its class and its message."""
+    """Return the error as a reason: its class and its message."""
     return f"{type(error).__name__}: {error}"
 
 

@@ -32,17 +32,18 @@ class Encoded(NamedTuple):
 
 @dataclass(frozen=True)
 class FixedPoint:
-    """x -> round(x * 2^fraction_bits), ties to even, of values clipped to +-clip.
+    """Fixed-point encoding x -> round(x * 2^fraction_bits), ties to even, of values clipped to +-clip.
 
     Attributes:
         clip: largest absolute value of one client's element, above 0.
         fraction_bits: bits after the point, 0 to 52.
-        num_clients: most summands that one sum will have.
-        ring: where sums are taken.
-        headroom: an absolute value, in the units of the values, that the sum must also have room for, such as noise.
+        num_clients: largest number of summands.
+        ring: the ring of sums.
+        headroom: additional absolute value that the sum must hold, such as noise, in the units of the values.
 
-    Raises `SettingError` for values out of range, `OutOfRing` unless num_clients * clip * 2^f + headroom * 2^f is below
-    modulus / 2, so that the sum keeps its sign, and at most 2^53, so that it is exact in float64.
+    Raises:
+        SettingError: values out of range.
+        OutOfRing: num_clients * clip * 2^f + headroom * 2^f is not below modulus / 2, or exceeds 2^53.
     """
 
     clip: float
@@ -60,6 +61,7 @@ class FixedPoint:
             raise SettingError(f"num_clients: {self.num_clients}; it must be at least 1")
         if not (math.isfinite(self.headroom) and self.headroom >= 0):
             raise SettingError(f"headroom: {self.headroom}; it must be finite and at least 0")
+        # The sum must keep its sign in the ring (below half the modulus) and be exact in float64 (at most 2^53).
         largest = self.num_clients * round(self.clip * 2**self.fraction_bits)
         largest += math.ceil(self.headroom * 2**self.fraction_bits)
         if 2 * largest >= self.ring.modulus or largest > 2**_DOUBLE_BITS:
@@ -73,7 +75,15 @@ class FixedPoint:
     def finest(
         cls, num_clients: int, clip: float = 16.0, headroom: float = 0.0, ring: Ring = Ring.UINT32
     ) -> FixedPoint:
-        """The one with the most fraction bits. Raises `OutOfRing` when not even 0 bits fit.
+        """Return the encoding with the most fraction bits that cannot overflow.
+
+        Args:
+            num_clients: largest number of summands.
+            clip: largest absolute value of one element, above 0.
+            headroom: additional absolute value that the sum must hold, such as noise.
+
+        Raises:
+            OutOfRing: not even 0 fraction bits fit.
 
         >>> FixedPoint.finest(20).fraction_bits
         22
@@ -86,9 +96,14 @@ class FixedPoint:
         return cls(clip, 0, num_clients, ring, headroom)
 
     def encode(self, values: np.ndarray) -> Encoded:
-        """Ring elements of float32 or float64 values of any shape. Clipping is counted, never silent.
+        """Encode real values as ring elements, and count the clipped ones.
 
-        Raises `WrongType` for another dtype, `NotFinite` for NaN or infinity.
+        Args:
+            values: float32 or float64 array of any shape.
+
+        Raises:
+            WrongType: another dtype.
+            NotFinite: NaN or infinity.
         """
         if values.dtype not in (np.float32, np.float64):
             raise WrongType(f"values to encode: {values.dtype}; float32 or float64 is needed")
@@ -97,6 +112,7 @@ class FixedPoint:
         flat = np.ravel(values)
         encoded, num_clipped = np.empty(flat.size, dtype=self.ring.dtype), 0
         for start in range(0, flat.size, _BLOCK):
+            # Compute in float64: there, multiplying by a power of two is exact, so `rint` is the only rounding.
             exact = flat[start : start + _BLOCK].astype(np.float64)
             num_clipped += int(np.count_nonzero(np.abs(exact) > self.clip))
             np.clip(exact, -self.clip, self.clip, out=exact)
@@ -106,7 +122,14 @@ class FixedPoint:
         return Encoded(encoded.reshape(values.shape), num_clipped)
 
     def decode(self, total: np.ndarray) -> np.ndarray:
-        """The sum as float64, of ring elements of any shape. Raises `WrongType` for another dtype than the ring's."""
+        """Decode a sum of ring elements to float64.
+
+        Args:
+            total: array of any shape, dtype of the ring.
+
+        Raises:
+            WrongType: another dtype.
+        """
         if total.dtype != self.ring.dtype:
             raise WrongType(f"sum to decode: {total.dtype}; {self.ring.dtype} is needed for {self.ring.value}")
         return self.ring.to_integers(total) * 2.0**-self.fraction_bits

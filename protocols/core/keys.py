@@ -1,7 +1,7 @@
 """Key agreement, signatures and sealed messages: the primitives of `cryptography`, with errors that name the party.
 
-    own, theirs = generate(randomness), generate(other_randomness)
-    secret = agree(own.private, theirs.public, peer="client1")                      # 32 bytes, the same at both ends
+    ours, theirs = generate(randomness), generate(other_randomness)
+    secret = agree(ours.private, theirs.public, peer="client1")                      # 32 bytes, the same at both ends
     sealed = seal(secret, b"a share", associated=b"session 7", randomness=randomness)
     unseal(secret, sealed, associated=b"session 7", source="client0")               # b"a share"
 
@@ -39,34 +39,41 @@ class KeyPair(NamedTuple):
 
 
 def generate(randomness: Randomness) -> KeyPair:
-    """A fresh X25519 key pair from 32 bytes of `randomness`. Source: RFC 7748 section 6.1. Differs: none."""
+    """Generate an X25519 key pair from 32 bytes of `randomness`. Source: RFC 7748 section 6.1. Differs: none."""
     private = draw(randomness, KEY_BYTES)
     return KeyPair(private, public_key(private))
 
 
 def public_key(private: bytes) -> bytes:
-    """The public key of a raw X25519 private key. Raises `WrongLength` unless it has 32 bytes."""
+    """Compute the public key of a raw X25519 private key. Raises `WrongLength` unless it has 32 bytes."""
     return loaded(private).public_key().public_bytes_raw()
 
 
 def loaded(private: bytes) -> X25519PrivateKey:
-    """A raw X25519 private key for `agree` with many peers. Raises `WrongLength` unless it has 32 bytes."""
+    """Load a raw X25519 private key for `agree` with many peers. Raises `WrongLength` unless it has 32 bytes."""
     if len(private) != KEY_BYTES:
         raise WrongLength(f"an X25519 private key of {len(private)} bytes; it must have {KEY_BYTES}")
     return X25519PrivateKey.from_private_bytes(private)
 
 
 def agree(private: bytes | X25519PrivateKey, public: bytes, *, peer: str) -> bytes:
-    """The X25519 shared secret, 32 bytes. It is no key yet: pass it to `prg.derive`.
+    """Compute the X25519 shared secret, 32 bytes. It is not a key yet: pass it to `prg.derive`.
 
-    Loading a raw private key costs as much as the agreement: whoever has many peers calls `loaded` first.
+    Args:
+        private: raw key, or a loaded one. Loading costs as much as the agreement, so call `loaded` first for many peers.
+        public: raw public key of `peer`, 32 bytes.
+        peer: name for errors.
 
-    Raises `LowOrderPoint` when `peer`'s key has small order, `WrongLength` for another length.
+    Raises:
+        LowOrderPoint: the public key has small order.
+        WrongLength: a key of another length.
+
     Source: RFC 7748 section 6.1, with the check for the all-zero secret. Differs: none.
     """
     if len(public) != KEY_BYTES or (isinstance(private, bytes) and len(private) != KEY_BYTES):
         own_bytes = len(private) if isinstance(private, bytes) else KEY_BYTES
         raise WrongLength(f"X25519 keys of {own_bytes} and {len(public)} bytes (of {peer}); they have {KEY_BYTES}")
+    # `exchange` raises `ValueError` if the shared secret is zero, the check that RFC 7748 section 6.1 recommends.
     key = loaded(private) if isinstance(private, bytes) else private
     try:
         return key.exchange(X25519PublicKey.from_public_bytes(public))
@@ -75,22 +82,42 @@ def agree(private: bytes | X25519PrivateKey, public: bytes, *, peer: str) -> byt
 
 
 def check_order(public: bytes, *, peer: str) -> None:
-    """Raises `LowOrderPoint` when `peer`'s key has small order, `WrongLength` for another length."""
-    agree(_ANY_PRIVATE, public, peer=peer)  # every private key is a multiple of 8, the order of the small subgroup
+    """Check that a public key does not have small order.
+
+    Args:
+        public: raw X25519 public key, 32 bytes.
+        peer: its owner, named in errors.
+
+    Raises:
+        LowOrderPoint: the public key has small order.
+        WrongLength: a key of another length.
+    """
+    # Any private key will do: X25519 clamps it to a multiple of 8, the order of the small subgroup.
+    agree(_ANY_PRIVATE, public, peer=peer)
 
 
 def sign(identity: Ed25519PrivateKey, message: bytes) -> bytes:
-    """Ed25519 signature of `message`, 64 bytes. Source: RFC 8032. Differs: none."""
+    """Sign `message` with Ed25519; returns 64 bytes. Source: RFC 8032. Differs: none."""
     return identity.sign(message)
 
 
 def verify(identity: bytes, signature: bytes, message: bytes, *, signer: str) -> None:
-    """Raises `BadSignature` unless `signature` is that of `signer`, whose raw Ed25519 public key is `identity`."""
+    """Check an Ed25519 signature.
+
+    Args:
+        identity: raw public key of the signer, 32 bytes.
+        signature: 64 bytes.
+        signer: name for errors.
+
+    Raises:
+        BadSignature: the signature does not verify.
+    """
     if not _verifies(identity, signature, message):
         raise BadSignature(f"the signature of {signer} does not verify under its pinned identity")
 
 
-@lru_cache(maxsize=4096)  # in a simulation every one of N clients checks the same N signatures
+# In a simulation, every one of N clients checks the same N signatures.
+@lru_cache(maxsize=4096)
 def _verifies(identity: bytes, signature: bytes, message: bytes) -> bool:
     try:
         Ed25519PublicKey.from_public_bytes(identity).verify(signature, message)
@@ -100,17 +127,30 @@ def _verifies(identity: bytes, signature: bytes, message: bytes) -> bool:
 
 
 def seal(key: bytes, plaintext: bytes, *, associated: bytes, randomness: Randomness) -> bytes:
-    """ChaCha20-Poly1305 under a random nonce: nonce (12 bytes), ciphertext, tag (16 bytes).
+    """Encrypt with ChaCha20-Poly1305 under a random nonce: nonce (12 bytes), ciphertext, tag (16 bytes).
 
-    The nonce is random although each key seals one message, so that a state that is run twice reveals nothing.
+    Args:
+        key: 32 bytes.
+        associated: authenticated context, which `unseal` needs again.
+
     Source: RFC 8439 section 2.8. Differs: none.
     """
+    # Each key seals one message, so a fixed nonce would do. A random one keeps a state that is run twice from
+    # encrypting two messages with one keystream.
     nonce = draw(randomness, NONCE_BYTES)
     return nonce + ChaCha20Poly1305(key).encrypt(nonce, plaintext, associated)
 
 
 def unseal(key: bytes, sealed: bytes, *, associated: bytes, source: str) -> bytes:
-    """The plaintext of `seal`. Raises `BadCiphertext`, naming `source`, when anything in it was changed."""
+    """Decrypt a message of `seal`.
+
+    Args:
+        associated: context given to `seal`.
+        source: the sender, named in errors.
+
+    Raises:
+        BadCiphertext: the message, its context or its key is not the sender's.
+    """
     if len(sealed) < NONCE_BYTES + TAG_BYTES:
         raise BadCiphertext(f"the sealed message of {source} has {len(sealed)} bytes: too short")
     try:

@@ -33,20 +33,21 @@ def mask_vector(
     *,
     in_place: bool = False,
 ) -> np.ndarray:
-    """values + the masks of `plus_seeds` - the masks of `minus_seeds`, in the ring.
+    """Add the masks of `plus_seeds` to a vector and subtract those of `minus_seeds`, in the ring.
 
     Args:
         values: `[length]`, dtype of the ring.
-        plus_seeds, minus_seeds: 32 bytes each, every one the key of a keystream of its own.
+        plus_seeds, minus_seeds: 32 bytes each; each keys one keystream and is used once.
         in_place: write into `values` and return it.
 
     Raises `WrongType` unless `values` is a vector of the ring, `WrongLength` for a seed of another length.
-    Source: Bonawitz et al. 2017 section 4.2, and its self mask. Differs: masks of 2^61-1 are off uniform by 2^-61.
+    Source: Bonawitz et al. 2017 Figure 4, round 2. Differs: masks modulo 2^61-1 are at distance 2^-61 from uniform.
     """
     ring.check(values, len(values), "values to mask")
     if in_place and not (values.flags.c_contiguous and values.flags.writeable):
         raise WrongType("values to mask in place: a contiguous, writeable vector is needed")
     masked = values if in_place else np.empty(len(values), dtype=ring.dtype)
+    # Bonawitz et al. 2017 Figure 4, round 2: the masked vector is x + PRG(b) + sum of +-PRG(s_uv), modulo R.
     streams = [(keystream(seed, cipher), False) for seed in plus_seeds]
     streams += [(keystream(seed, cipher), True) for seed in minus_seeds]
     buffer = np.empty(BLOCK_BYTES // ring.dtype.itemsize, dtype=ring.dtype)
@@ -56,16 +57,21 @@ def mask_vector(
             block[:] = values[start : start + len(buffer)]
         mask = buffer[: len(block)]
         room = _TERMS
-        for stream, is_minus in streams:  # each continues where the block before left it
+        # Go block by block, so that output, mask and zeros stay in the cache. Each stream continues where it stopped.
+        for stream, is_minus in streams:
             stream.update_into(_ZEROS[: block.nbytes], mask.data.cast("B"))
             if ring is Ring.MERSENNE61:
+                # Postpone the reduction modulo p: six terms fit into 64 bits without overflow.
                 if not room:
                     _fold(block)
                     room = _TERMS
                 room -= 1
+                # The low 61 bits of the keystream. The value p stands for 0, so no word is rejected: a rejected word would
+                # shift the keystream of one party against that of its peer.
                 np.bitwise_and(mask, _P, out=mask)
                 if is_minus:
-                    np.bitwise_xor(mask, _P, out=mask)  # p - mask
+                    # Flipping all 61 bits gives p - mask.
+                    np.bitwise_xor(mask, _P, out=mask)
                 np.add(block, mask, out=block)
             elif is_minus:
                 np.subtract(block, mask, out=block)
@@ -77,20 +83,26 @@ def mask_vector(
 
 
 def add_into(total: np.ndarray, values: np.ndarray, ring: Ring) -> None:
-    """total += values in the ring, both `[length]` of its dtype and reduced."""
+    """Add `values` to `total` in the ring, in place.
+
+    Args:
+        total, values: `[length]` of the ring's dtype, both reduced.
+    """
     np.add(total, values, out=total)
     if ring is Ring.MERSENNE61:
         _reduce(total)
 
 
 def _fold(block: np.ndarray) -> None:
-    """An equal value modulo p, at most p + 7."""
+    """Reduce to an equal value modulo p of at most p + 7."""
+    # 2^61 equals 1 modulo p, so the bits above the 61st are added to those below.
     high = block >> _BITS
     np.bitwise_and(block, _P, out=block)
     np.add(block, high, out=block)
 
 
 def _reduce(block: np.ndarray) -> None:
-    """The value below p."""
+    """Reduce to the value below p."""
     _fold(block)
-    np.minimum(block, block - _P, out=block)  # a block below p wraps around, far above it
+    # For a value below p, the difference wraps around to far above it, and the minimum is the value itself.
+    np.minimum(block, block - _P, out=block)

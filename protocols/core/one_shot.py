@@ -1,20 +1,20 @@
-"""Steps that a party takes once: the memory of those taken, which all copies of its frozen states share.
+"""Steps that a party takes once, remembered by all copies of its frozen states.
 
-    >>> taken = Taken("client0")
-    >>> taken.mark("confirm")
-    >>> taken.mark("confirm")
+    >>> steps = Steps("client0")
+    >>> steps.mark("confirm")
+    >>> steps.mark("confirm")
     Traceback (most recent call last):
     ...
     fkgsec.protocols.core.errors.StateReused: client0: confirm was taken before; each step of a session is taken once
 
-The state of a party in a protocol is a frozen dataclass, and each step a function of it. Run twice on one state with two
-messages, some steps give away together what each keeps: both kinds of share, or one answer after the other about a set.
-A party therefore carries one `Taken` from its first state to its last, and every such step marks itself there before it
-reads its message, so that it is spent after an error too.
+A party's state in a protocol is a frozen dataclass, and each step is a function of it. Some steps reveal secrets if they run
+twice on one state with two messages: both kinds of share, or several answers about one set. Therefore a party carries one
+`Steps` from its first state to its last. Each such step marks itself there before it reads its message, so an error uses it
+up too.
 
-What shares the memory, and so is refused: the state again, `copy.copy` and `copy.deepcopy` of it, `dataclasses.replace`, a
-state built anew from the fields of another. What is refused at once: pickling it, and using it in a forked process. What
-nothing in a process can prevent: code that makes a new `Taken` on purpose, and a restored image of the whole machine.
+These share the memory, and so are refused: the same state again, `copy.copy`, `copy.deepcopy` and `dataclasses.replace` of it,
+and a state built from the fields of another. Pickling a state and using it in a forked process raise an error. Nothing in a
+process can prevent code that makes a new `Steps` on purpose, or a restored image of the whole machine.
 """
 
 from __future__ import annotations
@@ -26,28 +26,36 @@ from typing import Any, NoReturn
 from fkgsec.protocols.core.errors import StateReused
 
 
-class Taken:
-    """The steps that one party took in one session. Copies of it are itself."""
+class Steps:
+    """Steps that one party took in one session. Copying it returns the same object."""
 
     def __init__(self, party: str) -> None:
         self._party = party
         self._process = os.getpid()
         self._lock = threading.Lock()
-        self._steps: set[str] = set()
+        self._taken: set[str] = set()
 
     def mark(self, step: str) -> None:
-        """Take the step. Raises `StateReused` when it was taken before, also by another thread, or in a forked process."""
+        """Mark a step as taken.
+
+        Args:
+            step: name of the step.
+
+        Raises:
+            StateReused: the step was taken before, by any thread, or the process was forked.
+        """
+        # A fork copies the memory, so parent and child could take the same step without noticing.
         if os.getpid() != self._process:
             raise StateReused(f"{self._party}: {step} in a copy of the process; the session goes on where it began")
         with self._lock:
-            if step in self._steps:
+            if step in self._taken:
                 raise StateReused(f"{self._party}: {step} was taken before; each step of a session is taken once")
-            self._steps.add(step)
+            self._taken.add(step)
 
-    def __copy__(self) -> Taken:
+    def __copy__(self) -> Steps:
         return self
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Taken:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Steps:
         return self
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:

@@ -32,7 +32,7 @@ _VERSION = b"fkgsec/protocols/v1"
 
 
 def draw(randomness: Randomness, num_bytes: int) -> bytes:
-    """`num_bytes` bytes of `randomness`. Raises `RandomnessError` when it returns another number."""
+    """Draw `num_bytes` bytes. Raises `RandomnessError` if the source returns another number."""
     drawn = randomness(num_bytes)
     if len(drawn) != num_bytes:
         raise RandomnessError(f"randomness returned {len(drawn)} bytes; {num_bytes} were asked for")
@@ -40,12 +40,13 @@ def draw(randomness: Randomness, num_bytes: int) -> bytes:
 
 
 def frame(*parts: bytes | str | int) -> bytes:
-    """An encoding of `parts` that no other list of parts has: each with its type and its length in 8 bytes.
+    """Encode `parts` so that no other list of parts has the same encoding.
 
     >>> frame("a", "bc") == frame("ab", "c")
     False
     """
     framed = bytearray()
+    # Each part is preceded by its type and by its length in 8 bytes, so the encoding can be parsed in one way only.
     for part in parts:
         match part:
             case bytes():
@@ -59,31 +60,37 @@ def frame(*parts: bytes | str | int) -> bytes:
 
 
 def hkdf_sha256(secret: bytes, *, salt: bytes | None, info: bytes, length: int) -> bytes:
-    """HKDF-SHA256, extract and expand. Source: RFC 5869. Differs: none."""
+    """Derive `length` bytes with HKDF-SHA256, extract and expand. Source: RFC 5869. Differs: none."""
     return HKDF(algorithm=hashes.SHA256(), length=length, salt=salt, info=info).derive(secret)
 
 
 def derive(secret: bytes, purpose: str, *context: bytes | str | int, length: int = SEED_BYTES) -> bytes:
-    """A key of `length` bytes for one purpose and context. Other purposes or contexts give independent keys.
+    """Derive a key for one purpose and context. Other purposes or contexts give independent keys.
 
-    Source: RFC 5869, the purpose and the context (`frame`) in `info` behind this package's version. Differs: none.
+    Args:
+        secret: input key material, such as an X25519 secret.
+        purpose: names the use of the key.
+        context: values that the key is bound to.
+        length: bytes of the key.
+
+    Source: RFC 5869; `info` is `frame` of this package's version, purpose and context. Differs: none.
     """
     return hkdf_sha256(secret, salt=None, info=frame(_VERSION, purpose, *context), length=length)
 
 
 def digest(purpose: str, *context: bytes | str | int) -> bytes:
-    """SHA-256 of a purpose and a context, 32 bytes, behind this package's version."""
+    """Compute SHA-256 of this package's version, a purpose and a context, 32 bytes."""
     state = hashes.Hash(hashes.SHA256())
     state.update(frame(_VERSION, purpose, *context))
     return state.finalize()
 
 
 def keystream(seed: bytes, cipher: CipherName, start: bytes = bytes(16)) -> CipherContext:
-    """A fresh keystream: what its `update_into` makes of zeros is the stream, from block `start` on.
+    """Open a keystream: `update_into` turns zeros into its next bytes.
 
     Args:
         seed: 32 bytes, the cipher's key; used for one keystream only, which is why counter and nonce may start at zero.
-        start: 16 bytes, counter and nonce as the cipher orders them; published vectors need others than zero.
+        start: 16 bytes, counter and nonce in the cipher's order; published test vectors need other values than zero.
 
     Raises `WrongLength` for another seed length, `SettingError` for an unknown cipher.
     Source: NIST SP 800-38A (CTR), RFC 8439 section 2.4 (ChaCha20). Differs: none.
@@ -100,7 +107,10 @@ def keystream(seed: bytes, cipher: CipherName, start: bytes = bytes(16)) -> Ciph
 
 
 def seeded(seed: bytes) -> Randomness:
-    """A deterministic source: the same seed gives the same bytes, however they are cut. For simulations and tests.
+    """Return a deterministic source of randomness for simulations and tests.
+
+    Args:
+        seed: any bytes. The same seed gives the same stream, whatever the sizes of the reads.
 
     >>> ours, same = seeded(b"example"), seeded(b"example")
     >>> ours(3) + ours(5) == same(8)
@@ -122,17 +132,30 @@ class Ring(enum.Enum):
 
     @property
     def modulus(self) -> int:
+        """Number of elements."""
         return {"2^32": 2**32, "2^64": 2**64, "2^61-1": 2**61 - 1}[self.value]
 
     @property
     def dtype(self) -> np.dtype:
+        """Little-endian numpy dtype of the elements."""
         return np.dtype("<u4") if self is Ring.UINT32 else np.dtype("<u8")
 
     def zeros(self, length: int) -> np.ndarray:
+        """Return a vector of `length` zeros."""
         return np.zeros(length, dtype=self.dtype)
 
     def check(self, values: np.ndarray, length: int, what: str) -> None:
-        """Raises `WrongType`, `WrongLength` or `OutOfRing` unless `values` is a vector of `length` ring elements."""
+        """Check that `values` is a vector of ring elements.
+
+        Args:
+            length: expected number of elements.
+            what: names the vector in errors.
+
+        Raises:
+            WrongType: not a vector of the ring's dtype.
+            WrongLength: another number of elements.
+            OutOfRing: an element that is not reduced.
+        """
         if not isinstance(values, np.ndarray) or values.dtype != self.dtype or values.ndim != 1:
             actual = f"{values.dtype} {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
             raise WrongType(f"{what}: {actual}; a vector of {self.dtype} is needed for the ring {self.value}")
@@ -142,21 +165,26 @@ class Ring(enum.Enum):
             raise OutOfRing(f"{what}: {int(values.max())} is not below 2^61-1")
 
     def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """a + b, elementwise."""
+        """Add elementwise."""
         if self is Ring.MERSENNE61:
             return _below_p(a + b)
         return a + b
 
     def subtract(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """a - b, elementwise."""
+        """Subtract `b` from `a`, elementwise."""
         if self is Ring.MERSENNE61:
             return _below_p(a + (_P - b))
         return a - b
 
     def from_integers(self, integers: np.ndarray) -> np.ndarray:
-        """Signed integers (int64) as ring elements, negative ones as modulus - |x|.
+        """Encode signed integers as ring elements, negative ones as modulus - |x|.
 
-        Raises `WrongType` unless int64, `OutOfRing` for a value that `to_integers` would not give back.
+        Args:
+            integers: int64 array of any shape.
+
+        Raises:
+            WrongType: another dtype.
+            OutOfRing: a value that `to_integers` would not return.
         """
         if integers.dtype != np.int64:
             raise WrongType(f"integers: {integers.dtype}; int64 is needed")
@@ -168,9 +196,10 @@ class Ring(enum.Enum):
         return integers.astype(self.dtype)
 
     def to_integers(self, values: np.ndarray) -> np.ndarray:
-        """Ring elements as the signed integers (int64) nearest to zero."""
+        """Decode ring elements as the signed integers (int64) nearest to zero."""
         match self:
             case Ring.UINT32:
+                # Two's complement reads the upper half of the ring as negative numbers.
                 return values.view("<i4").astype(np.int64)
             case Ring.UINT64:
                 return values.view("<i8").astype(np.int64)

@@ -9,21 +9,22 @@
     >>> run(asking(["a", "b"]), {"a": answering(2), "b": answering(3)}).result
     5
 
-The server yields an `Ask` (what it sends, and to whom) and receives the replies: pairs (party, frame) in the order of the
-requests, to be read once. A party without a reply is silent, which is what a dropout looks like; a `Silence` in place of a frame
-says why nothing arrived, where that is known. The generator returns the server's result. It holds no object of a client, so that
-the clients may be other processes, and sums in the order of the requests, never in that of arrival.
+The server yields an `Ask` (requests by party) and receives the replies: pairs (party, frame) in the order of the requests, to be
+read once. A party without a reply is silent, as after a dropout. A `Silence` instead of a frame gives the reason, if it is known.
+The generator returns the server's result. It holds no object of a client, so clients may be other processes. It sums in the order
+of the requests, never in that of arrival.
 
-A client yields a reply to each request that it receives. Its first reply answers an empty request, and is empty (`NOTHING`) where
-it has to be told something before it can speak. When a request ends its part it returns its result, without a reply.
+A client yields a reply to each request. Its first reply answers an empty request, and is empty (`NOTHING`) if it must receive
+something before it can speak. When a request ends its part, it returns its result without a reply.
 
-A frame is bytes, or whatever else a driver carries as one piece (an exchange of tables: typed messages that the channel encodes).
-Only frames cross, and an empty one does not: an empty request merely gives a party the turn. A driver may therefore let the
-reply to it ride on an earlier one, such as the first message of the next round on the last of this one; and a protocol that
-begins with an empty request (secure aggregation) takes a first request from whatever is around it (an announcement, a broadcast).
+A frame is bytes, or anything else that a driver carries as one piece (an exchange of tables: typed messages that the channel
+encodes). Only frames are transmitted, and an empty one is not: an empty request merely gives a party the turn. So a driver may
+send the reply to it with an earlier one, such as the first message of the next round with the last of this one. A protocol that
+begins with an empty request (secure aggregation) takes a first request from the surrounding protocol (an announcement, a
+broadcast).
 
-`run` is the driver for one process. One for a network passes the frames that came to the server's `send`, and uses `Party.answer`
-where the client is.
+`run` is the driver for one process. A driver for a network passes the arriving frames to the server's `send`, and uses
+`Party.answer` at the client.
 """
 
 from __future__ import annotations
@@ -67,16 +68,16 @@ it is altered. It raises a `ProtocolError` where something arrives that nobody c
 
 
 def direct(stage: str, sender: str, receiver: str, frame: Any) -> Sequence[Any]:
-    """Delivery without faults: what was sent arrives, once."""
+    """Deliver without faults: each frame arrives once."""
     return (frame,)
 
 
 class Party(Generic[Result]):
-    """A client's generator where a driver holds it: one request in, one reply out.
+    """A client's generator in a driver: one request in, one reply out.
 
     Attributes:
         finished: whether its part is over.
-        result: what it came to, once finished.
+        result: its return value, once finished.
     """
 
     def __init__(self, steps: ClientRound[Result]) -> None:
@@ -85,14 +86,23 @@ class Party(Generic[Result]):
         self.result: Result | None = None
 
     def answer(self, request: Any) -> Reply:
-        """The reply, `NOTHING` where there is none. Raises what the client raises, and nothing but `NOTHING` comes afterwards.
+        """Send a request to the client and return its reply.
 
-        `UnexpectedMessage` for a request that comes first to a client that would have spoken first.
+        Args:
+            request: frame from the server; `NOTHING` for a turn to speak.
+
+        Returns:
+            The reply; `NOTHING` if the client has none or has finished, also after an error.
+
+        Raises:
+            UnexpectedMessage: the first request, to a client that speaks first, is not empty.
+            Exception: whatever the client raises.
         """
         if self.finished:
             return NOTHING
         try:
             if inspect.getgeneratorstate(self._steps) == inspect.GEN_CREATED:
+                # A generator must run to its first `yield` before it can receive. What it yields there answers an empty request.
                 first = next(self._steps)
                 if request == NOTHING:
                     return first
@@ -104,7 +114,7 @@ class Party(Generic[Result]):
             return NOTHING
 
     def close(self) -> None:
-        """End its part, and let go of all that the client kept to itself for it."""
+        """End the client's part and release its private values."""
         self._steps.close()
 
 
@@ -118,15 +128,17 @@ class Outcome(NamedTuple, Generic[Result]):
 def run(server: ServerRound[Result], clients: Mapping[str, ClientRound], deliver: Deliver = direct) -> Outcome[Result]:
     """Run a round with all its parties in this process, each frame through `deliver`.
 
-    All requests of an `Ask` are delivered before the first is answered. A reply is computed when the server reads it, so that one
-    is held at a time; the iterator that it reads from is the driver's, and leads to the clients only until it is read. A party
-    that is asked and is not among `clients` is silent. Of a request that arrives several times the first arrival counts.
+    Args:
+        clients: generators by name. A requested party that is missing here is silent.
+        deliver: returns the frames that arrive; the first arrival of a repeated request counts.
 
-    Raises what the server raises, and what a client raises: here all parties belong to whoever runs them. (On separate machines a
-    client that raises is silent.)
+    Raises:
+        Exception: what the server or a client raises. (On separate machines a client that raises is silent.)
     """
     parties = {name: Party(steps) for name, steps in clients.items()}
     try:
+        # A reply is computed when the server reads it, so one upload is in memory at a time. All requests of an `Ask`
+        # are delivered before the first is answered, as on a network.
         replies: Iterator[tuple[str, Reply]] | None = None
         while True:
             try:
@@ -147,6 +159,7 @@ def _replies(ask: Ask, parties: Mapping[str, Party], deliver: Deliver) -> Iterat
     arrived = {name: _crossed(deliver, ask.stage, SERVER, name, frame) for name, frame in ask.requests.items()}
 
     def answers() -> Iterator[tuple[str, Reply]]:
+        """Yield the reply of one party after the other."""
         for name, requests in arrived.items():
             if isinstance(requests, Silence):
                 yield name, requests

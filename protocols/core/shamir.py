@@ -1,6 +1,6 @@
 """Shamir's secret sharing of 32-byte secrets over the prime field of 2^256 + 297.
 
-Any `threshold` shares give the secret; fewer say nothing about it, whatever computer looks at them.
+Any `threshold` shares give the secret. Fewer shares are independent of it, so no computing power recovers it from them.
 Shares carry no authentication: the caller checks the reconstructed secret against a public key or a commitment.
 
     >>> from fkgsec.protocols.core.prg import seeded
@@ -26,11 +26,15 @@ SHARE_BYTES = 33  # one bit more than a secret
 
 
 def split(secret: bytes, *, threshold: int, holders: Sequence[int], randomness: Randomness) -> dict[int, bytes]:
-    """Shares of a secret: 33 bytes, little-endian, for each holder.
+    """Split a secret into one share per holder.
 
     Args:
         secret: 32 bytes.
+        threshold: shares that reconstruct it.
         holders: distinct points 1, 2, ... at which the polynomial is evaluated.
+
+    Returns:
+        For each holder 33 bytes, little-endian.
 
     Raises `WrongLength` for the secret, `SettingError` unless 1 <= threshold <= number of distinct positive holders.
     Source: Shamir 1979. Differs: none.
@@ -41,6 +45,8 @@ def split(secret: bytes, *, threshold: int, holders: Sequence[int], randomness: 
         raise SettingError(f"holders must be distinct positive numbers; got {list(holders)}")
     if not 1 <= threshold <= len(holders):
         raise SettingError(f"threshold {threshold}: it must lie in 1..{len(holders)}, the number of holders")
+    # Shamir 1979: a polynomial of degree threshold - 1 with the secret as its constant and uniform other coefficients.
+    # A holder's share is the value at its point; point 0 is excluded, since its share would be the secret.
     coefficients = [int.from_bytes(secret, "little"), *(_uniform(randomness) for _ in range(threshold - 1))]
     return {
         holder: (sum(map(mul, coefficients, _powers(holder, threshold))) % PRIME).to_bytes(SHARE_BYTES, "little")
@@ -49,10 +55,11 @@ def split(secret: bytes, *, threshold: int, holders: Sequence[int], randomness: 
 
 
 def reconstruct(shares: Mapping[int, bytes], *, threshold: int) -> bytes:
-    """The secret, 32 bytes, from at least `threshold` shares by holder. Every share given takes part.
+    """Reconstruct the secret, 32 bytes, from all the shares passed in.
 
-    Shares beyond the threshold are checked all at once: a codeword of the dual code, drawn from the shares themselves, is
-    orthogonal to them when they lie on one polynomial, and else with probability below 2^-247.
+    Args:
+        shares: by holder, at least `threshold`. Those beyond the threshold are checked, not ignored.
+        threshold: as in `split`.
 
     Raises:
         TooFewParties: fewer than `threshold` shares.
@@ -65,6 +72,8 @@ def reconstruct(shares: Mapping[int, bytes], *, threshold: int) -> bytes:
     points = _points(shares, threshold)
     holders = tuple(points)
     inverse, at_zero = _weights(holders)
+    # SCRAPE: n shares are a codeword of a Reed-Solomon code, and orthogonal to every codeword of its dual code. Shares
+    # that lie on no polynomial pass for at most n - threshold - 1 of the 2^256 values of r.
     surplus = len(points) - threshold
     if surplus:
         shift = int.from_bytes(
@@ -77,16 +86,25 @@ def reconstruct(shares: Mapping[int, bytes], *, threshold: int) -> bytes:
             raise ReconstructionMismatch(
                 f"the {len(points)} shares of holders {list(holders)} lie on no polynomial of degree below {threshold}"
             )
+    # Lagrange interpolation at 0.
     return _secret(sum(weight * value for weight, value in zip(at_zero, points.values(), strict=True)) % PRIME, points)
 
 
 def correct(shares: Mapping[int, bytes], *, threshold: int) -> tuple[bytes, frozenset[int]]:
-    """The secret, although up to half of the shares beyond the threshold are wrong, and whose they are.
+    """Reconstruct the secret and name the holders of wrong shares, if at most half of the surplus shares are wrong.
 
-    Raises as `reconstruct`, `ReconstructionMismatch` when more shares are wrong.
+    Args:
+        shares: by holder. With n shares, (n - threshold) // 2 may be wrong.
+        threshold: as in `split`.
+
+    Returns:
+        The secret, 32 bytes, and the holders whose shares do not lie on its polynomial.
+
+    Raises as `reconstruct`, `ReconstructionMismatch` also if more shares are wrong.
     Source: Gao 2003, "A new algorithm for decoding Reed-Solomon codes". Differs: none.
     """
     points = _points(shares, threshold)
+    # Gao 2003, step 1: g0 = prod (x - holder), and g1, the polynomial through all points, by Lagrange interpolation.
     product = [1]
     for holder in points:
         product = _times_root(product, holder)
@@ -96,12 +114,15 @@ def correct(shares: Mapping[int, bytes], *, threshold: int) -> tuple[bytes, froz
         scale = value * weight % PRIME
         for place, remainder in enumerate(_without_root(product, holder)):
             through_all[place] += scale * remainder
+    # Gao 2003, step 2: the extended Euclidean algorithm on g0 and g1 stops at the first remainder g of degree below
+    # (n + threshold) / 2. `factors` follows v in g = u g0 + v g1.
     remainders = product, _trimmed([remainder % PRIME for remainder in through_all])
     factors: tuple[list[int], list[int]] = [], [1]
     while 2 * (len(remainders[1]) - 1) >= len(points) + threshold:
         quotient, rest = _divided(*remainders)
         remainders = remainders[1], rest
         factors = factors[1], _minus_product(factors[0], quotient, factors[1])
+    # Gao 2003, step 3: g / v is the dealer's polynomial if the division has no remainder and the degree is below threshold.
     polynomial, rest = _divided(remainders[1], factors[1])
     wrong = frozenset(holder for holder, value in points.items() if _evaluate(polynomial, holder) != value)
     if rest or len(polynomial) > threshold or 2 * len(wrong) > len(points) - threshold:
@@ -112,16 +133,17 @@ def correct(shares: Mapping[int, bytes], *, threshold: int) -> tuple[bytes, froz
 
 
 def _uniform(randomness: Randomness) -> int:
-    """A uniform field element, by rejection: 257 bits until they are below the prime, twice on average."""
+    """Draw a uniform field element by rejection: 257 bits until they are below the prime, twice on average."""
     while True:
         drawn = int.from_bytes(draw(randomness, SHARE_BYTES), "little") & (2**257 - 1)
         if drawn < PRIME:
             return drawn
 
 
-@lru_cache(maxsize=4096)  # everybody shares with the same holders
+# All clients share with the same holders.
+@lru_cache(maxsize=4096)
 def _powers(holder: int, count: int) -> tuple[int, ...]:
-    """1, x, x^2, ... of a holder's point."""
+    """Return 1, x, x^2, ... of a holder's point."""
     powers = [1]
     while len(powers) < count:
         powers.append(powers[-1] * holder % PRIME)
@@ -129,7 +151,7 @@ def _powers(holder: int, count: int) -> tuple[int, ...]:
 
 
 def _evaluate(coefficients: Sequence[int], at: int) -> int:
-    """The polynomial at a point, by Horner's rule; `coefficients[0]` is the constant."""
+    """Evaluate a polynomial at a point by Horner's rule; `coefficients[0]` is the constant."""
     value = 0
     for coefficient in reversed(coefficients):
         value = (value * at + coefficient) % PRIME
@@ -155,9 +177,10 @@ def _secret(value: int, points: Mapping[int, int]) -> bytes:
     return value.to_bytes(SECRET_BYTES, "little")
 
 
-@lru_cache(maxsize=256)  # on the complete graph a server reconstructs many secrets from the same holders
+# On the complete graph, a server reconstructs many secrets from the same holders.
+@lru_cache(maxsize=256)
 def _weights(holders: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """For each holder 1 / prod (holder - other), and the weight of its share in the value at 0; one inversion for all."""
+    """Return 1 / prod (holder - other) for each holder, and the Lagrange weight of its share in the value at 0."""
     negated = 1
     below = []
     for holder in holders:
@@ -167,6 +190,7 @@ def _weights(holders: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[int, ...]
                 product = product * (holder - other) % PRIME
         below.append(product)
         negated = negated * -holder % PRIME
+    # Montgomery's trick: invert the product of all factors once, then peel off one factor after the other.
     before = [1]
     for factor in below:
         before.append(before[-1] * factor % PRIME)
@@ -191,13 +215,14 @@ def _trimmed(coefficients: list[int]) -> list[int]:
 
 
 def _times_root(polynomial: Sequence[int], root: int) -> list[int]:
-    """polynomial * (x - root)."""
+    """Multiply by (x - root)."""
     shifted, scaled = [0, *polynomial], [*polynomial, 0]
     return [(high - root * other) % PRIME for high, other in zip(shifted, scaled, strict=True)]
 
 
 def _without_root(polynomial: Sequence[int], root: int) -> list[int]:
-    """polynomial / (x - root), which divides it."""
+    """Divide by (x - root), which must divide it."""
+    # Synthetic division, from the highest coefficient down.
     quotient = [0] * (len(polynomial) - 1)
     carried = 0
     for place in reversed(range(len(quotient))):
@@ -207,7 +232,7 @@ def _without_root(polynomial: Sequence[int], root: int) -> list[int]:
 
 
 def _divided(dividend: Sequence[int], divisor: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Quotient and remainder."""
+    """Divide with remainder: quotient and remainder."""
     rest = list(dividend)
     quotient = [0] * max(len(dividend) - len(divisor) + 1, 0)
     leading = pow(divisor[-1], -1, PRIME)
@@ -219,7 +244,7 @@ def _divided(dividend: Sequence[int], divisor: Sequence[int]) -> tuple[list[int]
 
 
 def _minus_product(minuend: Sequence[int], left: Sequence[int], right: Sequence[int]) -> list[int]:
-    """one - left * right."""
+    """Compute minuend - left * right."""
     result = [*minuend, *[0] * max(len(left) + len(right) - 1 - len(minuend), 0)]
     for place, a in enumerate(left):
         for offset, b in enumerate(right):

@@ -25,17 +25,18 @@ class AccountingError(ProtocolError):
 
 @dataclass(frozen=True)
 class Releases:
-    """So many outputs of one noisy mechanism on the data of one unit.
+    """Outputs of one noisy mechanism on the data of one unit.
 
     Attributes:
         noise: "gaussian" on real numbers; "discrete" (Gaussian) or "skellam" on integers that several clients add.
-        scale: of gaussian noise the standard deviation over the sensitivity; of discrete noise each client's sigma, of skellam
-            noise each client's variance, both in units of the ring.
-        count: outputs.
-        l2_sensitivity: of integer noise, of a sum of the clients' vectors, in units of the ring (`accounting.ring_sensitivity`).
-        dimension: of integer noise, elements of a vector.
-        smallest_cohort: of integer noise, the fewest clients whose noise is in a sum and unknown to the adversary.
-        num_samples: integers drawn in all outputs by all clients, each of which inexact sampling may betray by a little.
+        scale: for gaussian noise the standard deviation over the sensitivity; for discrete noise each client's sigma; for
+            skellam noise each client's variance. The last two are in units of the ring.
+        count: number of outputs.
+        l2_sensitivity: integer noise only: of a sum of the clients' vectors, in units of the ring; see
+            `accounting.ring_sensitivity`.
+        dimension: integer noise only: elements of a vector.
+        smallest_cohort: integer noise only: the fewest clients whose noise is in a sum and unknown to the adversary.
+        num_samples: integers drawn in all outputs by all clients. Inexact sampling may leak a little with each.
     """
 
     noise: NoiseName
@@ -49,19 +50,19 @@ class Releases:
 
 @dataclass(frozen=True)
 class Guarantee:
-    """(epsilon, delta)-differential privacy with everything that it means nothing without.
+    """(epsilon, delta)-differential privacy, with everything needed to interpret it.
 
     Attributes:
         epsilon, delta: of all releases together.
         unit: whose data are protected: "client", "row", "triple".
-        neighbouring: which two inputs must look alike, in words.
+        neighbouring: the two inputs that must be indistinguishable, in words.
         mechanism: the noise, in words.
-        rounds: how often it was applied, over all runs that it covers.
-        smallest_cohort: the fewest noisy clients in a sum that this holds for; None where noise does not depend on it.
-        accountant: how epsilon was computed.
-        releases: what it was computed from; empty where it was not computed here.
+        rounds: number of releases, over all runs that it covers.
+        smallest_cohort: the fewest noisy clients in a sum for which it holds; None if the noise does not depend on it.
+        accountant: method that computed epsilon.
+        releases: inputs of the computation; empty if it was not computed here.
         sampling_delta: the part of delta that inexact sampling takes.
-        sampling_assumed_exact: epsilon or delta are such that inexact sampling cannot be counted.
+        sampling_assumed_exact: True if epsilon or delta are such that inexact sampling cannot be counted.
 
     Raises `AccountingError` for a negative or undefined epsilon and a delta outside 0..1.
     """
@@ -85,7 +86,7 @@ class Guarantee:
             raise AccountingError(f"delta must lie in 0..1, 1 excluded; got {self.delta}")
 
     def describe(self) -> str:
-        """Describe it in one line for a report.
+        """Describe the guarantee in one line for a report.
 
         >>> Guarantee(1.5, 1e-5, "client", "one upload replaced", "Skellam", 10, 5, "rdp").describe()
         '(1.5, 1e-05)-DP per client (one upload replaced): Skellam, 10 releases, 5 or more clients, accountant rdp'
@@ -100,9 +101,10 @@ class Guarantee:
 
 
 def _round_up(value: float) -> str:
-    """Four digits, never less than the value."""
+    """Format with four digits, rounded up."""
     if value <= 0 or math.isinf(value):
         return f"{value:.4g}"
+    # Rounding down would print a stronger guarantee than was computed.
     digits = 3 - math.floor(math.log10(value))
     scaled = Decimal(repr(value)).scaleb(digits).to_integral_value(ROUND_CEILING)
     return f"{float(scaled.scaleb(-digits)):.4g}"

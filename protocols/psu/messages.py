@@ -1,7 +1,7 @@
 """The messages of private set union, beside those of secure aggregation, and their bytes (msgpack).
 
-    told = decode_message(frame)
-    told.identifiers if isinstance(told, UnionList) else told.num_cells
+    message = decode_message(frame)
+    message.identifiers if isinstance(message, UnionList) else message.num_cells
 
 Their headers are checked like those of secure aggregation.
 """
@@ -31,7 +31,7 @@ _decoder = msgspec.msgpack.Decoder(AnyMessage | Announcement | UnionList)
 
 
 def decode_message(frame: bytes) -> Message:
-    """The message in `frame`: one of this protocol or of secure aggregation. Raises `MalformedMessage`."""
+    """Decode a message of this protocol or of secure aggregation. Raises `MalformedMessage`."""
     try:
         return _decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter

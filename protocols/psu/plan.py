@@ -17,8 +17,10 @@ from fkgsec.protocols.secagg.setting import Setting, Vector
 
 START_CAP = 1024
 GROWTH = 4
-MAX_CAP_GROWTHS = 1  # beyond a stated cap: up to about four times as many items
-MAX_REPEATS = 1  # attempts at a size that was tried before; by chance one or two tables in a hundred fail
+# Beyond a stated cap: up to about four times as many items.
+MAX_CAP_GROWTHS = 1
+# Attempts at a size that was tried before. By chance, one or two tables in a hundred fail.
+MAX_REPEATS = 1
 TABLE = "table"  # the name of the one vector that is summed
 
 
@@ -32,13 +34,14 @@ class Plan:
 
     Attributes:
         session: names this union; public, never used twice.
-        parties, threshold, identities: as in `secagg.Setting`, over the complete graph: the order of a regular one follows
-            from the session, and with it from a salt that the server chooses.
+        parties, threshold, identities: as in `secagg.Setting`, over the complete graph. (The order of a regular graph follows
+            from the session, and so from a salt that the server chooses.)
         cap: public bound on the union's items: one for up to 36 bytes of UTF-8, else one for each 16 bytes. A larger union takes
-            a second table, four times as large, and no third: a client that makes tables overflow costs the others no more.
-            None: starts at 1,024 and grows up to `max_attempts`. The tables before the last add a third to it, and it may be
+            a second table, four times as large, and no third, so a client that makes tables overflow costs the others no more.
+            None: start at 1,024 and grow up to `max_attempts`. The earlier tables add a third to the last, which may be
             four times larger than one for the right cap.
-        max_attempts: tables to try, each four times the one before, or of its size where that was damaged (`MAX_REPEATS`).
+        max_attempts: largest number of tables, each four times the one before, or of its size if that was damaged
+            (`MAX_REPEATS`).
 
     Raises `NothingToHideBehind` for fewer than two parties, `SettingError` for other values that are not allowed.
     """
@@ -55,23 +58,38 @@ class Plan:
             raise NothingToHideBehind(f"a union of {len(self.parties)} clients would show the server who holds it all")
         if self.max_attempts < 1:
             raise SettingError(f"max_attempts {self.max_attempts}: at least one is needed")
+        # Fail before the first message: the largest table must be possible, and the parties must make a valid setting.
         self.num_cells(self.max_growths)
         self.setting(Parameters(self.session, bytes(SALT_BYTES), self.num_cells(0)), 0)
 
     @property
     def max_growths(self) -> int:
-        """Return how often the table may grow: clients refuse a larger one."""
+        """How often the table may grow. Clients refuse a larger one."""
         return self.max_attempts - 1 if self.cap is None else min(self.max_attempts - 1, MAX_CAP_GROWTHS)
 
     def num_cells(self, growths: int) -> int:
-        """Cells of a table after it grew so many times. Raises `SettingError` past what a table can have."""
+        """Compute the number of cells of a table that grew `growths` times.
+
+        Args:
+            growths: 0 for the first size; each growth multiplies it by `GROWTH`.
+
+        Raises:
+            SettingError: more cells than a table can have.
+        """
         num_cells = cells_for(START_CAP if self.cap is None else self.cap) * GROWTH**growths
         if num_cells > MAX_CELLS:
             raise SettingError(f"attempt {growths} would take {num_cells} cells; at most {MAX_CELLS} are possible")
         return num_cells
 
     def setting(self, parameters: Parameters, attempt: int) -> Setting:
-        """The secure aggregation of one attempt's tables: bound to the salt, and opened for the whole cohort or not."""
+        """Return the setting of secure aggregation for one attempt's tables. It needs the whole cohort to survive.
+
+        Args:
+            parameters: salt and size of the table, which the session is bound to.
+            attempt: from 0; the round of the session.
+        """
+        # Clients that received different salts or sizes get different sessions, and so open nothing together. All parties must
+        # survive: the difference of two sums over different cohorts would show what the missing clients alone hold.
         return Setting(
             session=digest("private set union", parameters.session, parameters.salt, parameters.num_cells),
             round=attempt,

@@ -1,10 +1,10 @@
-"""Private set union as a pair of generators (`fkgsec.protocols.core.rounds`): the server's round, and a client's.
+"""Private set union as a pair of generators (`fkgsec.protocols.core.rounds`): the server's round and a client's.
 
     clients = {party: client_round(join(plan, party, sets[party]), keys[party], randomness[party]) for party in plan.parties}
     outcome = run(server_round(plan, server_randomness), clients)
     outcome.result.identifiers, outcome.clients["client0"]                      # the union, at the server and at a client
 
-Stages: for each attempt those of secure aggregation, of which "advertise" asks with the announcement; at last "union".
+Each attempt has the stages of secure aggregation; the announcement is the request of "advertise". The last stage is "union".
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fkgsec.protocols.secagg.server import Sum
 
 
 class Union(NamedTuple):
-    """The outcome: the union sorted by code point, the tables it took, and the cells of the last one."""
+    """Outcome: the union sorted by code point, the number of tables it took, and the cells of the last one."""
 
     identifiers: tuple[str, ...]
     attempts: int
@@ -35,14 +35,14 @@ class Union(NamedTuple):
 
 
 def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
-    """The server's round: the union of all clients' identifiers, which it then sends to each of them.
+    """Run the server's side: compute the union of all clients' identifiers, and send it to each of them.
 
     Args:
-        randomness: of the salts.
+        randomness: source of the salts.
 
     Raises:
         CohortChanged: a client left, or a message of it was at fault.
-        UnionTooLarge: no table of the plan was large enough. DamagedTable: a client added something else than items.
+        UnionTooLarge: no table of the plan was large enough. DamagedTable: a client added something other than items.
         Other `ProtocolError`: as secure aggregation raises them.
     """
     damages: list[Exception] = []
@@ -57,12 +57,15 @@ def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
         try:
             union = open_union(plan, announcement, total)
         except (PeelingError, MalformedTable, InconsistentItems) as error:
+            # Too small: the next table grows. All clients take part again, with a fresh salt and fresh multipliers.
             if isinstance(error, PeelingError) and not error.damaged:
                 if is_last or attempt - len(damages) == plan.max_growths:
                     raise UnionTooLarge(announcement.num_cells, plan.cap, error) from error
                 continue
+            # Damaged, or items met by chance: try once more at the same size. A larger table would not help.
             damages.append(error)
-            is_filled = isinstance(error, PeelingError) and error.filled  # another salt would not help
+            # Random values all over the table show that a client filled it; another salt would not help.
+            is_filled = isinstance(error, PeelingError) and error.filled
             if is_filled or len(damages) > MAX_REPEATS or is_last:
                 raise DamagedTable(len(damages), error) from error
             continue
@@ -75,13 +78,14 @@ def server_round(plan: Plan, randomness: Randomness) -> ServerRound[Union]:
 
 
 def client_round(client: Client, identity: Ed25519PrivateKey, randomness: Randomness) -> ClientRound[tuple[str, ...]]:
-    """A client's round: the union, once everything that it holds was found in it.
+    """Run a client's side: return the union, after checking that it contains the client's identifiers.
 
     Args:
         client: from `client.join`, which checks its identifiers before anything is sent.
-        identity: its signing key, whose public one the plan pins.
+        identity: its signing key, whose public key the plan pins.
+        randomness: source of multipliers, keys and nonces.
 
-    Raises the `ProtocolError` of `contribute`, `accept` and of secure aggregation where the server is at fault.
+    Raises the `ProtocolError` of `contribute`, `accept` and of secure aggregation if the server is at fault.
     """
     request = yield NOTHING
     while True:
@@ -100,7 +104,7 @@ def _summing(plan: Plan, announcement: Announcement) -> ServerRound[Sum]:
 
 
 def _noting(stages: set[str], steps: ServerRound[Result]) -> ServerRound[Result]:
-    """The same round; adds to `stages` those that it comes to."""
+    """Run the same round, and add the stages it reaches to `stages`."""
     try:
         ask = next(steps)
         while True:

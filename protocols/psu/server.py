@@ -1,7 +1,7 @@
-"""Private set union, the server: what it announces for an attempt, and what it reads out of the opened sum.
+"""Private set union, the server: the announcement of an attempt, and the union in the opened sum.
 
     announcement = announce(plan, 0, randomness)
-    found = open_union(plan, announcement, total)
+    union = open_union(plan, announcement, total)
 
 Between the two, secure aggregation opens the sum of the clients' tables, `total`.
 """
@@ -61,13 +61,26 @@ class UnionTooLarge(ProtocolError):
 
 
 def announce(plan: Plan, attempt: int, randomness: Randomness, growths: int | None = None) -> Announcement:
-    """Server: the parameters of an attempt, with a fresh salt; `growths`: how often the table grew, None: each time."""
+    """Announce an attempt, with a fresh salt.
+
+    Args:
+        attempt: from 0.
+        randomness: source of the salt.
+        growths: how often the table grew; None: once per attempt.
+    """
     num_cells = plan.num_cells(attempt if growths is None else growths)
     return Announcement(plan.session, attempt, SERVER, draw(randomness, SALT_BYTES), num_cells)
 
 
 def open_union(plan: Plan, announcement: Announcement, total: Sum) -> UnionList:
-    """Server: the union in the opened sum of an attempt. Raises `PeelingError` and what else `table.peel` raises."""
+    """Read the union out of the opened sum of an attempt.
+
+    Args:
+        announcement: the one that the tables were made for.
+        total: the sum that secure aggregation opened.
+
+    Raises the errors of `table.peel`.
+    """
     parameters = Parameters(plan.session, announcement.salt, announcement.num_cells)
     identifiers = peel(parameters, total.vectors[TABLE])
     return UnionList(plan.session, announcement.round, SERVER, tuple(identifiers))

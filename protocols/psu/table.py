@@ -46,8 +46,10 @@ CELL_WIDTH = NUM_LIMBS + 2  # a, b_1..b_5, c
 ITEM_BYTES = 37
 SALT_BYTES = 32
 MIN_CELLS = 600
-MAX_CELLS = 2**31  # places come from 32 bits of a hash
-DAMAGE_SHARE = 0.15  # a residue up to this share of the cells is no table that is too small, see `PeelingError.damaged`
+# Cell indices come from 32 bits of a hash.
+MAX_CELLS = 2**31
+# A residue of at most this share of the cells does not come from a table that is too small; see `PeelingError.damaged`.
+DAMAGE_SHARE = 0.15
 
 _LIMB_BITS = 60
 _LIMB_MASK = np.uint64(2**_LIMB_BITS - 1)
@@ -116,12 +118,15 @@ class Field:
             raise SettingError(f"field of {self.prime} elements: products need 2^61-1 or a prime below 2^32")
 
     def multiply(self, a: np.ndarray, b: np.ndarray | np.uint64) -> np.ndarray:
-        """a b, elementwise, with broadcasting.
+        """Multiply elementwise, with broadcasting.
 
-        For p = 2^61-1 in 64-bit words: a = 2^31 a1 + a0 gives a b = 2^62 a1 b1 + 2^31 middle + a0 b0, and 2^61 = 1.
+        Args:
+            a, b: uint64 arrays of elements below the prime.
         """
         if self.prime < 2**32:
             return a * b % np.uint64(self.prime)
+        # For p = 2^61-1 in 64-bit words: with a = 2^31 a1 + a0, the product is 2^62 a1 b1 + 2^31 middle + a0 b0,
+        # and 2^61 equals 1 modulo p.
         mask31, mask30 = np.uint64(2**31 - 1), np.uint64(2**30 - 1)
         a1, a0, b1, b0 = a >> np.uint64(31), a & mask31, b >> np.uint64(31), b & mask31
         middle = a1 * b0 + a0 * b1
@@ -129,17 +134,22 @@ class Field:
         return self._below_prime((total >> np.uint64(61)) + (total & np.uint64(self.prime)))
 
     def add(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-        """a + b, elementwise, with broadcasting."""
+        """Add elementwise, with broadcasting."""
         return self._below_prime(a + b)
 
     def negate(self, a: np.ndarray) -> np.ndarray:
-        """-a, elementwise."""
+        """Negate elementwise."""
         return self._below_prime(np.uint64(self.prime) - a)
 
     def inverse(self, a: np.ndarray) -> np.ndarray:
-        """1 / a for a vector of nonzero elements: one inversion, three products for each element."""
+        """Invert each element of a vector, with one modular inversion and three products per element.
+
+        Args:
+            a: uint64 `[n]`, nonzero elements.
+        """
         if len(a) <= 1:
             return np.array([pow(int(value), -1, self.prime) for value in a], dtype=np.uint64)
+        # Montgomery's trick on a binary tree: 1/left = right / (left right), and the other way round.
         left, right = a[0::2], a[1::2]
         if len(left) > len(right):
             right = np.append(right, np.uint64(1))
@@ -149,10 +159,19 @@ class Field:
         return inverses[: len(a)]
 
     def uniform(self, count: int, randomness: Randomness) -> np.ndarray:
-        """`count` elements, exactly uniform: bits of `randomness`, drawn again where they are not below the prime."""
+        """Draw exactly uniform elements.
+
+        Args:
+            count: number of elements.
+
+        Returns:
+            uint64 `[count]`.
+        """
+        # Rejection sampling: a value at or above the prime is drawn again. Reducing it instead would favor small elements.
         mask = np.uint64(2 ** self.prime.bit_length() - 1)
 
         def bits(number: int) -> np.ndarray:
+            """Draw `number` words with as many bits as the prime."""
             return np.frombuffer(draw(randomness, 8 * number), dtype="<u8").astype(np.uint64) & mask
 
         values = bits(count)
@@ -161,7 +180,16 @@ class Field:
         return values
 
     def scatter_sum(self, places: np.ndarray, values: np.ndarray, length: int) -> np.ndarray:
-        """A vector of `length` with the sum of the `values` at each of their `places` (int64, equally long)."""
+        """Sum the values at each index.
+
+        Args:
+            places: int64 `[n]`, indices below `length`.
+            values: uint64 `[n]`, elements below the prime.
+
+        Returns:
+            uint64 `[length]`.
+        """
+        # Sum the upper and lower 32 bits apart: up to 2^32 values fit without overflow, so one reduction at the end is enough.
         low, high = np.zeros(length, dtype=np.uint64), np.zeros(length, dtype=np.uint64)
         np.add.at(low, places, values & _LOW_HALF)
         np.add.at(high, places, values >> _HALF_BITS)
@@ -169,7 +197,7 @@ class Field:
         return self.add(low % prime, self.multiply(high % prime, np.uint64(2**32 % self.prime)))
 
     def _below_prime(self, a: np.ndarray) -> np.ndarray:
-        """Elements of at most 2 p - 1, reduced."""
+        """Reduce values of at most 2 p - 1."""
         return np.where(a >= self.prime, a - np.uint64(self.prime), a)
 
 
@@ -200,28 +228,32 @@ class Parameters:
 
     @property
     def length(self) -> int:
-        """Field elements of a table: what a client uploads, whatever its set."""
+        """Field elements of a table: the length of every upload, whatever the client's set."""
         return self.num_cells * CELL_WIDTH
 
 
 def cells_for(cap: int) -> int:
-    """The cells that hold `cap` items but for rare failures: max(600, 1.4 cap + 64), up to a multiple of 3.
-
-    Peeling needs 1.222 cells for each item as these grow many; small tables need some more.
+    """Compute the number of cells that hold `cap` items except for rare failures: max(600, 1.4 cap + 64), a multiple of 3.
 
     >>> cells_for(237), cells_for(15_000)
     (600, 21066)
     """
     if cap < 1:
         raise SettingError(f"cap {cap}: a union's cap is at least one item")
+    # Peeling with three segments needs 1.222 cells per item in large tables (Goodrich, Mitzenmacher 2011); small tables
+    # need more.
     wanted = max(MIN_CELLS, -(-14 * cap // 10) + 64)
     return NUM_SEGMENTS * math.ceil(wanted / NUM_SEGMENTS)
 
 
 def items_of(identifier: str) -> list[bytes]:
-    """The items of 37 bytes that stand for an identifier: a function of the identifier alone.
+    """Encode an identifier as items of 37 bytes. The items depend on the identifier alone.
 
-    Raises `BadIdentifier` unless it is a string with a UTF-8 form of at most 65,535 bytes.
+    Args:
+        identifier: string with a UTF-8 form of at most 65,535 bytes.
+
+    Raises:
+        BadIdentifier: any other value.
     """
     if not isinstance(identifier, str):
         raise BadIdentifier(f"identifier {identifier!r:.60} is {type(identifier).__name__}; a string is needed")
@@ -229,12 +261,14 @@ def items_of(identifier: str) -> list[bytes]:
         content = identifier.encode()
     except UnicodeEncodeError as error:
         raise BadIdentifier(f"identifier {identifier!r:.60} has no UTF-8 form: {error.reason}") from error
+    # A short identifier is one item: its length, its bytes, zeros.
     if len(content) <= _SHORT_BYTES:
         return [bytes([len(content)]) + content.ljust(_SHORT_BYTES, b"\0")]
     if len(content) > MAX_IDENTIFIER_BYTES:
         raise BadIdentifier(
             f"identifier {identifier!r:.60} has {len(content)} bytes; at most {MAX_IDENTIFIER_BYTES} are allowed"
         )
+    # A long identifier becomes chunks: 255, digest of the whole (16 bytes), index and length (2 bytes each), 16 bytes of it.
     header, length = bytes([_CHUNK]) + _identifier_digest(content), len(content).to_bytes(2, "little")
     return [
         header + place.to_bytes(2, "little") + length + content[start : start + _CHUNK_BYTES].ljust(_CHUNK_BYTES, b"\0")
@@ -243,7 +277,7 @@ def items_of(identifier: str) -> list[bytes]:
 
 
 def set_items(identifiers: Collection[str]) -> list[bytes]:
-    """The items of one client's set. Raises `BadIdentifier`, or `DuplicateIdentifier` when one is given twice."""
+    """Encode one client's set as items. Raises `BadIdentifier`, or `DuplicateIdentifier` if an identifier appears twice."""
     if isinstance(identifiers, str | bytes):
         raise BadIdentifier(f"identifiers {identifiers!r:.60}: a collection of strings is needed, not one string")
     seen: set[str] = set()
@@ -257,9 +291,16 @@ def set_items(identifiers: Collection[str]) -> list[bytes]:
 
 
 def identifiers_of(items: Iterable[bytes]) -> list[str]:
-    """The identifiers that distinct `items` stand for, sorted by code point.
+    """Decode items to the identifiers that they encode.
 
-    Raises `InconsistentItems` when the items are not exactly those of some set. Which client is at fault cannot be told.
+    Args:
+        items: distinct items of 37 bytes, in any order.
+
+    Returns:
+        The identifiers, sorted by code point.
+
+    Raises:
+        InconsistentItems: the items do not encode any set. Nobody can tell which client is at fault.
     """
     identifiers: list[str] = []
     chunks: dict[tuple[bytes, int], dict[int, bytes]] = {}
@@ -274,6 +315,7 @@ def identifiers_of(items: Iterable[bytes]) -> list[str]:
             same[place] = item
         else:
             raise InconsistentItems(f"an item begins with {item[0]}; allowed are 0..{_SHORT_BYTES} and {_CHUNK}")
+    # Every chunk must be there once. Encoding the result again must give the same items, so each set has one encoding.
     for (_, length), by_place in chunks.items():
         count = -(-length // _CHUNK_BYTES)
         if sorted(by_place) != list(range(count)):
@@ -286,7 +328,7 @@ def identifiers_of(items: Iterable[bytes]) -> list[str]:
 
 
 def _decode_whole(content: bytes, items: list[bytes]) -> str:
-    """The identifier of UTF-8 `content`, whose items must be `items` and no others."""
+    """Decode the identifier with UTF-8 `content`, and check that it encodes to `items`."""
     try:
         identifier = content.decode()
     except UnicodeDecodeError as error:
@@ -301,18 +343,19 @@ def _identifier_digest(content: bytes) -> bytes:
 
 
 def limbs_of(items: list[bytes]) -> np.ndarray:
-    """Items as limbs of 60 bits, least significant first: uint64 `[n, 5]`, the last limb below 2^56."""
+    """Split items into limbs of 60 bits, least significant first: uint64 `[n, 5]`, the last limb below 2^56."""
     padded = np.zeros((len(items), 8 * NUM_LIMBS), dtype=np.uint8)
     padded[:, :ITEM_BYTES] = np.frombuffer(b"".join(items), dtype=np.uint8).reshape(-1, ITEM_BYTES)
     words = padded.view("<u8").astype(np.uint64)
     limbs = words.copy()
+    # Limb i starts at bit 60 i = 64 i - 4 i: it takes the upper bits of word i - 1 and the lower bits of word i.
     for i in range(1, NUM_LIMBS):
         limbs[:, i] = (words[:, i - 1] >> np.uint64(64 - 4 * i)) | (words[:, i] << np.uint64(4 * i))
     return limbs & _LIMB_MASK
 
 
 def items_from_limbs(limbs: np.ndarray) -> list[bytes]:
-    """The inverse of `limbs_of`, for limbs in range."""
+    """Join limbs to items: the inverse of `limbs_of`, for limbs in range."""
     words = np.empty((len(limbs), NUM_LIMBS), dtype="<u8")
     for i in range(NUM_LIMBS - 1):
         words[:, i] = (limbs[:, i] >> np.uint64(4 * i)) | (limbs[:, i + 1] << np.uint64(_LIMB_BITS - 4 * i))
@@ -323,7 +366,14 @@ def items_from_limbs(limbs: np.ndarray) -> list[bytes]:
 
 
 def hash_items(parameters: Parameters, items: list[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """Return where items lie and what confirms them: one cell per segment, int64 `[n, 3]`, and H, uint64 `[n]` below p.
+    """Hash items to their cells, one per segment, and to the check value H.
+
+    Args:
+        parameters: salt and session, which key the hash.
+        items: n items of 37 bytes.
+
+    Returns:
+        Cell indices, int64 `[n, 3]`, and H, uint64 `[n]` below p.
 
     Source: BLAKE2b (RFC 7693), keyed with the session and the salt.
     """
@@ -332,6 +382,7 @@ def hash_items(parameters: Parameters, items: list[bytes]) -> tuple[np.ndarray, 
         hashlib.blake2b(item, digest_size=32, key=key, person=b"fkgsec psu v1").digest() for item in items
     )
     words = np.frombuffer(hashed, dtype="<u8").reshape(-1, NUM_SEGMENTS + 1)
+    # A multiplication and a shift map 32 bits of the hash to a cell of the segment, with a bias of at most segment / 2^32.
     segment = parameters.num_cells // NUM_SEGMENTS
     within = ((words[:, :NUM_SEGMENTS] >> _HALF_BITS) * np.uint64(segment)) >> _HALF_BITS
     places = within.astype(np.int64) + np.arange(NUM_SEGMENTS) * segment
@@ -341,7 +392,7 @@ def hash_items(parameters: Parameters, items: list[bytes]) -> tuple[np.ndarray, 
 def tabulate(
     field: Field, places: np.ndarray, limbs: np.ndarray, checks: np.ndarray, multipliers: np.ndarray, num_cells: int
 ) -> np.ndarray:
-    """The table that holds n items: (r, r limbs, r H) added to each of an item's cells.
+    """Compute the table that holds n items: (r, r limbs, r H) added to each of an item's cells.
 
     Args:
         places: int64 `[n, 3]`, distinct cells of each item.
@@ -359,10 +410,16 @@ def tabulate(
 
 
 def encode(parameters: Parameters, identifiers: Collection[str], randomness: Randomness) -> np.ndarray:
-    """A client's table of its set, with fresh uniform multipliers: uint64 `[num_cells * 7]`, elements below 2^61-1.
+    """Make a client's table of its set, with fresh uniform multipliers.
 
-    The length depends on `parameters` alone. Of the whole union, this is also the simulator: the sum of the clients' tables
-    has the distribution of `encode(parameters, union, randomness)`.
+    `encode(parameters, union, randomness)` is also the simulator: the sum of the clients' tables has its distribution.
+
+    Args:
+        identifiers: the client's set.
+        randomness: source of the multipliers.
+
+    Returns:
+        uint64 `[num_cells * 7]`, elements below 2^61-1. The length depends on `parameters` alone.
 
     Raises `BadIdentifier` or `DuplicateIdentifier`.
     """
@@ -370,24 +427,26 @@ def encode(parameters: Parameters, identifiers: Collection[str], randomness: Ran
 
 
 def draw_multipliers(identifiers: Collection[str], randomness: Randomness) -> np.ndarray:
-    """Fresh uniform multipliers of a set's items, uint64 `[number of items]`, as `encode` draws them."""
+    """Draw fresh uniform multipliers for a set's items, uint64 `[number of items]`, as `encode` does."""
     return MERSENNE61.uniform(len(set_items(identifiers)), randomness)
 
 
 def encode_with(parameters: Parameters, identifiers: Collection[str], multipliers: np.ndarray) -> np.ndarray:
-    """Return what `encode` makes with these multipliers, which are for one table only."""
+    """Make the table of `encode` with these multipliers.
+
+    Args:
+        multipliers: from `draw_multipliers`; use them for one table only.
+    """
     items = set_items(identifiers)
     places, checks = hash_items(parameters, items)
     return tabulate(MERSENNE61, places, limbs_of(items), checks, multipliers, parameters.num_cells).ravel()
 
 
 def peel(parameters: Parameters, table: np.ndarray) -> list[str]:
-    """The identifiers of the union whose summed table this is, sorted by code point.
+    """Peel a summed table, and return the identifiers of the union, sorted by code point.
 
     Args:
-        table: uint64 `[num_cells * 7]`, elements below 2^61-1; left as it is.
-
-    A cell that several items share passes for pure with probability about 2^-61.
+        table: uint64 `[num_cells * 7]`, elements below 2^61-1; not changed.
 
     Raises `PeelingError` when cells remain, `MalformedTable` or `InconsistentItems` when a client strayed from the protocol.
     """
@@ -395,10 +454,13 @@ def peel(parameters: Parameters, table: np.ndarray) -> list[str]:
     names: set[bytes] = set()
     candidates = np.arange(parameters.num_cells)
     while len(candidates):
+        # Goodrich and Mitzenmacher 2011, listing: read the pure cells, take their items out of all their cells, and repeat.
+        # A cell that several items share passes for pure with probability about 2^-61.
         items, multipliers, places, checks = _pure_cells(parameters, cells, candidates)
         if not names.isdisjoint(items):
             raise MalformedTable("an item comes back after it was taken out: its three cells do not agree")
         names.update(items)
+        # Only cells of removed items can become pure, so a chain of items does not cost m operations for each.
         candidates, local = np.unique(
             places, return_inverse=True
         )  # only these change: a chain of items costs no m each
@@ -412,7 +474,7 @@ def peel(parameters: Parameters, table: np.ndarray) -> list[str]:
 
 
 def is_balanced(cells: np.ndarray) -> bool:
-    """Return whether all segments have the same sum, as in every sum of items: an item adds the same to one cell of each segment.
+    """Return whether all segments have the same sum. Every sum of items has, since an item adds the same to each segment.
 
     Independent random values in the cells pass with probability p^-14.
 
@@ -429,16 +491,18 @@ def is_balanced(cells: np.ndarray) -> bool:
 def _pure_cells(
     parameters: Parameters, cells: np.ndarray, candidates: np.ndarray
 ) -> tuple[list[bytes], np.ndarray, np.ndarray, np.ndarray]:
-    """The distinct items of the pure cells among the candidates, with their multipliers, places and H."""
+    """Find the distinct items of the pure cells among the candidates, with their multipliers, cells and H."""
     field = MERSENNE61
     candidates = candidates[cells[candidates, 0] != 0]
     a, b, c = cells[candidates, 0], cells[candidates, 1:-1], cells[candidates, -1]
+    # A pure cell holds (R, R limbs, R H): divide by the first element to get the key, and compare H and the cell index.
     limbs = field.multiply(b, field.inverse(a)[:, None])
     in_range = (limbs <= _LIMB_MASK).all(axis=1) & (limbs[:, -1] < 2**_LAST_LIMB_BITS)
     a, c, limbs, candidates = a[in_range], c[in_range], limbs[in_range], candidates[in_range]
     items = items_from_limbs(limbs)
     places, checks = hash_items(parameters, items)
     pure = (field.multiply(a, checks) == c) & (places == candidates[:, None]).any(axis=1)
-    first = {items[i]: i for i in np.flatnonzero(pure)}  # an item that is alone in two cells is taken out once
+    # An item that is alone in two cells is removed once.
+    first = {items[i]: i for i in np.flatnonzero(pure)}
     chosen = np.fromiter(first.values(), dtype=np.int64, count=len(first))
     return list(first), a[chosen], places[chosen], checks[chosen]

@@ -1,9 +1,9 @@
-"""Computations of both sides of secure aggregation: the seeds of masks, what is signed, and the checks of what was signed.
+"""Computations of both sides of secure aggregation: mask seeds, signed claims, and the checks of them.
 
-    seed = self_mask_seed(setting, "client0", own_secret, "rows")       # the client, from its own secret
-    seed = self_mask_seed(setting, "client0", opened.secret, "rows")    # the server, from the reconstructed one
+    seed = self_mask_seed(setting, "client0", self_seed, "rows")        # the client, from its secret
+    seed = self_mask_seed(setting, "client0", opened.secret, "rows")    # the server, from the reconstructed secret
 
-Everything is bound to the session, the round and the digest of the setting.
+Every seed and claim is bound to the session, the round and the digest of the setting.
 """
 
 from __future__ import annotations
@@ -19,41 +19,67 @@ from fkgsec.protocols.secagg.setting import Setting
 
 
 def self_mask_commitment(setting: Setting, party: str, self_seed: bytes) -> bytes:
-    """SHA-256 that binds a party to its b. It hides b, which has 256 bits of its own."""
+    """Commit to a self mask's seed b with SHA-256, which hides its 256 random bits.
+
+    Args:
+        self_seed: b, 32 bytes.
+    """
     return digest("secagg self mask commitment", *setting.context, party, self_seed)
 
 
 def advertised_claim(setting: Setting, party: str, mask_key: bytes, share_key: bytes, commitment: bytes) -> bytes:
-    """Return what an identity signs in round 0."""
+    """Encode the claim that a client's identity signs in round 0.
+
+    Args:
+        mask_key, share_key: its public keys, 32 bytes each.
+        commitment: `self_mask_commitment` of its b.
+    """
     return frame("secagg advertisement", *setting.context, party, mask_key, share_key, commitment)
 
 
 def confirmation_claim(setting: Setting, party: str, keys: bytes, num_survivors: int, bits: bytes) -> bytes:
-    """Return what an identity signs in round 3."""
+    """Encode the claim that a client's identity signs in round 3.
+
+    Args:
+        keys: `keys_digest` of the key list that the client received.
+        num_survivors: number of all survivors.
+        bits: `survivor_bits` of the client and its neighbors.
+    """
     return frame("secagg confirmation", *setting.context, party, keys, num_survivors, bits)
 
 
 def keys_digest(setting: Setting, peers: Mapping[str, Advertisement]) -> bytes:
-    """Digest of a list of advertised keys, in the order of the setting's parties."""
+    """Hash a list of advertised keys, in the order of the setting's parties.
+
+    Args:
+        peers: advertisements by party.
+    """
     listed = [peers[party] for party in setting.in_order(peers.keys())]
     keys = [part for key in listed for part in (key.sender, key.mask_key, key.share_key, key.commitment)]
     return digest("secagg key list", *setting.context, *keys)
 
 
 def survivor_bits(setting: Setting, party: str, survivors: Container[str]) -> bytes:
-    """Who survived of a party and its neighbours: a bit each in the setting's order, the first the lowest, little-endian."""
+    """Encode the survivors among a party and its neighbors.
+
+    Args:
+        survivors: names of all survivors.
+
+    Returns:
+        One bit per neighbor in the setting's order, the first in the lowest bit, little-endian.
+    """
     around = setting.in_order(setting.around(party))
     bits = sum((peer in survivors) << place for place, peer in enumerate(around))
     return bits.to_bytes(-(-len(around) // 8), "little")
 
 
 class View(NamedTuple):
-    """State that a party was told when it confirms.
+    """What a party had received when it confirmed.
 
     Attributes:
         keys: digest of its key list.
-        num_survivors: of all parties.
-        survivors: of itself and its neighbours.
+        num_survivors: number of all survivors.
+        survivors: survivors among itself and its neighbors.
     """
 
     party: str
@@ -62,10 +88,16 @@ class View(NamedTuple):
     survivors: frozenset[str]
 
     def agrees(self, setting: Setting, other: Confirmation) -> bool:
-        """Return whether the other was told the same, as far as both were told it: the keys where both see the same parties."""
+        """Return whether another client's confirmation is consistent with this view, as far as both see the same parties.
+
+        Args:
+            other: the confirmation, whose signature is checked elsewhere.
+        """
         ours, theirs = setting.around(self.party), setting.around(other.sender)
         bits = int.from_bytes(other.survivors, "little")
         named = {peer for place, peer in enumerate(setting.in_order(theirs)) if bits >> place & 1}
+        # On a regular graph, two neighbors see different parties. They compare the survivors that both see, and the
+        # keys only if they see the same parties, since a digest of a part is not known.
         return (
             len(other.survivors) == -(-len(theirs) // 8)
             and bits >> len(theirs) == 0
@@ -76,29 +108,50 @@ class View(NamedTuple):
 
 
 def adds_pair_mask(setting: Setting, party: str, peer: str) -> bool:
-    """Return whether `party` adds the mask that it shares with `peer`, who then subtracts it."""
+    """Return whether `party` adds the pair mask that `peer` subtracts."""
+    # Bonawitz et al. 2017 Figure 4, round 2 gives the plus sign to the later party; any antisymmetric rule cancels.
     return setting.point[party] < setting.point[peer]
 
 
 def self_mask_seed(setting: Setting, party: str, self_seed: bytes, vector: str) -> bytes:
-    """The seed of a party's own mask of one vector."""
+    """Derive the seed of a party's self mask for one vector.
+
+    Args:
+        self_seed: b, 32 bytes.
+        vector: name of the vector.
+    """
     return derive(self_seed, "secagg self mask", *setting.context, party, vector)
 
 
 def pair_mask_seed(setting: Setting, first: Advertisement, other: Advertisement, secret: bytes, vector: str) -> bytes:
-    """The seed of the mask that two parties share, of one vector, from their X25519 secret; the same for both."""
+    """Derive the seed of the mask that two parties share for one vector. Both derive the same one.
+
+    Args:
+        first, other: the advertisements of the two, in any order.
+        secret: their X25519 secret, 32 bytes.
+        vector: name of the vector.
+    """
+    # Put both names and keys into the derivation, in an order that both know.
     low, high = sorted((first, other), key=lambda peer: setting.point[peer.sender])
     keys = (low.sender, high.sender, low.mask_key, high.mask_key)
     return derive(secret, "secagg pair mask", *setting.context, *keys, vector)
 
 
 def check_advertisement(setting: Setting, key: Advertisement, owner_of_key: Mapping[bytes, str]) -> None:
-    """Raises `SubstitutedKey` for keys that the pinned identity did not sign, of another length, or of `owner_of_key`."""
+    """Check one client's keys.
+
+    Args:
+        owner_of_key: party by public key, of the keys that came before.
+
+    Raises:
+        SubstitutedKey: keys not signed by the pinned identity, of another length, or used before.
+    """
     claim = advertised_claim(setting, key.sender, key.mask_key, key.share_key, key.commitment)
     try:
         verify(setting.identities[key.sender], key.signature, claim, signer=key.sender)
     except BadSignature as error:
         raise SubstitutedKey(f"the keys of {key.sender} are not signed by its pinned identity") from error
+    # Bonawitz et al. 2017 Figure 4, round 1: all public keys must differ.
     for public in (key.mask_key, key.share_key):
         if len(public) != KEY_BYTES or public in owner_of_key or key.mask_key == key.share_key:
             raise SubstitutedKey(
@@ -110,7 +163,16 @@ def check_advertisement(setting: Setting, key: Advertisement, owner_of_key: Mapp
 def checked_advertisements(
     setting: Setting, advertisements: Iterable[Message], *, senders: Container[str]
 ) -> dict[str, Advertisement]:
-    """The advertisements by party, after every check that needs no secret. Raises as `share` does."""
+    """Check a list of advertisements as far as possible without secrets.
+
+    Args:
+        senders: parties that may be in the list.
+
+    Returns:
+        The advertisements by party.
+
+    Raises the errors of `client.share`.
+    """
     peers: dict[str, Advertisement] = {}
     owner_of_key: dict[bytes, str] = {}
     for message in advertisements:
@@ -124,7 +186,15 @@ def checked_advertisements(
 
 
 def check_confirmation(setting: Setting, confirmation: Confirmation, view: View) -> None:
-    """Raises `BadSignature`, or `SplitView` for a confirmation that does not agree with the view."""
+    """Check one client's signature of its view against another view.
+
+    Args:
+        view: of the party that checks.
+
+    Raises:
+        BadSignature: the signature is not valid.
+        SplitView: the confirmation does not agree with `view`.
+    """
     claim = confirmation_claim(
         setting, confirmation.sender, confirmation.keys, confirmation.num_survivors, confirmation.survivors
     )
@@ -136,7 +206,17 @@ def check_confirmation(setting: Setting, confirmation: Confirmation, view: View)
 def checked_confirmations(
     setting: Setting, confirmations: Iterable[Message], *, senders: Container[str], view: View
 ) -> dict[str, Confirmation]:
-    """The confirmations by party, each valid and in agreement with the view. Raises as `unmask` does."""
+    """Check a list of confirmations.
+
+    Args:
+        senders: parties that may be in the list.
+        view: of the party that checks; each confirmation must agree with it.
+
+    Returns:
+        The confirmations by party.
+
+    Raises the errors of `client.unmask`.
+    """
     confirmed: dict[str, Confirmation] = {}
     for message in confirmations:
         confirmation = check_header(

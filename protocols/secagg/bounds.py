@@ -31,7 +31,7 @@ class Risk(NamedTuple):
     failure: float
 
     def describe(self) -> str:
-        """Return what a session does, in words.
+        """Describe the risks of one session in words.
 
         >>> Risk(2.0**-41, 0.001).describe()
         'exposes an upload with probability at most 2^-41 and fails with at most 0.001'
@@ -41,17 +41,13 @@ class Risk(NamedTuple):
 
 
 def regular_risk(num_parties: int, neighbours: int, *, threshold: int, colluders: int, dropout: float) -> Risk:
-    """The risks of `fkgsec.protocols.secagg.graph.regular_graph` against a server that follows the protocol.
-
-    An input is exposed when its owner has a threshold of colluders among its neighbours, or when the honest survivors fall
-    apart: on the ring of that graph this takes two separate runs of k/2 (rounded down) neighbouring places, each without an
-    honest survivor. The sum fails when a client keeps fewer than a threshold of its neighbours to the end, or fewer than
-    `safe_threshold` clients stay.
+    """Bound the risks of `fkgsec.protocols.secagg.graph.regular_graph` against a server that follows the protocol.
 
     Args:
+        neighbours: degree of the graph.
         threshold: shares that open a secret.
-        colluders: clients that tell the server all they know; chosen without knowledge of the graph's order.
-        dropout: chance of each client, on its own, to fall silent at any stage.
+        colluders: clients that share all they know with the server; chosen without knowledge of the graph's order.
+        dropout: probability in [0, 1) that a client falls silent at some stage, independently of the others.
 
     Raises `SettingError` for values out of range.
     Source: Bell et al. 2020, section 3.2 (the three conditions of a good graph). Differs: exact tails for this graph, where
@@ -62,22 +58,33 @@ def regular_risk(num_parties: int, neighbours: int, *, threshold: int, colluders
     if not 0 <= dropout < 1:
         raise SettingError(f"dropout: {dropout}; it must lie in [0, 1)")
     honest = num_parties - colluders
+    # Condition 1: an input is exposed if at least a threshold of its owner's neighbors collude.
     captured = sum(
         _hypergeometric(num_parties - 1, colluders, neighbours, number) for number in range(threshold, neighbours + 1)
     )
+    # Condition 2: the honest survivors must stay connected. On the ring of a Harary graph, a cut takes two separate runs
+    # of k/2 (rounded down) positions without an honest survivor. The bound is a union over the pairs of runs.
     places = 2 * (neighbours // 2)
     empty = sum(
         _hypergeometric(num_parties, colluders, places, number) * dropout ** (places - number)
         for number in range(places + 1)
     )
     parted = comb(num_parties, 2) * empty
+    # Condition 3: every client must keep a threshold of surviving neighbors, and `safe_threshold` clients must stay in all.
     lonely = _fewer_stay(neighbours, threshold, dropout)
     too_few = _fewer_stay(num_parties, safe_threshold(num_parties), dropout)
     return Risk(min(1.0, honest * captured + parted), min(1.0, num_parties * lonely + too_few))
 
 
 def require_small_risk(num_parties: int, neighbours: int, *, threshold: int, colluders: int, dropout: float) -> Risk:
-    """The risks, or `SettingError` when one is above `MOST_EXPOSURE` or `MOST_FAILURE`."""
+    """Return the risks, and reject a graph for which one of them is too large.
+
+    Args:
+        num_parties, neighbours, threshold, colluders, dropout: as in `regular_risk`.
+
+    Raises:
+        SettingError: exposure above `MOST_EXPOSURE` or failure above `MOST_FAILURE`.
+    """
     risk = regular_risk(num_parties, neighbours, threshold=threshold, colluders=colluders, dropout=dropout)
     if risk.exposure > MOST_EXPOSURE or risk.failure > MOST_FAILURE:
         raise SettingError(
@@ -88,14 +95,15 @@ def require_small_risk(num_parties: int, neighbours: int, *, threshold: int, col
 
 
 def _hypergeometric(population: int, marked: int, drawn: int, number: int) -> float:
-    """The probability of so many marked among the drawn."""
+    """Probability of `number` marked ones among the drawn."""
     return comb(marked, number) * comb(population - marked, drawn - number) / comb(population, drawn)
 
 
 def _fewer_stay(number: int, least: int, dropout: float) -> float:
-    """The probability that fewer than `least` of `number` stay, when each leaves on its own."""
+    """Probability that fewer than `least` of `number` clients stay, if each leaves independently."""
     if dropout == 0:
         return float(number < least)
+    # A sum of binomial probabilities, in logarithms: the binomial coefficients overflow float64 for many clients.
     return sum(
         exp(
             lgamma(number + 1)

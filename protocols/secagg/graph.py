@@ -1,4 +1,4 @@
-"""Pairs of parties that mask with each other: all of them, or the neighbours in the k-regular graph of Bell et al. 2020.
+"""Pairs of parties that mask with each other: all pairs, or the neighbors in the k-regular graph of Bell et al. 2020.
 
 >>> graph = regular_graph(("a", "b", "c", "d", "e"), 2, b"session", 0)
 >>> sorted(len(neighbours) for neighbours in graph.values()), components(graph, graph) == [set(graph)]
@@ -17,19 +17,31 @@ from fkgsec.protocols.core.prg import digest
 Graph = Mapping[str, frozenset[str]]
 
 
-@lru_cache(maxsize=4)  # every client of a simulation asks for the same one, which takes 5 MB among 300 parties
+# Every client of a simulation needs the same graph, which takes 5 MB for 300 parties.
+@lru_cache(maxsize=4)
 def complete_graph(parties: tuple[str, ...]) -> Graph:
-    """Connect every pair of parties; returns the set of neighbors of each."""
+    """Connect every pair of parties.
+
+    Args:
+        parties: distinct names.
+
+    Returns:
+        The neighbors of each party.
+    """
     everybody = frozenset(parties)
     return MappingProxyType({party: everybody - {party} for party in parties})
 
 
-@lru_cache(maxsize=64)  # every client of a simulation asks for the same one
+# Every client of a simulation needs the same graph.
+@lru_cache(maxsize=64)
 def regular_graph(parties: tuple[str, ...], degree: int, session: bytes, round: int) -> Graph:
-    """The Harary graph of that degree over a random order of the parties, drawn from session and round.
+    """Connect each party to `degree` others: a Harary graph over a random order of the parties.
 
-    Each party is joined to the degree/2 next and previous ones on a ring, and for an odd degree to the opposite one.
-    The order is public. It hides nothing when the adversary chose its colluders after it, or the session after them.
+    The order is public. It hides nothing if the adversary chose its colluders after it, or the session after them.
+
+    Args:
+        degree: neighbors of each party, 1 to number of parties - 1.
+        session, round: seed the order.
 
     Raises `SettingError` unless 1 <= degree < number of parties and their product is even, `DisconnectedGraph` for
     degree 1 among more than two parties.
@@ -42,6 +54,8 @@ def regular_graph(parties: tuple[str, ...], degree: int, session: bytes, round: 
         raise SettingError(f"neighbours {degree}: an odd number needs an even number of parties, not {num_parties}")
     if degree == 1 and num_parties > 2:
         raise DisconnectedGraph(f"neighbours 1: {num_parties} parties fall into pairs; at least 2 are needed")
+    # Bell et al. 2020, Algorithm 1: put the parties on a ring in random order, and join each to the degree/2 next and
+    # previous parties; for an odd degree also to the opposite party.
     order = sorted(parties, key=lambda party: digest("graph order", session, round, party))
     steps = [step for half in range(1, degree // 2 + 1) for step in (half, -half)]
     if degree % 2:
@@ -52,7 +66,11 @@ def regular_graph(parties: tuple[str, ...], degree: int, session: bytes, round: 
 
 
 def components(graph: Graph, parties: Collection[str]) -> list[set[str]]:
-    """The connected components of the graph among `parties`."""
+    """Find the connected components of the graph among `parties`.
+
+    Args:
+        parties: the vertices to keep; edges to others are ignored.
+    """
     left = set(parties)
     parts = []
     while left:
@@ -66,7 +84,14 @@ def components(graph: Graph, parties: Collection[str]) -> list[set[str]]:
 
 
 def require_connected(graph: Graph, parties: Collection[str]) -> None:
-    """Raises `DisconnectedGraph` when `parties` fall into groups that no mask joins: each group's sum would show."""
+    """Check that masks join all of `parties`. Otherwise the sum of each group would be exposed.
+
+    Args:
+        parties: the survivors.
+
+    Raises:
+        DisconnectedGraph: the survivors fall into groups.
+    """
     groups = components(graph, parties)
     if len(groups) > 1:
         smallest = sorted(min(groups, key=len))

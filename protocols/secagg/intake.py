@@ -24,7 +24,7 @@ _MOST_NAMED = 3  # in an error's message; its `excluded` has all
 
 @dataclass(frozen=True)
 class Roll:
-    """Memory of the clients that the server keeps from stage to stage.
+    """What the server remembers about the clients from stage to stage.
 
     Attributes:
         excluded: by party the first reason why a message of it was left out.
@@ -37,7 +37,7 @@ class Roll:
 
 
 class Intake:
-    """The messages of one stage. As a context it adds to a `ProtocolError` that ends the session who had been excluded."""
+    """The messages of one stage. As a context, it adds the excluded clients to a `ProtocolError` that ends the session."""
 
     def __init__(self, roll: Roll) -> None:
         self.setting = roll.setting
@@ -51,9 +51,14 @@ class Intake:
         senders: Container[str],
         check: Callable[[Kind], None],
     ) -> Iterator[Kind]:
-        """The first message of each sender, when it is of that kind and `check` does not raise a `ProtocolError`.
+        """Yield the first valid message of each sender, and exclude the senders of invalid ones.
 
-        A sender may be excluded after its message was given out, for a second, different one: see `excluded` at the end.
+        A sender may be excluded after its message was yielded, if a second, different one arrives: check `excluded` at the end.
+
+        Args:
+            kind: class of message that this stage takes.
+            senders: parties that take part in this stage.
+            check: raises a `ProtocolError` for a message whose content is wrong.
         """
         heard: set[str] = set()
         for arrival in arrivals:
@@ -61,6 +66,7 @@ class Intake:
                 self.exclude(arrival.sender, arrival.reason)
                 continue
             try:
+                # A repeated frame is the network's doing, and ignored. A second, different message is the sender's.
                 if self._is_repeated(arrival):
                     continue
                 message = check_header(
@@ -73,15 +79,20 @@ class Intake:
             except ProtocolError as error:
                 self.exclude(arrival.sender, describe(error))
                 continue
+            # A client that was excluded earlier stays excluded, even if this message is valid.
             if message.sender not in self.excluded:
                 yield message
 
     def exclude(self, party: str, reason: str) -> None:
-        """Note that a message of the party is left out; the first reason stays."""
+        """Exclude a party.
+
+        Args:
+            reason: why its message was left out. The first reason of a party is kept.
+        """
         self.excluded.setdefault(party, reason)
 
     def roll(self) -> Roll:
-        """Return what to remember after this stage."""
+        """Return the memory for the next stage."""
         return Roll(self.setting, self.excluded, self._arrived)
 
     def __enter__(self) -> Intake:
@@ -96,7 +107,7 @@ class Intake:
                 error.args = (f"{error.args[0]}; left out: {'; '.join(named[:_MOST_NAMED])}{more}", *error.args[1:])
 
     def _is_repeated(self, message: Message) -> bool:
-        """Return whether these bytes came before from this sender; remembers them."""
+        """Return whether these bytes came before from this sender, and remember them."""
         fingerprint = digest("secagg message", encode(message))
         earlier = self._arrived.get(message.sender, frozenset())
         self._arrived[message.sender] = earlier | {fingerprint}

@@ -149,12 +149,12 @@ _kind_decoder = msgspec.msgpack.Decoder(_Kind)
 
 
 def encode(message: Message) -> bytes:
-    """The bytes that would cross the network. Takes the messages of other protocols too."""
+    """Encode a message of any protocol as the bytes that are transmitted."""
     return _encoder.encode(message)
 
 
 def decode(frame: bytes) -> AnyMessage:
-    """The message of secure aggregation in `frame`. Raises `MalformedMessage`."""
+    """Decode a message of secure aggregation. Raises `MalformedMessage`."""
     try:
         return _decoder.decode(frame)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:  # names that are no UTF-8 raise the latter
@@ -162,7 +162,7 @@ def decode(frame: bytes) -> AnyMessage:
 
 
 def kind_of(frame: bytes) -> str:
-    """The kind that the message in `frame` says it is, of whatever protocol; empty for bytes that are no message."""
+    """Read the kind of the message in `frame`, of any protocol; empty for bytes that are not a message."""
     try:
         return _kind_decoder.decode(frame).kind
     except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -174,7 +174,12 @@ Kind = TypeVar("Kind", bound=Message)
 
 
 def check_header(message: Message, kind: type[Kind], *, session: bytes, round: int, senders: Container[str]) -> Kind:
-    """The message, when it is of that kind, session and round and comes from one of `senders`.
+    """Check a message's kind, session, round and sender, and return it.
+
+    Args:
+        kind: class of message that is due.
+        session, round: of this session.
+        senders: parties that take part in this stage.
 
     Raises:
         ReplayedMessage: another session or round.
@@ -188,6 +193,7 @@ def check_header(message: Message, kind: type[Kind], *, session: bytes, round: i
             f"{message.round}; this is session {session.hex()} round {round}"
         )
     if not isinstance(message, kind):
+        # Tell a late message from a wrong one: a client that is too slow is no attacker.
         if type(message) in _CLIENT_ORDER and kind in _CLIENT_ORDER[_CLIENT_ORDER.index(type(message)) :]:
             raise LateMessage(
                 f"{type(message).__name__} of {message.sender}: its stage is over, {kind.__name__} is due"

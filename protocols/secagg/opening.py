@@ -1,11 +1,11 @@
-"""Opening a shared secret although some holders lie: its owner has committed to it, so that the right one is recognised.
+"""Opening a shared secret although some holders send wrong shares. The owner committed to the secret, which identifies it.
 
     opened = open_secret(setting, {"client1": share, ...}, fits, owner="client0", what="self mask of client0")
-    opened.secret, opened.wrong                                         # and whose shares were wrong
+    opened.secret, opened.wrong                                         # and the holders of wrong shares
 
-With n shares and a threshold t, up to (n - t) / 2 wrong ones are corrected at once (`shamir.correct`), and up to n - t by
-leaving out subsets in turn, as far as `MOST_SUBSETS` goes. Whether the holder that revealed a wrong share altered it or its owner
-dealt it so, nobody can tell: shares are sealed for their holders, and are not verifiable when dealt.
+With n shares and a threshold t, `shamir.correct` corrects up to (n - t) / 2 wrong ones at once. Leaving out subsets in turn
+corrects up to n - t, within `MOST_SUBSETS`. Nobody can tell whether the holder altered a wrong share or its owner dealt it so:
+shares are sealed for their holders, and are not verifiable when dealt.
 """
 
 from __future__ import annotations
@@ -44,15 +44,16 @@ class ClosedSecret(ReconstructionMismatch):
 def open_secret(
     setting: Setting, shares: Mapping[str, bytes], fits: Callable[[bytes], bool], *, owner: str, what: str
 ) -> Opened:
-    """The secret of `owner` from the shares by holder.
+    """Reconstruct the secret of `owner`, decoding around wrong shares.
 
     Args:
-        fits: whether a secret is the one that the owner advertised.
+        shares: by holder.
+        fits: whether a secret matches the owner's commitment or public key.
         what: names the secret in errors.
 
     Raises:
         TooFewParties: fewer shares than the threshold.
-        ClosedSecret: shares that meet in no secret, or in another than its owner advertised.
+        ClosedSecret: the shares give no secret, or another than the owner advertised.
     """
     threshold, spare = setting.threshold, len(shares) - setting.threshold
     if spare < 0:
@@ -61,13 +62,15 @@ def open_secret(
     party_at = {setting.point[holder]: holder for holder in shares}
     came_from = ", ".join(setting.in_order(shares))
     try:
+        # The usual case: all shares are right, and lie on one polynomial.
         secret = reconstruct(at, threshold=threshold)
     except (ReconstructionMismatch, BadShare):
         pass
     else:
         if fits(secret):
             return Opened(secret, frozenset())
-        if spare:  # on one polynomial, by all holders: the one who dealt them chose another secret
+        # All shares, more than the threshold, lie on one polynomial: its dealer chose another secret than it advertised.
+        if spare:
             raise ClosedSecret(f"{what}: the shares of {came_from} give another than {owner} advertised", owner, spare)
     for wrong, secret in _guesses(at, threshold):
         if fits(secret):
@@ -81,12 +84,14 @@ def open_secret(
 
 
 def _guesses(at: Mapping[int, bytes], threshold: int):
-    """Sets of wrong shares with the secret that the others give, the likeliest first."""
+    """Yield sets of wrong shares with the secret that the others give, the most likely first."""
     try:
+        # Reed-Solomon decoding finds up to (n - t) / 2 wrong shares without a search.
         secret, wrong = correct(at, threshold=threshold)
         yield wrong, secret
     except ReconstructionMismatch:
         pass
+    # Beyond that, leave out each subset of holders in turn, small ones first. The commitment tells which guess is right.
     surplus = len(at) - threshold
     subsets = (left_out for number in range(1, surplus + 1) for left_out in combinations(sorted(at), number))
     for left_out in islice(subsets, MOST_SUBSETS):

@@ -1,11 +1,11 @@
-"""Secure aggregation as a pair of generators (`fkgsec.protocols.core.rounds`): the server's round, and a client's.
+"""Secure aggregation as a pair of generators (`fkgsec.protocols.core.rounds`): the server's round and a client's.
 
     clients = {party: client_round(setting, party, keys[party], randomness[party], lambda: values) for party in setting.parties}
     total = run(server_round(setting), clients).result
 
-Stages: "advertise", "share", "receive", "mask", "confirm", "unmask", as the steps of `client` are called. The first asks nothing:
-clients speak first, so that what they say can ride on an earlier reply, and `opening` of whatever protocol is around can be the
-first request. After the last a client returns the request that comes next, for that protocol to go on with.
+The stages are "advertise", "share", "receive", "mask", "confirm" and "unmask", named after the steps of `client`. Clients speak
+first, so their first message can travel with an earlier reply; the `opening` of a surrounding protocol can be the first request.
+After the last stage, a client returns the next request, so that the surrounding protocol can continue with it.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fkgsec.protocols.secagg.setting import Setting
 
 
 def server_round(setting: Setting, *, opening: Mapping[str, bytes] | None = None) -> ServerRound[Sum]:
-    """The server's round: the sum of every vector over the clients whose upload arrived.
+    """Run the server's side: sum every vector over the clients whose upload arrived.
 
     Args:
-        opening: by party the request that its advertisement answers, of the protocol around this one. None: nothing is asked.
+        opening: by party the surrounding protocol's request that its advertisement answers; None sends empty requests.
 
-    Raises as the functions of `fkgsec.protocols.secagg.server`, with `excluded` naming whom it had dropped.
+    Raises the errors of `fkgsec.protocols.secagg.server`; their `excluded` names the clients that it had dropped.
     """
     requests = dict.fromkeys(setting.parties, NOTHING) if opening is None else opening
     keys, key_lists = server.collect_advertisements(setting, _arrivals((yield Ask("advertise", requests))))
@@ -50,27 +50,29 @@ def client_round(
     randomness: Randomness,
     values: Callable[[], Mapping[str, np.ndarray]],
 ) -> ClientRound[bytes]:
-    """A client's round. It speaks first, and returns the request that comes after its last reply.
+    """Run a client's side. It speaks first, and returns the request that comes after its last reply.
 
-    Where too few are around it, or where it cannot read what it was sent, it says so (`Silence`) and waits for that request. A
-    message of another protocol is one too: the server went on without this client.
+    If too few parties are around it, or if it cannot read a message, the client reports it (`Silence`) and waits for that
+    request. A message of another protocol is such a request too: the server continued without this client.
 
     Args:
-        setting: as this client believes it to be.
-        randomness: 100 bytes and more for each neighbour.
-        values: what `client.mask` takes, asked for when the upload is due.
+        setting: as this client received it.
+        identity: its signing key, pinned in the setting.
+        randomness: source of at least 100 bytes per neighbor.
+        values: returns the vectors for `client.mask`; called when the upload is due.
 
-    Raises the `ProtocolError` of `fkgsec.protocols.secagg.client` where the server is at fault.
+    Raises the `ProtocolError` of `fkgsec.protocols.secagg.client` if the server is at fault.
     """
     state: Any = None
     left = False
 
     def reply(step: Callable[..., tuple[Any, Message]], *received: bytes) -> Reply:
-        """The message of the next step. The round holds none itself, so that a client that waits has no upload in memory."""
+        """Take one step and return its message. The round keeps none, so a waiting client has no upload in memory."""
         nonlocal state, left
         try:
             state, message = step(state, *(decode(frame) for frame in received))
         except (TooFewParties, MalformedMessage) as error:
+            # The client leaves this session without blaming the server: others dropped out, or the frame was damaged.
             left = True
             return Silence(describe(error))
         return encode(message)
@@ -95,7 +97,7 @@ def _ask(stage: str, messages: Mapping[str, Message]) -> Ask:
 
 
 def _arrivals(replies: Replies) -> Iterator[Arrival]:
-    """The messages in the replies, each of the party that the channel says; a `Failure` in place of any other."""
+    """Decode the replies. A frame that is no message, or claims another sender than the channel says, becomes a `Failure`."""
     for party, reply in replies:
         if isinstance(reply, Silence):
             yield Failure(party, reply.reason)

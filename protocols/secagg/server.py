@@ -1,17 +1,17 @@
 """Secure aggregation, the server: six functions from a frozen state and the clients' messages to the next state and requests.
 
-    keys, key_lists = collect_advertisements(setting, arrivals)   # what to send, by receiver
+    keys, key_lists = collect_advertisements(setting, arrivals)   # messages to send, by receiver
     shares, inboxes = collect_shares(keys, arrivals)
     cohort, cohorts = collect_receipts(shares, arrivals)
     uploads, survivors = collect_uploads(cohort, arrivals)
     confirmations, requests = collect_confirmations(uploads, arrivals)
     total = open_sum(confirmations, arrivals)
 
-An arrival is a message or a `Failure` in its place. Each message is checked: session, round, kind, sender, content. One that is
-wrong drops its sender, named with the reason (see `intake`); one that is missing drops it too. The session ends for all
-only when too few are left, when nothing joins the survivors, or when a secret stays closed.
+An arrival is a message or a `Failure` in its place. The server checks session, round, kind, sender and content of each message.
+A wrong or missing message drops its sender, and `intake` records the reason. The session ends for all only if too few are left,
+if no mask joins the survivors, or if a secret stays closed.
 
-A server that repeats a step asks clients twice; what protects them is that they take each step once.
+A server that repeats a step asks clients twice. Clients are protected because they take each step once.
 """
 
 from __future__ import annotations
@@ -70,11 +70,11 @@ _SEALED_BYTES = NONCE_BYTES + 2 * SHARE_BYTES + TAG_BYTES
 
 
 class Sum(NamedTuple):
-    """The outcome.
+    """Outcome of a session.
 
     Attributes:
         vectors: the sum of each vector over the survivors, `[length]` in its ring.
-        survivors: whose uploads are in the sum.
+        survivors: clients whose uploads are in the sum.
         excluded: by party the reason why a message of it was left out; a survivor may be among them.
     """
 
@@ -85,15 +85,16 @@ class Sum(NamedTuple):
 
 @dataclass(frozen=True)
 class Collected:
-    """Memory of the server from stage to stage; what later stages give is empty.
+    """Memory of the server from stage to stage. Fields of later stages are empty.
 
     Attributes:
-        roll: whose messages came, and who was left out.
+        roll: received messages and excluded clients.
         peers: advertisements by party, from round 0 on.
-        sealed: in round 1, what each client sealed for its neighbours, by its name and theirs.
-        cohort: who masks with its neighbours, from the end of round 1 on.
-        survivors, masked: from round 2 on, whose uploads came, and their sum, still masked.
-        asked: after round 3, who is asked for shares.
+        sealed: in round 1, sealed shares by sender and receiver.
+        cohort: clients that mask with their neighbors, from the end of round 1 on.
+        survivors: clients whose uploads arrived, from round 2 on.
+        masked: sum of their uploads, still masked.
+        unmaskers: clients that are asked for shares, from round 3 on.
     """
 
     roll: Roll
@@ -102,24 +103,35 @@ class Collected:
     cohort: frozenset[str] = frozenset()
     survivors: frozenset[str] = frozenset()
     masked: Mapping[str, np.ndarray] = field(default_factory=dict)
-    asked: frozenset[str] = frozenset()
+    unmaskers: frozenset[str] = frozenset()
 
 
 def collect_advertisements(setting: Setting, arrivals: Iterable[Arrival]) -> tuple[Collected, dict[str, KeyList]]:
-    """Round 0. Of two clients with one key the second is dropped: the first cannot have copied it.
+    """Round 0: check the keys, and send each client those of its neighbors.
 
-    Raises `TooFewParties` for fewer than may survive.
+    Args:
+        arrivals: `Advertisement` of each client.
+
+    Returns:
+        The next state, and by client the key list to send.
+
+    Raises:
+        TooFewParties: fewer clients than must survive.
+
+    Source: Bonawitz et al. 2017 Figure 4, round 0. Differs: the server checks signatures and orders of points too.
     """
     peers: dict[str, Advertisement] = {}
     owner_of_key: dict[bytes, str] = {}
 
     def check(key: Advertisement) -> None:
+        """Reject keys that are badly signed, copied or of small order."""
         check_advertisement(setting, key, owner_of_key)
         for public in (key.mask_key, key.share_key):
             check_order(public, peer=key.sender)
 
     with Intake(Roll(setting)) as intake:
         for key in intake.valid(arrivals, Advertisement, setting.parties, check):
+            # Of two clients with one key, only the second is dropped: the first cannot have copied it.
             owner_of_key |= {key.mask_key: key.sender, key.share_key: key.sender}
             peers[key.sender] = key
         peers = {party: peers[party] for party in setting.in_order(peers.keys() - intake.excluded.keys())}
@@ -132,13 +144,23 @@ def collect_advertisements(setting: Setting, arrivals: Iterable[Arrival]) -> tup
 
 
 def collect_shares(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Collected, dict[str, ShareInbox]]:
-    """Round 1. Drops a client unless it sealed for each of its neighbours with keys, and for nobody else.
+    """Round 1: forward the sealed shares to their holders.
 
-    Raises `TooFewParties` for fewer than may survive.
+    Args:
+        arrivals: `SealedShares` of each client.
+
+    Returns:
+        The next state, and by client the sealed shares to send.
+
+    Raises:
+        TooFewParties: fewer clients than must survive.
+
+    Source: Bonawitz et al. 2017 Figure 4, round 1. Differs: none.
     """
     setting, sealed = state.roll.setting, {}
 
     def check(sealing: SealedShares) -> None:
+        """Reject shares that are not for exactly the neighbors with keys, or have another length."""
         expected = setting.graph[sealing.sender] & state.peers.keys()
         if sealing.sealed.keys() != expected:
             raise BadShare(f"{sealing.sender} sealed shares for the wrong parties: {expected ^ sealing.sealed.keys()}")
@@ -163,19 +185,23 @@ def collect_shares(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Colle
 
 
 def collect_receipts(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Collected, dict[str, Cohort]]:
-    """End of round 1: settle who takes part, so that whoever does holds the shares of all its neighbours that do.
+    """End of round 1: choose a cohort in which all neighbors hold each other's shares.
 
-    Where a client could not open a neighbour's shares, one of the two is at fault, and nobody can tell which. Of such pairs the
-    client that is in most of them is dropped until none is left, the one that sealed before the one that complains: one
-    bad client, whatever it seals or says, costs itself and at most one other.
+    Args:
+        arrivals: `Receipt` of each client.
 
-    Raises `TooFewParties` for fewer than may survive.
+    Returns:
+        The next state, and by client the members of the cohort around it.
+
+    Raises:
+        TooFewParties: fewer clients than must survive.
     """
     setting = state.roll.setting
     complaints: set[tuple[str, str]] = set()
     cohort: set[str] = set()
 
     def check(receipt: Receipt) -> None:
+        """Reject complaints about clients whose shares were not forwarded to the sender."""
         strangers = set(receipt.unopened) - (setting.graph[receipt.sender] & state.sealed.keys())
         if strangers:
             raise UnknownSender(f"{receipt.sender} says that it could not open shares of {sorted(strangers)}")
@@ -189,6 +215,7 @@ def collect_receipts(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Col
             intake.exclude(party, reason)
         cohort -= intake.excluded.keys()
         _require(len(cohort), setting.fewest_survivors, "parties hold each other's shares")
+        # Dropping a client may leave a neighbor with too few holders of its shares, so repeat until nobody is dropped.
         while lonely := [party for party in cohort if len(setting.around(party) & cohort) < setting.threshold]:
             for party in lonely:
                 intake.exclude(party, f"TooFewParties: fewer than {setting.threshold} around it take part")
@@ -202,17 +229,26 @@ def collect_receipts(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Col
 
 
 def collect_uploads(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Collected, dict[str, Survivors]]:
-    """Round 2. Adds each upload as it comes, so that `arrivals` may be a generator and only one is held at a time.
+    """Round 2: add up the masked vectors.
 
-    A client that sends a second, different upload stays in the sum with its first, and is not heard again.
+    Args:
+        arrivals: `MaskedUpload` of each client; may be a generator, so that one upload is in memory at a time.
 
-    Raises `TooFewParties` for fewer than may survive, `DisconnectedGraph` for survivors that no mask joins.
+    Returns:
+        The next state, and by survivor the survivors around it.
+
+    Raises:
+        TooFewParties: fewer clients than must survive.
+        DisconnectedGraph: survivors that no mask joins.
+
+    Source: Bonawitz et al. 2017 Figure 4, round 2. Differs: none.
     """
     setting = state.roll.setting
     masked = {vector.name: vector.ring.zeros(vector.length) for vector in setting.vectors}
     survivors = set()
 
     def check(upload: MaskedUpload) -> None:
+        """Reject an upload with other vectors, lengths or elements than the setting allows."""
         if upload.vectors.keys() != masked.keys():
             raise WrongType(f"upload of {upload.sender}: vectors {sorted(upload.vectors)}; not {sorted(masked)}")
         for vector in setting.vectors:
@@ -221,9 +257,11 @@ def collect_uploads(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Coll
     with Intake(state.roll) as intake:
         for upload in intake.valid(arrivals, MaskedUpload, state.cohort, check):
             for vector in setting.vectors:
+                # A client that sends a second, different upload stays in the sum with its first, and is excluded from the rest.
                 add_into(masked[vector.name], _parse_vector(upload, vector), vector.ring)
             survivors.add(upload.sender)
         _require(len(survivors), setting.fewest_survivors, "parties uploaded")
+        # Pair masks cancel within each component of the graph, so two components would expose two partial sums.
         require_connected(setting.graph, survivors)
     uploads = {
         party: Survivors(
@@ -239,14 +277,24 @@ def collect_uploads(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Coll
 
 
 def collect_confirmations(state: Collected, arrivals: Iterable[Arrival]) -> tuple[Collected, dict[str, UnmaskRequest]]:
-    """Round 3. Drops a client that signed anything but what it was told.
+    """Round 3: forward the signed survivor sets, and request the shares.
 
-    Raises `TooFewParties` when fewer than the threshold are left to ask.
+    Args:
+        arrivals: `Confirmation` of each survivor. A client that signed another view is dropped.
+
+    Returns:
+        The next state, and by client the request for shares.
+
+    Raises:
+        TooFewParties: fewer clients than the threshold are left.
+
+    Source: Bonawitz et al. 2017 Figure 4, round 3. Differs: each client gets the confirmations of its neighbors only.
     """
     setting = state.roll.setting
     confirmed: dict[str, Confirmation] = {}
 
     def check(message: Confirmation) -> None:
+        """Reject a confirmation of another view than this client was sent."""
         around = setting.around(message.sender)
         keys = keys_digest(setting, {peer: state.peers[peer] for peer in around & state.peers.keys()})
         check_confirmation(setting, message, View(message.sender, keys, len(state.survivors), around & state.survivors))
@@ -266,19 +314,22 @@ def collect_confirmations(state: Collected, arrivals: Iterable[Arrival]) -> tupl
                     party, f"TooFewParties: {len(evidence)} around it confirmed; {setting.threshold} are needed"
                 )
                 continue
-            alive, gone = (tuple(setting.in_order(parties)) for parties in _asked_of(state, party))
+            alive, gone = (tuple(setting.in_order(parties)) for parties in _owners_of_shares(state, party))
             requests[party] = UnmaskRequest(setting.session, setting.round, SERVER, evidence, alive, gone)
-    return replace(state, roll=intake.roll(), asked=frozenset(requests)), requests
+    return replace(state, roll=intake.roll(), unmaskers=frozenset(requests)), requests
 
 
 def open_sum(state: Collected, arrivals: Iterable[Arrival]) -> Sum:
-    """Round 4: reconstruct b of every survivor and the mask key of every dropped client, and take their masks off.
+    """Round 4: reconstruct b of every survivor and the mask key of every dropped client, and remove their masks.
 
-    Wrong shares are decoded around as far as the others reach (`opening`), and who sent them is named.
+    Wrong shares are decoded around as far as the others suffice (`opening`), and their senders are named.
+
+    Args:
+        arrivals: `RevealedShares` of each client.
 
     Raises:
         TooFewParties: fewer shares of a secret than the threshold.
-        ClosedSecret, a `ReconstructionMismatch`: shares that do not meet in the secret that its owner advertised.
+        ClosedSecret, a `ReconstructionMismatch`: shares that do not give the secret that its owner advertised.
 
     Source: Bonawitz et al. 2017 Figure 4, round 4. Differs: reconstructed secrets are checked, wrong shares corrected.
     """
@@ -286,10 +337,11 @@ def open_sum(state: Collected, arrivals: Iterable[Arrival]) -> Sum:
     revealed: dict[str, RevealedShares] = {}
 
     def check(message: RevealedShares) -> None:
+        """Reject shares that were not requested, both kinds of one party, and bytes that are not shares."""
         both = message.self_masks.keys() & message.mask_keys.keys()
         if both:
             raise BothSharesRequested(f"{message.sender} revealed both kinds of share of {', '.join(sorted(both))}")
-        alive, gone = _asked_of(state, message.sender)
+        alive, gone = _owners_of_shares(state, message.sender)
         if message.self_masks.keys() != alive or message.mask_keys.keys() != gone:
             raise BadShare(f"{message.sender} revealed shares of other parties than it was asked for")
         for share in (*message.self_masks.values(), *message.mask_keys.values()):
@@ -297,7 +349,7 @@ def open_sum(state: Collected, arrivals: Iterable[Arrival]) -> Sum:
                 raise BadShare(f"{message.sender} revealed {len(share)} bytes that are no share")
 
     with Intake(state.roll) as intake:
-        for reveal in intake.valid(arrivals, RevealedShares, _still_in(state.roll, state.asked), check):
+        for reveal in intake.valid(arrivals, RevealedShares, _still_in(state.roll, state.unmaskers), check):
             revealed[reveal.sender] = reveal
         for party in revealed.keys() & intake.excluded.keys():
             del revealed[party]
@@ -309,27 +361,31 @@ def open_sum(state: Collected, arrivals: Iterable[Arrival]) -> Sum:
 def _open_secrets(
     state: Collected, revealed: Mapping[str, RevealedShares], intake: Intake
 ) -> tuple[dict[str, bytes], dict[str, bytes]]:
-    """b of every survivor, and the mask key of every dropped client that a survivor masked with."""
+    """Reconstruct b of every survivor, and the mask key of every dropped client that a survivor masked with."""
     setting = intake.setting
     seeds: dict[str, bytes] = {}
     keys: dict[str, bytes] = {}
     for party in setting.in_order(state.cohort):
         key = state.peers[party]
         holders = setting.around(party) & revealed.keys()
+        # Figure 4, round 4: for U3 reconstruct b; for U2 without U3 reconstruct the private mask key. Never both of one party.
         if party in state.survivors:
             what, secrets = f"self mask of {party}", seeds
             shares = {holder: revealed[holder].self_masks[party] for holder in holders}
 
             def fits(secret: bytes, key: Advertisement = key) -> bool:
+                """Return whether the owner committed to this b in round 0."""
                 return self_mask_commitment(setting, key.sender, secret) == key.commitment
         elif setting.graph[party] & state.survivors:
             what, secrets = f"mask key of {party}", keys
             shares = {holder: revealed[holder].mask_keys[party] for holder in holders}
 
             def fits(secret: bytes, key: Advertisement = key) -> bool:
+                """Return whether the owner advertised the public key of this private key."""
                 return public_key(secret) == key.mask_key
         else:
-            continue  # its masks are in nobody's upload
+            # No survivor masked with this client, so its masks are in no upload.
+            continue
         try:
             opened = open_secret(setting, shares, fits, owner=party, what=what)
         except ClosedSecret as error:
@@ -344,9 +400,11 @@ def _open_secrets(
 
 
 def _settle(setting: Setting, complaints: set[tuple[str, str]]) -> dict[str, str]:
-    """Whom to drop, with the reason, so that none of the pairs (who complains, who sealed) is left."""
+    """Choose the clients to drop, with the reason, so that no pair (complaining client, sealing client) is left."""
     dropped = {}
     while complaints:
+        # If a client could not open a neighbor's shares, one of the two is at fault, and nobody can tell which. Drop the client
+        # in most pairs first, in a tie the sealing one. One bad client then costs itself and at most one other.
         pairs = Counter(party for pair in complaints for party in pair)
         sealed = Counter(dealer for _, dealer in complaints)
         worst = min(pairs, key=lambda party: (-pairs[party], -sealed[party], setting.point[party]))
@@ -362,26 +420,28 @@ def _settle(setting: Setting, complaints: set[tuple[str, str]]) -> dict[str, str
 def _unmask_vector(
     state: Collected, vector: Vector, seeds: Mapping[str, bytes], keys: Mapping[str, bytes]
 ) -> np.ndarray:
-    """The sum of one vector without the survivors' own masks and those that they share with dropped clients."""
+    """Remove the survivors' self masks and the pair masks that they share with dropped clients from one sum."""
     setting = state.roll.setting
+    # Figure 4, round 4: z = sum of y - sum over U3 of PRG(b_u) + sum over dropped v of +-PRG(s_uv).
     plus, minus = [], [self_mask_seed(setting, party, seed, vector.name) for party, seed in seeds.items()]
     for gone, private in keys.items():
         key = loaded(private)
         for peer in setting.in_order(setting.graph[gone] & state.survivors):
             secret = agree(key, state.peers[peer].mask_key, peer=peer)
             seed = pair_mask_seed(setting, state.peers[gone], state.peers[peer], secret, vector.name)
+            # A survivor that added the mask gets it subtracted. Masks between two survivors cancel in the sum already.
             (minus if adds_pair_mask(setting, peer, gone) else plus).append(seed)
     return mask_vector(state.masked[vector.name], plus, minus, vector.ring, setting.cipher)
 
 
-def _asked_of(state: Collected, holder: str) -> tuple[frozenset[str], frozenset[str]]:
+def _owners_of_shares(state: Collected, holder: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the parties whose self mask, and those whose mask key, a holder reveals: its surviving and its dropped neighbors."""
     neighbors = state.roll.setting.around(holder) & state.cohort
     return neighbors & state.survivors, neighbors - state.survivors
 
 
 def _still_in(roll: Roll, parties: Iterable[str]) -> frozenset[str]:
-    """Those whose messages are taken: a client that was excluded is not heard again."""
+    """Return the parties that have not been excluded; excluded clients are ignored from then on."""
     return frozenset(parties) - roll.excluded.keys()
 
 

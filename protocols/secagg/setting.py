@@ -37,7 +37,7 @@ STAGES = {
     "confirm": Stage.CONSISTENCY,
     "unmask": Stage.UNMASK,
 }
-"""By what `server_round` calls its exchanges, the round that each is of."""
+"""Round of the paper by the name that `server_round` gives each exchange."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Vector:
 
 
 def safe_threshold(num_parties: int) -> int:
-    """floor(2 N / 3) + 1: on the complete graph safe against an active server and up to a third of the clients.
+    """Compute floor(2 N / 3) + 1, safe on the complete graph against an active server that colludes with under N / 3 clients.
 
     Source: Bonawitz et al. 2017, Theorem 6.5. Differs: none.
 
@@ -66,20 +66,20 @@ class Setting:
 
     Attributes:
         session: names the federation's run; public, never used twice.
-        round: number of this session within it. Keys are fresh in every one.
-        parties: the clients' names, at least two, in an order all of them know.
-        threshold: shares that open a secret. More than half of its holders, so that no server can have both kinds of
-            share of one party opened by different holders. Against an active server that colludes with C of the
-            holders, twice the threshold must exceed holders + C: `safe_threshold` does for C up to a third.
-        vectors: what one session sums.
+        round: number of this session within it. Keys are fresh in every session.
+        parties: the clients' names, at least two, in an order that all know.
+        threshold: shares that open a secret, more than half of its holders: no server can then get both kinds of share of one
+            party from different holders. Against an active server that colludes with C of the holders, twice the threshold must
+            exceed holders + C. `safe_threshold` does for C up to a third.
+        vectors: the vectors that one session sums.
         identities: raw Ed25519 public keys by party, pinned beforehand.
         neighbours: None for the complete graph; k for the k-regular graph, against a semi-honest server only. The holders of
-            a party's shares are its neighbours and itself, so the threshold is counted among k + 1, and at most k. Whether k
-            is enough for the colluders and dropouts to expect, `bounds.require_small_risk` says, which a caller asks.
-        cipher: of the masks.
+            a party's shares are its neighbors and itself, so the threshold is at most k, of k + 1 holders. Callers check with
+            `bounds.require_small_risk` whether k is enough for the expected colluders and dropouts.
+        cipher: cipher of the masks.
         min_survivors: clients refuse to unmask a smaller set. None: the threshold on the complete graph, and
-            `safe_threshold` of all parties on a regular one, whose threshold says nothing of the whole; there a client has
-            the number of survivors from the server.
+            `safe_threshold` of all parties on a regular one, whose threshold does not bound the whole. There, a client knows
+            the number of survivors only from the server.
 
     Raises `SettingError` for each value that is not allowed, `DisconnectedGraph` for a graph that falls apart.
     """
@@ -113,6 +113,8 @@ class Setting:
             raise SettingError(f"round: {self.round}; it must be at least 0")
         if self.cipher not in get_args(CipherName):
             raise SettingError(f"cipher: {self.cipher!r}; allowed: {', '.join(get_args(CipherName))}")
+        # With a threshold of at most half the holders, a server could get both kinds of share of one party from two disjoint
+        # sets of holders, and so open its upload.
         most = num_parties if self.neighbours is None else self.neighbours
         num_holders = len(self.graph[self.parties[0]]) + 1  # after the graph's own checks
         if not num_holders < 2 * self.threshold or not self.threshold <= most:
@@ -126,37 +128,40 @@ class Setting:
 
     @cached_property
     def graph(self) -> Graph:
-        """The neighbours of each party."""
+        """Neighbors of each party."""
         if self.neighbours is None:
             return complete_graph(self.parties)
         return regular_graph(self.parties, self.neighbours, self.session, self.round)
 
     @cached_property
     def point(self) -> Mapping[str, int]:
-        """Return where each party's shares are evaluated, from 1; also the order that gives pair masks their sign."""
+        """Point at which each party's shares are evaluated, from 1. The points also order the parties for the mask signs."""
         return {party: place for place, party in enumerate(self.parties, start=1)}
 
     @property
     def fewest_survivors(self) -> int:
-        """The smallest set of survivors whose sum may be opened."""
+        """Smallest number of survivors whose sum may be opened."""
         if self.min_survivors is not None:
             return self.min_survivors
         return self.threshold if self.neighbours is None else safe_threshold(len(self.parties))
 
     @property
     def fewest_around(self) -> int:
-        """The fewest survivors among a client and its neighbours: all of them where all parties must survive. The client counts
-        these itself, so a server that lies about the number of all survivors leaves nobody out of such a sum."""
+        """Smallest number of survivors among a client and its neighbors.
+
+        If all parties must survive, these are all of them. The client counts them itself, so a server that lies about the
+        number of all survivors cannot leave anybody out of such a sum.
+        """
         everybody = self.fewest_survivors == len(self.parties)
         return len(self.graph[self.parties[0]]) + 1 if everybody else self.threshold
 
     def around(self, party: str) -> frozenset[str]:
-        """A party and its neighbours: who holds its shares, and whose shares it holds."""
+        """Return a party and its neighbors: the holders of its shares, and the owners of the shares that it holds."""
         return self.graph[party] | {party}
 
     @cached_property
     def digest(self) -> bytes:
-        """SHA-256 of everything above: clients that were told different settings notice it at once."""
+        """SHA-256 of all attributes. Clients that received different settings notice it at once."""
         return digest(
             "secagg setting, version 2",
             self.session,
@@ -176,5 +181,5 @@ class Setting:
         return self.session, self.round, self.digest
 
     def in_order(self, parties: Iterable[str]) -> list[str]:
-        """Those parties in the setting's order."""
+        """Sort parties in the setting's order."""
         return sorted(parties, key=self.point.__getitem__)

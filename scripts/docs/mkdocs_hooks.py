@@ -1,4 +1,4 @@
-"""Hooks of mkdocs (`hooks` in mkdocs.yml), and an extension of mkdocstrings: they add the generated reference."""
+"""Hooks of mkdocs (`hooks` in mkdocs.yml) and an extension of mkdocstrings, which add the generated reference."""
 
 from __future__ import annotations
 
@@ -18,7 +18,13 @@ _DOCTEST = re.compile(r"^>>> .*(?:\n(?!\s*$).+)*", re.MULTILINE)
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the generated pages and pictures."""
+    """Add the generated pages and pictures.
+
+    Args:
+        files: of the site; extended in place.
+        config: of mkdocs.
+    """
+    # Imported here: tests import this module where mkdocs is not installed.
     from mkdocs.structure.files import File
 
     from scripts.docs.published import draw
@@ -26,6 +32,7 @@ def on_files(files: Any, config: Any) -> Any:
 
     for path, content in reference_files().items():
         files.append(File.generated(config, path, content=content))
+    # Committed pictures outside docs/ are added under assets/.
     matrix = ROOT / "results/attacks/matrix/hospitals.png"
     files.append(File.generated(config, "assets/matrix.png", abs_src_path=str(matrix)))
     files.append(File.generated(config, "assets/leak.svg", content=draw()))
@@ -33,10 +40,20 @@ def on_files(files: Any, config: Any) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace links to files of the repository by their paths, so that the site stands alone. Raises `PluginError`."""
+    """Replace links to files outside the documentation by their paths, so that the site is self-contained.
+
+    Args:
+        markdown: source of the page.
+        page: as mkdocs passes it.
+
+    Raises:
+        PluginError: a linked file does not exist.
+    """
 
     def as_path(link: re.Match[str]) -> str:
+        """Replace one link."""
         target = ((ROOT / "docs" / page.file.src_uri).parent / link[2]).resolve()
+        # Links within the documentation stay links.
         if target.is_relative_to(ROOT / "docs"):
             return link[0]
         if not target.exists() or not target.is_relative_to(ROOT):
@@ -44,20 +61,30 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         path, words = target.relative_to(ROOT).as_posix(), link[1].strip("`")
         return f"`{path}`" if path.endswith(words) else f"{link[1]} (`{path}`)"
 
+    # Generated pages have no relative links to the repository.
     if page.file.generated_by:
         return markdown
+    # Text in code blocks is not a link.
     return "".join(part if part.startswith("```") else _LINK.sub(as_path, part) for part in _FENCE.split(markdown))
 
 
 def on_post_page(output: str, **_: Any) -> str:
-    """Label sections of the navigation by their title, where the theme leaves the label empty."""
+    """Label sections of the navigation by their titles, since the theme leaves their labels empty.
+
+    Args:
+        output: HTML of the page.
+    """
     return _NAV_LABEL.sub(
         r'aria-labelledby="\1_title"', _NAV_TITLE.sub(r'<label class="md-nav__title" for="\1" id="\1_title">', output)
     )
 
 
 def on_post_template(output_content: str, **_: Any) -> str:
-    """Do the same for the page of missing addresses."""
+    """Label sections like `on_post_page`, on the page of missing addresses.
+
+    Args:
+        output_content: HTML of the page.
+    """
     return on_post_page(output_content)
 
 
@@ -65,5 +92,10 @@ class Fences(Extension):
     """Put doctests between fences, which mkdocstrings would read as prose."""
 
     def on_object(self, *, obj: Any, **_: Any) -> None:
+        """Fence the doctests of an object.
+
+        Args:
+            obj: as griffe passes it.
+        """
         if obj.docstring is not None:
-            obj.docstring.value = _DOCTEST.sub(lambda found: f"```pycon\n{found[0]}\n```", obj.docstring.value)
+            obj.docstring.value = _DOCTEST.sub(lambda doctest: f"```pycon\n{doctest[0]}\n```", obj.docstring.value)

@@ -38,7 +38,16 @@ _SIZE, _LEFT = 420, 60
 
 
 def printed(table: str, row: str, column: str, metric: Any = "mrr") -> float:
-    """A figure as a paper prints it. Raises `LookupError` where the table has none."""
+    """Return a figure as a paper prints it.
+
+    Args:
+        table: name of the spec of the paper's table.
+        row, column: of the cell.
+        metric: of the figure.
+
+    Raises:
+        LookupError: the table has no such figure.
+    """
     for cell in _experiment(table).cells:
         if (cell.row, cell.column) == (row, column) and (figure := cell.figures.get(metric)) is not None:
             return figure
@@ -51,22 +60,34 @@ def _experiment(table: str) -> Experiment:
 
 
 def released(clients: int) -> FederatedGraph:
-    """A DDB14 division as released with FedR."""
+    """Load a DDB14 division as released with FedR.
+
+    Args:
+        clients: number of clients.
+    """
     graph = load_dataset(f"DDB14-Fed{clients}")
     assert isinstance(graph, FederatedGraph)
     return graph
 
 
 def released_rows(clients: int) -> np.ndarray:
-    """All triples of a released file, client by client and split by split, int `[n, 3]` in the file's own global IDs."""
+    """Return all triples of a released file, client by client and split by split, int `[n, 3]` in the file's global
+    IDs.
+
+    Args:
+        clients: number of clients.
+    """
     graph = released(clients)
     rows = np.concatenate([client.to_global(getattr(client, split)) for client in graph.clients for split in SPLITS])
+    # Names are the file's global IDs as text, see `read_fede_pickle`.
     entities, relations = (np.array([int(name) for name in names]) for names in (graph.entities, graph.relations))
     return np.stack([entities[rows[:, 0]], relations[rows[:, 1]], entities[rows[:, 2]]], axis=1)
 
 
 def original_rows() -> np.ndarray:
-    """DDB14 in the order of PathCon's files, int `[n, 3]` in the IDs of PathCon's dictionaries, which the released files use."""
+    """Return DDB14 in the order of PathCon's files, int `[n, 3]` in the IDs of PathCon's dictionaries, as in the
+    released files.
+    """
     folder = locate("DDB14")
     entities, relations = (
         {name: int(number) for number, name in (line.split("\t") for line in file.read_text().splitlines())}
@@ -77,10 +98,15 @@ def original_rows() -> np.ndarray:
 
 
 def shuffled_as_views(rows: np.ndarray, seed: int) -> np.ndarray:
-    """A copy of the rows after Python's `random.shuffle`, which exchanges `x[i], x[j] = x[j], x[i]`.
+    """Copy rows and apply Python's `random.shuffle`, which exchanges `x[i], x[j] = x[j], x[i]`.
 
-    A row of a two-dimensional array is a view. The first assignment overwrites what the second one reads, so that one row is
+    A row of a two-dimensional array is a view. The first assignment overwrites the row that the second one reads, so
+    one row is
     copied over the other and nothing is exchanged.
+
+    Args:
+        rows: int `[n, 3]`.
+        seed: of `random`.
     """
     copied = rows.copy()
     random.Random(seed).shuffle(copied)  # type: ignore[arg-type] (an array is the point)
@@ -88,36 +114,56 @@ def shuffled_as_views(rows: np.ndarray, seed: int) -> np.ndarray:
 
 
 def multiplicities(original: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """How often each original triple stands among the rows, int `[n]`."""
+    """Count the copies of each original triple, int `[n]`.
+
+    Args:
+        original: int `[n, 3]`, distinct.
+        rows: int `[m, 3]`, to count in.
+    """
+    # Above every ID, so that packed triples are unique.
     base = int(max(original.max(), rows.max())) + 1
-    keys, found = (one @ np.array([base * base, base, 1]) for one in (original, rows))
-    distinct, counts = np.unique(found, return_counts=True)
+    # Pack a triple into one number, so that one search counts all of them.
+    keys, row_keys = (triples @ np.array([base * base, base, 1]) for triples in (original, rows))
+    distinct, counts = np.unique(row_keys, return_counts=True)
+    # Clip: a key beyond the last would index out of range.
     places = np.searchsorted(distinct, keys).clip(max=len(distinct) - 1)
     return np.where(distinct[places] == keys, counts[places], 0)
 
 
 def by_tenth(counts: np.ndarray) -> list[float]:
-    """Mean over each tenth of the positions."""
+    """Return the mean over each tenth of the positions.
+
+    Args:
+        counts: float `[n]`.
+    """
     return [float(part.mean()) for part in np.array_split(counts, TENTHS)]
 
 
 def expected_by_tenth(n: int) -> list[float]:
-    """Expected multiplicity ln(n / v) of the triple at position v, mean over each tenth of the positions 1 to n."""
+    """Return the expected multiplicity ln(n / v) of the triple at position v, as a mean over each tenth of the
+    positions 1 to n.
+
+    Args:
+        n: number of triples.
+    """
     return by_tenth(np.log(n / np.arange(1, n + 1)))
 
 
 @functools.cache
 def leak_shares() -> dict[int, float]:
-    """By number of clients, the share of test triples in their own client's train split, as committed records have it."""
+    """Return the share of test triples that are in their own client's train split, by number of clients, from committed
+    records.
+    """
     shares = {}
     for clients in COLUMNS:
+        # Utility by leak counts the test triples of each kind.
         parts = read_record(_RECORDS / f"fedr-table2-transe-fedr-ddb14-c{clients}-seed0.json").utility_by_leak
         shares[clients] = parts["leaked"]["mrr"].n / sum(part["mrr"].n for part in parts.values())
     return shares
 
 
 def fedr_cells() -> list[tuple[str, int, float]]:
-    """Model, number of clients and printed MRR of every FedR cell on DDB14."""
+    """Return model, number of clients and printed MRR of every FedR cell on DDB14."""
     rows = [
         row for row in dict.fromkeys(cell.row for cell in _experiment("zhang2022_fedr_table2").cells) if "FedR" in row
     ]
@@ -129,41 +175,69 @@ def fedr_cells() -> list[tuple[str, int, float]]:
 
 
 def overlaps(seed: int) -> list[float]:
-    """Shares of the entities of clients 2 and 3 that client 1 holds, of a random division of FB15k-237 among three."""
+    """Return the shares of the entities of clients 2 and 3 that client 1 has, for a random division of FB15k-237.
+
+    Args:
+        seed: of the division.
+    """
+    # FedR's Table 1 attacks clients 2 and 3 from client 1's entities.
     first, *others = (set(client.entity_ids.tolist()) for client in divided("FB15k-237", 3, seed).clients)
     return [len(first & other) / len(other) for other in others]
 
 
 def divided(data: str, clients: int, seed: int = 0) -> FederatedGraph:
-    """A data set divided at random. Repeats are impossible: a triple goes to one client and one split."""
+    """Divide a data set at random, without repeats: a triple goes to one client and one split.
+
+    Args:
+        data: name of the data set.
+        clients: number of clients.
+        seed: of the division.
+    """
     graph = load_dataset(data)
     assert isinstance(graph, KnowledgeGraph)
     return partition(graph, "triples", clients, seed)
 
 
 def mean_entities(graph: FederatedGraph) -> float:
-    """Entities of a client, mean over clients."""
+    """Return the mean number of entities over clients.
+
+    Args:
+        graph: the federation.
+    """
     return float(np.mean([client.num_entities for client in graph.clients]))
 
 
 def multiples(table: str, denominator: int = DENOMINATOR) -> tuple[list[tuple[str, str, float]], int]:
-    """The printed accuracies that are multiples of 1/denominator to four digits, and how many the table prints."""
+    """Return the printed accuracies that are multiples of 1/denominator to four digits, and the number of printed ones.
+
+    Args:
+        table: name of the spec of the paper's table.
+        denominator: of the fraction.
+    """
     figures = [
         (cell.row, cell.column, figure)
         for cell in _experiment(table).cells
         if (figure := cell.figures.get("accuracy")) is not None
     ]
-    return [one for one in figures if _is_multiple(one[2], denominator)], len(figures)
+    return [entry for entry in figures if _is_multiple(entry[2], denominator)], len(figures)
 
 
-def chance_of_multiples(found: int, figures: int, denominator: int = DENOMINATOR) -> tuple[float, float]:
-    """Expected number of multiples among independent figures of four uniform digits, and the probability of as many as found."""
+def chance_of_multiples(count: int, figures: int, denominator: int = DENOMINATOR) -> tuple[float, float]:
+    """Return the expected number of multiples among independent figures of four uniform digits, and the probability of
+    `count`.
+
+    Args:
+        count: number of multiples; the probability is that of as many or more.
+        figures: number of figures.
+        denominator: of the fraction.
+    """
+    # Share of all four-digit figures that are multiples: the probability of one by chance.
     share = sum(_is_multiple(number / 10_000, denominator) for number in range(10_000)) / 10_000
-    return share * figures, float(binom.sf(found - 1, figures, share))
+    return share * figures, float(binom.sf(count - 1, figures, share))
 
 
 def _is_multiple(figure: float, denominator: int) -> bool:
-    """Whether it is one to four digits, rounded either way where the fifth is a five."""
+    """Return whether a figure is a multiple to four digits, with either rounding of a five."""
     return abs(figure - round(figure * denominator) / denominator) <= 0.5e-4 + 1e-9
 
 
@@ -171,32 +245,34 @@ def _leak_lines() -> list[str]:
     lines = ["file          triples  distinct  test   in own train   in another's alone   in none"]
     for clients in FILES:
         graph = released(clients)
-        (_, leaks), own, elsewhere = find_split_leaks(graph), 0, 0
+        (_, leaks), num_own, elsewhere = find_split_leaks(graph), 0, 0
         for index in range(len(graph.clients)):
             mine, others = (leaks[index, "test", f"exact_{whose}"] for whose in ("own", "other"))
-            own, elsewhere = own + int(mine.sum()), elsewhere + int((others & ~mine).sum())
+            num_own, elsewhere = num_own + int(mine.sum()), elsewhere + int((others & ~mine).sum())
         rows, test = released_rows(clients), sum(len(client.test) for client in graph.clients)
         lines.append(
             f"DDB14-Fed{clients:<4} {len(rows):>7,} {len(np.unique(rows, axis=0)):>9,} {test:>5,} "
-            f"{own:>6,} ({own / test:.4f}) {elsewhere:>9,} ({elsewhere / test:.4f}) {test - own - elsewhere:>8,} "
-            f"({1 - (own + elsewhere) / test:.4f})"
+            f"{num_own:>6,} ({num_own / test:.4f}) {elsewhere:>9,} ({elsewhere / test:.4f}) {test - num_own - elsewhere:>8,} "
+            f"({1 - (num_own + elsewhere) / test:.4f})"
         )
     return lines
 
 
 def _cause_lines() -> list[str]:
     original = original_rows()
+    # One simulated shuffle shows that the observed counts are typical, not only their mean.
     n, simulated = len(original), multiplicities(original, shuffled_as_views(original, seed=0))
-    found = [multiplicities(original, released_rows(clients)) for clients in FILES]
-    alike = all((counts == found[0]).all() for counts in found)
+    released_counts = [multiplicities(original, released_rows(clients)) for clients in FILES]
+    # If all files repeat the same triples, they come from one shuffle.
+    alike = all((counts == released_counts[0]).all() for counts in released_counts)
     shown = {
         "expected ln(n / v)": expected_by_tenth(n),
         "one shuffle, seed 0": by_tenth(simulated),
-        "released files": by_tenth(found[0]),
+        "released files": by_tenth(released_counts[0]),
     }
     return [
         f"{n:,} triples, all distinct; expected after the shuffle {n / 2:,.0f}, seed 0 {np.count_nonzero(simulated):,}, "
-        f"released {np.count_nonzero(found[0]):,}",
+        f"released {np.count_nonzero(released_counts[0]):,}",
         f"the {len(FILES)} files {'repeat the same triples as often' if alike else 'differ in what they repeat'}",
         "copies of a triple by tenth of its position in PathCon's files:",
         *(f"  {name:<20}" + " ".join(f"{value:.2f}" for value in values) for name, values in shown.items()),
@@ -205,6 +281,7 @@ def _cause_lines() -> list[str]:
 
 def _memory_lines() -> list[str]:
     shares, cells = leak_shares(), fedr_cells()
+    # A model that memorized the leaked triples ranks them first: its MRR is at least their share.
     above = [figure - shares[clients] for _, clients, figure in cells]
     lines = [
         f"{model:<12} C{clients:<3} {figure:.4f} = {shares[clients]:.4f} + {figure - shares[clients]:.4f}"
@@ -216,8 +293,9 @@ def _memory_lines() -> list[str]:
 def _sizes_lines() -> list[str]:
     lines = ["entities of a client   paper     released file   a division without repeats"]
     for clients in COLUMNS:
+        # The printed mean, that of the released file, and that of a division without repeats.
         paper = printed("zhang2022_fedr_table5", "TransE Local", f"DDB14 C{clients}", "entities")
-        file, clean = (mean_entities(one) for one in (released(clients), divided("DDB14", clients)))
+        file, clean = (mean_entities(division) for division in (released(clients), divided("DDB14", clients)))
         lines.append(f"DDB14 C{clients:<14} {paper:>9.2f} {file:>12.2f} {clean:>16.2f}")
     for data in ("WN18RR", "FB15k-237"):
         for clients in COLUMNS:
@@ -229,9 +307,11 @@ def _sizes_lines() -> list[str]:
 
 
 def _err_lines() -> list[str]:
+    # Three divisions show how much the overlap varies.
     shares = [share for seed in range(3) for share in overlaps(seed)]
     lines = ["leak   overlap times leak, three divisions   paper C2   paper C3"]
     for leak, column in ((0.3, "LR 30%"), (0.5, "LR 50%"), (1.0, "LR 100%")):
+        # The printed ERR, for comparison with overlap times leak.
         paper = [printed("zhang2022_fedr_table1", row, column, "err") for row in ("C2", "C3")]
         lines.append(
             f"{leak:.1f}    {leak * min(shares):.4f} to {leak * max(shares):.4f} {paper[0]:>27.4f} {paper[1]:>10.4f}"
@@ -242,6 +322,7 @@ def _err_lines() -> list[str]:
 def _fedlu_lines() -> list[str]:
     lines = ["Hits@1, C3     Independent, Table 1   the same on 99 % of the triples, Table 2"]
     for model in ("TransE", "ComplEx", "RotatE"):
+        # Training on 1 % fewer triples should hardly change a figure.
         whole = printed("zhu2023_fedlu_table1", f"{model} Independent", "C3", "hits@1")
         less = printed("zhu2023_fedlu_table2", f"{model} re-trained", "local test", "hits@1")
         lines.append(f"{model:<14} {whole:>20.4f} {less:>38.4f}   {less - whole:+.4f}")
@@ -251,15 +332,15 @@ def _fedlu_lines() -> list[str]:
 def _cefgl_lines() -> list[str]:
     lines = []
     for table in ("liu2024_cefgl_table1", "liu2024_cefgl_table2"):
-        found, figures = multiples(table)
-        expected, chance = chance_of_multiples(len(found), figures)
+        matches, figures = multiples(table)
+        expected, chance = chance_of_multiples(len(matches), figures)
         lines.append(
-            f"{table}: {len(found)} of {figures} accuracies are multiples of 1/{DENOMINATOR}; expected {expected:.1f}, "
+            f"{table}: {len(matches)} of {figures} accuracies are multiples of 1/{DENOMINATOR}; expected {expected:.1f}, "
             f"probability of as many {chance:.1g}"
         )
         lines += [
             f"  {row}, {column}: {figure:.4f} = {round(figure * DENOMINATOR)}/{DENOMINATOR}"
-            for row, column, figure in found
+            for row, column, figure in matches
         ]
     return lines
 
@@ -271,10 +352,13 @@ SECTIONS = {
 
 
 def draw() -> str:
-    """An SVG of the printed MRR of FedR on DDB14 over the leak share: a point per model and column, and the diagonal."""
+    """Draw the printed MRR of FedR on DDB14 over the leak share, as SVG: a point per model and column, and the
+    diagonal.
+    """
     shares, top, most = leak_shares(), 20, 0.5
 
     def place(share: float, figure: float) -> tuple[float, float]:
+        """Return the pixel position of a point."""
         return round(_LEFT + _SIZE * share / most, 1), round(top + _SIZE * (1 - figure / most), 1)
 
     (left, bottom), (right, high) = place(0, 0), place(most, most)
@@ -286,9 +370,9 @@ def draw() -> str:
         parts.append(f'<text x="{left - 8}" y="{y + 4}" text-anchor="end" fill="{TEXT}">{tick}</text>')
     for model, clients, figure in fedr_cells():
         x, y = place(shares[clients], figure)
-        said = escape(f"{model}, {clients} clients: {figure:.4f}")
+        label = escape(f"{model}, {clients} clients: {figure:.4f}")
         parts.append(
-            f'<circle cx="{x}" cy="{y}" r="4" fill="{ADVERSARY}" fill-opacity="0.7"><title>{said}</title></circle>'
+            f'<circle cx="{x}" cy="{y}" r="4" fill="{ADVERSARY}" fill-opacity="0.7"><title>{label}</title></circle>'
         )
     for clients, share in shares.items():
         x, y = place(share, share)
@@ -307,7 +391,11 @@ def draw() -> str:
 
 
 def main(names: Sequence[str]) -> None:
-    """Print these sections, or all of them."""
+    """Print sections.
+
+    Args:
+        names: keys of `SECTIONS`; empty: all.
+    """
     for name in names or SECTIONS:
         print("\n".join([f"## {name}", "", *SECTIONS[name](), ""]))
 

@@ -1,8 +1,8 @@
-"""Reference pages of the documentation site, made from registries and types when mkdocs builds it.
+"""Reference pages of the documentation site, generated from registries and types when mkdocs builds it.
 
     make docs                                  # mkdocs build --strict; scripts/docs/mkdocs_hooks.py adds these pages
 
-Nothing generated is committed, so no page can be older than the code.
+Generated pages are not committed, so no page can be older than the code.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import all_tasks
 from fkgsec.federation.recipes import Recipe, algorithms_of
 from fkgsec.federation.settings import fields_of as settings_of
-from scripts.docs.attack_tests import NULL, PLANTED, TESTS, attack_tests
+from scripts.docs.attack_tests import NULL, PLANTED, TESTS, attack_tests, planted_items
 from scripts.docs.threat_pictures import draw
 
 ROOT = Path(__file__).parents[2]
@@ -52,22 +52,38 @@ _CODE = re.compile(r"(`[^`]*`)")
 
 
 def escaped(text: str) -> str:
-    """Escape HTML outside backticks."""
+    """Escape HTML outside backticks.
+
+    Args:
+        text: Markdown.
+    """
     return "".join(part if part.startswith("`") else part.replace("<", "&lt;") for part in _CODE.split(text))
 
 
 def cell(text: str) -> str:
-    """Put text on one line of a table."""
+    """Put text on one line of a table.
+
+    Args:
+        text: Markdown.
+    """
     return escaped(" ".join(text.split())).replace("|", "\\|")
 
 
 def summary(documented: Any) -> str:
-    """Return the first paragraph of a docstring, on one line."""
+    """Return the first paragraph of a docstring, on one line.
+
+    Args:
+        documented: an object with a docstring.
+    """
     return " ".join(inspect.cleandoc(documented.__doc__ or "").partition("\n\n")[0].split())
 
 
 def as_markdown(docstring: str) -> str:
-    """Convert a docstring: examples become code, titled sections become paragraphs. Sections of attributes are left out."""
+    """Convert a docstring: examples become code, titled sections become paragraphs. Sections such as Args are left out.
+
+    Args:
+        docstring: in Google style.
+    """
     blocks = []
     for block in re.split(r"\n\s*\n", inspect.cleandoc(docstring)):
         lines = block.splitlines()
@@ -77,7 +93,7 @@ def as_markdown(docstring: str) -> str:
             blocks.append("\n".join(["```python", *(line[4:] for line in lines), "```"]))
         elif len(lines) > 1 and not lines[0].startswith("-") and all(line.startswith("    ") for line in lines[1:]):
             blocks += [f"**{escaped(lines[0].rstrip(':'))}.**", escaped("\n".join(line[4:] for line in lines[1:]))]
-        else:  # Markdown wants an empty line before a list, and an indentation of four in it
+        else:  # Markdown needs an empty line before a list, and an indentation of four in it
             text = re.sub(
                 r"(?<=[^\n])\n(?=(?:- |1\. ))", "\n\n", block, count=0 if lines[0].startswith(("- ", "1")) else 1
             )
@@ -86,7 +102,11 @@ def as_markdown(docstring: str) -> str:
 
 
 def source_of(module: Any) -> str:
-    """Return a module's docstring as Markdown, below a heading of level 2."""
+    """Return a module's docstring as Markdown, for below a heading of level 2.
+
+    Args:
+        module: the module.
+    """
     return as_markdown(module.__doc__ or "")
 
 
@@ -94,25 +114,41 @@ def source_of(module: Any) -> str:
 
 
 def fields_of(kind: type[Any]) -> dict[str, Any]:
-    """Return the types of such a type's fields by name."""
+    """Return the types of a struct's fields by name.
+
+    Args:
+        kind: a struct, see `is_struct`.
+    """
+    # msgspec structs and named tuples list their fields; dataclasses have a function.
     names = getattr(kind, "__struct_fields__", None) or getattr(kind, "_fields", None)
     types = get_type_hints(kind)
     return {name: types[name] for name in names or [field.name for field in dataclasses.fields(kind)]}
 
 
 def structs_of(kind: Any, seen: set[Any]) -> Iterator[type[Any]]:
-    """Yield a struct and all structs in its fields, each once."""
+    """Yield a struct and all structs in its fields, each once.
+
+    Args:
+        kind: any type.
+        seen: structs to skip; extended in place.
+    """
     if is_struct(kind) and kind not in seen:
         seen.add(kind)
         yield kind
         for field in fields_of(kind).values():
             yield from structs_of(field, seen)
+    # Structs inside containers and unions.
     for part in get_args(kind):
         yield from structs_of(part, seen)
 
 
 def table(heads: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> list[str]:
-    """Return a Markdown table."""
+    """Return a Markdown table.
+
+    Args:
+        heads: of the columns.
+        rows: cells.
+    """
     return ["", *markdown_lines(Sheet("", tuple(map(Column, heads)), tuple(rows)), cell), ""]
 
 
@@ -120,7 +156,7 @@ def table(heads: Iterable[str], rows: Iterable[tuple[Any, ...]]) -> list[str]:
 
 
 def algorithms_page() -> Iterator[str]:
-    """Every algorithm: source, shared tables, settings, defenses that it can run under, and its module's docstring."""
+    """Yield every algorithm: source, shared tables, settings, possible defenses, and its module's docstring."""
     yield "# Algorithms\n\n`--algorithm NAME` takes one, as does `--target`. [Add your own](../tutorials/new-algorithm.md)."
     for task in all_tasks():
         yield f"\n## {task.about[:1].upper()}{task.about[1:]}\n\n`refused` names why a defense cannot run with an algorithm."
@@ -147,6 +183,7 @@ def algorithms_page() -> Iterator[str]:
                         for field in settings
                     ),
                 )
+        # Algorithms that share a rule share its explanation.
         rules: dict[str, list[str]] = {}
         for name, recipe in recipes.items():
             if recipe.rule:
@@ -158,7 +195,11 @@ def algorithms_page() -> Iterator[str]:
 
 
 def anchor(name: str) -> str:
-    """Return the anchor of an algorithm: `fede-svd+` is fede-svd-plus."""
+    """Return the anchor of an algorithm: `fede-svd+` is fede-svd-plus.
+
+    Args:
+        name: of the algorithm.
+    """
     return name.replace("+", "-plus")
 
 
@@ -170,18 +211,24 @@ def _defended(recipe: Recipe, defense: str) -> str:
 
 
 def attacks_page() -> Iterator[str]:
-    """Every attack: question, needs, threat models, metrics, and its module's docstring."""
+    """Yield every attack: question, needs, threat models, metrics, and its module's docstring."""
     yield "# Attacks\n\n`fkgsec attack --attack NAME` runs one, `--attack all` all. [Add your own](../tutorials/new-attack.md)."
     tests = attack_tests(TESTS)
     yield "\n## What each attack can find\n"
     yield (
         "Every attack is tested twice: it finds a planted signal of the strength below, and it finds nothing in the null. "
-        "An attack may miss weaker signals."
+        "An attack may miss weaker signals. A verdict says `NO EVIDENCE` only of as many items as the planted signal has, "
+        "or more."
     )
     yield from table(
-        ("attack", "finds", "finds nothing in"),
+        ("attack", "finds", "items", "finds nothing in"),
         (
-            (f"[`{name}`](#{name})", *("; ".join(test.about for test in kinds[kind]) for kind in (PLANTED, NULL)))
+            (
+                f"[`{name}`](#{name})",
+                "; ".join(test.about for test in kinds[PLANTED]),
+                ", ".join(f"`{metric}` {count:,}" for metric, count in planted_items(kinds[PLANTED]).items()),
+                "; ".join(test.about for test in kinds[NULL]),
+            )
             for name, kinds in sorted(tests.items())
         ),
     )
@@ -211,7 +258,8 @@ def attacks_page() -> Iterator[str]:
 
 
 def _module_of_attack(attack: Any) -> Any:
-    """Return the module whose docstring explains an attack: the one that defines it, else the one that defines its `run`."""
+    """Return the module that explains an attack: the one that defines it, else the one that defines its `run`."""
+    # Attacks do not know their module: search all modules for the object.
     for path in sorted((ROOT / "attacks").rglob("*.py")):
         name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         if path.stem != "__init__" and any(value is attack for value in vars(importlib.import_module(name)).values()):
@@ -221,7 +269,7 @@ def _module_of_attack(attack: Any) -> Any:
 
 
 def defenses_page() -> Iterator[str]:
-    """Every defense with its settings."""
+    """Yield every defense with its settings."""
     yield "# Defenses\n\n`--defense` takes one or more, separated by commas: `psu,secagg:dropout=0.1,suppress:t=2`."
     for name, kind in KINDS.items():
         yield f"\n## {name}\n\n{as_markdown(kind.about or kind.__doc__ or '')}\n"
@@ -236,7 +284,7 @@ def defenses_page() -> Iterator[str]:
 
 
 def protocols_page() -> Iterator[str]:
-    """Every package of protocols."""
+    """Yield every package of protocols."""
     package = importlib.import_module("fkgsec.protocols")
     yield f"# Protocols\n\n{source_of(package)}\n\nThey have had no external audit."
     for name in PROTOCOLS:
@@ -245,7 +293,7 @@ def protocols_page() -> Iterator[str]:
 
 
 def threats_page() -> Iterator[str]:
-    """Every threat model with its picture."""
+    """Yield every threat model with its picture."""
     yield "# Threat models\n\n`--threat` names an adversary. Red marks the adversary and what it sees."
     for name, model in THREAT_MODELS.items():
         yield f"\n## {name}\n\n![{cell(model.about)}](threats/{name}.svg){{ .threat }}\n"
@@ -259,20 +307,21 @@ def threats_page() -> Iterator[str]:
 
 
 def commands_page() -> Iterator[str]:
-    """Every command, as typer documents it."""
+    """Yield every command, as typer documents it."""
     import typer
     from typer.cli import get_docs_for_click
 
     from fkgsec.experiments.cli.main import app
 
     command: Any = typer.main.get_command(app)
+    # Without parsing: only the names of commands and options are needed.
     context = command.make_context("fkgsec", ["--help"], resilient_parsing=True)
     text = get_docs_for_click(obj=command, ctx=context, name="fkgsec", title="Commands")
     yield re.sub(r"\n{3,}", "\n\n", text)
 
 
 def spec_page() -> Iterator[str]:
-    """Every key of a run's spec."""
+    """Yield every key of a run's spec."""
     yield "# Keys of a spec\n\n`--config spec.yaml` takes these keys. Options override it; their names have `-` for `_`."
     for task in all_tasks():
         yield f"\n## {task.about[:1].upper()}{task.about[1:]}"
@@ -288,7 +337,7 @@ def spec_page() -> Iterator[str]:
 
 
 def record_page() -> Iterator[str]:
-    """Every field of a record."""
+    """Yield every field of a record."""
     yield "# Fields of a record\n\n`record.json` in a run folder."
     yield " `fkgsec.experiments.runs.record.read_record` returns it as a struct."
     for struct in structs_of(Record, set()):
@@ -303,7 +352,7 @@ def record_page() -> Iterator[str]:
 
 
 def policy_page() -> Iterator[str]:
-    """What a policy can limit."""
+    """Yield the keys and measures of a policy."""
     keys = attributes(Question.__doc__, list(Question._fields))
     yield f"# Policies\n\n{as_markdown(policy.__doc__ or '').replace('```python', '```yaml')}\n"
     yield "`fkgsec check --init` proposes a policy; see [a gate in CI](../tutorials/gate.md).\n\n## Keys of a limit"
@@ -319,8 +368,9 @@ def policy_page() -> Iterator[str]:
 
 
 def exit_page() -> Iterator[str]:
-    """Exit statuses of every command."""
+    """Yield the exit statuses of every command."""
     yield "# Exit statuses\n\nWrong input is one line on standard error: what, where, and what is allowed."
+    # The first is the base class, which is never raised itself.
     kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.FkgsecError)]
     rows = [(kind.exit_status, summary(kind)) for kind in kinds[1:]]
     last = (130, "interrupted; the same command continues the run")
@@ -329,7 +379,7 @@ def exit_page() -> Iterator[str]:
 
 
 def python_page() -> Iterator[str]:
-    """The public names, which mkdocstrings describes."""
+    """Yield the public names, which mkdocstrings describes."""
     yield "# Python\n\nWhat scripts import."
     for package in ("fkgsec", "fkgsec.attacks", "fkgsec.defenses"):
         yield f"\n::: {package}\n    options: {{show_root_heading: true, show_root_full_path: true, heading_level: 2}}"

@@ -1,4 +1,4 @@
-"""Pictures of the threat models: who sees what crosses, and who knows what beforehand; drawn from `THREAT_MODELS`.
+"""Pictures of the threat models, drawn from `THREAT_MODELS`: which messages the adversary sees, and what it knows in advance.
 
 Path("collusion.svg").write_text(draw(THREAT_MODELS["collusion"]))
 """
@@ -10,12 +10,21 @@ from html import escape
 from fkgsec.attacks.options import ThreatModel
 
 WIDTH, HEIGHT = 800, 300
-ADVERSARY, HONEST, LINE, TEXT = "#b2182b", "#2166ac", "#555555", "#1a1a1a"  # told apart by colour-blind readers, too
+ADVERSARY, HONEST, LINE, TEXT = "#b2182b", "#2166ac", "#555555", "#1a1a1a"  # distinguishable with color blindness
 STYLE = "font-family:system-ui,sans-serif;font-size:13px"
 
 
 def draw(model: ThreatModel) -> str:
-    """The federation with its adversary in red: the server above, a colluding client or none, and two victims below."""
+    """Draw the federation with its adversary in red: the server above, and two victims and a colluder or third victim
+    below.
+
+    Args:
+        model: the threat model.
+
+    Returns:
+        SVG.
+    """
+    # An adversary with the final models only has not seen the rounds.
     server = model.server and not model.models
     parts = [
         _box(280, 20, "server", "adversary" if server else "", ADVERSARY if server else HONEST),
@@ -25,13 +34,14 @@ def draw(model: ThreatModel) -> str:
     ]
     seen = "what crosses: uploads, or their sums" if server else "broadcasts" if model.colluder else ""
     for place in (140, 360, 580):
+        # A colluding client sees its own messages, the server those of all clients.
         watched = server or (model.colluder and place == 140)
         parts += _arrows(place, ADVERSARY if watched else LINE)
-    parts.append(f'<text x="460" y="50" fill="{ADVERSARY if seen else TEXT}">{escape(_seen(model, seen))}</text>')
-    known = knowledge(model)
+    words = f"sees {seen}" if seen else "saw nothing of the rounds"
+    parts.append(f'<text x="460" y="50" fill="{ADVERSARY if seen else TEXT}">{escape(words)}</text>')
     parts += [
-        f'<text x="460" y="{70 + 18 * place}" fill="{ADVERSARY}">{escape(words)}</text>'
-        for place, words in enumerate(known)
+        f'<text x="460" y="{70 + 18 * place}" fill="{ADVERSARY}">{escape(line)}</text>'
+        for place, line in enumerate(knowledge(model))
     ]
     if model.models:
         parts.append(
@@ -45,13 +55,13 @@ def draw(model: ThreatModel) -> str:
     )
 
 
-def _seen(model: ThreatModel, seen: str) -> str:
-    return f"sees {seen}" if seen else "saw nothing of the rounds"
-
-
 def knowledge(model: ThreatModel) -> list[str]:
-    """What the adversary has beforehand, a line each."""
-    given = (
+    """Return the adversary's prior knowledge, one line each.
+
+    Args:
+        model: the threat model.
+    """
+    parts = (
         (model.leaks, "knows pairs that client 1 hands over"),
         (model.colluder and not model.server, "knows client 1's data and model"),
         (model.identifiers, "uses the names that alignment gave it"),
@@ -59,7 +69,7 @@ def knowledge(model: ThreatModel) -> list[str]:
         (model.auxiliary, "has data beside, see the table"),
         (model.models, "has the victims' models"),
     )
-    return [words for has, words in given if has]
+    return [words for has, words in parts if has]
 
 
 def _box(x: int, y: int, name: str, role: str, colour: str) -> str:
@@ -71,13 +81,15 @@ def _box(x: int, y: int, name: str, role: str, colour: str) -> str:
 
 
 def _arrows(place: int, colour: str) -> list[str]:
-    """An upload and a broadcast between the server and the client in the middle of whose box `place` is."""
+    """Draw an upload and a broadcast between the server and the client whose box is centered at `place`."""
+    # Spread the ends over the server's box, so that arrows do not cross.
     start = 330 + (place - 140) * 60 // 440
     up, down = (place - 12, 190, start, 92), (start + 16, 90, place + 12, 188)
     return [_arrow(*up, colour), _arrow(*down, colour)]
 
 
 def _arrow(x1: int, y1: int, x2: int, y2: int, colour: str) -> str:
+    # The head is a triangle of length 9 and width 8, perpendicular to the line.
     length = ((x2 - x1) ** 2 + (y2 - y1) ** 2) ** 0.5
     ux, uy = (x2 - x1) / length, (y2 - y1) / length
     left, right = (x2 - 9 * ux - 4 * uy, y2 - 9 * uy + 4 * ux), (x2 - 9 * ux + 4 * uy, y2 - 9 * uy - 4 * ux)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -16,6 +17,7 @@ from torch import Tensor
 from fkgsec import ClientGraph, FederatedGraph, KgeModel, KgeOptions, generate_consortium
 from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.figure import headline
+from fkgsec.attacks.registry import Truth
 from fkgsec.attacks.view import View
 from fkgsec.data.graph import SPLITS
 from fkgsec.defenses import make_transport
@@ -24,6 +26,7 @@ from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, client_
 from fkgsec.federation.recipes import RECIPES
 from fkgsec.kge.models import ClientTables, ModelName
 from fkgsec.kge.result import KgeResult
+from scripts.docs.attack_tests import PLANTED
 
 BEST_ROUND, LAST_ROUND = 2, 3
 NUM_RELATIONS = 5
@@ -32,6 +35,30 @@ NONE = np.zeros((0, 3), dtype=np.int64)
 Runs = dict[str, KgeResult]
 MakeResult = Callable[..., KgeResult]
 Flatten = Callable[[View], dict[str, np.ndarray]]
+
+
+@pytest.fixture(autouse=True)
+def _stated_items(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check the items that marks of planted signals state by the figures that the test makes, where it makes any."""
+    measured: dict[tuple[str, str], set[int]] = {}
+    make = Truth.figure
+
+    def figure(self: Truth, metric: str, *arguments: Any, **details: Any) -> Figure:
+        made = make(self, metric, *arguments, **details)
+        if not made.reason:
+            measured.setdefault((made.attack, metric), set()).add(made.estimate.n)
+        return made
+
+    monkeypatch.setattr(Truth, "figure", figure)
+    yield
+    for mark in request.node.iter_markers(PLANTED):
+        attack, _, *stated_items = mark.args
+        items = stated_items[0] if stated_items else {}
+        for metric, stated in items.items():
+            counts = measured.get((attack, metric), {stated})
+            assert stated in counts, (
+                f"{attack}.{metric}: the mark states {stated} items; figures are of {sorted(counts)}"
+            )
 
 
 @pytest.fixture(scope="session")
@@ -248,7 +275,8 @@ def relabelled() -> Callable[[KgeResult, int], KgeResult]:
 def near_pairs(fabricate) -> Callable[..., KgeResult]:
     """A factory of runs whose victim links the entities of each of 60 pairs, by relation k % 3, and these lie near each other.
 
-    Relations are short, and translate: tail = head + relation + noise. `shuffled` permutes the victim's rows.
+    Relations are short, and translate: tail = head + relation + noise. The victim has 60 more triples of the same relations,
+    which nobody trains on, and whose rows lie apart. `shuffled` permutes the victim's rows.
     """
 
     def make(*, shuffled: bool = False, seed: int = 3) -> KgeResult:
@@ -259,11 +287,9 @@ def near_pairs(fabricate) -> Callable[..., KgeResult]:
         tails = heads + relations[kinds] + torch.from_numpy(rng.normal(0, 0.01, (count, dim)).astype(np.float32))
         entities = torch.stack([heads, tails], dim=1).reshape(-1, dim)
         triples = np.array([(2 * place, place % 3, 2 * place + 1) for place in range(count)])
-        none = np.zeros((0, 3), dtype=np.int64)
-        clients = tuple(
-            ClientGraph.from_global(name, part, none, none)
-            for name, part in (("colluder", triples[: count // 2]), ("victim", triples))
-        )
+        unseen = np.array([(2 * place, place % 3, 2 * ((place + 3) % count) + 1) for place in range(count)])
+        parts = ("colluder", triples[: count // 2], NONE), ("victim", triples, unseen)
+        clients = tuple(ClientGraph.from_global(name, train, NONE, test) for name, train, test in parts)
         graph = FederatedGraph(
             "near pairs", tuple(f"e{number}" for number in range(2 * count)), ("r0", "r1", "r2"), clients
         )

@@ -1,5 +1,7 @@
 """Outcomes by item: the variance of a paired difference is that of resampled items, and records keep each item set once."""
 
+import tracemalloc
+import zlib
 from collections.abc import Callable
 
 import msgspec
@@ -107,6 +109,27 @@ def test_large_item_sets_are_not_kept_and_damaged_ones_rejected() -> None:
             unpack(msgspec.structs.replace(outcomes, codes=damaged))
     with pytest.raises(RunError):
         paired_variance(outcomes, outcomes, of_mean(np.arange(8) < 4, np.arange(8)[:, None]).ends)  # type: ignore[union-attr]
+
+
+def test_outcomes_of_a_hostile_record_take_no_more_memory_than_honest_ones() -> None:
+    outcomes = of_mean(np.arange(9) < 4, np.arange(9)[:, None])
+    assert outcomes is not None
+    bomb = zlib.compress(bytes(30_000_000), 9)
+    assert len(bomb) < 30_000
+    tracemalloc.start()
+    for hostile, ends in (
+        (msgspec.structs.replace(outcomes, codes=bomb), outcomes.ends),
+        (outcomes, bomb),
+        (outcomes, zlib.compress(np.arange(9, dtype="<i4").tobytes() + b"\0")),
+        (outcomes, zlib.compress(np.full(9, -1, dtype="<i4").tobytes())),
+        (outcomes, outcomes.ends[:-4]),
+    ):
+        with pytest.raises(RunError):
+            paired_variance(hostile, outcomes, ends)
+    far = zlib.compress(np.full(9, 2**31 - 1, dtype="<i4").tobytes())  # entities up to 19 billion
+    assert paired_variance(outcomes, outcomes, far).items == 0
+    assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    tracemalloc.stop()
 
 
 def test_outcomes_are_kept_of_leading_figures_over_all_victims() -> None:

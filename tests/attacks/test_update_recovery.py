@@ -77,7 +77,7 @@ def test_disjoint_clients_are_exposed(defense: str) -> None:
     assert (error.estimate.value, error.baseline.value) == (pytest.approx(0.0, abs=1e-2), 1.0)
 
 
-@pytest.mark.planted("update-recovery", "sums of three clients: cosine above .2")
+@pytest.mark.planted("update-recovery", "sums of three clients: cosine above .2", {"cosine": 106})
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
 def test_the_aggregate_is_compared_with_no_change(defense: str) -> None:
     for cosine in recovered(trained(defense=defense))["cosine"]:
@@ -117,6 +117,7 @@ def test_a_client_that_sat_the_round_out_is_named() -> None:
     assert all(one.estimate.high == 1.0 for one in found if one.reason)
 
 
+@pytest.mark.planted("update-recovery", "relations in plaintext: recovered to 1e-6", {"cosine_relations": 16})
 def test_relations_are_measured_where_they_are_what_is_shared() -> None:
     found = recovered(trained(algorithm="fedr"))
     assert set(found) == {"cosine_relations", "relative_error_relations"}

@@ -19,6 +19,7 @@ from fkgsec.attacks.graphs import properties
 from fkgsec.attacks.kge.task import cases as kge_cases
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.options import GRAPH, GraphAttackOptions, Inference, KgeAttackOptions
+from fkgsec.attacks.planted import PLANTED_ITEMS
 from fkgsec.attacks.registry import ATTACKED, Truth
 from fkgsec.attacks.view import View
 from fkgsec.defenses import make_transport
@@ -27,7 +28,7 @@ from fkgsec.federation.loop import run_federation
 from fkgsec.gnn.options import GnnOptions
 from fkgsec.graphs.generate import generate_motifs
 from fkgsec.graphs.split import by_chance
-from scripts.docs.attack_tests import NULL, PLANTED, TESTS, AttackTest, attack_tests
+from scripts.docs.attack_tests import NULL, PLANTED, TESTS, AttackTest, attack_tests, planted_items
 
 checking, trusting = (
     functools.partial(run_federation, make_transport=transport) for transport in (make_transport, UnprotectedTransport)
@@ -278,6 +279,16 @@ def test_every_attack_finds_a_planted_signal_and_nothing_in_a_null() -> None:
     tests = attack_tests(TESTS)
     assert untested(ATTACKS, tests) == set()
     assert tests.keys() - set(ATTACKS) == set()
+
+
+def test_verdicts_rest_on_the_items_of_planted_signals() -> None:
+    """NO EVIDENCE is said of as many items or more only (`Figure.tested`); each metric that leads verdicts plants a signal."""
+    tests = attack_tests(TESTS)
+    assert {name: dict(PLANTED_ITEMS[name]) for name in ATTACKS} == {
+        name: planted_items(tests[name][PLANTED]) for name in ATTACKS
+    }
+    for name, attack in ATTACKS.items():
+        assert PLANTED_ITEMS[name].keys() == set(attack.leading), name
 
 
 def test_attacks_without_a_planted_signal_or_a_null_are_caught() -> None:

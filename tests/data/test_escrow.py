@@ -73,6 +73,10 @@ def test_a_sealed_escrow_is_read_back_and_any_change_is_named(tmp_path: Path) ->
     path.write_bytes(msgspec.json.encode(sealed))
     with pytest.raises(DataError, match=r"belongs to data .*"):
         read_escrow(path, GRAPH)
+    renamed = replace(kept, clients=tuple(replace(client, name=f"ward of {client.name}") for client in kept.clients))
+    assert renamed.hash == kept.hash
+    with pytest.raises(DataError, match="has triples of 'hospital-1', which is no client"):
+        read_escrow(path, renamed)
     for damaged in (b"{}", b'{"data_hash": "\xe9"}'):
         path.write_bytes(damaged)
         with pytest.raises(DataError, match="not an escrow file"):

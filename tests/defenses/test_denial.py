@@ -41,10 +41,10 @@ def wrong_dealer(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def deal(bad: str) -> None:
         def dealing(state: Any, *args: Any, **more: Any) -> Any:
-            if state.own.party != bad:
+            if state.member.party != bad:
                 return share(state, *args, **more)
-            own = dataclasses.replace(state.own, self_seed=bytes(len(state.own.self_seed)))
-            return share(dataclasses.replace(state, own=own), *args, **more)
+            member = dataclasses.replace(state.member, self_seed=bytes(len(state.member.self_seed)))
+            return share(dataclasses.replace(state, member=member), *args, **more)
 
         monkeypatch.setattr(secagg_client, "share", dealing)
 

@@ -38,13 +38,13 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     ("words", "error"),
     [
         (("--engine", "flower"), "--engine flower needs --superlink"),
-        (("--superlink", "x"), "--superlink is of --engine flower; got --engine process"),
+        (("--superlink", "x"), "--superlink applies to --engine flower only; got --engine process"),
         (
             ("--engine", "ray", "--workers", "2", "--superlink", "x"),
-            "--superlink is of --engine flower; got --engine ray",
+            "--superlink applies to --engine flower only; got --engine ray",
         ),
         (("--engine", "ray"), "--engine ray needs --workers"),
-        (("--workers", "3"), "--workers is of --engine ray; got --engine process"),
+        (("--workers", "3"), "--workers applies to --engine ray only; got --engine process"),
         (("--engine", "flow"), "engine must be one of process, ray, flower; got 'flow'; did you mean flower?"),
         (
             ("--engine", "flower", "--superlink", "nowhere"),
@@ -74,9 +74,9 @@ def test_what_was_agreed_on_is_run(server: str, runs: list[tuple[Any, ...]], tmp
     [
         (("--dim", "32"), "dim: the parties agreed on 16; got 32."),
         (("--defense", "dp:epsilon=8,clip=0.1"), "defense: the parties agreed on ''; got 'dp:epsilon=8,clip=0.1'."),
-        (("--out", "elsewhere"), "--out: not with --engine flower"),
-        (("--seeds", "3", "--overwrite"), "--seeds, --overwrite: not with --engine flower"),
-        (("--checkpoint-every", "0"), "--checkpoint-every: not with --engine flower"),
+        (("--out", "elsewhere"), "--out: not available with --engine flower"),
+        (("--seeds", "3", "--overwrite"), "--seeds, --overwrite: not available with --engine flower"),
+        (("--checkpoint-every", "0"), "--checkpoint-every: not available with --engine flower"),
     ],
 )
 def test_what_was_not_agreed_on_is_refused(
@@ -101,7 +101,7 @@ def test_attacks_are_those_that_parties_agreed_to_score(
     server: str, runs: list[tuple[Any, ...]], tmp_path: Path
 ) -> None:
     status, line = invoke("attack", "--engine", "flower", "--superlink", server)
-    assert (status != 0, line.startswith("fkgsec: attack: the parties agreed to score none")) == (True, True)
+    assert (status != 0, line.startswith("fkgsec: attack: the parties agreed on no attack")) == (True, True)
     plan = Plan(parties={"berlin": "/data/berlin", "paris": "/data/paris"})
     make_consortium(tmp_path / "audited", make_spec(None, {"data": "parties", "attack": ["membership"]}), plan)
     audited = str(tmp_path / "audited" / "server")
@@ -115,4 +115,4 @@ def test_attacks_are_those_that_parties_agreed_to_score(
 def test_a_finished_run_is_attacked_here() -> None:
     status, line = invoke("attack", "--engine", "flower", "--superlink", "x", "--run", "runs/mine")
     assert status != 0
-    assert line == "fkgsec: --engine flower is of training, and --run takes a finished run; leave one of them out"
+    assert line == "fkgsec: --engine flower applies to training, and --run takes a finished run; leave one of them out"

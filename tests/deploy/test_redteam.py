@@ -728,7 +728,7 @@ def test_as_many_colluders_as_open_a_secret_read_uploads_of_a_complete_sum_as_th
     server.train(1, server.participants(1), lambda: None)
     (outcome,) = server.upload(1, server.participants(1))
     assert outcome.num_survivors == 5
-    setting, peers = held[colluders[0]].own.setting, held[colluders[0]].peers
+    setting, peers = held[colluders[0]].member.setting, held[colluders[0]].peers
     seed, key = (
         reconstruct({setting.point[one]: getattr(held[one].shares[victim], kind) for one in colluders}, threshold=3)
         for kind in ("self_mask", "mask_key")

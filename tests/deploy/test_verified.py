@@ -30,7 +30,7 @@ def test_a_deployed_run_holds_and_a_changed_one_does_not(defense: str, consortiu
     assert record.origin is not None
     assert record.origin.agreement == apart.terms.digest.hex()
     assert list(recomputed(folder)) == [
-        Check("utility", "unverifiable", f"{folder}: its parties have their data and models, and nobody else")
+        Check("utility", "unverifiable", f"{folder}: only its parties have their data and models")
     ]
     again = apart.serve()  # a server that is started after the end trains nothing, and says the same
     assert (again.rounds, again.utility, again.origin.checkpoint) == (
@@ -47,5 +47,5 @@ def test_a_deployed_run_holds_and_a_changed_one_does_not(defense: str, consortiu
     document["utility"]["mrr"]["value"] += 0.01
     (folder / "record.json").write_text(json.dumps(document))
     assert read_record(folder / "record.json")
-    with pytest.raises(RunError, match="its content is not what was written"):
+    with pytest.raises(RunError, match="its content has changed since it was written"):
         require_whole(folder)

@@ -141,7 +141,7 @@ def test_record_table_listing_and_report(folder: Path) -> None:
     assert f">{interval(worst.estimate)}<" in page
     assert "shapes" in page
     again = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
-    assert "Reused" in again
+    assert "Reused an existing run" in again
 
 
 def test_alone_on_a_finished_run_it_makes_a_record_beside_it(folder: Path) -> None:
@@ -188,6 +188,6 @@ def test_on_an_attacked_run_a_named_attack_has_its_own_threat_models(folder: Pat
     shown = fkgsec("attack", "--run", str(folder / "by-server"), "--attack", "membership", "--json", "-")
     record = json.loads(shown[shown.index("{ ") :])
     assert {one["threat_model"] for one in record["figures"]} == {"models", "client", "server+triples"}
-    assert "membership: not run under identifiers. --threat NAME runs it." in shown
+    assert "membership: not run under identifiers. Use --threat NAME to run it." in shown
     alone = fkgsec("attack", "--run", str(folder / "by-server"), "--attack", "membership", "--threat", "models")
     assert "membership: not run under identifiers, server+triples, client." in alone

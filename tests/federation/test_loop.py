@@ -238,7 +238,7 @@ def test_entities_that_only_stand_in_test_are_received_but_not_uploaded(options:
             "algorithm must be one of single, collective, fede, .*; got 'fedx'",
         ),
         ("model", "transh", "model must be one of transe, rotate, distmult, complex, noge, kb-gat; got 'transh'"),
-        ("dim", 0, "dim must be at least 1; got 0"),
+        ("dim", 0, "dim must lie in 1..1,000,000; got 0"),
         ("gamma", float("nan"), "gamma"),
         ("batch_size", 0, "batch_size must be at least 1; got 0"),
         ("num_negatives", -1, "num_negatives must be at least 1; got -1"),

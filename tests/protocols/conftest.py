@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fkgsec.protocols.core.one_shot import Taken
+from fkgsec.protocols.core import one_shot
 from fkgsec.protocols.core.prg import Randomness, Ring, derive, seeded
 from fkgsec.protocols.secagg import (
     Message,
@@ -161,7 +161,7 @@ class Steps:
     def fresh(self, party: str, states: Mapping[str, Any] | None = None) -> Any:
         """A party's state with no step taken: what a client must not do, so that a test can try several messages on it."""
         state = (self.states if states is None else states)[party]
-        return replace(state, own=replace(state.own, taken=Taken(party)))
+        return replace(state, member=replace(state.member, steps=one_shot.Steps(party)))
 
     def collect(self, stage: Stage) -> None:
         """The server's part of a stage, from the messages in `sent`."""

@@ -112,7 +112,7 @@ class Layer:
             level: blocks of the depth below.
             candidates: center and neighbors of each, as indices of blocks.
         """
-        summed = level.outputs[torch.tensor([centre for centre, _ in candidates], dtype=torch.int64)]
+        summed = level.outputs[torch.tensor([center for center, _ in candidates], dtype=torch.int64)]
         row = np.repeat(np.arange(len(candidates)), [len(neighbours) for _, neighbours in candidates])
         around = [place for _, neighbours in candidates for place in neighbours]
         summed.index_add_(0, torch.from_numpy(row), level.outputs[torch.tensor(around, dtype=torch.int64)])
@@ -168,21 +168,21 @@ def grown(level: Level, max_degree: int) -> list[Candidate]:
 
 
 def _around_labels(level: Level, max_degree: int) -> Iterator[Candidate]:
-    for centre, degree in itertools.product(range(len(level)), range(max_degree + 1)):
+    for center, degree in itertools.product(range(len(level)), range(max_degree + 1)):
         for neighbours in itertools.combinations_with_replacement(range(len(level)), degree):
-            yield centre, neighbours
+            yield center, neighbours
 
 
 def _around_blocks(level: Level) -> Iterator[Candidate]:
     """Enumerate deeper blocks: a neighbor must match what the center sees, and see what the center is."""
     # Blocks by (center, neighbor): overlapping blocks must agree on the shared edge.
     fitting: dict[tuple[int, int], list[int]] = {}
-    for place, (centre, neighbours) in enumerate(level.blocks):
+    for place, (center, neighbours) in enumerate(level.blocks):
         for neighbour in set(neighbours):
-            fitting.setdefault((centre, neighbour), []).append(place)
-    for place, (centre, neighbours) in enumerate(level.blocks):
+            fitting.setdefault((center, neighbour), []).append(place)
+    for place, (center, neighbours) in enumerate(level.blocks):
         parts = [
-            itertools.combinations_with_replacement(fitting.get((neighbour, centre), ()), count)
+            itertools.combinations_with_replacement(fitting.get((neighbour, center), ()), count)
             for neighbour, count in Counter(neighbours).items()
         ]
         for chosen in itertools.product(*parts):
@@ -200,9 +200,9 @@ def deeper(layer: Layer, level: Level, candidates: Sequence[Candidate], readings
     """
     numbers: dict[tuple[int, ...], int] = {}
     classes = []
-    for centre, neighbours in candidates:
+    for center, neighbours in candidates:
         # GIN sums a node and its neighbors: blocks with the same multiset are indistinguishable.
-        key = tuple(sorted([level.classes[centre], *(level.classes[place] for place in neighbours)]))
+        key = tuple(sorted([level.classes[center], *(level.classes[place] for place in neighbours)]))
         classes.append(numbers.setdefault(key, len(numbers)))
-    labels = [level.labels[centre] for centre, _ in candidates]
+    labels = [level.labels[center] for center, _ in candidates]
     return Level(layer.last(readings).relu(), labels, classes, list(candidates))

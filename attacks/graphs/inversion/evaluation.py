@@ -79,7 +79,6 @@ def claim(view: GraphView, laboratory: Laboratory, rng: np.random.Generator) -> 
     """Recover the graphs in each victim's upload.
 
     Args:
-        view: the server's knowledge.
         laboratory: not used; the attack trains nothing.
         rng: draws the order of searches.
     """
@@ -146,8 +145,6 @@ def stepped_graphs(result: GnnResult, name: str, round: int) -> GraphSet:
     """Return the graphs of a client's first step in a round.
 
     Args:
-        result: attacked run.
-        name: name of the client.
         round: number of the round.
     """
     client = next(client for client in result.graph.clients if client.name == name)
@@ -235,7 +232,7 @@ MEASURES = {"exact": _exact, "similarity": _similarity, "neighbourhoods": _neigh
 
 ATTACK = Attack(
     NAME,
-    "recovers graphs from the gradient of one local step",
+    "recovers graphs from the gradient of a single local step of plain SGD (--optimizer sgd, --local-epochs 1, one batch)",
     Needs(single_uploads=("parameters",), server=True, auxiliary=True),
     METRICS,
     claim,

@@ -181,9 +181,9 @@ def _assembled(
     rings = {length: count / known_rings.total() for length, count in known_rings.items()}
     for counts in block_counts(system.columns, system.classes, system.balance, system.observed, system.noise, rng):
         kinds: dict[int, list[Kind]] = {}
-        for (centre, neighbours), number in zip(system.candidates, system.classes.tolist(), strict=True):
+        for (center, neighbours), number in zip(system.candidates, system.classes.tolist(), strict=True):
             if counts[number]:
-                kinds.setdefault(number, []).append(Kind(level.labels[centre], centre, neighbours))
+                kinds.setdefault(number, []).append(Kind(level.labels[center], center, neighbours))
         left = {number: int(count) for number, count in enumerate(counts) if count}
         wirings = Wirings(kinds, left, lambda size: rings.get(size, RARE_RING), rng).search(SEARCHES)
         distinct: dict[str, tuple[tuple[int, float], LabelledGraph]] = {}
@@ -261,12 +261,12 @@ def _noise(post: Linear, last: Linear, pooled: Tensor) -> np.ndarray:
 def _balance(candidates: list) -> np.ndarray:
     """Return one row per pair of blocks: nodes of the first that see the second, minus nodes of the second that see the first."""
     rows: dict[tuple[int, int], np.ndarray] = {}
-    for column, (centre, neighbours) in enumerate(candidates):
+    for column, (center, neighbours) in enumerate(candidates):
         for neighbour in neighbours:
-            if neighbour != centre:
-                pair = (min(centre, neighbour), max(centre, neighbour))
+            if neighbour != center:
+                pair = (min(center, neighbour), max(center, neighbour))
                 row = rows.setdefault(pair, np.zeros(len(candidates)))
-                row[column] += 1 if centre < neighbour else -1
+                row[column] += 1 if center < neighbour else -1
     return np.array(list(rows.values())).reshape(len(rows), len(candidates))
 
 

@@ -86,20 +86,20 @@ def similarity(graph: LabelledGraph, other: LabelledGraph) -> float:
         graph, other: graphs of one vocabulary.
     """
     numbers: dict[object, int] = {}
-    colours: list[Sequence[int]] = [graph.labels, other.labels]
+    colors: list[Sequence[int]] = [graph.labels, other.labels]
     around = [graph.neighbours(), other.neighbours()]
     shares = []
     for _ in range(DEPTHS):
         # Size of the multiset intersection.
-        common = (Counter(colours[0]) & Counter(colours[1])).total()
+        common = (Counter(colors[0]) & Counter(colors[1])).total()
         shares.append(common / max(len(graph.labels), len(other.labels)))
-        colours = [
+        colors = [
             [
                 # Weisfeiler-Lehman refinement: a node's new color is its color and the multiset of its neighbors'
                 # colors.
-                numbers.setdefault((colour[node], tuple(sorted(colour[near] for near in nearby))), len(numbers))
+                numbers.setdefault((color[node], tuple(sorted(color[near] for near in nearby))), len(numbers))
                 for node, nearby in enumerate(neighbours)
             ]
-            for colour, neighbours in zip(colours, around, strict=True)
+            for color, neighbours in zip(colors, around, strict=True)
         ]
     return float(np.mean(shares))

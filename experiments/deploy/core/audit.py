@@ -32,7 +32,14 @@ OF_MODELS = tuple(name for name, model in AUDITS.items() if THREAT_MODELS[model]
 
 
 def check_settings(spec: Any) -> None:
-    """Raise `SpecError` for settings of attacks in a `kge.Spec`: parties score attacks with default settings."""
+    """Check that a spec has no settings of attacks: parties score attacks with default settings.
+
+    Args:
+        spec: `kge.Spec`.
+
+    Raises:
+        SpecError: names the changed settings.
+    """
     chosen, defaults = spec.attack_options(), KgeAttackOptions(attack=spec.attack)
     names = [name for name in defaults.__struct_fields__ if name not in ("attack", "seed")]
     changed = [name for name in names if getattr(chosen, name) != getattr(defaults, name)]
@@ -44,19 +51,30 @@ def score_attacks(names: Sequence[str], result: KgeResult, seed: int) -> list[Fi
     """Score attacks on the only client of a result.
 
     Args:
+        names: of `AUDITS`.
         result: the client's data, its models of the best round, and a transcript of its messages.
+        seed: of the attacks.
     """
     scored: list[Figure] = []
     for name in names:
         options = KgeAttackOptions(attack=(name,), seed=seed)
+        # The party plays the adversary of the attack's threat model against itself.
         figures, _ = attack_under(ATTACKS[name], result, THREAT_MODELS[AUDITS[name]], options, ("",), 1.0)
         scored += [figure for figure in figures if figure.victim != ALL]
     return scored
 
 
 def check_figures(figures: list[Figure], names: Sequence[str], victim: str, round: int) -> None:
-    """Check a party's figures. Raises `RunError` for another attack, adversary, victim or round, and for invalid figures."""
+    """Check the figures of a party, at the server.
+
+    Args:
+        names: agreed attacks. victim: the party. round: the best round.
+
+    Raises:
+        RunError: another attack, adversary, victim or round, or invalid figures.
+    """
     try:
+        # A figure that the record's schema rejects would make the whole record unreadable.
         decode_stored(encode_stored(figures), list[Figure])
     except msgspec.MsgspecError as error:
         raise RunError(f"figures that no record has: {error}") from error

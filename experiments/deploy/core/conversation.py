@@ -80,12 +80,23 @@ class Journal:
             self._batches[serial] = replies
 
     def replies(self, serial: int) -> list[tuple[str, bytes | Silence]] | None:
-        """Take the replies to a request; None if none were written."""
+        """Remove and return the replies to a request; None if none were written.
+
+        Args:
+            serial: of the request.
+        """
         batch = self._batches.pop(serial, None)
         return None if batch is None else [(party, Silence(why) if why else reply) for party, reply, why in batch]
 
     def write(self, serial: int, replies: Mapping[str, bytes | Silence]) -> None:
-        """Append a batch. Raises `RunError`."""
+        """Append a batch.
+
+        Args:
+            serial: of the request. replies: by party.
+
+        Raises:
+            RunError: the file cannot be written.
+        """
         batch = [
             (party, b"", reply.reason) if isinstance(reply, Silence) else (party, reply, "")
             for party, reply in replies.items()
@@ -93,6 +104,7 @@ class Journal:
         content = encode((serial, batch))
         try:
             with self.path.open("ab") as handle:
+                # Length and digest in front of the batch tell an incomplete one from a damaged one after a crash.
                 handle.write(len(content).to_bytes(8, "little") + hashlib.sha256(content).digest() + content)
                 handle.flush()
                 os.fsync(handle.fileno())
@@ -108,7 +120,7 @@ class Journal:
             raise RunError(f"{self.path}: cannot be written ({error.strerror})") from error
 
     def _read(self) -> Iterator[tuple[int, list[tuple[str, bytes, str]]]]:
-        """Yield complete batches, and cut off an incomplete end, which a kill leaves, so that batches can be appended."""
+        """Yield complete batches, and cut off an incomplete end."""
         content = read_bytes(self.path) if self.path.exists() else b""
         start = 0
         while start + 40 <= len(content):
@@ -117,6 +129,7 @@ class Journal:
             if end > len(content):
                 break
             if hashlib.sha256(batch).digest() != content[start + 8 : start + 40]:
+                # Only the last batch can be incomplete after a kill. Damage before it is another fault, and must not pass unseen.
                 if end < len(content):
                     raise RunError(f"{self.path}: damaged at byte {start:,}, and batches follow; take it from a backup")
                 break
@@ -154,7 +167,8 @@ class Conversation:
         self.agreement, self.standing, self._ask, self._journal = agreement, Standing(), ask, journal
         self._transcript = transcript
         self._outbox: dict[str, list[Posted]] = {party: [] for party in agreement.addresses}
-        self._away: set[str] = set()  # parties that did not answer the last request
+        # Parties that did not answer the last request.
+        self._away: set[str] = set()
         self.requests: list[str] = []
         self.needs_all = False
 
@@ -170,12 +184,20 @@ class Conversation:
         lasting: bool | None = None,
         stage: str = "",
     ) -> Posted:
-        """Add an item to a party's next request. `lasting`: None: as the step is in `LASTING`."""
+        """Add an item to a party's next request.
+
+        Args:
+            frames: messages of a protocol; None gives the party the turn.
+            content: further data, msgpack.
+            lasting: the party must take it, even later; None: as the step is in `LASTING`.
+            stage: for messages to the user.
+        """
         number = 0
         if step in LASTING if lasting is None else lasting:
             number = self.standing.lasting[party] = self.standing.lasting.get(party, 0) + 1
         item = Item(step=step, round=round, table=table, lasting=number, frames=frames, content=content)
         posted = Posted(item, lambda: self.flush(stage or f"round {round}: {step}"))
+        # A party that left the run answers nothing; its posts are answered at once.
         if party in self.standing.left:
             posted.answer = Answer(silence=self.standing.left[party])
         else:
@@ -183,7 +205,11 @@ class Conversation:
         return posted
 
     def post_all(self, step: Step, **fields: Any) -> dict[str, Posted]:
-        """Post the same item to every party."""
+        """Post the same item to every party.
+
+        Args:
+            fields: further arguments of `post`.
+        """
         return {party: self.post(party, step, **fields) for party in self.agreement.addresses}
 
     def drive(
@@ -204,6 +230,7 @@ class Conversation:
             while True:
                 posted = {}
                 for party, frame in ask.requests.items():
+                    # Receivers that take no part only listen, to know which rows are new.
                     part = step if members is None or party in members else "listen"
                     posted[party] = self._post_frame(party, part, round, table, frame, f"round {round}: {ask.stage}")
                 ask = steps.send(self._replies(posted))
@@ -219,7 +246,8 @@ class Conversation:
             self._transcript.record(message, content)
         tells = any(message.label == SENT_ROWS for message in frame)
         if tells and party in self._away:
-            step = "listen"  # the party is in no session of this round
+            # The party did not answer the last request, so it is in no session of this round.
+            step = "listen"
         return self.post(party, step, round=round, table=table, frames=encoded, lasting=tells or None, stage=stage)
 
     def _replies(self, posted: Mapping[str, Posted]) -> Replies:
@@ -227,7 +255,8 @@ class Conversation:
         for party, entry in posted.items():
             answer = entry()
             if entry.answer is None:
-                continue  # a lasting item that is sent later
+                # The item is lasting, and is sent later.
+                continue
             if answer.silence:
                 yield party, Silence(answer.silence)
             elif answer.frames is not None:
@@ -250,8 +279,13 @@ class Conversation:
     def flush(self, stage: str) -> None:
         """Send a request with all posted items to every party that must answer at least one.
 
-        Raises `RunError` if no party answers; the request had no effect, and the server may be started again.
+        Args:
+            stage: for messages to the user.
+
+        Raises:
+            RunError: no party answers. The request had no effect, and the server may be started again.
         """
+        # Lasting items alone cause no request: they travel with the next item that needs an answer.
         due = {
             party: [entry for entry in posted if entry.answer is None]
             for party, posted in self._outbox.items()
@@ -259,6 +293,7 @@ class Conversation:
         }
         if not due:
             return
+        # The number grows only after the replies are stored, so a failed request is repeated with the same number and bytes.
         serial = self.standing.serial + 1
         requests = {
             party: encode(Request(self.agreement.digest, serial, [entry.item for entry in posted]))
@@ -275,14 +310,17 @@ class Conversation:
     def _exchange(self, stage: str, serial: int, requests: Mapping[str, bytes]) -> Mapping[str, bytes | Silence]:
         """Return the first reply of each party, or `Silence`; from the journal for a repeated request."""
         replies: dict[str, bytes | Silence] = dict.fromkeys(requests, Silence("no reply"))
+        # A restarted server makes the same requests, and takes their replies from the journal.
         if (journaled := self._journal.replies(serial)) is not None:
             return replies | dict(journaled)
         heard: set[str] = set()
         for party, reply in self._ask(stage, requests):
+            # Only the first reply of a party counts, and only of one that was asked.
             if party in requests and party not in heard:
                 heard.add(party)
                 replies[party] = reply
         silent = {party: reply.reason for party, reply in replies.items() if isinstance(reply, Silence)}
+        # If everybody is silent, the fault is the network's or the server's: stop instead of dropping all parties.
         if silent and (self.needs_all or len(silent) == len(requests)):
             reasons = "; ".join(f"{party}: {reason}" for party, reason in silent.items())
             raise RunError(f"{stage}: no answer of {reasons}; start the server again to go on")
@@ -292,6 +330,7 @@ class Conversation:
                 f"{stage}: every party has answered a later request than {serial}; {self._journal.path.parent} is older than "
                 "the run, take the folder that it went on in"
             )
+        # Write the replies before they are used: a restart must see the same ones.
         self._journal.write(serial, replies)
         return replies
 
@@ -310,6 +349,7 @@ class Conversation:
             return message
         if message.error:
             return Silence(_printable(message.error))
+        # A party can answer only for itself, for this run and for this request.
         if (message.run, message.serial, message.party) != (self.agreement.digest, serial, party):
             return Silence(
                 f"MalformedMessage: a reply of {message.party!r} to request {message.serial}; {serial} was due"
@@ -319,7 +359,7 @@ class Conversation:
         return [replace(answer, silence=_printable(answer.silence)) for answer in message.answers]
 
     def _deliver(self, party: str, posted: list[Posted], answers: list[Answer] | Silence) -> None:
-        """Give each item its answer, and keep for later what the party must take and has not."""
+        """Give each item its answer, and store lasting items that the party has not taken."""
         self._away.discard(party)
         if isinstance(answers, Silence):
             self._away.add(party)
@@ -332,6 +372,7 @@ class Conversation:
                 item = replace(entry.item, step="listen") if entry.item.step == "upload" else entry.item
                 backlog.append(item)
         size = sum(len(item.content) + sum(map(len, item.frames or ())) for item in backlog)
+        # A party that never returns must not fill the server's memory.
         if size > LARGEST_BACKLOG:
             self.standing.left[party] = f"{party} has left the run: {size:,} bytes wait for it"
             backlog = []
@@ -349,13 +390,21 @@ class Conversation:
         return self.standing
 
     def resume(self, standing: Standing) -> None:
-        """Restore the result of `state`."""
+        """Restore a conversation.
+
+        Args:
+            standing: from `state`.
+        """
         self.standing = standing
         for party, items in standing.backlog.items():
             self._outbox[party] = [self._waiting(item) for item in items]
 
     def waiting(self, step: Step, round: int) -> dict[str, Posted]:
-        """Return each party's item of a step that was posted and not sent."""
+        """Return each party's posted items that were not sent.
+
+        Args:
+            step, round: of the items.
+        """
         return {
             party: entry
             for party, posted in self._outbox.items()
@@ -370,4 +419,5 @@ class Conversation:
 
 def _printable(reason: str) -> str:
     """Shorten a party's reason, and replace control characters."""
+    # The reason is printed on the operator's terminal and stored in the record; escape sequences must not reach either.
     return "".join(letter if letter.isprintable() else "?" for letter in reason[:LONGEST_REASON])

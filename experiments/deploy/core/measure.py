@@ -70,12 +70,19 @@ class Measured(msgspec.Struct, frozen=True):
 
 
 def measure_models(outcome: Mapping[str, Any], round: int, graph: FederatedGraph, agreement: Agreement) -> Measured:
-    """Measure a party's models of the best round. `outcome`: from `KgeTask.outcome`."""
+    """Measure a party's models of the best round.
+
+    Args:
+        outcome: from `KgeTask.outcome`. round: the best round.
+        graph: the party's data. agreement: says which groups are large enough.
+    """
     (ranks,), leaked = outcome["test_ranks"], leaked_test_mask(graph, 0)
+    # Too few test triples: reveal nothing.
     if not agreement.reveals(len(ranks)):
         return Measured(round, {}, {})
     groups, parts = {"all": ranks}, {"leaked": ranks[leaked], "clean": ranks[~leaked]}
-    if all(agreement.reveals(len(part)) for part in parts.values()):  # all minus one part reveals the other
+    # Reveal both parts or none: all minus one part reveals the other.
+    if all(agreement.reveals(len(part)) for part in parts.values()):
         groups |= parts
     if shared := outcome.get("shared_test_ranks"):
         groups["shared"] = shared[0]
@@ -84,7 +91,12 @@ def measure_models(outcome: Mapping[str, Any], round: int, graph: FederatedGraph
 
 
 def rounded(total: float, agreement: Agreement) -> float:
-    """Round a sum over a party's triples to `DECIMALS` places, except in the laboratory."""
+    """Round a sum over a party's triples to `DECIMALS` places, except in the laboratory.
+
+    Args:
+        total: of reciprocal ranks.
+    """
+    # An exact sum of reciprocal ranks can be decomposed into single ranks.
     return total if agreement.randomness == "laboratory" else round(total, DECIMALS)
 
 
@@ -98,7 +110,11 @@ def _group(ranks: np.ndarray, agreement: Agreement) -> Group:
 
 
 def combine(parts: Mapping[str, Measured], seed: int) -> Reached:
-    """Compute the figures over all clients from their measurements by name, in the order of the parties."""
+    """Compute the figures over all clients.
+
+    Args:
+        parts: measurements by name, in the order of the parties. seed: of the bootstrap.
+    """
     by_group = {name: [part.groups[name] for part in parts.values() if name in part.groups] for name in GROUPS}
     return Reached(
         _combined(by_group["all"], seed),
@@ -119,6 +135,8 @@ def _mean(groups: Sequence[Group], count: int, seed: int) -> Estimate:
     if all(group.items for group in filled):
         items = [np.frombuffer(group.items, dtype="<f8") for group in filled]
         return estimate.mean(np.concatenate([np.zeros(0), *items]), generator(seed, "bootstrap"))
+    # Without single ranks there is no bootstrap: use a normal interval from the sums of values and of squares, stratified by
+    # client.
     value = sum(group.total for group in filled) / count
     deviations = sum(max(0.0, group.squares - group.total**2 / group.count) for group in filled)
     half = estimate.critical_value() * deviations**0.5 / count
@@ -126,7 +144,15 @@ def _mean(groups: Sequence[Group], count: int, seed: int) -> Estimate:
 
 
 def check_measured(measured: Measured, agreement: Agreement, *, round: int, num_test: int, two_models: bool) -> None:
-    """Check a party's measurements. Raises `RunError` for contradictions, and for another round or number of triples."""
+    """Check a party's measurements, at the server.
+
+    Args:
+        round: the best round. num_test: test triples that the party stated at the start.
+        two_models: the task has private and shared models.
+
+    Raises:
+        RunError: contradictions, or another round or number of triples.
+    """
     laboratory = agreement.randomness == "laboratory"
     if measured.round != round:
         raise RunError(f"figures of round {measured.round}; those of round {round} were asked for")
@@ -140,9 +166,11 @@ def check_measured(measured: Measured, agreement: Agreement, *, round: int, num_
     inside = all(low <= value <= high for low, value, high in ends)
     if not inside or any(figure.n != num_test for figure in measured.figures.values()):
         raise RunError(f"its figures: no shares of {num_test} test triples inside their intervals")
+    # A party that hides small groups sends neither part of the split.
     due = GROUPS if two_models else GROUPS[:3]
     if set(groups) != set(due) and (laboratory or set(groups) != set(due) - set(PARTS)):
         raise RunError(f"figures of {', '.join(groups) or 'nothing'}; {', '.join(due)} are due")
+    # A party that changes its number of triples could shift the weight of its figures.
     if any(groups[name].count != num_test for name in groups if name not in PARTS) or (
         PARTS[0] in groups and sum(groups[name].count for name in PARTS) != num_test
     ):
@@ -160,7 +188,14 @@ def check_measured(measured: Measured, agreement: Agreement, *, round: int, num_
 
 
 def write_embeddings(folder: Path, outcome: Mapping[str, Any], graph: FederatedGraph) -> None:
-    """Write the party's model of the best round with the names of its rows: `embeddings.safetensors`. Raises `RunError`."""
+    """Write the party's model of the best round, with the names of its rows, to `embeddings.safetensors`.
+
+    Args:
+        outcome: from `KgeTask.outcome`. graph: the party's data.
+
+    Raises:
+        RunError: it cannot be written.
+    """
     path, client = folder / EMBEDDINGS, graph.clients[0]
     tensors: dict[str, Tensor] = {}
     for kind in ("tables", "trained", "private"):

@@ -83,7 +83,15 @@ def encode(message: object) -> bytes:
 
 
 def decode(frame: bytes, kind: type[Kind], largest_bytes: int = LARGEST) -> Kind:
-    """Decode a message. Raises `RunError` for one that is too large or cannot be read."""
+    """Decode a message.
+
+    Args:
+        kind: class of the message. largest_bytes: limit of its size.
+
+    Raises:
+        RunError: it is too large or cannot be read.
+    """
+    # Check the size first: decoding needs memory, and the sender may be hostile.
     if len(frame) > largest_bytes:
         raise RunError(f"a message of {len(frame):,} bytes; at most {largest_bytes:,} are read")
     try:
@@ -111,12 +119,20 @@ class Placed(msgspec.Struct, frozen=True):
 
 
 def placed_rows(places: bytes) -> np.ndarray:
-    """Decode the row numbers of `Placed`, int32 `[n]`; incomplete ones are dropped."""
+    """Decode the row numbers of `Placed`, int32 `[n]`; an incomplete last one is dropped.
+
+    Args:
+        places: little-endian bytes.
+    """
     return np.frombuffer(places[: len(places) // 4 * 4], dtype="<i4")
 
 
 def are_places(places: np.ndarray, count: int, num_rows: int) -> bool:
-    """Return True for `count` different rows of a table of `num_rows`."""
+    """Return True for `count` different rows of a table.
+
+    Args:
+        places: int `[n]`. num_rows: of the table.
+    """
     within = not len(places) or (int(places.min()) >= 0 and int(places.max()) < num_rows)
     return len(places) == count == len(np.unique(places)) and within
 

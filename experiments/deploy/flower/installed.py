@@ -30,7 +30,14 @@ QUIET = {
 
 
 def command(name: str) -> str:
-    """Find a command of Flower, such as `flower-superlink`. Raises `RunError` if it is not installed."""
+    """Find a command of Flower.
+
+    Args:
+        name: such as `flower-superlink`.
+
+    Raises:
+        RunError: it is not installed.
+    """
     folder = os.environ.get(FOLDER)
     for place in [folder] if folder else [str(Path(sys.executable).parent), os.environ.get("PATH")]:
         if place and (path := shutil.which(name, path=place)):
@@ -47,24 +54,40 @@ def interpreter() -> str:
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """Return the environment of a Flower process with its files in `home`."""
+    """Return the environment of a Flower process with its files in `home`.
+
+    Args:
+        more: further variables.
+    """
     folder = Path(command("flwr")).parent
-    path = os.pathsep.join(
-        [str(folder), os.environ.get("PATH", os.defpath)]
-    )  # Flower starts its other commands by name
+    # Flower starts its other commands by name, so they must be on the path.
+    path = os.pathsep.join([str(folder), os.environ.get("PATH", os.defpath)])
     return {**os.environ, **QUIET, "FLWR_HOME": str(home.absolute()), "PATH": path, **more}
 
 
 def complaint(done: subprocess.CompletedProcess[str]) -> str | None:
-    """Extract the error of a Flower command as one line, without its box; None if it succeeded."""
+    """Extract the error of a Flower command as one line, without its box; None if it succeeded.
+
+    Args:
+        done: the finished command.
+    """
     if done.returncode == 0:
         return None
+    # Flower prints errors in a box of line-drawing characters.
     inside = (line.strip("│ ") for line in done.stderr.splitlines() if not line.startswith(("╭", "╰")))
     return " ".join(line for line in inside if line) or f"it ended with exit status {done.returncode}"
 
 
 def configure(home: Path, connection: str, address: str, authority: Path) -> None:
-    """Configure the SuperLink of Flower's commands, with absolute paths. Raises `RunError`."""
+    """Configure the SuperLink of Flower's commands, with absolute paths.
+
+    Args:
+        home: Flower's folder. connection: name of the SuperLink. address: host and port.
+        authority: certificate that it is verified with.
+
+    Raises:
+        RunError: the file cannot be written.
+    """
     trusted = json.dumps(str(authority.absolute()), ensure_ascii=False)
     lines = ["[superlink]", f'default = "{connection}"', f"[superlink.{connection}]", f'address = "{address}"']
     write_atomically(home / "config.toml", "\n".join([*lines, f"root-certificates = {trusted}", ""]).encode())

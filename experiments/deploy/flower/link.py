@@ -69,11 +69,19 @@ class FlowerLink:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._stream is not None:
-            self._stream.close()  # the ServerApp ends, and with it Flower's run
+            # The ServerApp ends when the stream does, and with it Flower's run.
+            self._stream.close()
         self._door.__exit__(kind, error, trace)
 
     def wait_for(self, parties: Collection[str]) -> None:
-        """Wait until the SuperNodes of all these parties are online. Raises `RunError` after the limit."""
+        """Wait until the SuperNodes of all these parties are online.
+
+        Args:
+            parties: names in messages.
+
+        Raises:
+            RunError: some are missing after the limit.
+        """
         if missing := self._await_nodes(parties, self._timeout_s):
             raise RunError(f"the SuperNodes of {', '.join(missing)} are not online after {self._timeout_s:.0f} s")
 
@@ -81,6 +89,9 @@ class FlowerLink:
         """Send all requests now; yield the replies in this order. Read them before the next `ask`.
 
         A party without a reply within the limit, or without a SuperNode or process, is a `Silence` with the reason.
+
+        Args:
+            stage: for messages to the user. requests: by party.
         """
         numbered = []
         for party, frame in requests.items():
@@ -98,6 +109,8 @@ class FlowerLink:
                 try:
                     arrived = self._arrived(deadline)
                 except wire.WireError:
+                    # The ServerApp ended: send the unanswered requests to a new one, under the same numbers. Parties repeat
+                    # their replies.
                     self._post([other for other in requests if other.number not in replies], replies, lost=True)
                     deadline = time.monotonic() + self._timeout_s
                     continue
@@ -157,7 +170,8 @@ class FlowerLink:
         """Return the numbers of the SuperNodes that are online, by party. Raises `wire.WireError`."""
         self._send({"kind": "nodes"})
         assert self._stream is not None
-        while True:  # a late reply of an earlier request may come first
+        # A late reply of an earlier request may come first.
+        while True:
             header, _ = wire.receive(self._stream)
             if header.get("kind") == "nodes":
                 online = header["online"]

@@ -46,6 +46,7 @@ class Door:
 
     def __enter__(self) -> Self:
         """Listen, and write the address file. Raises `RunError`."""
+        # A unix socket has file permissions. If the path is too long for one, use the loopback interface and the token.
         fits = len(os.fsencode(self._socket)) <= _LONGEST_SOCKET and hasattr(socket, "AF_UNIX")
         try:
             listening = self._unix() if fits else socket.create_server(("127.0.0.1", 0))
@@ -79,18 +80,27 @@ class Door:
                 path.unlink()
 
     def accept(self, limit_s: float | None = None) -> socket.socket:
-        """Return the stream of a process that knows the token; turn others away. Raises `TimeoutError` after the limit."""
+        """Return the stream of a process that knows the token; turn others away.
+
+        Args:
+            limit_s: seconds to wait; None: forever.
+
+        Raises:
+            TimeoutError: nobody came.
+        """
         assert self._listening is not None
         deadline = None if limit_s is None else time.monotonic() + limit_s
         while True:
             self._listening.settimeout(None if deadline is None else max(deadline - time.monotonic(), 0.0))
             try:
                 stream, _ = self._listening.accept()
-            except BlockingIOError as error:  # the limit is over, and no process waits
+            # With a timeout of 0, no waiting process raises this error.
+            except BlockingIOError as error:
                 raise TimeoutError from error
             with contextlib.suppress(wire.WireError):
                 greeting, _ = wire.receive(stream, _GREETING_S, most_header=_GREETING_BYTES, most_body=0)
                 token = greeting.get("token")
+                # A comparison in constant time, so that timing does not reveal the token.
                 if isinstance(token, str) and hmac.compare_digest(token.encode(errors="replace"), self._token.encode()):
                     return stream
             stream.close()
@@ -100,6 +110,7 @@ class Door:
 
 @contextlib.contextmanager
 def _private_files() -> Iterator[None]:
+    # Files and sockets are created with mode 600, not changed to it afterwards.
     before = os.umask(0o177)
     try:
         yield
@@ -108,7 +119,12 @@ def _private_files() -> Iterator[None]:
 
 
 def attend(door: Door, answer: Answer, say: Say) -> None:
-    """Answer requests until the process is stopped. `say` gets the errors, which the server must not see."""
+    """Answer requests until the process is stopped.
+
+    Args:
+        answer: the party's.
+        say: gets the errors, which the server must not see.
+    """
     while True:
         with door.accept() as stream:
             try:
@@ -119,6 +135,7 @@ def attend(door: Door, answer: Answer, say: Say) -> None:
                     silence, reply = (content.reason, b"") if isinstance(content, Silence) else ("", content)
                 except (FkgsecError, ProtocolError) as error:
                     say(f"{header.get('stage', '')}: {error}")
+                    # The text of an error may reveal data or paths, so the server gets only its class.
                     silence = f"refused ({type(error).__name__}); the party's own process says why"
                 wire.send(stream, {"silence": silence}, reply, _PARCEL_S)
             except wire.WireError as error:

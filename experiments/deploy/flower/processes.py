@@ -39,11 +39,16 @@ class Program(NamedTuple):
 
 
 def superlink(folder: ServerFolder) -> Program:
-    """Describe the SuperLink, on the loopback interface; its database lets a restarted one know its SuperNodes."""
+    """Describe the SuperLink, on the loopback interface.
+
+    Args:
+        folder: the server's.
+    """
     tls = folder.tls.absolute()
     return Program(
         "SuperLink",
         [
+            # The database lets a restarted SuperLink know its SuperNodes.
             command("flower-superlink"),
             *("--host", LOOPBACK, "--port", str(folder.read_settings().superlink_port)),
             *("--ssl-ca-certfile", str(tls / "ca.crt")),
@@ -56,7 +61,11 @@ def superlink(folder: ServerFolder) -> Program:
 
 
 def entrance(folder: ServerFolder, listen: str | None = None) -> Program:
-    """Describe the gate that SuperNodes connect to. `listen`: address in place of the settings'."""
+    """Describe the gate that SuperNodes connect to.
+
+    Args:
+        folder: the server's. listen: address instead of that in the settings.
+    """
     settings = folder.read_settings()
     return Program(
         "gate",
@@ -71,7 +80,11 @@ def entrance(folder: ServerFolder, listen: str | None = None) -> Program:
 
 
 def supernode(folder: PartyFolder, server: str | None = None) -> Program:
-    """Describe a party's SuperNode. `server`: address in place of the settings'."""
+    """Describe a party's SuperNode.
+
+    Args:
+        folder: the party's. server: address instead of that in the settings.
+    """
     settings = folder.read_node()
     return Program(
         "SuperNode",
@@ -86,7 +99,11 @@ def supernode(folder: PartyFolder, server: str | None = None) -> Program:
 
 
 def run_superlink(folder: ServerFolder, listen: str | None, say: Say) -> None:
-    """Run the SuperLink and its gate, with every party's SuperNode registered, until the process is stopped."""
+    """Run the SuperLink and its gate, with every party's SuperNode registered, until the process is stopped.
+
+    Args:
+        folder: the server's. listen: address of the gate instead of that in the settings. say: gets messages to the user.
+    """
     with Supervised(superlink(folder), say) as link, Supervised(entrance(folder, listen), say) as gate:
         registry = Registry(folder, say)
         while True:
@@ -98,9 +115,11 @@ def run_superlink(folder: ServerFolder, listen: str | None, say: Say) -> None:
 def run_supernode(folder: PartyFolder, server: str | None, say: Say) -> None:
     """Run a SuperNode until the process is stopped.
 
-    The SuperLink takes up to a minute to notice that a SuperNode was killed, and refuses its successor until then. Starts are
-    therefore repeated for some minutes.
+    Args:
+        folder: the party's. server: address instead of that in the settings. say: gets messages to the user.
     """
+    # The SuperLink takes up to a minute to notice that a SuperNode was killed, and refuses its successor until then. So repeat
+    # failed starts for some minutes.
     with Supervised(supernode(folder, server), say) as node:
         while True:
             node.look()
@@ -137,7 +156,14 @@ class Registry:
 
 
 def register(folder: ServerFolder, party: str) -> bool:
-    """Register a SuperNode's key with the SuperLink. Return True if it is registered now."""
+    """Register a SuperNode's key with the SuperLink.
+
+    Args:
+        folder: the server's. party: its name.
+
+    Returns:
+        True if the key is registered now.
+    """
     connect_to(folder)
     key = folder.nodes.absolute() / f"{party}.pub"
     done = subprocess.run(
@@ -147,6 +173,7 @@ def register(folder: ServerFolder, party: str) -> bool:
         text=True,
         stdin=subprocess.DEVNULL,
     )
+    # A key that is registered already is no error.
     wrong = complaint(done)
     return wrong is None or _KNOWN in wrong
 
@@ -184,6 +211,7 @@ class Supervised:
         """Restart the process if it has ended. Raises `RunError` if starts have failed for some minutes."""
         now = time.monotonic()
         if self._process is not None and (status := self._process.poll()) is not None:
+            # A process that ran for a minute had started well: count failures anew.
             if now - self._began > _STEADY_S:
                 self._failing_since = now
             if now - self._failing_since > _PATIENCE_S:
@@ -212,8 +240,10 @@ def stopped_by_signal() -> Iterator[None]:
     """Treat SIGTERM like an interruption, so that started processes are ended, too."""
 
     def stop(number: int, frame: FrameType | None) -> None:
+        """Raise what Ctrl-C raises."""
         raise KeyboardInterrupt
 
+    # A service manager ends a process with SIGTERM. Without this, started processes would outlive it.
     before = signal.signal(signal.SIGTERM, stop)
     try:
         yield
@@ -223,7 +253,14 @@ def stopped_by_signal() -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_one_machine(place: Path, say: Say) -> Iterator[None]:
-    """Run all processes of a consortium but the server's own, for a trial; they print to `logs`. Raises `RunError`."""
+    """Run all processes of a consortium except the server's own, for a trial; they print to `logs`.
+
+    Args:
+        place: the consortium. say: gets messages to the user.
+
+    Raises:
+        RunError: no consortium's folder.
+    """
     names = sorted(path.name for path in (place / "parties").iterdir()) if (place / "parties").is_dir() else []
     if not names:
         raise RunError(f"{place}: is no consortium's folder (it has no parties)")
@@ -239,7 +276,8 @@ def on_one_machine(place: Path, say: Say) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         running: list[Supervised] = []
         for name, program in programs.items():
-            while program.name == "SuperNode" and not registry.complete:  # the SuperLink refuses unregistered ones
+            # The SuperLink refuses SuperNodes that are not registered.
+            while program.name == "SuperNode" and not registry.complete:
                 for process in (registry, *running):
                     process.look()
                 time.sleep(_LOOK_S)

@@ -1,1 +1,1 @@
-"""What records say of the papers' tables and claims: which records count, the scoreboard, the claims."""
+"""Judgement of papers' tables and claims from records: admission of records, scoreboard, claims."""

@@ -1,4 +1,4 @@
-"""Select the records that count for the scoreboard and for claims: those that contradict neither themselves nor each other.
+"""Admission of records to the scoreboard and the claims: those that contradict neither themselves nor each other.
 
     admitted = admit(records)
     print(len(admitted.records), admitted.left_out)      # 41, ["fedr transe on DDB14-Fed5, seed 1: its checkout had changes"]
@@ -23,7 +23,9 @@ from fkgsec.text import printable
 
 _RISING = ("hits@1", "hits@3", "hits@5", "hits@10")
 _ROUNDED = 1e-6
-PROSE = 128  # columns of a page's paragraphs
+# Columns of a page's paragraphs.
+PROSE = 128
+# Checks of the records behind a page, in the page's words.
 LIMITS = (
     "Records are not signed: you can write any figure into one. These are the checks. A record has the digest of its "
     "content (older records have none). It names a commit, and its checkout had no changes. Its run ended at the round "
@@ -32,27 +34,31 @@ LIMITS = (
     "two seeds have the same losses. Nobody can check which seeds were run and which of them are in the folder. A division "
     "of the data by any seed counts, and so does either random generator."
 )
-"""Checks of the records behind a page, in its words."""
 
 
 class Admitted(NamedTuple):
-    """The records that count, and a line for each other one."""
+    """Admitted records, and a line for each other one."""
 
     records: list[Made]
     left_out: list[str]
 
 
 def admit(records: Iterable[Made]) -> Admitted:
-    """Select records in their order: of two that contradict each other, the first counts."""
+    """Select records in their order: of two that contradict each other, the first counts.
+
+    Args:
+        records: finished runs and unlearned models.
+    """
     admitted, left_out = list[Made](), list[str]()
     data: dict[Hashable, Hashable] = {}
     runs: dict[Hashable, dict[int, Made]] = {}
     for record in records:
-        spec, asked = record.spec, record.asked if isinstance(record, Forgotten) else None
-        key = (run_key(spec, attack=False), asked, spec.split_seed, data_hash(record))
+        spec, unlearned = record.spec, record.asked if isinstance(record, Forgotten) else None
+        key = (run_key(spec, attack=False), unlearned, spec.split_seed, data_hash(record))
+        # Records with the same key are seeds of one run.
         seeds = runs.setdefault(key, {})
         if reason := next(itertools.chain(_problems(record), _conflicts(record, seeds), _other_data(record, data)), ""):
-            role = f" {asked.role}" if asked else ""
+            role = f" {unlearned.role}" if unlearned else ""
             left_out.append(f"{spec.algorithm} {spec.model}{role} on {spec.data}, seed {record.seed}: {reason}")
             continue
         seeds.setdefault(record.seed, record)
@@ -61,15 +67,20 @@ def admit(records: Iterable[Made]) -> Admitted:
 
 
 def left_out_lines(left_out: Iterable[str]) -> list[str]:
-    """A line of a page for each, whatever a record's words contain."""
+    """Return a Markdown line for each record that was left out.
+
+    Args:
+        left_out: lines of `admit`; control characters are escaped.
+    """
     lines = [f"* Left out: {printable(' '.join(line.split()))}" for line in left_out]
     return [*lines, *[""] * bool(lines)]
 
 
 def _problems(record: Made) -> Iterator[str]:
-    """Contradictions within a record: its commit, its rounds, its figures."""
+    """Yield contradictions within a record: its commit, its rounds, its figures."""
     run = run_of(record)
     for part in (record.environment, run.environment):
+        # Only code that others can check out can confirm a figure.
         if part.dirty or not part.commit:
             yield "its checkout had changes" if part.dirty else "it names no commit"
     last = run.rounds[-1].round
@@ -87,6 +98,7 @@ def _problems(record: Made) -> Iterator[str]:
     groups += [{part.metric: part.estimate} for part in run.rebuilt if not part.reason]
     groups += [row.figures for row in record.quality] if isinstance(record, Forgotten) else []
     for group in groups:
+        # Figures over no items have no value to check.
         reached = {name: figure.value for name, figure in group.items() if figure.n}
         if strange := [name for name, value in reached.items() if not 0 <= value <= 1]:
             yield f"its {strange[0]} is {reached[strange[0]]:g}"
@@ -102,14 +114,16 @@ def _problems(record: Made) -> Iterator[str]:
 
 
 def _conflicts(record: Made, seeds: Mapping[int, Made]) -> Iterator[str]:
-    """Contradictions with earlier records of the same run: other figures of one seed, or one training under two seeds."""
+    """Yield contradictions with earlier records of the same run: other figures of one seed, or one training under two seeds."""
     for seed, other in seeds.items():
         if seed != record.seed:
             losses, theirs = ([entry.loss or 0.0 for entry in run_of(side).rounds[1:]] for side in (record, other))
+            # Different seeds cannot give equal losses: one record was copied under another seed.
             same = any(losses) and len(losses) == len(theirs) and np.allclose(losses, theirs, rtol=1e-6, atol=0)
             if same:
                 yield f"it has the losses of seed {seed}, round by round"
             continue
+        # Other code may give other figures; the same code may not.
         same_code = record.environment.commit == other.environment.commit
         if same_code and not np.allclose(_figures(other), _figures(record), rtol=1e-4):
             yield "another record of the same run has other figures"
@@ -122,12 +136,16 @@ def _figures(record: Made) -> list[float]:
 
 
 def data_hash(record: Made) -> str:
-    """Hash of the data before unlearning."""
+    """Return the hash of the data before unlearning."""
     return record.data_hash if isinstance(record, Forgotten) else record.data.hash
 
 
 def end_of(record: Record) -> int | None:
-    """The first round at which the settings end a run, by their number or by validation; None if none does."""
+    """Return the first round at which the settings end a run, by number or by validation; None if none does.
+
+    Args:
+        record: a finished run.
+    """
     best, bad_checks = None, 0
     for entry in record.rounds:
         if entry.valid is not None:
@@ -139,7 +157,7 @@ def end_of(record: Record) -> int | None:
 
 
 def _other_data(record: Made, data: dict[Hashable, Hashable]) -> Iterator[str]:
-    """Contradictions with the first record of the same data or forget set, which is added to `data`."""
+    """Yield contradictions with the first record of the same data or forget set, which is added to `data`."""
     named = data_of(record.spec)
     run = run_of(record)
     sizes = tuple((client, *sorted(of.items())) for client, of in run.data.clients.items())

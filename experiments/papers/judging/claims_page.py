@@ -1,6 +1,6 @@
-"""The page of the papers' claims, in Markdown.
+r"""Page of the papers' claims, in Markdown.
 
-print("\\n".join(page_lines(judge_claims(read_claims(), read_experiments(), records))))
+print("\n".join(page_lines(judge_claims(read_claims(), read_experiments(), records))))
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ from fkgsec.text import printable
 
 
 def page_lines(judged: Sequence[Judged], left_out: Sequence[str] = ()) -> list[str]:
-    """The page in Markdown. Args: left_out: see `admit`."""
+    """Return the page in Markdown.
+
+    Args:
+        judged: the claims.
+        left_out: see `admit`.
+    """
     command = "fkgsec experiment claims results --markdown docs/reproduction.md --overwrite"
     rule = (
         "A claim is tested on pairs of cells of the paper's tables: one row against another, in one column. A pair is "
@@ -62,10 +67,12 @@ def page_lines(judged: Sequence[Judged], left_out: Sequence[str] = ()) -> list[s
         claim = claimed.claim
         lines += ["", f"## {claim.claim}: {claimed.outcome}", "", f'{claim.paper}, {claim.where}: "{claim.words}".', ""]
         lines += [_test_line(claimed), ""]
+        # State first if the paper's own figures contradict its claim.
         if against := [test.partition(": ")[2] for test in claimed.printed if test not in claimed.printed_for]:
             unmet = f"{len(against)} of {len(claimed.printed)} tests: {', '.join(against)}"
             lines += [*wrap(f"The paper's own figures do not meet the claim in {unmet}.", PROSE), ""]
-        by_column = dict[str, list[str]]()  # cheap columns come first, and need not be like the others
+        # Cheap columns come first, and need not be like the others.
+        by_column = dict[str, list[str]]()
         for pair in claimed.full:
             by_column.setdefault(pair.column, []).append(pair.reading)
         if parts := [f"{name} {len(read)} ({read.count('for')} for)" for name, read in by_column.items()]:
@@ -79,7 +86,11 @@ def page_lines(judged: Sequence[Judged], left_out: Sequence[str] = ()) -> list[s
 
 
 def summary_sheet(judged: Sequence[Judged]) -> Sheet:
-    """A line for each claim."""
+    """Return a line for each claim.
+
+    Args:
+        judged: the claims.
+    """
     rows = []
     for claimed in judged:
         counts = [str(claimed.readings.count(reading)) for reading in ("for", "against", "undecided")]
@@ -120,7 +131,12 @@ def _share(claim: Claim) -> str:
 
 
 def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
-    """A line for each pair."""
+    """Return a line for each pair.
+
+    Args:
+        claim: the claim.
+        pairs: its pairs.
+    """
     rows = [
         (
             pair.name,
@@ -140,9 +156,14 @@ def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
 
 
 def command_lines(judged: Judged) -> list[str]:
-    """The commands that made a claim's records, and the command that makes the missing ones."""
+    """Return the commands that made a claim's records, and the command that makes the missing ones.
+
+    Args:
+        judged: the claim.
+    """
     lines = []
     if commands := list(dict.fromkeys(command for pair in judged.pairs for command in pair.commands)):
+        # Commands come from records: neutralize control characters and code fences.
         folded = (printable(" ".join(command.split())).replace("```", "` ` `") for command in commands)
         lines += ["These records are of", "", "```", *folded, "```"]
     if len(judged.readings) < len(judged.printed):

@@ -1,10 +1,10 @@
-"""Scoreboard of the papers' tables: cells at full settings beside the papers' figures.
+r"""Scoreboard of the papers' tables: cells at full settings, compared with the papers' figures.
 
     board = make_scoreboard(read_experiments(), records)
-    print("\\n".join(scoreboard_lines(board)))
+    print("\n".join(scoreboard_lines(board)))
 
-A cell is judged by the first metric that the paper gives for it: inside if the paper's figure lies in our interval, else outside.
-An interval that is too wide decides nothing.
+A cell is judged by the first metric that the paper states: inside if the paper's figure lies in our interval, else outside. An
+interval that is too wide decides nothing.
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from fkgsec.experiments.reporting.sheets import NONE, Column, Sheet, markdown_li
 Standing = Literal["inside", "outside", "undecided", "no figure", "other data", "not at hand", "not run"]
 JUDGED: tuple[Standing, ...] = ("inside", "outside", "undecided")
 DONE: tuple[Standing, ...] = (*JUDGED, "no figure")
+# Largest half-width of an interval that judges a cell, as a share of the paper's figure.
 WIDEST = 0.1
-"""Largest reach of an interval that judges a cell, to either side, as a share of the paper's figure."""
 
 
 class CellStanding(NamedTuple):
-    """A cell of a table at the paper's settings.
+    """Cell of a table at the paper's settings.
 
     A cell of "other data" repeats a figure of another cell on data that are not the paper's, and does not count.
 
     Attributes:
-        figure: judges the cell. why: what is missing. printed: the paper prints a figure. made_at: commits of its records.
+        figure: the figure that judges the cell.
+        why: why it is not judged.
+        printed: True if the paper prints a figure.
+        made_at: commits of its records.
     """
 
     name: str
@@ -49,7 +52,7 @@ class CellStanding(NamedTuple):
 
 
 class TableStanding(NamedTuple):
-    """A paper's table: its cells, and by name of each reduced file its finished cells and all its cells."""
+    """Paper's table: its cells, and for each reduced file the number of finished cells and of all cells."""
 
     name: str
     paper: str
@@ -63,7 +66,11 @@ class TableStanding(NamedTuple):
         return [cell for cell in self.cells if cell.printed and cell.standing != "other data"]
 
     def count(self, *standings: Standing) -> int:
-        """Number of cells that count and have one of these standings."""
+        """Return the number of cells that count and have one of these standings.
+
+        Args:
+            standings: standings to count.
+        """
         return sum(cell.standing in standings for cell in self.printed)
 
     @property
@@ -74,17 +81,22 @@ class TableStanding(NamedTuple):
 
 @functools.cache
 def read_experiments() -> tuple[Experiment, ...]:
-    """All shipped files."""
+    """Read all shipped files."""
     return tuple(read_experiment(path) for path in shipped_experiments().values())
 
 
 def make_scoreboard(experiments: Sequence[Experiment], records: Iterable[Made]) -> list[TableStanding]:
-    """The standing of every table at its paper's settings, with the reduced files that change them.
+    """Return the standing of every table at its paper's settings, with the reduced files derived from it.
 
     If a paper leaves a setting to validation, only seeds count for which every value was tried.
+
+    Args:
+        experiments: all tables.
+        records: the finished runs.
     """
     results = Results(admit(records).records)
     tables = {table.name: table_of(table, results, whole=True) for table in experiments}
+    # Smaller settings say little about the paper's figure, so they are counted apart.
     reduced = {
         name: (sum(cell.status == "done" for cell in table.cells), len(table.cells)) for name, table in tables.items()
     }
@@ -116,7 +128,8 @@ def _stand(shown: TableCell, cell: Cell, results: Results) -> CellStanding:
     if figure is None or figure.paper is None or figure.ours is None:
         return stand._replace(standing="no figure", why=figure.reason if figure else "the paper prints none")
     ours, paper = figure.ours, figure.paper
-    if figure.metric in SIZES and ours.method == "exact":  # a size of the data, which no draw changes
+    # A size of the data, which no draw changes.
+    if figure.metric in SIZES and ours.method == "exact":
         return stand._replace(standing="inside" if round(ours.value, 2) == round(paper, 2) else "outside")
     if why := _cannot_judge(ours, paper):
         return stand._replace(standing="undecided", why=why)
@@ -124,15 +137,20 @@ def _stand(shown: TableCell, cell: Cell, results: Results) -> CellStanding:
 
 
 def _cannot_judge(ours: Estimate, paper: float) -> str:
-    """Why an interval decides nothing; empty if it does."""
+    """Return why an interval decides nothing; empty if it decides."""
     if ours.method == "exact":
         return "a cost of one run has no interval; further seeds give it one"
+    # A wide interval contains almost any figure and would count as agreement.
     wide = max(ours.value - ours.low, ours.high - ours.value) > WIDEST * abs(paper)
     return f"its interval reaches further than {WIDEST:.0%} of the paper's figure" if wide else ""
 
 
 def tables_sheet(board: Sequence[TableStanding]) -> Sheet:
-    """A line for each table, and one for all."""
+    """Return a line for each table, and one for all.
+
+    Args:
+        board: the scoreboard.
+    """
     heads = ("paper", "table", "cells", "at full settings", *JUDGED, "not at hand", "reduced")
     rows = []
     for table in (table for table in board if table.printed):
@@ -148,7 +166,11 @@ def tables_sheet(board: Sequence[TableStanding]) -> Sheet:
 
 
 def cells_sheet(board: Sequence[TableStanding]) -> Sheet:
-    """The cells at full settings that the paper prints a figure for."""
+    """Return the cells at full settings for which the paper prints a figure.
+
+    Args:
+        board: the scoreboard.
+    """
     rows = []
     for table in board:
         for cell in (cell for cell in table.printed if cell.standing in DONE):
@@ -165,7 +187,11 @@ def cells_sheet(board: Sequence[TableStanding]) -> Sheet:
 
 
 def total_line(board: Sequence[TableStanding]) -> str:
-    """The scoreboard in a sentence. Cells that the paper only draws do not count."""
+    """State the scoreboard in a sentence. Cells that the paper only draws do not count.
+
+    Args:
+        board: the scoreboard.
+    """
     counts = Counter(cell.standing for table in board for cell in table.printed)
     tables = sum(bool(table.printed) for table in board)
     parts = [f"{counts[standing]} {standing}" for standing in JUDGED]
@@ -178,7 +204,12 @@ def total_line(board: Sequence[TableStanding]) -> str:
 
 
 def scoreboard_lines(board: Sequence[TableStanding], left_out: Sequence[str] = ()) -> list[str]:
-    """The scoreboard in Markdown. Args: left_out: see `admit`."""
+    """Return the scoreboard in Markdown.
+
+    Args:
+        board: the scoreboard.
+        left_out: see `admit`.
+    """
     rule = (
         "A cell is judged by the first metric that the paper gives for it: inside where the paper's figure lies in our "
         "95 % interval (over seeds where there are several, else over the test items of the one run). An interval that "

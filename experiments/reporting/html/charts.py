@@ -144,6 +144,7 @@ def svg(figure: Picture, identity: str, title: str, description: str) -> Markup:
     # The page's ground shows through.
     for part in (figure.patch, *(axes.patch for axes in figure.axes)):
         part.set_visible(False)
+    # Keep text as text instead of outlines.
     with rc_context({"svg.fonttype": "none"}):
         content = _NOT_XML.sub("\N{REPLACEMENT CHARACTER}", pictures.saved(figure, "svg", salt=identity).decode())
     drawn = ElementTree.fromstring(content)
@@ -162,7 +163,8 @@ def svg(figure: Picture, identity: str, title: str, description: str) -> Markup:
         # Inline SVG in HTML has no namespace prefixes.
         element.tag = element.tag.rpartition("}")[2]
         attributes = {name.rpartition("}")[2]: value for name, value in element.attrib.items()}
-        attributes.pop("clip-path", None)  # do not cut marks at the edge
+        # Do not cut marks at the edge.
+        attributes.pop("clip-path", None)
         # IDs of groups repeat in every picture.
         if element.tag == "g":
             attributes.pop("id", None)

@@ -51,7 +51,7 @@ from fkgsec.experiments.reporting.verdict import (
 )
 from fkgsec.experiments.reporting.words import figure_reasons, protection_lines, temperature_remark
 from fkgsec.experiments.reporting.worth import gain_sheet, trains_alone, worth_lines, worth_sheet
-from fkgsec.experiments.runs.alone import exchanges
+from fkgsec.experiments.runs.baseline import alone_among, exchanges
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.experiments.runs.stored import encode_stored
@@ -106,6 +106,7 @@ def assemble(
     }
     apart = {name: {key: value for key, value in of_run.items() if key not in shared} for name, of_run in facts.items()}
     names = [group[0].record.data.name for group in by_data.values()]
+    # The first digits of the hash distinguish data sets with the same name.
     federations = [
         _federation(
             f"f{number}", f"{name} ({digest[:8]})" if names.count(name) > 1 else name, group, apart, examples=examples
@@ -201,10 +202,12 @@ def _federation(
 def _worth(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the gains over the same clients alone, and the names of runs without such a run for comparison."""
     # A report may also contain the run of the clients alone itself.
-    among = next((run.record for run in runs if trains_alone(run.record)), None)
+    others = [run.record for run in runs if trains_alone(run.record)]
     joined = [run for run in runs if exchanges(run.record.spec) and run.record.items is not None]
     pairs = {
-        run.name: (run.record, alone) for run in joined if (alone := run.alone or among) and alone.items is not None
+        run.name: (run.record, alone)
+        for run in joined
+        if (alone := run.alone or alone_among(run.record, others)) and alone.items is not None
     }
     return {
         "gains": gain_sheet(pairs) if pairs else None,
@@ -336,6 +339,7 @@ def judged_beside(places: Sequence[Path], runs: Sequence[Run]) -> dict[Path, Che
     Raises:
         RunError: such a file cannot be read.
     """
+    # A verdict about other data in the same folder must not appear on this page.
     hashes = {run.record.data.hash for run in runs}
     folders = dict.fromkeys((place if place.is_dir() else place.parent).resolve().parent for place in places)
     verdicts: dict[Path, Checked] = {}
@@ -379,6 +383,7 @@ def certificate_part(name: str, audit: Verification, runs: Sequence[Run]) -> dic
         audit: a finished audit of unlearning.
         runs: the runs of the page.
     """
+    # An audit names the run that it audited by its identity, so a copied folder is recognized, too.
     identities = {
         identity
         for run in runs

@@ -44,6 +44,7 @@ class CEFGLRule(GraphRule):
 
     def begin(self, trainer: ClientTrainer) -> None:
         """Create S and h, both zero; see `GraphRule.begin`."""
+        # h and S have the shapes of the shared parameters, and start at zero.
         zeros = {name: torch.zeros_like(tensor) for name, tensor in trainer.shared.items()}
         if self.settings.components != "shared":
             trainer.private = {f"{SPARSE}{name}": tensor.clone().requires_grad_() for name, tensor in zeros.items()}
@@ -66,6 +67,7 @@ class CEFGLRule(GraphRule):
         if self.settings.components != "shared":
 
             def tune(batch: Batch, rng: np.random.Generator) -> float:
+                """Take a step of the sparse part."""
                 return self._tune(trainer, batch, rng)
 
             # cefgl.txt Algorithm 1, line 7 (Eq. 8).
@@ -105,10 +107,12 @@ class CEFGLRule(GraphRule):
 
     def _tune(self, trainer: ClientTrainer, batch: Batch, rng: np.random.Generator) -> float:
         """Take a step of the sparse part and of the client's private layers."""
+        # W is frozen in this phase: only S and the private layers have gradients.
         trainer.forget_gradients()
         trainer.optimizers["private"].zero_grad()
         # cefgl.txt Eq. 8: the gradient is taken at Theta + S.
         hybrid = {name: self._base(trainer, name) + trainer.private[f"{SPARSE}{name}"] for name in trainer.shared}
+        # Evaluate the network at Theta + S without copying it into the module.
         logits = torch.func.functional_call(trainer.model, hybrid, (batch, rng))
         loss = functional.cross_entropy(logits, batch.classes)
         loss.backward()
@@ -136,6 +140,7 @@ class CEFGLRule(GraphRule):
             num_dense = int(self.settings.sparse_share * len(sizes))
             threshold = float(sizes[num_dense - 1]) if num_dense else torch.inf
         for sparse in trainer.private.values():
+            # cefgl.txt 4.1: values below the threshold become zero.
             sparse[sparse.abs() < threshold] = 0.0
 
     @torch.no_grad()
@@ -145,6 +150,7 @@ class CEFGLRule(GraphRule):
         # h += alpha (Theta - W) as in FedSLR, or (Theta - W) / learning rate as printed in Eq. 7.
         moved = self.settings.alpha if self.settings.correction == "dual" else 1 / rate
         for name, corrected in corrections.items():
+            # cefgl.txt Eq. 7 (Algorithm 1, line 8).
             corrected.add_(trainer.received[name] - trainer.shared[name], alpha=moved)
         if self.settings.upload == "combined":
             # Eq. 9 needs only the difference W - rate * h, so that one table is uploaded instead of two.
@@ -158,4 +164,5 @@ class CEFGLRule(GraphRule):
         sparse = {name.removeprefix(SPARSE): tensor for name, tensor in parameters.items() if name.startswith(SPARSE)}
         dense = {name: tensor for name, tensor in parameters.items() if not name.startswith(SPARSE)}
         alone = self.settings.components == "sparse"
+        # The evaluated model is Theta + S, or S alone in the ablation.
         return dense | {name: tensor if alone else dense[name] + tensor for name, tensor in sparse.items()}

@@ -59,6 +59,7 @@ class FedStarClassifier(nn.Module):
             rng: source of dropout; None: no dropout.
         """
         drop = self.architecture.dropout
+        # The feature channel uses the chosen convolution, the structure channel always a GCN.
         edges = edges_for(self.architecture.model, batch)
         x, s = self.pre(batch.x[:, : self.num_features]), self.structure.embedding(self._structure_of(batch))
         for convolution, shared in zip(self.convs, self.structure.convs, strict=True):
@@ -73,6 +74,7 @@ class FedStarClassifier(nn.Module):
         features = batch.x[:, self.num_features :]
         if features.shape[1]:
             return features
+        # Rebuild the starts of graphs from the batch.
         ends = torch.bincount(batch.graph_of, minlength=len(batch)).cumsum(0)
         node_ptr = np.concatenate([[0], ends.cpu().numpy()])
         indptr, sources = (

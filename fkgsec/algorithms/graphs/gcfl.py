@@ -35,6 +35,7 @@ class GradientNormRule(GraphRule):
     def train(self, trainer: ClientTrainer, round: int, on_step: Callable[[], None]) -> float:
         """Train a round, then store the gradient norm of its last batch; see `GraphRule.train`."""
         loss = super().train(trainer, round, on_step)
+        # GCFL's code takes the gradients that the last batch left.
         gradients = [parameter.grad for parameter in trainer.shared.values() if parameter.grad is not None]
         squares = sum(float(gradient.double().square().sum()) for gradient in gradients)
         trainer.memory[GRADIENT_NORM] = torch.tensor(squares**0.5, dtype=torch.float32)

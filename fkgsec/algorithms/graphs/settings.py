@@ -46,8 +46,8 @@ class GCFLSettings(GnnSettings, frozen=True):
     The defaults are those of the published code for molecules, with three layers.
 
     Attributes:
-        epsilon1: a cluster is split if the Euclidean norm of its mean update is below this value ...
-        epsilon2: ... and the norm of its longest update is above this one.
+        epsilon1: a cluster is split only if the Euclidean norm of its mean update is below this value.
+        epsilon2: a cluster is split only if the norm of its longest update is above this value.
         first_cut: last round without splits.
     """
 
@@ -181,6 +181,7 @@ class CEFGLSettings(DropoutSettings, frozen=True):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # 20 is `MOST_BITS` of `fkgsec.exchange.tensors.quantised`, which loads torch and is not imported here.
         if 20 < self.bits < 32:
             raise SpecError(f"bits must be 2 to 20, or 32 for rows as they are; got {self.bits}")
         if self.alpha == 0 and (self.correction == "dual" or self.shrink == "soft"):
@@ -202,6 +203,7 @@ class CEFGLSettings(DropoutSettings, frozen=True):
         Args:
             round, seed: as in `AlgorithmSettings.exchanges`.
         """
+        # One draw from the run's seed: server and clients flip the same coin without a message.
         return bool(generator(seed, "exchange", round).random() < self.exchange)
 
 

@@ -49,6 +49,7 @@ def neighbours_of(place: int, count: int, either_side: int) -> list[int]:
     >>> neighbours_of(0, 5, 1), neighbours_of(0, 3, 2)
     ([1, 4], [1, 2])
     """
+    # In a small ring both directions reach the same clients; each counts once.
     steps = range(1, min(either_side, count // 2) + 1)
     near = {(place + side * step) % count for side in (-1, 1) for step in steps}
     return sorted(near - {place})
@@ -92,6 +93,7 @@ class NeighboursCrossing(Crossing):
         rows = {}
         for place, layout in enumerate(self.own):
             packed = layout.pack({**self.first, HEAD: torch.zeros(layout.shapes[HEAD])})
+            # Row names carry the client's name: every client's rows are separate at the relay.
             rows |= dict(zip(self._names(place), packed, strict=True))
         return torch.stack([rows[name] for name in names])
 
@@ -129,6 +131,7 @@ class NeighboursCrossing(Crossing):
             trainer.memory |= {self._key(other, name): tensor.clone() for name, tensor in tensors.items()}
             models.append(tensors)
             rows = rows[len(layout.names) :]
+        # Round 0 sends initial rows, which all clients have; there is nothing to average.
         if round:
             trainer.take(
                 {name: torch.stack([model[name].detach() for model in models]).mean(0) for name in trainer.shared}
@@ -169,6 +172,7 @@ def multi_task_term(phi: Tensor) -> tuple[float, Tensor]:
     """
     # With the optimal Omega the term is |Phi|_*^2 / 2, and its gradient |Phi|_* U V^T.
     left, values, right = torch.linalg.svd(phi.double(), full_matrices=False)
+    # Singular vectors of zero singular values are arbitrary.
     some = values > values[0] * 1e-9
     norm = values.sum()
     return float(norm.square() / 2), (norm * left[:, some] @ right[some]).to(phi.dtype)

@@ -109,6 +109,7 @@ def write_client_folders(federated: FederatedGraph, folder: Path | str) -> None:
         with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}-") as scratch:
             whole = Path(scratch) / "out"
             _write_all(federated, whole)
+            # A rename is atomic: an interrupted run leaves no partial dataset.
             whole.replace(folder)
     except (OSError, UnicodeEncodeError) as error:
         raise DataError(f"{folder}: cannot be written ({error})") from error
@@ -127,6 +128,7 @@ def can_name_a_file(name: str) -> bool:
     >>> can_name_a_file("hospital-1"), can_name_a_file("../x"), can_name_a_file("a/b"), can_name_a_file(".x")
     (True, False, False, False)
     """
+    # Backslashes, too: they separate folders on Windows.
     refused = any(letter in "/\\" or unicodedata.category(letter) in ("Cc", "Cs") for letter in name)
     plain = bool(name.strip()) and not name.startswith(".") and not refused
     return plain and len(name.encode(errors="replace")) <= _LONGEST_NAME
@@ -253,10 +255,12 @@ def _read_dict(path: Path) -> NameList | None:
 def _read_columns(path: Path, fields: tuple[str, ...]) -> list[list[str]]:
     """Read the columns of a tab-separated file. Raises `DataError` with `file:line` for the first malformed line."""
     lines = read_text(path).split("\n")
+    # Editors add blank lines at the end; elsewhere they are errors.
     while lines and not lines[-1].strip(" \r"):
         lines.pop()
     if not lines:
         return [[] for _ in fields]
+    # Count separators before splitting, to report the first malformed line.
     wrong = [row for row, line in enumerate(lines) if line.count("\t") != len(fields) - 1]
     if wrong:
         width = len(lines[wrong[0]].split("\t")) if lines[wrong[0]].strip() else "a blank line"

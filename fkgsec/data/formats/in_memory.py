@@ -90,6 +90,7 @@ def graph_from(
     checked("name", str, name)
     source = _Source(name, columns, client_column, split_column, relation)
     parts, divided = source.parts({"train": triples, "valid": valid, "test": test})
+    # A ratio would silently replace the user's own splits.
     if ratio is not None and any(_filled(splits) - {"train"} for splits in parts.values()):
         raise DataError(f"{name}: ratio applies to triples without splits, and these have some; leave it out")
     for client, splits in parts.items():
@@ -126,6 +127,7 @@ def with_splits(graph: Graph, ratio: tuple[int, int, int], seed: int) -> Graph:
     parts = graph.clients if isinstance(graph, FederatedGraph) else (graph,)
     for place, part in enumerate(parts):
         global_triples = part.to_global(part.train) if isinstance(part, ClientGraph) else part.train
+        # Duplicates first: of two copies one could be in train and one in test.
         triples = np.unique(global_triples, axis=0)
         splits = split_triples(triples, ratio, rng=generator(seed, "split", place))
         dropped = f"{len(global_triples) - len(triples)} of {len(global_triples)} triples were exact duplicates and were dropped"
@@ -244,7 +246,9 @@ class _Source:
         text = str(cell)
         if not text.strip():
             raise DataError(f"{place(row)}: the {part} is empty")
+        # An entity and a relation may share a name: the first character separates them.
         key = f"{part == 'relation':d}{text}"
+        # 1 and "1" would silently become one entity.
         if type(self._named.setdefault(key, cell)) is not type(cell):
             raise DataError(
                 f"{place(row)}: the {part} {text} stands as a number here and as text elsewhere; give one of them"
@@ -296,12 +300,15 @@ class _Source:
             raise DataError(
                 f"{where}one column is asked for twice ({', '.join(map(str, (*self.columns, *filter(None, (split, client)))))})"
             )
+        # Messages name rows by the frame's index, which users see.
         labels = frame.index
 
         def place(row: int) -> str:
+            """Locate a row by its label."""
             return f"{where}row {shown(labels[row], 40)}"
 
         def texts(column: str | None) -> list[str] | None:
+            """Return the cells of a column as text."""
             if column is None:
                 return None
             cells = [_plain(cell) for cell in frame[column].tolist()]
@@ -325,6 +332,7 @@ class _Source:
                 self.notes.append(f"{where}a factory without names; {what} are named by their ids")
                 names: list[Any] = list(range(count))
             else:
+                # In the order of PyKEEN's IDs, so that its embeddings fit.
                 names = sorted(numbers, key=numbers.__getitem__)
             self._listed[what].append([str(_plain(label)) for label in names])
             labels.append(names)
@@ -361,6 +369,7 @@ class _Source:
                 )
             named.append(key if self.relation is None else data[self.relation])
         ends = ([edge[0] for edge in edges], named, [edge[1] for edge in edges])
+        # Nodes without edges are entities, too.
         self._listed["entities"].append([str(_plain(node)) for node in graph.nodes])
         return _Rows(ends, lambda row: f"{where}edge {shown(edges[row][0])} to {shown(edges[row][1])}")
 
@@ -392,4 +401,5 @@ def _plain(cell: Any) -> Any:
         return bool(cell)
     if hasattr(cell, "__index__"):
         return operator.index(cell)
+    # pandas' isna fails on lists and arrays.
     return None if pd.api.types.is_scalar(cell) and pd.isna(cell) else cell

@@ -134,6 +134,7 @@ class _FromBuffer(_Callable):
     """`_frombuffer(data, dtype, shape, order)` of protocol 5."""
 
     def __call__(self, data: object, dtype: object, shape: object, order: object) -> _ArrayRecord:
+        # The same order as in the state of `_reconstruct`.
         record = _ArrayRecord()
         record.__setstate__((shape, dtype, order == "F", data))
         return record
@@ -171,6 +172,7 @@ def _load(path: Path) -> object:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
     try:
+        # Before unpickling: the unpickler itself would already allocate.
         _check_sizes(content)
         return _InertUnpickler(content, path).load()
     except DataError:
@@ -231,6 +233,7 @@ def _as_ids(record: object, where: str) -> np.ndarray:
     if not isinstance(dtype, _DtypeRecord) or not isinstance(dtype.code, str):
         raise DataError(f"{where}: damaged array (no dtype)")
     code, byte_order = dtype.code, dtype.byte_order
+    # Integers only: object arrays could hold anything.
     if not re.fullmatch(r"[iu][1248]", code):
         kind = {"O": "an object array", "f": "a float array"}.get(code[:1], f"an array of type {_describe_key(code)}")
         raise DataError(f"{where}: expected an integer array, got {kind}")
@@ -240,6 +243,7 @@ def _as_ids(record: object, where: str) -> np.ndarray:
         raise DataError(f"{where}: damaged array (its shape is not one of one or two sizes)")
     if not isinstance(data, bytes | bytearray) or len(data) != math.prod(shape) * int(code[1]):
         raise DataError(f"{where}: damaged array (its bytes do not fill shape {list(shape)})")
+    # numpy interprets the bytes only now, with checked type and length.
     ids = np.frombuffer(data, dtype=f"{byte_order}{code}").reshape(shape, order="F" if record.fortran else "C")
     if ids.size and (ids.min() < 0 or ids.max() > LARGEST_ID):
         raise DataError(f"{where}: ids must be from 0 to {LARGEST_ID}, found {ids.min()} to {ids.max()}")
@@ -261,6 +265,7 @@ def _check_one_to_one(client_ids: np.ndarray, shared: np.ndarray, where: str) ->
         (client_ids, shared, "own", "global"),
         (shared, client_ids, "global", "own"),
     ):
+        # Map each ID to its first partner; any other partner is a contradiction.
         _, first, inverse = np.unique(left, return_index=True, return_inverse=True)
         expected = right[first][inverse]
         wrong = np.flatnonzero(expected != right)

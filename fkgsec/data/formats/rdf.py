@@ -59,6 +59,7 @@ def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str
     blank_names: dict[Node, str] = {}
 
     def as_name(node: Node) -> str:
+        """Return the name of a resource."""
         if isinstance(node, BNode):
             return blank_names.setdefault(node, f"_:b{len(blank_names)}")
         return str(node)
@@ -67,6 +68,7 @@ def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str
     statement_indices: list[int] = []
     literals: Counter[str] = Counter()
     for number, statement in enumerate(statements):
+        # Literals are no entities: they have no triples of their own.
         if isinstance(statement[2], Literal):
             literals[str(statement[1])] += 1
             continue

@@ -62,6 +62,7 @@ def read_path(path: Path | str, columns: tuple[str, str, str] | None = None) -> 
     if not there:
         raise DataError(f"{printable(str(path), 400)}: no such file or folder")
     suffix = path.suffix.lower()
+    # Ignoring the option would read other columns than the user named.
     if columns is not None and (path.is_dir() or suffix not in TABLES):
         raise DataError(f"{path}: is no {', '.join(TABLES)} table, which alone has columns to name; leave them out")
     if path.is_dir():
@@ -83,6 +84,7 @@ def read_path(path: Path | str, columns: tuple[str, str, str] | None = None) -> 
 
 def _read_folder(path: Path) -> KnowledgeGraph | FederatedGraph:
     def has_split(folder: Path) -> bool:
+        """Return whether a folder has a split file."""
         return any((folder / f"{split}.txt").is_file() for split in SPLITS)
 
     # One split file is enough to know the layout: the reader then says which of the others is missing.

@@ -56,61 +56,41 @@ class _Table(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-class _Wanted(NamedTuple):
-    """Columns that a caller names, by role; `ROLES` has the defaults of the other roles."""
+def _select(path: Path, header: Sequence[str], named: Mapping[str, str]) -> tuple[dict[str, int], tuple[str, ...]]:
+    """Return the position of each column to read by role, and a note on columns that are not named like their roles.
 
-    path: Path
-    named: dict[str, str]
+    `named` has the columns that the caller names, by role; `ROLES` has the defaults of the others. Raises `DataError` if a
+    column is missing or ambiguous.
+    """
+    lower = [name.strip().lower() for name in header]
+    chosen: dict[str, int] = {}
+    for role, names in ROLES.items():
+        wanted = named.get(role) or next((name for name in names if name in lower), None)
+        columns = header if role in named else lower
+        places = [place for place, name in enumerate(columns) if name == wanted]
+        if len(places) > 1:
+            raise DataError(f"{path}: more than one column {wanted}")
+        if places:
+            chosen[role] = places[0]
+    missing = [named.get(role, role) for role in (*TRIPLE, *named) if role not in chosen]
+    if missing:
+        there = ", ".join(printable(column, 40) for column in header[:_MOST_SHOWN])
+        more = f" and {len(header) - _MOST_SHOWN} more" if len(header) > _MOST_SHOWN else ""
+        by = "" if named.keys() & set(TRIPLE) else "; --triple-columns (in Python columns=) names others"
+        raise DataError(f"{path}: no column {', '.join(dict.fromkeys(missing))} (the table has: {there}{more}){by}")
+    renamed = [
+        f"{printable(header[place], 40)} as {role}"
+        for role, place in chosen.items()
+        if role not in named and header[place] != role
+    ]
+    return chosen, (f"{path}: took {', '.join(renamed)}",) if renamed else ()
 
-    def select(self, header: Sequence[str]) -> dict[str, int]:
-        """Return the position of each column to read. Raises `DataError` if one is missing or ambiguous.
 
-        Args:
-            header: column names of the table.
-        """
-        lower = [name.strip().lower() for name in header]
-        chosen = {}
-        for role, names in ROLES.items():
-            wanted = self.named.get(role) or next((name for name in names if name in lower), None)
-            columns = header if role in self.named else lower
-            places = [place for place, name in enumerate(columns) if name == wanted]
-            if len(places) > 1:
-                raise DataError(f"{self.path}: more than one column {wanted}")
-            if places:
-                chosen[role] = places[0]
-        missing = [self.named.get(role, role) for role in (*TRIPLE, *self.named) if role not in chosen]
-        if missing:
-            there = ", ".join(printable(column, 40) for column in header[:_MOST_SHOWN])
-            more = f" and {len(header) - _MOST_SHOWN} more" if len(header) > _MOST_SHOWN else ""
-            by = "" if self.named.keys() & set(TRIPLE) else "; --triple-columns (in Python columns=) names others"
-            raise DataError(
-                f"{self.path}: no column {', '.join(dict.fromkeys(missing))} (the table has: {there}{more}){by}"
-            )
-        return chosen
-
-    def headless(self, header: Sequence[str]) -> bool:
-        """Return True if a table has three columns, and its first line at most one known name.
-
-        Args:
-            header: first line of the table.
-        """
-        known = {name for names in ROLES.values() for name in names}
-        num_known = sum(name.strip().lower() in known for name in header)
-        return len(header) == 3 and not self.named and num_known <= 1
-
-    def notes(self, header: Sequence[str], chosen: Mapping[str, int]) -> tuple[str, ...]:
-        """Return a note on the chosen columns, unless they are named like their roles or by the caller.
-
-        Args:
-            header: column names of the table.
-            chosen: from `select`.
-        """
-        renamed = [
-            f"{printable(header[place], 40)} as {role}"
-            for role, place in chosen.items()
-            if role not in self.named and header[place] != role
-        ]
-        return (f"{self.path}: took {', '.join(renamed)}",) if renamed else ()
+def _is_headless(header: Sequence[str], named: Mapping[str, str]) -> bool:
+    """Return True if a table has three columns, its first line at most one known name, and the caller names none."""
+    known_names = {name for names in ROLES.values() for name in names}
+    num_known = sum(name.strip().lower() in known_names for name in header)
+    return len(header) == 3 and not named and num_known <= 1
 
 
 def read_triple_table(
@@ -124,53 +104,47 @@ def read_triple_table(
 ) -> KnowledgeGraph | FederatedGraph:
     """Read triples from a table; other columns are ignored.
 
-    The first line names the columns. A table of three columns whose first line has no known name has no header: its
-    columns are head,
-    relation and tail.
+    The first line names the columns. A table of three columns whose first line has no known name has no header: its columns
+    are head, relation and tail.
 
-    `.parquet` and `.pq` are Parquet (text or integer columns). `.csv` uses the usual quoting. A tab as delimiter (the
-    default of any
-    other suffix) means no quoting, as in the TSV media type. Text is UTF-8, and never converted to numbers or missing
-    values ("NA" is
-    a name).
+    `.parquet` and `.pq` are Parquet (text or integer columns). `.csv` uses the usual quoting. A tab as delimiter (the default
+    of any other suffix) means no quoting, as in the TSV media type. Text is UTF-8, and never converted to numbers or missing
+    values ("NA" is a name).
 
     Args:
         path: the file.
         columns: names of the head, relation and tail columns; None: those of `ROLES`, in any case.
-        split_column: column with the values train, valid (validation, val, dev) or test, in any case. None uses a
-            column named
+        split_column: column with the values train, valid (validation, val, dev) or test, in any case. None uses a column named
             "split" if it exists; otherwise all triples are in train, and a warning says so.
         client_column: column with the name of a triple's client. None uses one of `ROLES` if it exists.
-        delimiter: of text tables. None depends on the suffix, and for `.csv` on the first line: a semicolon if it
-            separates the
-            column names, as spreadsheets write in locales with decimal commas.
+        delimiter: of text tables. None depends on the suffix, and for `.csv` on the first line: a semicolon if it separates
+            the column names, as spreadsheets write in locales with decimal commas.
         name: of the graph; the file's stem when None.
 
     Returns:
         A `FederatedGraph` (clients in natural order) if there is a client column, else a `KnowledgeGraph`.
 
     Raises:
-        DataError: a missing column, a malformed row or empty cell (`file:line`; for Parquet the row), an unknown split,
-            or an
+        DataError: a missing column, a malformed row or empty cell (`file:line`; for Parquet the row), an unknown split, or an
             empty train split.
     """
     path = Path(path)
     named_columns = {**dict(zip(TRIPLE, columns or (), strict=False)), "split": split_column, "client": client_column}
-    wanted = _Wanted(path, {role: name for role, name in named_columns.items() if name is not None})
-    if len(set(wanted.named.values())) != len(wanted.named):
-        raise DataError(f"{path}: one column is asked for twice ({', '.join(wanted.named.values())})")
+    named = {role: name for role, name in named_columns.items() if name is not None}
+    if len(set(named.values())) != len(named):
+        raise DataError(f"{path}: one column is asked for twice ({', '.join(named.values())})")
     parquet = path.suffix.lower() in _PARQUET_SUFFIXES
-    table = _read_parquet(path, wanted) if parquet else _read_text_table(path, wanted, delimiter)
+    table = _read_parquet(path, named) if parquet else _read_text_table(path, named, delimiter)
     splits, clients = table.columns.get("split"), table.columns.get("client")
     num_rows = len(table.columns["head"])
     rows_of = group_rows(num_rows, splits, clients, table.place)
 
-    def named(rows: list[int]) -> NamedTriples:
+    def triples_of(rows: list[int]) -> NamedTriples:
         heads, relations, tails = ([table.columns[role][row] for row in rows] for role in TRIPLE)
         return NamedTriples(heads, relations, tails, lambda row: table.place(rows[row]))
 
     def by_split(client: str) -> dict[str, NamedTriples]:
-        return {split: named(rows_of.get((client, split), [])) for split in (SPLITS if splits else ("train",))}
+        return {split: triples_of(rows_of.get((client, split), [])) for split in (SPLITS if splits else ("train",))}
 
     title = name or path.stem
     notes = [*table.notes, *([] if columns else _order_notes(path, table))]
@@ -224,7 +198,7 @@ def _check_filled(table: _Table) -> _Table:
     return table
 
 
-def _delimiter(path: Path, text: str, wanted: _Wanted) -> str:
+def _delimiter(path: Path, text: str, named: Mapping[str, str]) -> str:
     """Return a tab; for `.csv` a comma, or a semicolon if it divides the first line into the wanted columns."""
     if path.suffix.lower() != ".csv":
         return "\t"
@@ -233,17 +207,18 @@ def _delimiter(path: Path, text: str, wanted: _Wanted) -> str:
     except csv.Error:  # the reader will report it, with the line
         return ","
     try:
-        wanted.select(first)
+        _select(path, first, named)
     except DataError:
-        return ";" if wanted.headless(first) else ","
+        return ";" if _is_headless(first, named) else ","
     return ";"
 
 
-def _read_text_table(path: Path, wanted: _Wanted, delimiter: str | None) -> _Table:
+def _read_text_table(path: Path, named: Mapping[str, str], delimiter: str | None) -> _Table:
     text = read_text(path)
-    delimiter = _delimiter(path, text, wanted) if delimiter is None else delimiter
+    delimiter = _delimiter(path, text, named) if delimiter is None else delimiter
     if len(delimiter) != 1 or delimiter in '"\r\n':
         raise DataError(f"{path}: delimiter {delimiter!r} must be one character, not a quote or line end")
+    # Quotes are ordinary characters in the TSV media type.
     quoting = csv.QUOTE_NONE if delimiter == "\t" else csv.QUOTE_MINIMAL
     reader = csv.reader(io.StringIO(text.rstrip("\n")), delimiter=delimiter, quoting=quoting, strict=True)
     lines: list[int] = []
@@ -252,16 +227,16 @@ def _read_text_table(path: Path, wanted: _Wanted, delimiter: str | None) -> _Tab
     try:
         header = next(reader, [])
         notes: tuple[str, ...]
-        if wanted.headless(header):
+        if _is_headless(header, named):
             chosen = {role: place for place, role in enumerate(TRIPLE)}
             notes = (f"{path}: the first line names no column, so that all lines are triples: head, relation, tail",)
             rows.append(header)
             lines.append(1)
         else:
-            chosen = wanted.select(header)
-            notes = wanted.notes(header, chosen)
+            chosen, notes = _select(path, header, named)
         line = reader.line_num + 1
         for row in reader:
+            # A ragged row usually means an unquoted delimiter in a name.
             if len(row) != len(header):
                 width = len(row) if row else "a blank line"
                 raise DataError(f"{path}:{line}: expected {len(header)} fields, found {width}")
@@ -274,14 +249,14 @@ def _read_text_table(path: Path, wanted: _Wanted, delimiter: str | None) -> _Tab
     return _check_filled(_Table(columns, lambda row: f"{path}:{lines[row]}", notes))
 
 
-def _read_parquet(path: Path, wanted: _Wanted) -> _Table:
+def _read_parquet(path: Path, named: Mapping[str, str]) -> _Table:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     try:
         with pq.ParquetFile(path) as file:
             header = file.schema_arrow.names
-            chosen = wanted.select(header)
+            chosen, notes = _select(path, header, named)
             if file.metadata.num_rows > MOST_ROWS:
                 raise DataError(f"{path}: {file.metadata.num_rows:,} rows; at most {MOST_ROWS:,} are read")
             names = {role: header[place] for role, place in chosen.items()}
@@ -292,12 +267,13 @@ def _read_parquet(path: Path, wanted: _Wanted) -> _Table:
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise DataError(f"{path}: cannot be read as Parquet ({printable(reason, 200)})") from error
-    return _check_filled(_Table(columns, lambda row: f"{path} row {row + 1}", wanted.notes(header, chosen)))
+    return _check_filled(_Table(columns, lambda row: f"{path} row {row + 1}", notes))
 
 
 def _as_text(path: Path, column: str, values: pa.ChunkedArray) -> list[str]:
     import pyarrow as pa
 
+    # Dictionary columns store text once; look at the type of their values.
     kind = values.type.value_type if pa.types.is_dictionary(values.type) else values.type
     text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
     if not (text or pa.types.is_integer(kind)):

@@ -1,14 +1,14 @@
-"""Matrices of low rank as the rows of two factors, where these are fewer.
+"""Matrices of low rank as the rows of two factors, if these have fewer rows.
 
-    left, right = factorise(matrix)                  # None where both factors have as many rows as the matrix, or more
+    left, right = factorise(matrix)                  # None if the factors have as many rows as the matrix, or more
     joined(left, right, len(matrix))                 # the matrix, to rounding
 
-A matrix `[n, W]` of rank k is the product of `[n, k]` and `[k, W]`. The first crosses column by column in rows of W numbers, the
-last one filled up with zeros: k + ceil(n k / W) rows in place of n. Both have the root of the singular values, so that neither is
-much larger than the other.
+A matrix `[n, W]` of rank k is the product of `[n, k]` and `[k, W]`. The first is sent column by column in rows of W numbers, the
+last one filled up with zeros: k + ceil(n k / W) rows instead of n. Both contain the square root of the singular values, so that
+neither is much larger than the other.
 
-Source: cefgl.txt 4.2, "the model after server aggregation is low-rank, reducing communication costs"; its ranks of 71 to 98 %
-(Table 3) reduce none, as factors of a square matrix are smaller below 50 % alone.
+Source: cefgl.txt 4.2, "the model after server aggregation is low-rank, reducing communication costs". Its ranks of 71 to 98 %
+(Table 3) save nothing: the factors of a square matrix are smaller only below 50 %.
 """
 
 from __future__ import annotations
@@ -22,34 +22,54 @@ from fkgsec.errors import RunError
 
 
 def num_left_rows(num_rows: int, rank: int, width: int) -> int:
-    """Rows that the left factor takes."""
+    """Compute the number of rows of the left factor.
+
+    Args:
+        num_rows: of the matrix. rank: of the matrix. width: W.
+    """
     return -(-num_rows * rank // width)
 
 
 def factorise(matrix: Tensor) -> tuple[Tensor, Tensor] | None:
-    """The factors of a matrix `[n, W]`; its rank is that of single precision. None where they are no smaller."""
+    """Factorize a matrix at the rank that single precision resolves.
+
+    Args:
+        matrix: `[n, W]`.
+
+    Returns:
+        Left and right factor as rows `[., W]`; None if they are not smaller.
+    """
     num_rows, width = matrix.shape
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    # Singular values below this are rounding errors of float32 (the usual bound of numerical rank).
     rank = int((values > values[0] * max(matrix.shape) * torch.finfo(torch.float32).eps).sum()) if len(values) else 0
     left_rows = num_left_rows(num_rows, rank, width)
     if rank + left_rows >= num_rows:
         return None
+    # The square root of the singular values goes into both factors.
     flat = (left[:, :rank] * values[:rank].sqrt()).T.reshape(-1)
     padded = torch.cat([flat, flat.new_zeros(left_rows * width - len(flat))]).reshape(left_rows, width)
     return padded.float(), (values[:rank, None].sqrt() * right[:rank]).float()
 
 
 def joined(left: Tensor, right: Tensor, num_rows: int) -> Tensor:
-    """Undo `factorise`: float32 `[num_rows, W]`."""
+    """Multiply the factors of `factorise`: float32 `[num_rows, W]`.
+
+    Args:
+        left, right: the factors. num_rows: of the matrix.
+    """
     flat = left.reshape(-1)[: num_rows * len(right)]
     return (flat.reshape(len(right), num_rows).T.double() @ right.double()).float()
 
 
 def pack(rows: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor], list[int]]:
-    """Pack each tensor of a table `[N, W]`, given by its places, as its factors where they are smaller.
+    """Replace each tensor of a table by its factors if they are smaller.
 
-    Returns: rows as they cross, `[P, W]`; which of them are one tensor or factor, by name; each tensor's rank, -1 of one as
-    it is.
+    Args:
+        rows: `[N, W]`. tensors: row indices of each tensor.
+
+    Returns:
+        The rows to send, `[P, W]`; the rows of each tensor or factor by name; each tensor's rank, -1 without factors.
     """
     sent: list[Tensor] = []
     parts: dict[str, Tensor] = {}
@@ -66,7 +86,14 @@ def pack(rows: Tensor, tensors: Mapping[str, Tensor]) -> tuple[Tensor, dict[str,
 
 
 def unpack(sent: Tensor, ranks: Sequence[int], tensors: Mapping[str, Tensor]) -> Tensor:
-    """Undo `pack` for rows as they were received: `[N, W]`. Raises `RunError` for ranks that do not fit them."""
+    """Undo `pack`: `[N, W]`.
+
+    Args:
+        sent: received rows `[P, W]`. ranks: of each tensor. tensors: row indices of each tensor.
+
+    Raises:
+        RunError: ranks that do not fit the rows.
+    """
     rows = sent.new_zeros(sum(len(places) for places in tensors.values()), sent.shape[1])
     lengths = [
         [len(places)] if rank == -1 else [num_left_rows(len(places), rank, sent.shape[1]), rank]
@@ -75,6 +102,7 @@ def unpack(sent: Tensor, ranks: Sequence[int], tensors: Mapping[str, Tensor]) ->
     if len(ranks) != len(tensors) or min(ranks) < -1 or sum(map(sum, lengths)) != len(sent):
         raise RunError(f"{len(sent)} rows do not hold {len(tensors)} tensors of ranks {list(ranks)}")
     start = 0
+    # Each tensor takes its own rows, or those of its two factors.
     for places, length in zip(tensors.values(), lengths, strict=True):
         parts = sent[start : start + sum(length)].split(length)
         rows[places] = parts[0] if len(parts) == 1 else joined(parts[0], parts[1], len(places))

@@ -1,9 +1,9 @@
-"""Rows that clients send each other, by way of a relay: each row is one client's own, and others receive it as it is.
+"""Rows that clients send each other through a relay. Each row belongs to one client, and others receive it unchanged.
 
-A client holds its own rows first, which it uploads, and then those of its peers. What it is sent after round 0 are the peers'
-rows alone: bytes down are those that cross between peers, each of whom sends its rows to its own. Bytes up are the relay's.
+A client holds its own rows first, which it uploads, and then those of its peers. After round 0 it receives the peers' rows alone:
+the bytes down are those that peers would send each other directly. Bytes up are the relay's.
 
-Leakage: the relay sees what all clients send. Without one, a client's peers do.
+Leakage: the relay sees everything that clients send. Without one, a client's peers do.
 """
 
 from __future__ import annotations
@@ -22,14 +22,19 @@ from fkgsec.federation.options import RunOptions
 
 
 class Relay(Aggregation):
-    """The table has each client's most recent rows. A sum of them would be each one alone, so that sums are refused."""
+    """The table has each client's last rows. A sum of them would be each row alone, so sums are refused."""
 
     needs = "single uploads"
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """See the class."""
+        """Replace the uploaded rows.
+
+        Args:
+            previous: the table. delivered: single uploads.
+        """
         rows = previous.clone()
         for upload in delivered.uploads.values():
+            # No mean: each row has one owner.
             rows[upload.places] = upload.rows.float()
         return rows
 
@@ -42,12 +47,20 @@ class PeersClient(ClientCodec):
         self._own = torch.empty(0, 0)
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """All its rows."""
+        """Send all rows of the client.
+
+        Args:
+            rows: trained, `[num_uploaded, W]`.
+        """
         self._own = rows.float()
         return super().encode(round, rows)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """Peers' rows; with its own in round 0."""
+        """Decode the peers' rows; in round 0 all rows.
+
+        Args:
+            num_rows: rows of a whole table.
+        """
         others = self.num_rows - self.num_uploaded
         if num_rows or message.round == 0 or not (isinstance(message, Rows) and message.num_rows == others):
             return super().read(message, num_rows)
@@ -55,12 +68,17 @@ class PeersClient(ClientCodec):
         return Content(torch.arange(self.num_uploaded, self.num_rows), rows, rows)
 
     def shape(self, message: AnyMessage) -> tuple[int, int]:
-        """Rows, those that it has included, and width."""
+        """Return the rows, including the client's own, and the width."""
         rows, width = super().shape(message)
         return rows + (self.num_uploaded if message.round else 0), width
 
     def take(self, round: int, content: Content) -> Received:
-        """Its own rows stay."""
+        """Take over the peers' rows; the client's own stay.
+
+        Args:
+            content: from `read`.
+        """
+        # Round 0, or a restart: the message has the client's own rows too.
         if len(content.rows) == self.num_rows:
             self._own = content.rows[: self.num_uploaded].clone()
             return Received(content.rows)
@@ -69,11 +87,11 @@ class PeersClient(ClientCodec):
         return Received(torch.cat([self._own, content.rows]), torch.arange(self.num_rows) >= self.num_uploaded)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return what it sent last."""
+        """Return the rows that the client sent last."""
         return {"own": self._own}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore these rows."""
         self._own = tensors["own"]
 
 
@@ -81,11 +99,15 @@ class PeersServer(ServerCodec):
     """The relay's half."""
 
     def crossed(self, message: AnyMessage) -> Tensor:
-        """All rows in round 0, then those that are not the receiver's."""
+        """Return all rows in round 0, then those that are not the receiver's."""
         return super().crossed(message)[self.shared.num_uploaded[message.receiver] if message.round else 0 :]
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """The broadcast to a client."""
+        """Encode the broadcast to a client, without its own rows after round 0.
+
+        Args:
+            content: all of its rows.
+        """
         num_uploaded = self.shared.num_uploaded[party] if round else 0
         return Rows.pack(round, SERVER, party, self.shared.table, content[num_uploaded:])
 

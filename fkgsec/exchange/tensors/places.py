@@ -9,7 +9,10 @@ from torch import Tensor
 
 
 def tensor_places(names: Sequence[str]) -> dict[str, Tensor]:
-    """Return where the rows of each tensor lie, int64, by its name; rows are called `tensor/number` and lie in any order.
+    """Map each tensor to the indices of its rows, int64, in order.
+
+    Args:
+        names: of all rows, `tensor/number`, in any order.
 
     >>> tensor_places(["lin.weight/1", "lin.bias/0", "lin.weight/0"])["lin.weight"]
     tensor([2, 0])

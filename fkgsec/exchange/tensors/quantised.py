@@ -1,20 +1,20 @@
-"""Rows as numbers of a few bits: each tensor is cut to equal steps, and whole multiples of the step cross.
+"""Rows as numbers of a few bits: each tensor has a step, and whole multiples of it are sent.
 
     levels, steps = quantise(rows, tensor_places(names), bits=4)
-    levels * steps[:, None]                          # what the other side reads
+    levels * steps[:, None]                          # the values that the other side reads
 
-Rows are named `tensor/number` (`fkgsec.gnn.layout`); a tensor's step is its largest absolute value over 2^(bits - 1) - 1, so that
-`bits` holds the sign, too, or as CEFGL's paper prints it, its Euclidean norm over 2^bits. Steps cross beside the numbers, and the
-first broadcast has whole rows. `bits=32` sends rows as they are; from 21 on, float32 would not say which multiple of a step a
-value is. With `factors=smaller` the server sends a matrix of low rank as its two factors, quantised each, where they have fewer
-rows; in clear alone, as a defended broadcast is bound to its rows.
+Rows are named `tensor/number` (`fkgsec.gnn.layout`). A tensor's step is its largest absolute value over 2^(bits - 1) - 1, so that
+`bits` include the sign; or, as CEFGL's paper prints it, its Euclidean norm over 2^bits. Steps are sent beside the numbers. The
+first broadcast has whole rows. `bits=32` disables quantization; from 21 on, float32 would not tell the multiple of a value. With
+`factors=smaller` the server sends a low-rank matrix as two quantized factors if they have fewer rows; only without a defense,
+since a defended broadcast is bound to its rows.
 
-Under secure sums a client quantises its rows and puts the values that they stand for into the sum: its steps never leave it, and
-nothing is saved, as each number takes a ring element.
+With secure sums, a client quantizes its rows and contributes the quantized values. Its steps stay secret, and nothing is
+saved, as each number takes a ring element.
 
 Leakage: the server sees every client's names and its rows as it reads them.
 Source: cefgl.txt Eq. 10 and 11 (there `scale=l2`, and `rounding` to the nearest, which it calls random); QSGD (Alistarh et al.
-2017) for `rounding=stochastic`. Differs: in the paper 4 bits have 2^4 magnitudes beside a sign and zero, which need 6 bits: with
+2017) for `rounding=stochastic`. Differs: in the paper, 4 bits have 2^4 magnitudes beside a sign and zero, which need 6 bits: with
 `scale=l2` that many are sent.
 """
 
@@ -46,13 +46,13 @@ UNQUANTISED, MOST_BITS = 32, 20
 
 
 class Quantised(NamedTuple):
-    """Whole numbers int64 `[n, width]`, and the step of each row, float32 `[n]`."""
+    """Whole multiples int64 `[n, width]`, and the step of each row, float32 `[n]`."""
 
     levels: Tensor
     steps: Tensor
 
     def values(self) -> Tensor:
-        """Return what they stand for, float32 `[n, width]`."""
+        """Multiply levels and steps, float32 `[n, width]`."""
         return self.levels * self.steps[:, None]
 
 
@@ -64,18 +64,22 @@ def quantise(
     scale: Scale = "max",
     rng: np.random.Generator | None = None,
 ) -> Quantised:
-    """The multiples of a step that are nearest to the values of each tensor; with `rng` one of the two beside each value, drawn
-    so that the mean is the value.
+    """Round the values of each tensor to multiples of its step.
 
     Args:
-        rows: float `[n, width]`. places: the rows of each tensor.
+        rows: float `[n, width]`. places: row indices of each tensor.
+        bits: per number.
+        scale: "max" or "l2", the basis of the step.
+        rng: None rounds to the nearest; otherwise up or down at random, with the value as the mean.
     """
     steps = torch.zeros(len(rows))
     for span in places.values():
         values = rows[span].float()
+        # cefgl.txt Eq. 10 has the norm of the tensor over 2^bits; "max" uses the whole range of the levels.
         steps[span] = values.abs().max() / (2 ** (bits - 1) - 1) if scale == "max" else values.norm() / 2**bits
     exact = _over(rows.float(), steps)
     drawn = torch.zeros(()) if rng is None else torch.from_numpy(rng.random(tuple(exact.shape), dtype=np.float32))
+    # Stochastic rounding of QSGD: floor(x + u) with u uniform in [0, 1) has mean x.
     levels = exact.round() if rng is None else (exact + drawn).floor()
     # Steps are rounded, too: the largest value may lie a hair beyond its level.
     largest = 2 ** (bits - 1) - 1 if scale == "max" else 2**bits
@@ -83,24 +87,34 @@ def quantise(
 
 
 def _over(rows: Tensor, steps: Tensor) -> Tensor:
-    """Rows over their steps, zero where the step is."""
+    """Divide rows by their steps; zero for a step of zero."""
     return torch.where(steps[:, None] > 0, rows / torch.where(steps > 0, steps, 1.0)[:, None], 0.0)
 
 
 def _multiples(rows: Tensor, steps: Tensor) -> Quantised:
-    """Rows that are multiples of steps that are known."""
+    """Recover the levels of rows that are multiples of known steps."""
     return Quantised(_over(rows, steps).round().long(), steps)
 
 
 def check_bits(bits: int) -> None:
-    """Raises `SpecError` for so many bits that a level times its step, rounded to float32, does not tell the level: the largest
-    would be read as one that they do not hold."""
+    """Check that float32 resolves a level times its step.
+
+    Args:
+        bits: per number, 2 to 20, or 32.
+
+    Raises:
+        SpecError: with more bits, the largest level would be read as one out of range.
+    """
     if MOST_BITS < bits < UNQUANTISED:
         raise SpecError(f"bits must be 2 to {MOST_BITS}, or {UNQUANTISED} for rows as they are; got {bits}")
 
 
 def wire_bits(bits: int, scale: Scale) -> int:
-    """Bits that a number needs on the wire, its sign and the largest magnitude included."""
+    """Return the bits of a transmitted number, with its sign and the largest magnitude.
+
+    Args:
+        bits: of the setting. scale: "l2" needs two more.
+    """
     return bits if scale == "max" else bits + 2
 
 
@@ -111,12 +125,14 @@ class _Settings(NamedTuple):
 
     @classmethod
     def of(cls, options: RunOptions) -> _Settings:
+        """Read and check the settings of a run."""
         settings = options.settings
         check_bits(settings.bits)
         return cls(settings.bits, settings.scale, settings.rounding == "stochastic")
 
     @property
     def wire(self) -> int:
+        """Bits of a transmitted number."""
         return wire_bits(self.bits, self.scale)
 
 
@@ -130,46 +146,72 @@ class QuantisedClient(ClientCodec):
         self._quantised: Quantised | None = None
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """The values that the server will read."""
+        """Quantize the rows.
+
+        Args:
+            rows: trained, `[num_uploaded, width]`.
+
+        Returns:
+            All rows, with the values that the server will read.
+        """
         bits, scale, stochastic = self._settings
         if bits == UNQUANTISED:
             return super().encode(round, rows)
+        # Rounding depends on the values alone, so a round that is repeated sends the same bits.
         rng = _rng(self.options.seed, round, rows) if stochastic else None
         self._quantised = quantise(rows, self._places, bits=bits, scale=scale, rng=rng)
         return super().encode(round, self._quantised.values())
 
     def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
-        """Levels and steps."""
+        """Encode levels and steps.
+
+        Args:
+            contribution: from `encode`.
+        """
         if self._quantised is None:
             return super().pack(round, party, table, contribution)
         return QuantisedRows.pack(round, party, SERVER, table, *self._quantised, self._settings.wire)
 
     def shape(self, message: AnyMessage) -> tuple[int, int]:
-        """Rows and width."""
+        """Return the rows and the width that a broadcast states."""
         return (message.num_rows, message.width) if isinstance(message, QuantisedRows) else super().shape(message)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """Read whole rows, multiplied out; those of round 0 are whole."""
+        """Decode quantized rows; those of round 0 are whole.
+
+        Args:
+            num_rows: rows of a whole table.
+        """
         if not isinstance(message, QuantisedRows):
             return super().read(message, num_rows)
         rows = _values(message)
         if message.ranks:
+            # Multiply the factors out.
             rows = factors.unpack(rows, message.ranks, self._received)
         whole = Rows.pack(message.round, message.sender, message.receiver, message.table, rows)
         return super().read(whole, num_rows)
 
 
 class QuantisedServer(ServerCodec):
-    """The server's half: the table has the values that it sends."""
+    """The server's half: the table has the quantized values that it sends."""
 
     def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         super().__init__(shared, options, answers)
         self._settings = _Settings.of(options)
-        self._steps = torch.empty(0)  # of the table's rows
-        self._factored: tuple[Quantised, list[int]] | None = None  # what is sent in its place where that is smaller
+        # Steps of the table's rows.
+        self._steps = torch.empty(0)
+        # Factors that are sent instead of the rows, if they are smaller.
+        self._factored: tuple[Quantised, list[int]] | None = None
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
-        """Rows as their multiples say."""
+        """Decode quantized rows.
+
+        Args:
+            message: from a client.
+
+        Raises:
+            RunError: another kind of message, or one that does not fit.
+        """
         if self._settings.bits == UNQUANTISED:
             return super().accept(round, message)
         if not isinstance(message, QuantisedRows):
@@ -179,34 +221,43 @@ class QuantisedServer(ServerCodec):
         )
 
     def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
-        """Make what can be sent of the aggregate the table."""
+        """Quantize the aggregate, and make the result the table.
+
+        Args:
+            aggregated: `[N, width]`. delivered: the uploads.
+        """
         bits, scale, stochastic = self._settings
         if bits == UNQUANTISED:
             super().publish(aggregated, delivered)
             return
         rng = _rng(self.options.seed, 0, aggregated) if stochastic else None
+        # The table must have the values that clients read, or server and clients would drift apart.
         quantised = quantise(aggregated, tensor_places(self.shared.names), bits=bits, scale=scale, rng=rng)
         self.changed_levels = self._changed_share(quantised.levels)
         self.shared.rows, self._steps, self._factored = quantised.values(), quantised.steps, None
+        # All clients must receive the same message: factors belong to a whole matrix.
         if self.options.settings.factors == "smaller" and not self.options.defense and self._all_are_sent_the_same():
             self._try_factors(aggregated, quantised, rng)
 
     def _changed_share(self, levels: Tensor) -> float:
-        """Share of the weight matrices' levels int64 `[N, width]` that differ from those of the last broadcast (of all levels
-        where no tensor is a matrix). The largest value of a bias is near what a client moves it by, so that biases change
-        where matrices do not."""
+        """Compute the share of the weight matrices' levels, int64 `[N, width]`, that differ from the last broadcast.
+
+        Without a matrix, all levels count.
+        """
         bits, scale, _ = self._settings
         places = tensor_places(self.shared.names)
         if len(self._steps) and self._factored is None:
             last = _multiples(self.shared.rows, self._steps).levels
-        else:  # whole rows, or factors
+        # The last broadcast had whole rows or factors: quantize the table again for a comparison.
+        else:
             last = quantise(self.shared.rows, places, bits=bits, scale=scale).levels
+        # The largest value of a bias is close to a client's change of it, so its levels change even if the matrices' do not.
         matrices = [tensor_rows for tensor_rows in places.values() if len(tensor_rows) > 1] or list(places.values())
         tensor_rows = torch.cat(matrices)
         return float((levels[tensor_rows] != last[tensor_rows]).double().mean())
 
     def _try_factors(self, aggregated: Tensor, whole: Quantised, rng: np.random.Generator | None) -> None:
-        """Take factors of the aggregate in place of its rows, if their message is shorter."""
+        """Send factors of the aggregate instead of its rows, if their message is shorter."""
         sent = self.shared.sent(self.shared.parties[0])
         tensors = tensor_places([self.shared.names[int(place)] for place in sent])
         rows, parts, ranks = factors.pack(aggregated[sent], tensors)
@@ -217,16 +268,20 @@ class QuantisedServer(ServerCodec):
             self.shared.rows[sent] = factors.unpack(factored.values(), ranks, tensors)
 
     def _length(self, sent: Quantised, ranks: Sequence[int] = ()) -> int:
-        """Bytes of a message."""
+        """Return the bytes of a message."""
         return len(encode(QuantisedRows.pack(0, SERVER, SERVER, self.shared.table, *sent, self._settings.wire, ranks)))
 
     def _all_are_sent_the_same(self) -> bool:
-        """Return whether one message does for all clients: the same rows in the same order."""
+        """Return whether all clients receive the same rows in the same order."""
         first, *others = (self.shared.sent(party) for party in self.shared.parties)
         return all(torch.equal(first, other) for other in others)
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """Levels and steps; whole rows in round 0."""
+        """Encode levels and steps; whole rows in round 0.
+
+        Args:
+            content: rows of the receiver.
+        """
         if self._settings.bits == UNQUANTISED or not len(self._steps):
             return super().pack(round, party, content)
         holding = self.shared.holdings.get(party, torch.arange(len(self.shared.names)))[: len(content)]
@@ -234,21 +289,22 @@ class QuantisedServer(ServerCodec):
             sent, ranks = self._factored
             return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._settings.wire, ranks)
         sent = _multiples(content, self._steps[holding])
-        if not torch.equal(sent.values(), content):  # not the table: an adversary's, which must fit the message, too
+        # An adversary's rows are not multiples of the steps, and must fit the message too.
+        if not torch.equal(sent.values(), content):
             bits, scale, _ = self._settings
             names = [self.shared.names[int(place)] for place in holding]
             sent = quantise(content, tensor_places(names), bits=bits, scale=scale)
         return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._settings.wire)
 
     def tensors(self) -> dict[str, Tensor]:
-        """The steps of the last broadcast, and its factors where it has any."""
+        """Return the steps of the last broadcast, and its factors if it has any."""
         if self._factored is None:
             return {"steps": self._steps}
         sent, ranks = self._factored
         return {"steps": self._steps, "levels": sent.levels, "factor_steps": sent.steps, "ranks": torch.tensor(ranks)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Put back what `tensors` gave."""
+        """Restore the state that `tensors` returned."""
         self._steps, self._factored = tensors["steps"], None
         if "ranks" in tensors:
             self._factored = Quantised(tensors["levels"], tensors["factor_steps"]), tensors["ranks"].tolist()
@@ -259,7 +315,7 @@ def _values(message: QuantisedRows) -> Tensor:
 
 
 def _rng(seed: int, round: int, rows: Tensor) -> np.random.Generator:
-    """Return what a tensor is rounded by: the same for the same values, whoever has them."""
+    """Return the generator for rounding a tensor: the same for the same values, at any party."""
     content = np.ascontiguousarray(rows.numpy(), dtype="<f4").tobytes()
     return generator(seed, "rounding", round, hashlib.sha256(content).hexdigest())
 

@@ -26,10 +26,17 @@ CORRECTION = "correction."
 
 
 def truncated(matrix: Tensor, *, threshold: float, shrink: Shrink = "hard") -> Tensor:
-    """A matrix `[m, n]` without its singular values up to the threshold; threshold 0 leaves it as it is."""
+    """Remove the singular values of a matrix up to a threshold.
+
+    Args:
+        matrix: `[m, n]`.
+        threshold: 0 returns the matrix unchanged.
+        shrink: "hard" keeps the other singular values, "soft" reduces them by the threshold.
+    """
     if threshold == 0:
         return matrix
     left, values, right = torch.linalg.svd(matrix.double(), full_matrices=False)
+    # cefgl.txt 4.2 truncates ("hard"); FedSLR's code applies the proximal step of the nuclear norm ("soft").
     shrunk = (values - threshold).clamp_min(0) if shrink == "soft" else torch.where(values > threshold, values, 0.0)
     return ((left * shrunk) @ right).to(matrix.dtype)
 
@@ -41,12 +48,18 @@ class TruncatedMean(MeanOverHolders):
     """
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """See the class."""
+        """Compute the mean, and truncate each matrix.
+
+        Args:
+            previous: value of rows that nobody uploaded. delivered: uploads.
+        """
         rows, settings = super().aggregate(round, previous, delivered), self.options.settings
         threshold = settings.singular_threshold / (settings.alpha if settings.shrink == "soft" else 1.0)
+        # Only matrices are truncated: a tensor of one row, such as a bias, has no rank to reduce.
         tensors = tensor_places(self.shared.names)
         for name in [name for name in tensors if name.startswith(CORRECTION)]:
             places = tensors.pop(name)
+            # cefgl.txt Eq. 9: subtract the settings' share of the mean correction before truncating.
             rows[tensors[name.removeprefix(CORRECTION)]] -= settings.taken(self.options.learning_rate) * rows[places]
             rows[places] = 0.0
         for places in tensors.values():

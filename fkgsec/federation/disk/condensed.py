@@ -40,12 +40,12 @@ PLAIN_BYTES, PLAIN_LINES = 4 * 2**20, 10_000  # files up to this size are not co
 
 
 class Layout(msgspec.Struct, frozen=True):
-    """Places of tensors that are not in the file under their own name.
+    """Locations of tensors that are not in the file under their own name.
 
     Attributes:
-        same: by name another one with the same content.
-        rows: by name the number of rows of a matrix whose rows of zeros were left out.
-        names: strings by the number that stands for them in the transcript's lines.
+        same: by name, the name of a tensor with the same content.
+        rows: by name, the number of rows of a matrix that is stored without its rows of zeros.
+        names: strings that the numbers in the transcript's lines refer to.
     """
 
     same: dict[str, str] = {}
@@ -61,6 +61,7 @@ def is_worthwhile(leaves: Mapping[str, Leaf], entries: Sequence[Entry], messages
         entries: lines of the transcript.
         messages: by kind and round.
     """
+    # Sizes as if every tensor were whole: that is what a plain file would need.
     size = sum(map(_num_bytes, leaves.values()))
     size += sum(frames.num_bytes for rounds in messages.values() for frames in rounds.values())
     return size > PLAIN_BYTES or len(entries) > PLAIN_LINES
@@ -87,6 +88,7 @@ def condense(
         if isinstance(leaf, FilledRows) and 2 * len(leaf.places) < leaf.num_rows and _num_bytes(leaf) >= _LEAST_BYTES:
             # Mostly empty: store the filled rows and their positions.
             rows[name] = leaf.num_rows
+            # Two tensors stand for one; `layout.rows` has the number of rows.
             stored[f"{name}/rows"], stored[f"{name}/values"] = leaf.places, leaf.values.contiguous()
             continue
         tensor = whole(leaf).detach().cpu().contiguous()
@@ -132,6 +134,7 @@ def expand(
     tensors: dict[str, Leaf | Callable[[], Tensor]] = dict(stored)
     try:
         entries = entries_of(stored[LINES], layout.names)
+        # Rows that the file has in filled form, expanded when read.
         for name, count in layout.rows.items():
             filled = FilledRows(count, stored[f"{name}/rows"], stored[f"{name}/values"])
             filled.whole()  # raises now, not at a later access
@@ -191,6 +194,7 @@ def _split(index: np.ndarray, heads: Stored, tails: np.ndarray, ends: np.ndarray
         rest = tails[:0] if tail < 0 else tails[bounds[tail] : bounds[tail + 1]]
         messages[f"{_KINDS[kind]}.{number}.{place:06d}"] = partial(_message, heads, start, head_bytes, rest)
         start += head_bytes
+    # A mismatch means that index and heads belong to different files.
     if start != heads.length:
         raise ValueError(f"messages begin with {start} bytes, and the file has {heads.length}")
     return messages

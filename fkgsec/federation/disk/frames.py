@@ -84,6 +84,7 @@ class Frames(Sequence[bytes]):
             return head
         try:
             if self._file is None:
+                # Unbuffered: reads by pread must see what was written.
                 self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115 (open as long as the messages are there)
                 weakref.finalize(self, self._file.close)
             start = self._file.seek(0, os.SEEK_END)
@@ -96,6 +97,7 @@ class Frames(Sequence[bytes]):
             return head
         assert self._file is not None
         start, length = head
+        # pread leaves the position at the end, where the next message is appended.
         return os.pread(self._file.fileno(), length, start)
 
     def parts(self) -> Iterator[tuple[bytes, bytes]]:

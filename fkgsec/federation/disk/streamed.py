@@ -97,6 +97,7 @@ def content(tensor: Tensor | Joined | Stored) -> Iterator[bytes | memoryview]:
     if isinstance(tensor, Joined | Stored):
         yield from tensor.pieces()
     elif tensor.numel():
+        # A view: no copy of a large tensor is made.
         yield tensor.flatten().view(torch.uint8).numpy().data
 
 

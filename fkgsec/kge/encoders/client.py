@@ -1,6 +1,6 @@
-"""A client's encoder: the network that its rows pass through, its training, and what its model predicts with.
+"""A client's encoder: the network that its rows pass through, its training, and its predictions.
 
-    class Mean(ClientEncoder):                       # one of one's own, see each method
+    class Mean(ClientEncoder):                       # a new encoder, see each method
         ...
     ENCODERS.register("mean", EncoderModel(scoring=QUATE, make=Mean))
 

@@ -4,7 +4,7 @@
     model = ConvKbModel("kb-gat", 50, decoder=decoder.state_dict())
     model.score_all(model.query(heads, relations, "tail"), entities)
 
-Source: Nguyen et al. 2018; fedr.txt Table 6 and the code beside it, which has 50 channels and no dropout.
+Source: Nguyen et al. 2018; fedr.txt Table 6 and its published code, which has 50 channels and no dropout.
 
 Legend: `C` channels, `D` dimension, `B` queries, `N` candidates.
 """
@@ -37,6 +37,7 @@ class ConvKb(nn.Module):
         super().__init__()
 
         def uniform(half: float, *shape: int) -> nn.Parameter:
+            """Draw a parameter, uniform in +-half."""
             return nn.Parameter(torch.from_numpy(rng.uniform(-half, half, size=shape).astype(np.float32)))
 
         # Xavier uniform: gain * sqrt(6 / (inputs + outputs)).
@@ -52,7 +53,7 @@ class ConvKbModel(KgeModel):
 
     A query is what the anchor and the relation add to the convolution `[C D]`, then the filters that a candidate meets `[C]`.
 
-    Args (beside those of `KgeModel`):
+    Args (in addition to those of `KgeModel`):
         decoder: the tensors of a `ConvKb` by name.
     """
 

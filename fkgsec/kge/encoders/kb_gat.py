@@ -5,17 +5,17 @@
 A tail attends to its triples (h, r, t), and to paths of two triples, (h, r1, m) and (m, r2, t), with r1 + r2. The encoder is
 trained with the TransE distance. ConvKB, which scores, is trained afterwards on encoded rows.
 
-Source: Nathani et al. 2019, as in fedr.txt appendix D and the code beside it: one head, 50 dimensions, LeakyReLU 0.2, margin 5
-between L1 distances, a head and a tail corrupted for each triple; 500 epochs of the encoder a round and 150 of ConvKB at each
-evaluation, with 40 negatives. Each step passes over the whole graph, so many of them are for a GPU: `local_epochs`,
-`decoder_epochs` and `decoder_negatives` are far fewer unless given, and figures are not those of the paper.
+Source: Nathani et al. 2019, as in fedr.txt appendix D and its published code: one head, 50 dimensions, LeakyReLU 0.2, margin 5
+between L1 distances, one corrupted head and tail per triple. That code trains 500 epochs of the encoder per round and 150 of
+ConvKB at each evaluation, with 40 negatives. Each step passes over the whole graph, which is slow on a CPU. The defaults of
+`local_epochs`, `decoder_epochs` and `decoder_negatives` are therefore far smaller, and figures are not those of the paper.
 
-Differs: input rows are uploaded, where the code uploads what the encoder makes of them, of which the round's means are the next
-inputs; ConvKB trains its own parameters alone (code: its copy of the rows, too); attention is added for all entities, in training
-and in what a client is left with (code: in each step for the tails of its batch alone, and what is left is of the last one);
-gradients pass through the norm of input rows; first entity rows are `KgeModel.initial_rows` (code: zeros); of several paths
-between two entities the first by ids counts, and on it the first relation of a pair (code: the first path that a breadth-first
-search finds, and the last relation); the learning rate stays as it is (code: ConvKB's is halved every 25 epochs).
+Differs: input rows are uploaded; the code uploads encoded rows, whose means are the next inputs. ConvKB trains only its own
+parameters (code: its copy of the rows, too). Attention is added for all entities, in training and in the final model (code: in
+each step only for the tails of its batch, and the final model is that of the last step). Gradients pass through the norm of input
+rows. Initial entity rows are `KgeModel.initial_rows` (code: zeros). Of several paths between two entities, the first by IDs
+counts, with the first relation of each pair (code: the first path of a breadth-first search, and the last relation). The learning
+rate is constant (code: ConvKB's is halved every 25 epochs).
 
 Legend: `N` entities, `M` relations, `E` edges, `D` dimension, `B` triples, `K` negatives of each.
 """

@@ -2,16 +2,16 @@
 
     KgeOptions(model="noge", algorithm="fede", dim=128, learning_rate=0.01, batch_size=1024)
 
-A node for each entity and each relation of the client. What it knows of the graph is which of them stand together in a triple
-(`cooccurrence`). One layer: tanh(batch norm(A X W)), with A the row-normalised weights and self-loops.
+Each entity and each relation of the client is a node. Edges connect nodes that occur in the same triple (`cooccurrence`). One
+layer: tanh(batch norm(A X W)), with A the row-normalized weights and self-loops.
 
 Source: Nguyen et al. 2022, as in fedr.txt appendix B.2 and the NoGE folders of FedR's code.
-Differs: their code does not let received rows into training but where an evaluation wrote them into the model (`trains_from`); it
-tests the best round's embeddings with the *last* round's network, ours are of one round; clients of its Local train on and rank
-all entities of the federation, those of its FedR their own (`rank_scope`); it takes entities of the train split as nodes, ours
-are all the client's, those of valid and test alone without an edge; first rows are `KgeModel.initial_rows` (Xavier normal); it
-asks for tails alone (`negative_sides`, "both": heads and tails in alternate epochs); its FedE variant weighs what stands with
-relation 0 as if that were an entity (its FedR variant, as ours, does not).
+Differs: in their code, received rows only enter training if an evaluation wrote them into the model (`trains_from`). It tests the
+best round's embeddings with the *last* round's network; ours are of one round. Clients of its Local train on and rank all
+entities of the federation, those of its FedR only their own (`rank_scope`). Its nodes are the entities of the train split; ours
+are all the client's entities, and those of valid and test have no edges. Initial rows are `KgeModel.initial_rows` (theirs: Xavier
+normal). It trains tails only (`negative_sides`; "both" alternates heads and tails between epochs). Its FedE variant weights
+co-occurrences with relation 0 as if that were an entity; its FedR variant and ours do not.
 
 Legend: `N` entities, `M` relations, `D` width, `B` queries.
 """

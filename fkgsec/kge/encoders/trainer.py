@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from fkgsec.adam import Adam
+from fkgsec.adam import Adam, load_packed_state, packed_state
 from fkgsec.federation import packing
-from fkgsec.federation.recipes import RECIPES, Table
+from fkgsec.federation.recipes import Table
 from fkgsec.kge.encoders.client import ClientEncoder, Rows
 from fkgsec.kge.local.rule import LocalRule
 from fkgsec.kge.local.stack import ClientStack
@@ -44,7 +44,7 @@ class EncoderTrainer:
 
     def __init__(self, stack: ClientStack, options: KgeOptions) -> None:
         self.rule = LocalRule(options)
-        self._stack, self._options, self._recipe = stack, options, RECIPES[options.algorithm]
+        self._stack, self._options = stack, options
         self._encoders: list[ClientEncoder] = [
             ENCODERS[options.model].make(graph, graph.train, options, key)
             for graph, key in zip(stack.graphs, stack.keys, strict=True)
@@ -88,8 +88,8 @@ class EncoderTrainer:
         """
 
     def begin_round(self) -> None:
-        """Reset Adam unless the recipe keeps it: shared rows have changed since its last step."""
-        if not self._recipe.keep_optimizer:
+        """Reset Adam unless the options keep it: shared rows have changed since its last step."""
+        if not self._options.keeps_optimizer:
             self._reset()
 
     def num_steps(self, clients: Sequence[int]) -> int:
@@ -125,6 +125,7 @@ class EncoderTrainer:
             self._copy(self._stack_rows(client), rows)
 
         def step() -> None:
+            """Update rows and network, and clear gradients."""
             adam.step()
             adam.zero_grad()
 
@@ -220,8 +221,8 @@ class EncoderTrainer:
         if self._options.trains_from not in (None, "received"):
             # Only then do a client's own rows differ from those in the stack.
             tree["rows"] = {str(client): dict(rows) for client, rows in enumerate(self._rows)}
-        for client, adam in enumerate(self._adams if self._recipe.keep_optimizer else []):
-            tree[f"adam.{client}"] = {str(place): state for place, state in adam.state_dict()["state"].items()}
+        for client, adam in enumerate(self._adams if self._options.keeps_optimizer else []):
+            tree[f"adam.{client}"] = packed_state(adam)
         return packing.pack(tree)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
@@ -235,13 +236,7 @@ class EncoderTrainer:
             if client_rows := packing.below(f"rows.{client}.", tensors):
                 self._copy(client_rows, rows)
         for client, adam in enumerate(self._adams):
-            state: dict[int, dict[str, Tensor]] = {}
-            for key, tensor in packing.below(f"adam.{client}.", tensors).items():
-                place, name = key.split(".")
-                state.setdefault(int(place), {})[name] = tensor
-            if state:
-                # Optimizer state is stored by parameter index, as "index.name".
-                adam.load_state_dict(adam.state_dict() | {"state": state})
+            load_packed_state(adam, packing.below(f"adam.{client}.", tensors))
 
 
 def _numbers(encoder: ClientEncoder) -> list[Tensor]:

@@ -51,10 +51,12 @@ def encoder_model(name: str) -> EncoderModel | None:
         return None
 
     def check(dim: int) -> None:
+        """Raise `SpecError` if the interaction does not support the dimension."""
         with torch.random.fork_rng(devices=[]):
             plugged.make(dim)
 
     def decoder(model: KgeModel, encoded: ClientTables) -> KgeModel:
+        """Return the model that scores a client's rows."""
         return InteractionModel(model.name, model.dim, model.gamma, model.init_epsilon, network=encoded.decoder)
 
     scoring = scoring_without_network(plugged)
@@ -148,7 +150,7 @@ class InteractionModel(KgeModel):
 
     Queries hold everything that a candidate is scored with: anchor `[W]`, relation `[V]`, and which side is replaced.
 
-    Args (beside those of `KgeModel`):
+    Args (in addition to those of `KgeModel`):
         network: the interaction's parameters and buffers by name.
     """
 

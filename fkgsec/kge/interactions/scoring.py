@@ -72,12 +72,14 @@ def scoring_without_network(plugged: Plugged) -> ScoringFunction:
     """
 
     def together(entities: Tensor, relations: Tensor, side: Side) -> Tensor:
+        """Multiply entities by relations on their common part."""
         # Widths of entities and relations may differ, so the product covers the common part.
         common = min(entities.shape[-1], relations.shape[-1])
         rest = torch.zeros_like(entities[..., common:])
         return torch.cat([entities[..., :common] * relations[..., :common], rest], dim=-1)
 
     def best(heads: Tensor, tails: Tensor) -> Tensor:
+        """Return the relation with the largest dot product."""
         width = plugged.relation_width(plugged.dim_of(heads.shape[-1]))
         product = (heads * tails)[..., :width]
         return pad(product, (0, width - product.shape[-1]))

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fkgsec.adam import Adam
+from fkgsec.adam import Adam, load_packed_state, packed_state
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.local.stack import ClientStack
 from fkgsec.kge.models import Side
@@ -95,14 +95,13 @@ class Learner:
         for client, parameters in enumerate(self._parameters):
             for table, rows in parameters.items():
                 # Adam skips a parameter whose gradient is None: its moments and step count stay.
-                at_it = client in clients and table in gradients
-                rows.grad = gradients[table][self.stack.span(table, client)] if at_it else None
+                is_active = client in clients and table in gradients
+                rows.grad = gradients[table][self.stack.span(table, client)] if is_active else None
         self._adam.step()
 
     def tensors(self) -> dict[str, Tensor]:
         """Return Adam's state by name, for a checkpoint."""
-        state = self._adam.state_dict()["state"]
-        return {f"{place}.{name}": tensor for place, values in state.items() for name, tensor in values.items()}
+        return packed_state(self._adam)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Load the state that `tensors` returned.
@@ -110,13 +109,7 @@ class Learner:
         Args:
             tensors: by name.
         """
-        state: dict[int, dict[str, Tensor]] = {}
-        for key, tensor in tensors.items():
-            place, name = key.split(".", 1)
-            state.setdefault(int(place), {})[name] = tensor
-        whole = self._adam.state_dict()
-        whole["state"] = state
-        self._adam.load_state_dict(whole)
+        load_packed_state(self._adam, tensors)
 
 
 class Queries(NamedTuple):

@@ -69,6 +69,7 @@ class ClientStack:
         }
 
         def initial(table: Table, width: int) -> Tensor:
+            """Draw a stacked table, client by client."""
             parts = [
                 model.initial_rows(count, width, generator(seed, purpose, table, keys[client]), table=table)
                 for client, count in zip(self.order, sizes[table], strict=True)

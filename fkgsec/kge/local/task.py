@@ -76,6 +76,13 @@ class KgeTask:
         self.private: ClientStack | None = None
         # Draws derive from keys: in a deployment, a client alone draws what it would draw here.
         self.stack, self.private = self._stacks(trained, keys)
+        for table in options.kge_settings.starts_from_server:
+            holdings = self.holdings(table)
+            names = sorted({name for holding in holdings for name in holding.names})
+            rows, places = self.first_rows(table, names), {name: place for place, name in enumerate(names)}
+            for client, holding in enumerate(holdings):
+                received = rows[[places[name] for name in holding.names]]
+                self.stack.rows(table, client)[: len(received)] = received.to(self.stack.device)
         if remark := options.kge_model().function.remark:
             _remark_once(remark)
         self.encoders = EncoderTrainer(self.stack, options) if options.has_encoder else None
@@ -125,7 +132,7 @@ class KgeTask:
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
         """Draw the server's initial rows; see `Task.first_rows`."""
-        if self.encoders and table == NETWORK:
+        if table == NETWORK and self.encoders:
             return self.encoders.first_network().cpu()
         return first_rows(self.stack.model, self.options.seed, table, names)
 

@@ -101,7 +101,7 @@ class LocalTrainer:
 
     def _learners(self) -> list[tuple[str, Learner, bool]]:
         """List name in checkpoints, learner, and whether its Adam outlives a round."""
-        named = (("adam", self._learner, self._recipe.keep_optimizer), ("private adam", self._private, True))
+        named = (("adam", self._learner, self._options.keeps_optimizer), ("private adam", self._private, True))
         return [(name, learner, outlives) for name, learner, outlives in named if learner is not None]
 
     def _sampler(self, client: int) -> NegativeSampler:
@@ -130,8 +130,8 @@ class LocalTrainer:
                 target[table][self._stack.span(table, client)][: len(rows)] = rows
 
     def begin_round(self) -> None:
-        """Reset Adam unless the recipe keeps it: shared rows have changed since its last step."""
-        if not self._recipe.keep_optimizer:
+        """Reset Adam unless the options keep it: shared rows have changed since its last step."""
+        if not self._options.keeps_optimizer:
             self._learners()[0][1].reset_optimizer()
 
     def tensors(self) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ NONE = np.zeros((0, 3), dtype=np.int64)
 @pytest.fixture(scope="session")
 def linked_apart(fabricate) -> Callable[..., KgeResult]:
     """A factory of runs: both hold 40 entities and 2 relations; rows are acted on along the victim's triples, which the other
-    has not. `shuffled` permutes the rows."""
+    has not; 20 more of the same relations are not trained on. `shuffled` permutes the rows."""
 
     def make(*, shuffled: bool = False, seed: int = 0, model: str = "transe") -> KgeResult:
         rng, dim, count = np.random.default_rng(seed), 16, 40
@@ -31,9 +31,9 @@ def linked_apart(fabricate) -> Callable[..., KgeResult]:
             entities = entities[torch.from_numpy(rng.permutation(count))]
         own = np.array([(place, 0, (place + 7) % count) for place in range(count)] + [(0, 1, 9)])
         theirs = np.array([(2 * place, place % 2, 2 * place + 1) for place in range(count // 2)])
-        clients = tuple(
-            ClientGraph.from_global(name, part, NONE, NONE) for name, part in (("own", own), ("victim", theirs))
-        )
+        unseen = np.array([(2 * place, place % 2, (2 * place + 5) % count) for place in range(count // 2)])
+        parts = ("own", own, NONE), ("victim", theirs, unseen)
+        clients = tuple(ClientGraph.from_global(name, train, NONE, test) for name, train, test in parts)
         graph = FederatedGraph("planted", tuple(f"e{number}" for number in range(count)), ("r0", "r1"), clients)
         tables = [
             ClientTables(entities[one.entity_ids.tolist()], relations[one.relation_ids.tolist()]) for one in clients

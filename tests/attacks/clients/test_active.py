@@ -65,7 +65,7 @@ def with_ranks(result: KgeResult) -> KgeResult:
     return replace(result, test_ranks=[np.ones((4, 2))] * len(result.graph.clients), rounds=rounds)
 
 
-@pytest.mark.planted("client-active", "20 triples whose ends follow the moves: AUC above .99")
+@pytest.mark.planted("client-active", "20 triples whose ends follow the moves: AUC above .99", {"auc": 10})
 @pytest.mark.parametrize("model", MODELS)
 def test_planted_answers_are_read(linked_apart, model: str) -> None:
     result = with_ranks(linked_apart(model=model))
@@ -75,6 +75,9 @@ def test_planted_answers_are_read(linked_apart, model: str) -> None:
     assert set(one.guesses) == {"chance", "names"}
     assert ("victim", "auc_pairs", "passive") in found
     assert (one.leak, one.colluder, one.counts["trained"]) == (None, "own", 20)
+    unseen = found["victim", "auc", "displacement"]  # true triples that nobody trained on
+    assert unseen.estimate.value > 0.99
+    assert unseen.counts == {"trained": 5, "others": 5}
     assert found["victim", "cost", ""].estimate.value == 0
 
 

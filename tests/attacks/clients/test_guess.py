@@ -52,7 +52,9 @@ def test_random_answers_tell_nothing(federate) -> None:
     assert abs(np.mean([one.estimate.value for one in found]) - 0.5) < 0.1
 
 
-@pytest.mark.planted("client-guess", "5 names that another client holds: all of them, and no invented one")
+@pytest.mark.planted(
+    "client-guess", "5 names that another client holds: all of them, and no invented one", {"found": 5}
+)
 @pytest.mark.parametrize("defense", ["", "psu,secagg", "secagg,suppress:t=2", "dp:unit=row,clip=0.1,epsilon=8"])
 def test_names_are_told_whatever_hides_rows(federate, defense: str) -> None:
     found = figures(federate(defense), guesses=5)

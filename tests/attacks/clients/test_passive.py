@@ -18,13 +18,16 @@ CLIENT = "client"
 NONE = np.zeros((0, 3), dtype=np.int64)
 
 
-@pytest.mark.planted("client-passive", "20 triples that fit exactly: AUC above .99")
+@pytest.mark.planted("client-passive", "20 triples that fit exactly: AUC above .99", {"auc": 12})
 def test_planted_triples_are_told(linked_apart, attacked) -> None:
     found = attacked(linked_apart(), "client-passive")
     one = found[CLIENT, "victim", "auc_pairs"]
     assert one.estimate.value > 0.99
     assert (one.leak, one.colluder, one.counts["trained"]) == (None, "own", 20)
     assert set(one.guesses) == {"chance", "names"}
+    unseen = found[CLIENT, "victim", "auc"]  # true triples that nobody trained on
+    assert unseen.estimate.value > 0.99
+    assert unseen.counts == {"trained": 6, "others": 6}
 
 
 @pytest.mark.null("client-passive", "shuffled rows, 6 draws: mean AUC .35 to .65")

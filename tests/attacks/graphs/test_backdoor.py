@@ -141,7 +141,7 @@ def shared_run(one_set: FederatedGraphs) -> GnnResult:
     return run_federation(one_set, options)
 
 
-@pytest.mark.planted("backdoor", "two of three clients poison 40%: success above .6")
+@pytest.mark.planted("backdoor", "two of three clients poison 40%: success above .6", {"success": 2})
 def test_a_backdoor_works_where_it_was_planted(shared_run: GnnResult) -> None:
     """A large dense trigger, planted by two of three."""
     first, second, third = (client.name for client in shared_run.graph.clients)

@@ -43,7 +43,7 @@ def fedstar(two_sets: FederatedGraphs, small: GnnOptions) -> GnnResult:
     return run_federation(two_sets, replace(small, algorithm="fedstar"))
 
 
-@pytest.mark.planted("degree-support", "FedStar with Adam or SGD: all columns right")
+@pytest.mark.planted("degree-support", "FedStar with Adam or SGD: all columns right", {"columns": 16})
 @pytest.mark.parametrize(("optimizer", "rate"), [("adam", 0.001), ("sgd", 0.1)])
 def test_degrees_are_found_exactly(two_sets: FederatedGraphs, small: GnnOptions, optimizer: str, rate: float) -> None:
     """Against the clients' training graphs counted one by one; several rounds on, it is the first that is attacked."""

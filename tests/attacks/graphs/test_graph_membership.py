@@ -112,7 +112,7 @@ def overfitted() -> GnnResult:
 
 
 class TestFound:
-    @pytest.mark.planted("graph-membership", "graphs with random classes, memorized: AUC above .65")
+    @pytest.mark.planted("graph-membership", "graphs with random classes, memorized: AUC above .65", {"auc": 32})
     def test_members_of_an_overfitted_federation(self, overfitted: GnnResult) -> None:
         found = attack(overfitted, "models")
         assert aucs(found)["local, loss"] > 0.65

@@ -95,7 +95,9 @@ def skewed() -> FederatedGraphs:
     return FederatedGraphs("skewed", tuple(clients))
 
 
-@pytest.mark.planted("property-inference", "10, 50 and 90% of a class: error below half the baseline's")
+@pytest.mark.planted(
+    "property-inference", "10, 50 and 90% of a class: error below half the baseline's", {"class_share": 3}
+)
 def test_class_shares_are_read_off_whole_networks(
     skewed: FederatedGraphs, small: GnnOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,9 @@ def test_class_shares_are_read_off_whole_networks(
     assert overall.baseline.value > 0.2
     assert overall.estimate.value < 0.12
     assert overall.estimate.value < overall.baseline.value / 2
+    assert max(one.estimate.value for one in found.values()) < properties.RESOLUTION
+    assert overall.remark is None
+    assert "are not told from them" in (found["client-1"].remark or "")  # its share is that of the auxiliary graphs
     assert set(found["client-0"].guesses) == {"auxiliary graphs", "mean of the draws"}
 
 

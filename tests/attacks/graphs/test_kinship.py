@@ -100,7 +100,7 @@ def test_cosines_that_say_nothing_give_chance(
     assert np.std(drawn) > 0.03
 
 
-@pytest.mark.planted("client-kinship", "clients of opposed classes: AUC above .95")
+@pytest.mark.planted("client-kinship", "clients of opposed classes: AUC above .95", {"same_data": 28})
 def test_clients_of_opposed_data_are_told_apart_and_noise_hides_them(small: GnnOptions) -> None:
     """The graphs of one data set are of one class, those of the other of the other one: their updates pull apart."""
     [graphs] = generate_motifs(0, clients=1, size=240)

@@ -16,7 +16,7 @@ def named(*triples: str) -> np.ndarray:
 
 def truth_of(graph: FederatedGraph) -> SimpleNamespace:
     clients = {client.name: client for client in graph.clients}
-    return SimpleNamespace(graph=graph, own=clients.__getitem__)
+    return SimpleNamespace(graph=graph, unshuffled=clients.__getitem__)
 
 
 def test_a_false_triple_has_a_relation_and_a_tail_that_its_head_has_nowhere() -> None:

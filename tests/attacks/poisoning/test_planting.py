@@ -43,7 +43,9 @@ def planted_by_hand(graph, options, adversary: Adversary, **given: object) -> Kg
 
 @pytest.mark.null("client-poison", "a run without an adversary: Hits@10 and MRR of the clean run")
 @pytest.mark.planted(
-    "client-poison", "20 triples written into the victims' rows: Hits@10 above every baseline, intervals included"
+    "client-poison",
+    "20 triples written into the victims' rows: Hits@10 above every baseline, intervals included",
+    {"hits@10": 20},
 )
 def test_what_is_planted_by_hand_is_found_and_what_nobody_plants_is_chance(federate) -> None:
     result: KgeResult = federate()

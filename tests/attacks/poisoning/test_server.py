@@ -65,14 +65,17 @@ def test_it_goes_on_after_a_kill() -> None:
     assert torch.equal(*sent)
 
 
-@pytest.mark.planted("server-poison", "40 triples in 12 rounds: MRR above the baseline, interval included")
+@pytest.mark.planted(
+    "server-poison", "40 triples in 12 rounds: Hits@10 and MRR above the baseline, intervals included", {"hits@10": 40}
+)
 def test_victims_believe_what_it_plants(poisoned) -> None:
     found = poisoned("server-poison", size=1_500, rounds=12)
     one = found["mrr", "strongest"]
     assert one.by == "shadow"
     assert {variant for _, variant in found} == {"shadow", "strongest"}  # so that summaries show one of both
     assert one.num_attacked == 2
-    assert one.estimate.low > one.baseline.value
+    for metric in ("hits@10", "mrr"):
+        assert found[metric, "strongest"].estimate.low > found[metric, "strongest"].baseline.value
 
 
 @pytest.mark.null("server-poison", "a server that plants nothing: Hits@10 and MRR of the clean run")

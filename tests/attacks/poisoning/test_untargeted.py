@@ -44,7 +44,7 @@ def test_shuffled_identities_are_one_permutation_of_the_trained_entities() -> No
     assert {after for _, after in pairs} == {0, 1, 2, 3}
 
 
-@pytest.mark.planted("client-spoil", "every rank doubled: half of the others' MRR")
+@pytest.mark.planted("client-spoil", "every rank doubled: half of the others' MRR", {"mrr-drop": 13})
 def test_doubled_ranks_cost_half_of_the_mrr(federate) -> None:
     result: KgeResult = federate()
 

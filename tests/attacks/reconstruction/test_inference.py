@@ -207,7 +207,9 @@ class TestPlanted:
         return figures
 
     @pytest.mark.planted(
-        "reconstruction", "rows within .001 of the colluder's: every entity and triple that the leak allows"
+        "reconstruction",
+        "rows within .001 of the colluder's: every entity and triple that the leak allows",
+        {"err": 36, "trr": 30},
     )
     @pytest.mark.parametrize("leak", [0.5, 1.0])
     @pytest.mark.parametrize("inference", ["cosine", "score"])

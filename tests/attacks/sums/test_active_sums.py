@@ -24,7 +24,9 @@ def figures(result: KgeResult, attack: str) -> dict[tuple[str, str], Figure]:
     return {(one.victim, one.metric): one for one in found}
 
 
-@pytest.mark.planted("server-order", "clients that do not check the order of requests: cosine above .999")
+@pytest.mark.planted(
+    "server-order", "clients that do not check the order of requests: cosine above .999", {"cosine": 70}
+)
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
 def test_misordered_requests_read_an_upload_of_clients_that_check_no_order(federate: Callable, defense: str) -> None:
     found = figures(federate(defense), "server-order")
@@ -46,7 +48,9 @@ def test_misordered_requests_and_shuffled_truth_are_chance(federate: Callable, s
         assert abs(found[victim, "cosine_unchecked"].estimate.value) < 0.1
 
 
-@pytest.mark.planted("dropout-difference", "sums that open without the victim: all holders, cosine above 0")
+@pytest.mark.planted(
+    "dropout-difference", "sums that open without the victim: all holders, cosine above 0", {"holders": 107}
+)
 def test_a_dropped_client_shows_what_it_holds(federate: Callable) -> None:
     found = figures(federate("psu,secagg:threshold=2"), "dropout-difference")
     for victim in VICTIMS:
@@ -73,7 +77,9 @@ def test_complete_sums_open_if_nobody_is_dropped(federate: Callable) -> None:
     assert {entry.num_survivors for entry in result.rounds[1:]} == {3}
 
 
-@pytest.mark.planted("count-lies", "clients that accept a false holder count: every row with few holders")
+@pytest.mark.planted(
+    "count-lies", "clients that accept a false holder count: every row with few holders", {"rare_rows": 11}
+)
 def test_lies_about_counts_open_rows_with_few_holders(federate: Callable) -> None:
     result = federate("psu,secagg,suppress:t=3")
     found = figures(result, "count-lies")

@@ -41,7 +41,9 @@ def planted(rng: np.random.Generator, num_rows: int = 60) -> tuple[list[Opened],
     return sums, changes
 
 
-@pytest.mark.planted("disaggregation", "24 sums of three of five clients with constant changes: correlation above .9")
+@pytest.mark.planted(
+    "disaggregation", "24 sums of three of five clients with constant changes: correlation above .9", {"cosine": 60}
+)
 def test_planted_changes_are_found() -> None:
     sums, changes = planted(np.random.default_rng(0))
     np.testing.assert_allclose(disaggregate(sums, PARTIES, ridge=0.0, half_life=np.inf), changes, atol=1e-9)

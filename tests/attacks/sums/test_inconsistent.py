@@ -54,7 +54,9 @@ def test_of_a_sum_of_clients_that_put_in_their_own_nothing_is_left() -> None:
     assert abs(cosines.mean()) < 0.06
 
 
-@pytest.mark.planted("server-active", "clients that do not check broadcasts: cosine above .999, all holders")
+@pytest.mark.planted(
+    "server-active", "clients that do not check broadcasts: cosine above .999, all holders", {"cosine": 70}
+)
 @pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
 def test_clients_that_check_nothing_give_their_uploads_away(federate, defense: str) -> None:
     found = figures(federate(defense), trusting)

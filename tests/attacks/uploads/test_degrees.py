@@ -30,7 +30,7 @@ def with_planted_norms(result, fabricate, *, shuffled: bool = False):
     return fabricate(result.graph, trained, result.tables, dim=16)
 
 
-@pytest.mark.planted("degrees", "norms that follow degrees: rank correlation above .98")
+@pytest.mark.planted("degrees", "norms that follow degrees: rank correlation above .98", {"degree": 70})
 def test_planted_norms_are_read(federate, fabricate, attacked) -> None:
     found = attacked(with_planted_norms(federate(), fabricate), "degrees")
     one = found[SERVER, "hospital-2", "degree"]
@@ -42,6 +42,21 @@ def test_planted_norms_are_read(federate, fabricate, attacked) -> None:
     assert [one.victim for one in near] == ["hospital-2", "hospital-3"]
     for one in near:  # short rows lie near each other
         assert one.estimate.value > 0.8
+
+
+@pytest.mark.planted(
+    "degrees", "relations that move as far as they have triples: rank correlation above .98", {"volume": 16}
+)
+def test_planted_movements_are_read(federate, fabricate, attacked) -> None:
+    result, trained = federate(), []
+    for client, tables in zip(result.graph.clients, result.tables, strict=True):
+        count = torch.from_numpy(np.bincount(client.train[:, 1], minlength=len(tables.relations))).float()
+        unit = torch.full((1, tables.relations.shape[1]), tables.relations.shape[1] ** -0.5)
+        trained.append(ClientTables(tables.entities, tables.relations + count[:, None] * unit))
+    found = attacked(fabricate(result.graph, trained, result.tables, algorithm="fedr", dim=16), "degrees")
+    one = found[SERVER, "hospital-2", "volume"]
+    assert one.estimate.value > 0.98
+    assert one.by == "movement"
 
 
 @pytest.mark.null("degrees", "shuffled norms: the interval includes 0")

@@ -17,7 +17,7 @@ NONE = np.zeros((0, 3), dtype=np.int64)
 SERVER, VICTIM = "server", "victim"
 
 
-@pytest.mark.planted("edges", "60 linked pairs of close rows among 7,140: AUC above .99")
+@pytest.mark.planted("edges", "60 linked pairs of close rows among 7,140: AUC above .99", {"auc": 7140})
 def test_planted_pairs_are_found(near_pairs, attacked) -> None:
     found = attacked(near_pairs(), "edges")
     auc, precision = found[SERVER, VICTIM, "auc"], found[SERVER, VICTIM, "precision"]

@@ -49,7 +49,7 @@ def test_of_every_sparse_round_it_is_kept_which_rows_were_sent(federate) -> None
     assert {victim.sent is None for victim in other.victims} == {True}
 
 
-@pytest.mark.planted("patterns", "rows sent as often as their degree says: rank correlation above .9")
+@pytest.mark.planted("patterns", "rows sent as often as their degree says: rank correlation above .9", {"degree": 70})
 def test_planted_patterns_are_read(federate, attacked) -> None:
     """Rows of many triples are sent more often, and linked rows in the same rounds."""
     result = federate(algorithm="feds", rounds=8)

@@ -59,7 +59,7 @@ def pair_aucs(views: list[VictimView]) -> dict[str, float]:
     return {way: auc(scores, linked) for way, scores in found.items()}
 
 
-@pytest.mark.planted("edges-rounds", "pairs that approach each other over rounds: AUC above .9")
+@pytest.mark.planted("edges-rounds", "30 pairs that approach each other over rounds: AUC above .9", {"auc": 1770})
 def test_pairs_of_a_planted_course_stand_out_more_than_in_any_round() -> None:
     views = course()
     found = pair_aucs(views)
@@ -120,7 +120,7 @@ def triple_aucs(views: list[VictimView]) -> dict[str, float]:
     return {way: auc(score(np.concatenate([linked, others])), truth) for way, score in ways.items()}
 
 
-@pytest.mark.planted("server-aux-rounds", "pairs that approach each other over rounds: AUC above .85")
+@pytest.mark.planted("server-aux-rounds", "20 pairs that approach each other over rounds: AUC above .85", {"auc": 40})
 def test_triples_of_a_planted_course_stand_out_more_than_in_the_last_round() -> None:
     found = [triple_aucs(course(seed)) for seed in range(3)]
     mean = {way: np.mean([one[way] for one in found]) for way in found[0]}

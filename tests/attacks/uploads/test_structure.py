@@ -68,7 +68,7 @@ def test_columns_of_a_profile_by_a_naive_loop() -> None:
         )
 
 
-@pytest.mark.planted("structure", "60 rows moved by one step: more than 70% named")
+@pytest.mark.planted("structure", "60 rows moved by one step: more than 70% named", {"err": 60})
 def test_rows_of_another_space_are_named_by_their_place(moved_apart) -> None:
     found = figures(moved_apart())
     one = found["victim", "profiles"]
@@ -109,7 +109,7 @@ def test_where_it_cannot_run_it_says_so(federate) -> None:
     assert {one.reason for one in figures(federate("", "fedr"), "collusion").values()} == {
         "no entity embedding of it is known"
     }
-    assert {one.reason for one in figures(federate("", "fedr"), "server").values()} == {"it needs a colluder"}
+    assert {one.reason for one in figures(federate("", "fedr"), "server").values()} == {"it needs a colluder, a server"}
     few = figures(federate("", "fedr"), leak=0.001)
     assert {one.reason for one in few.values()} == {"1 entities leaked; it takes 3"}
 

@@ -188,7 +188,7 @@ def test_a_partial_upload_is_kept_apart_from_what_the_client_holds(
 def test_sums_are_nobodys_tables(finish: Finish, tmp_path: Path) -> None:
     status, _, err = fkgsec("export", "--run", finish(defense="psu,secagg", rounds=1), "--out", tmp_path / "tables")
     assert status == 2
-    assert err.startswith("fkgsec: defense psu,secagg: the server held sums")
+    assert err.startswith("fkgsec: defense psu,secagg: the server has only sums")
     assert not (tmp_path / "tables").exists()
 
 
@@ -200,7 +200,7 @@ def test_other_data_are_refused(fede: tuple[Manifest, Tables, FederatedGraph], f
     status, _, err = fkgsec("audit", "--tables", tmp_path / "tables")
     assert (status, err) == (
         2,
-        "fkgsec: consortium-3: not the data that the tables were trained on (or changed since)\n",
+        "fkgsec: consortium-3: not the data on which the tables were trained, or changed since\n",
     )
 
 
@@ -374,7 +374,7 @@ def test_dgl_ke(trained: tuple[Path, Run, Tables], tmp_path: Path) -> None:
             np.save(root / client / f"graph_{kind_of(spec)}_{file}.npy", rows.numpy())
     same_figures(foreign_audit(root, tmp_path / "audit.json", spec, "--gamma", "4"), folder)
     status, _, err = fkgsec("audit", "--tables", root, "--size", "300", "--model", spec.model, "--quiet")
-    assert (status, "give --gamma" in err) == ((2, True) if spec.model == "rotate" else (0, False))
+    assert (status, "add --gamma" in err) == ((2, True) if spec.model == "rotate" else (0, False))
 
 
 def kind_of(spec: Spec) -> str:
@@ -495,20 +495,20 @@ def test_the_folder_that_the_next_test_spoils_is_read(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"entities.npy": np.ones((4, 4))}, "4 rows, but 3 names$"),
-        ({"relations.npy": np.ones((4, 4))}, "4 rows, but 2 names; relations with their inverses are not read"),
-        ({"entities.npy": np.full((3, 4), np.nan)}, "holds a value that is not finite"),
+        ({"relations.npy": np.ones((4, 4))}, "4 rows, but 2 names; tables with inverse relations are not supported"),
+        ({"entities.npy": np.full((3, 4), np.nan)}, "has a value that is not finite"),
         ({"entities.npy": np.ones((3, 4), dtype=np.int64)}, "expected an array of floats, found int64"),
         ({"entities.npy": np.ones(3)}, r"expected floats \[rows, width\], found torch.float64 \[3\]"),
         ({"entities.npy": np.ones((0, 4))}, r"expected floats \[rows, width\]"),
-        ({"entities.npy": "no array"}, "entities.npy: not an array that can be read"),
-        ({"entities.dict": None}, r"nothing names the rows of entities \(entities.dict, entities.tsv, "),
+        ({"entities.npy": "no array"}, "entities.npy: not a readable array"),
+        ({"entities.dict": None}, r"no file names the rows of entities \(expected entities.dict, entities.tsv, "),
         ({"entities.dict": "0\ta\n1\tb\n1\tc\n"}, r"entities.dict:3: expected id<TAB>name, each id of 0..2 once; found '1\\tc'"),
         ({"entities.dict": "0\ta\n1\tb\n3\tc\n"}, "entities.dict:3: "),
         ({"entities.dict": "0\ta\n1 b\n2\tc\n"}, "entities.dict:2: "),
-        ({"entities.dict": "0\ta\n1\ta\n2\tc\n"}, "a name stands for two rows"),
+        ({"entities.dict": "0\ta\n1\ta\n2\tc\n"}, "two rows have the same name"),
         ({"entities.npy": None, "relations.npy": None}, r"no tables \(expected entities.npy and relations.npy; or DGL-KE's"),
-        ({"model.pt": "x"}, "entities.npy, relations.npy, model.pt stand side by side; leave one table of each kind"),
-        ({"x_entity.npy": np.ones((3, 4))}, "entities.npy, relations.npy, x_entity.npy stand side by side"),
+        ({"model.pt": "x"}, "found entities.npy, relations.npy, model.pt; keep only one table of each kind"),
+        ({"x_entity.npy": np.ones((3, 4))}, "found entities.npy, relations.npy, x_entity.npy; keep only one"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_says_so(changes: dict[str, np.ndarray | str | None], message: str, tmp_path: Path) -> None:
@@ -607,14 +607,14 @@ Change = Callable[[Tables], object]
 @pytest.mark.parametrize(
     ("change", "attack", "error", "message"),
     [
-        (lambda t: t.pop("hospital-1"), {}, RunError, "client hospital-1: no entities table; the colluder hospital-1 has both"),
+        (lambda t: t.pop("hospital-1"), {}, RunError, "client hospital-1: no entities table; the colluder hospital-1 needs both"),
         (lambda t: t["hospital-1"].pop("relations"), {}, RunError, "client hospital-1: no relations table"),
         (lambda t: t["hospital-2"].pop("entities"), {}, RunError, "client hospital-2: no entities table"),
         (lambda t: t.pop("hospital-2"), {"threat": ("collusion+entities",)}, RunError, "client hospital-2: no entities table"),
-        (lambda t: t.update(clinic={}), {}, RunError, "tables of clinic, no client of consortium-3; its clients: hospital-1, "),
-        (lambda t: rename(t, "hospital-2"), {}, RunError, "client hospital-2, entities: no row of '.*' \\(1 of the [0-9]+ that"),
+        (lambda t: t.update(clinic={}), {}, RunError, "tables of clinic, which consortium-3 does not have"),
+        (lambda t: rename(t, "hospital-2"), {}, RunError, "client hospital-2, entities: no row named '.*' \\(1 of [0-9]+ needed"),
         (lambda t: widen(t, "hospital-3"), {}, RunError, "client hospital-3, entities: width 9, but transe of dim"),
-        (lambda t: None, {"metric": "published"}, SpecError, "metric published compares with the server's broadcast"),
+        (lambda t: None, {"metric": "published"}, SpecError, "metric published needs the server's broadcast"),
         (lambda t: None, {"colluder": "clinic"}, ThreatModelError, "colluder must be one of hospital-1, "),
     ],
 )  # fmt: skip
@@ -667,10 +667,10 @@ def test_what_is_missing_or_too_much_is_said(fede: tuple[Manifest, Tables, Feder
     for arguments, message in (
         (
             ["audit", "--tables", tmp_path / "tables", "--model", "rotate", "--gamma", "3"],
-            "its manifest says gamma, model;",
+            "its manifest sets gamma, model;",
         ),
         (["audit", "--tables", tmp_path / "tables", "--leak", "2"], "leak must lie in (0, 1]; got 2.0"),
-        (["audit", "--tables", tmp_path], "no manifest says which model trained these tables; give --model"),
+        (["audit", "--tables", tmp_path], "no manifest names the model of these tables; add --model"),
         (["audit", "--tables", tmp_path / "nowhere"], "neither a folder of tables nor a safetensors file"),
         (
             ["export", "--run", tmp_path, "--out", tmp_path / "x"],

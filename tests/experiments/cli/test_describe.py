@@ -42,3 +42,9 @@ def test_unknown_names_are_refused_with_those_that_exist() -> None:
     status, out, _ = fkgsec("describe", "dp")
     assert status == 0
     assert "  clip (required; float): l2 norm" in out
+
+
+def test_what_an_attack_and_a_guarantee_need_is_named() -> None:
+    assert "--optimizer sgd, --local-epochs 1, one batch" in "\n".join(describe("gradient-inversion"))
+    (delta,) = (line for line in describe("dp") if line.strip().startswith("delta"))
+    assert "probability" in delta

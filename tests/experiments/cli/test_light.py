@@ -63,6 +63,7 @@ def plugin(tmp_path_factory: pytest.TempPathFactory) -> str:
         ("--help", 0, "Usage: fkgsec"),
         ("--version", 0, "fkgsec 0."),
         ("train --help", 0, "--algorithm"),
+        ("attack --help", 0, "--no-single"),
         ("train --help-all", 0, "--learning-rate"),
         ("check --help", 0, "--inconclusive"),
         ("trian", 2, "fkgsec: No such command 'trian'; did you mean train? See fkgsec --help"),

@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.outcomes import of_mean
+from fkgsec.attacks.planted import PLANTED_ITEMS
 from fkgsec.attacks.questions import QUESTIONS
 from fkgsec.attacks.registry import ATTACKS
 from fkgsec.estimate import Estimate, exact, proportion
@@ -48,6 +49,12 @@ def figure(low: float, value: float, high: float, base: float | None, **more: An
     )
 
 
+@pytest.fixture(autouse=True)
+def _planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    for attack, items in (("edges", {"auc": 50}), ("x", {"error": 50}), ("fewer", {"auc": 51})):
+        monkeypatch.setitem(PLANTED_ITEMS, attack, items)
+
+
 def of(*figures: Figure) -> Record:
     return msgspec.structs.replace(read_record(RECORD), figures=list(figures))
 
@@ -62,6 +69,9 @@ def of(*figures: Figure) -> Record:
         (figure(0.4, 0.55, 0.7, 0.5), "INCONCLUSIVE"),
         (figure(0.49, 0.5, 0.51, 0.5), "NO EVIDENCE"),
         (figure(0.27, 0.3, 0.32, 0.5), "NO EVIDENCE"),
+        (figure(0.49, 0.5, 0.51, 0.5, attack="fewer"), "INCONCLUSIVE"),
+        (figure(0.49, 0.5, 0.51, 0.5, attack="none"), "INCONCLUSIVE"),
+        (figure(0.6, 0.7, 0.8, 0.5, attack="none"), "LEAKS"),
         (figure(0.9, 1.0, 1.0, 1.0), "NOT APPLICABLE"),
         (figure(0.1, 0.2, 0.3, 0.5, attack="x", metric="error", less_is_worse=True, attainable=0.0), "LEAKS"),
         (figure(0.58, 0.6, 0.61, 0.5, attack="x", metric="error", less_is_worse=True, attainable=0.0), "NO EVIDENCE"),
@@ -167,6 +177,23 @@ def test_a_small_leak_does_not_hide_a_large_exposure() -> None:
     assert (answer.label, answer.figure.estimate.value) == ("EXPOSED", 0.9)
 
 
+@pytest.mark.parametrize("less_is_worse", [False, True])
+def test_an_attack_that_reaches_less_than_the_protocol_shows_gives_way(less_is_worse: bool) -> None:
+    """The MLP rebuilds .2 where reading the messages rebuilds .36."""
+    mirrored = (lambda *ends: tuple(1 - end for end in reversed(ends))) if less_is_worse else (lambda *ends: ends)
+    weak, base = mirrored(0.15, 0.2, 0.25), *mirrored(0.05)
+    one = figure(*weak, base, exposed=exact(*mirrored(0.36), 50), less_is_worse=less_is_worse, by="mlp")
+    (answer,) = verdict_of([one]).answers
+    assert (answer.label, answer.figure.estimate.value, answer.figure.by) == (
+        "EXPOSED",
+        *mirrored(0.36),
+        "the protocol",
+    )
+    strong = msgspec.structs.replace(one, estimate=Estimate(*(mirrored(0.4)[0], *mirrored(0.3, 0.5)), 50, "wilson"))
+    assert verdict_of([strong]).answers[0].figure == strong
+    assert verdict_over([of(one), of(one)]).answers[0].figure.estimate.value == one.exposed.value
+
+
 def test_of_equal_excesses_the_adversary_that_has_least_is_named() -> None:
     strong = figure(0.8, 0.9, 0.95, 0.5, threat_model="identifiers")
     (answer,) = verdict_of([strong, figure(0.8, 0.9, 0.95, 0.5)]).answers
@@ -236,6 +263,24 @@ def test_an_inconclusive_answer_names_the_items_that_would_decide() -> None:
     assert (fewer.status, many.status) == ("INCONCLUSIVE", "NO EVIDENCE")
     (answer,) = verdict_of([many]).answers
     assert "an excess of .0" in answer.about
+
+
+def test_a_baseline_near_the_upper_bound_calls_for_no_thousands_of_items() -> None:
+    """It once said that 3984 times the items would decide, where the baseline was .996 of 1."""
+    near = msgspec.structs.replace(figure(0.979, 0.996, 1.0, 0.996), estimate=proportion(269, 270))
+    (answer,) = verdict_of([near]).answers
+    assert answer.label == "INCONCLUSIVE"
+    assert answer.about.endswith("the baseline leaves .004 to gain, which is too little to show")
+
+
+def test_what_no_planted_signal_shows_is_inconclusive_and_says_why() -> None:
+    for attack, why in (
+        ("fewer", "in 51 items or more; these are 50"),
+        ("none", "no test of the attack plants a signal"),
+    ):
+        (answer,) = verdict_of([figure(0.49, 0.5, 0.51, 0.5, attack=attack)]).answers
+        assert answer.label == "INCONCLUSIVE"
+        assert why in answer.about
 
 
 def test_every_metric_of_an_attack_answers_a_question() -> None:

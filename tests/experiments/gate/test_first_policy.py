@@ -128,7 +128,7 @@ def test_a_policy_in_which_nothing_notices_says_so() -> None:
     assert all(one.limit is None for one in found)
     assert "NO LIMIT ON LEAKAGE NOTICES" in _summary(found)
     missing = separate(same, same._replace(record=msgspec.structs.replace(same.record, figures=[])), CANDIDATES)
-    assert "not measured without it: no attack was run" in missing[0].why
+    assert "not measured without it: no attack that measures" in missing[0].why
 
 
 @pytest.mark.parametrize(

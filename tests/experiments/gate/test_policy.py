@@ -140,7 +140,7 @@ BAD: list[tuple[str, str]] = [
     (changed("leak: 0.7", "leak: 1.7"), "limits.reconstruction.trr.0.leak: must be in (0, 1]; got 1.7"),
     (changed("federation: hospitals", "federation: hospital"), "no federation 'hospital'; did you mean hospitals?"),
     (changed("max: 0.05", "victim: 3, max: 0.05"), "trr.0.victim: expected a client's name; got 3"),
-    (changed(f"- {TRR}\n", f"- {TRR}\n    - {TRR}\n"), "limits hospitals/reconstruction.trr/collusion/0.7/all twice"),
+    (changed(f"- {TRR}\n", f"- {TRR}\n    - {TRR}\n"), "hospitals/reconstruction.trr/collusion/0.7/all is limited twice"),
     (changed("utility.mrr:", "bytes.per_round: {max: 3}\n  utility.mrr:"), "limits.bytes.per_round: given twice"),
     (changed("1.5 MiB", "1.5 MBit"), "policy.yaml:12: limits.bytes.per_round.max: unknown unit 'MBit'; allowed: B, kB, MB"),
     (changed("1.5 MiB", "-1 MB"), "limits.bytes.per_round.max: must be above 0; got '-1'"),
@@ -276,3 +276,6 @@ def test_what_cannot_run_is_what_the_attack_finds_nothing_in() -> None:
     assert never("collective", THREAT_MODELS["collusion"]) == "one party holds all triples"
     assert Needs(single_uploads=("entities",)).never("fedr", THREAT_MODELS["server"]) == "no entities cross in fedr"
     assert Needs(names=True).never("fede", THREAT_MODELS["collusion"]) == "names are hidden"
+    for attack in ("reconstruction", "structure", "edges"):  # a lone client sees no upload
+        assert ATTACKS[attack].needs.never("fede", THREAT_MODELS["client"]) == "it takes a server"
+        assert "client" not in ATTACKS[attack].threat_models

@@ -117,7 +117,7 @@ def test_a_changed_record_is_not_signed(record: Path, key: Path) -> None:
     document = json.loads(record.read_bytes())
     document["utility"]["hits@10"]["value"] += 1e-4
     record.write_text(json.dumps(document))
-    with pytest.raises(RunError, match="a changed record is not signed"):
+    with pytest.raises(RunError, match="changed records are not signed"):
         sign_record(record, key)
 
 

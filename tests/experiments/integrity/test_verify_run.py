@@ -183,9 +183,9 @@ def test_a_checkpoint_with_other_tables_and_a_right_digest(run: Path) -> None:
     checkpoint.save(run / CHECKPOINT, noisy, progress)
     assert outcomes(run)["checkpoint"] == "broken"
     spec = make_spec(None, TINY)
-    with pytest.raises(RunError, match="was not computed from the checkpoint of its folder"):
+    with pytest.raises(RunError, match="was not computed from the checkpoint in its folder"):
         execute(spec, spec.load_graph(), run, attack=True)
-    with pytest.raises(RunError, match="was not computed from the checkpoint of its folder"):
+    with pytest.raises(RunError, match="was not computed from the checkpoint in its folder"):
         reuse(run, {}, None)
     status, _, errors = fkgsec("report", run, "--out", run / "page.html")
     assert (status, "was not computed from" in errors) == (2, True)
@@ -207,7 +207,7 @@ def test_pictures_and_tables_of_another_run(made: Path, run: Path, tmp_path: Pat
     """The picture shows the figures, and the table the triples at risk: both are read by people."""
     shutil.copy(made / "1" / "picture.png", run / "picture.png")
     assert outcomes(run) == WHOLE | {"files": "broken"}
-    with pytest.raises(RunError, match=r"picture\.png: not the one that was written with its record"):
+    with pytest.raises(RunError, match=r"picture\.png: was not written with its record"):
         require_whole(run)
     spec = make_spec(None, MEMBERSHIP)
     execute(spec, spec.load_graph(), tmp_path / "asked", attack=True)
@@ -255,7 +255,7 @@ def test_a_missing_picture_or_run(run: Path, tmp_path: Path) -> None:
     assert outcomes(run)["picture"] == "broken"
     require_whole(run)
     (tmp_path / "empty").mkdir()
-    for place, says in ((tmp_path / "empty", "has no record.json"), (tmp_path / "none", "does not exist")):
+    for place, says in ((tmp_path / "empty", "contains no record.json"), (tmp_path / "none", "does not exist")):
         status, _, errors = fkgsec("verify-run", place)
         assert (status, says in errors) == (2, True)
 
@@ -357,7 +357,7 @@ def test_the_gate_and_the_report_refuse_a_run_that_was_tampered_with(other: str,
 
     changes: tuple[tuple[Callable[[], None], str], ...] = (
         (lambda: flipped(folder / CHECKPOINT), "damaged: its content is not what was written"),
-        (lambda: edited(folder / "record.json", no_leak), "its content is not what was written"),
+        (lambda: edited(folder / "record.json", no_leak), "its content has changed since it was written"),
         (no_leak_sealed, "not the scores of its record"),
         (scores_swapped, "not the scores of its record, or damaged"),
         (lambda: (folder / "scores.parquet").unlink(), "missing"),

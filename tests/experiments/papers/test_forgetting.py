@@ -144,11 +144,11 @@ def test_a_second_start_makes_nothing_and_a_changed_or_foreign_record_is_refused
     assert {place: place.stat().st_mtime_ns for place in out.rglob(FORGOTTEN_FILE)} == began
     one = next(one for one in forgotten(out).values() if one.asked.role == "raw")
     place = next(place for place in began if read_forgotten(place) == one)
-    with pytest.raises(RunError, match="is of another cell"):
+    with pytest.raises(RunError, match="belongs to another cell"):
         make_forgotten(one.spec, msgspec.structs.replace(one.asked, forget=0.1), place.parent, base=out)
     changed = tmp_path / FORGOTTEN_FILE
     changed.write_bytes(place.read_bytes().replace(b'"seconds": 0.0', b'"seconds": 9.0'))
-    with pytest.raises(RunError, match="was changed since it was written"):
+    with pytest.raises(RunError, match="has changed since it was written"):
         read_forgotten(changed)
 
 

@@ -161,7 +161,11 @@ def test_what_goes_wrong_in_a_process_is_told(tmp_path: Path) -> None:
             "same_as: no row 'GIN FedAgv' with runs of its own; allowed: GIN FedAvg",
         ),
         ("same_as: GIN FedAvg", "same_as: GIN FedPer", "same_as: no row 'GIN FedPer' with runs of its own"),
-        ("    why: first and last layers stay a client's own\n", "", "why: say why its runs are those of GIN FedAvg"),
+        (
+            "    why: first and last layers stay a client's own\n",
+            "",
+            "why: must state why its runs are those of GIN FedAvg",
+        ),
         (
             "    why: first",
             "    paper_settings: {model: gcn}\n    why: first",

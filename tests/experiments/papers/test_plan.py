@@ -93,7 +93,7 @@ def test_the_command_shows_it_and_writes_nothing(
     result = CliRunner().invoke(app, [*given, "--out", str(out)])
     assert result.exit_code == 0, result.output
     words = " ".join(result.output.split())
-    for said in ("Nothing is trained", "small data", "FedR gamma 8 or 10, by validation MRR ours tried"):
+    for said in ("Dry run: nothing is trained", "small data", "FedR gamma 8 or 10, by validation MRR ours tried"):
         assert said in words
     assert "1 finished, 2 to make" in words
     assert "FedE two, seed 0 1 – – – – finished" in words

@@ -329,7 +329,7 @@ def test_time_cuts_a_run_off_which_goes_on_to_the_same_figures(tmp_path: Path) -
         (["--all", "--hours", "1", "--jobs", "2"], "--jobs does not apply to --all"),
         (["--all", "--hours", "1", "--threads", "4096"], "threads must be at most the machine's"),
         (["zhang2022_fedr_table2", "--hours", "1"], "--hours does not apply to a table"),
-        ([], "SPEC: name an experiment"),
+        ([], "SPEC is missing: name an experiment"),
     ],
 )
 def test_options_that_do_not_fit(tmp_path: Path, given: list[str], says: str) -> None:

@@ -118,7 +118,7 @@ def test_what_cannot_be_reproduced_is_said(table: Path, made: Path, record: Reco
     cell = read_experiment(table).cells[1]
     with pytest.raises(RunError, match="no record of TransE FedR R2"):
         find_record(cell, made)
-    with pytest.raises(RunError, match="is a finished run"):
+    with pytest.raises(RunError, match="is the record of a finished run"):
         again(record, out=made.parent)
     other = msgspec.structs.replace(record, data=msgspec.structs.replace(record.data, hash="0" * 64))
     with pytest.raises(RunError, match="the record 000000000000"):

@@ -53,7 +53,9 @@ def test_a_record_that_is_cut_off_is_moved_aside_and_made_again(
         assert record.utility == first.utility
         assert record.rounds == first.rounds  # with their seconds: from the checkpoint, not trained again
         assert (folder / name).read_bytes() == part
-        assert capsys.readouterr().err == f"warning: {path}: is cut off or empty; moved to {name}, and made again\n"
+        assert (
+            capsys.readouterr().err == f"warning: {path}: is incomplete or empty; moved to {name}, and written again\n"
+        )
 
 
 def test_whole_json_stays_where_it_is(finished: Path, tmp_path: Path) -> None:

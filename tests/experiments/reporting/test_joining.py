@@ -22,9 +22,8 @@ SMALL = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of three cases."""
     root = tmp_path_factory.mktemp("worth")
-    for seed in ("0", "1"):
-        cases = ["--case", "none", "--case", "single", "--case", "psu,secagg", "--seed", seed]
-        assert fkgsec("compare", *SMALL, *cases, "--out", root / seed, "--quiet")[0] == 0
+    cases = ["--case", "none", "--case", "single", "--case", "psu,secagg", "--seeds", "2"]
+    assert fkgsec("compare", *SMALL, *cases, "--out", root, "--quiet")[0] == 0
     return root
 
 
@@ -51,6 +50,13 @@ def test_each_configuration_has_its_gain_and_leaks_over_all_seeds(folder: Path, 
     assert status == 0
     assert "alone" in out
     assert (folder / "page/worth.md").read_text().startswith("# What joining gains and what it leaks\n")
+    assert (folder / "worth.md").read_text() == (folder / "page/worth.md").read_text()
+    copies = [folder / f"copied-{seed}.json" for seed in range(2)]
+    for seed, copied in enumerate(copies):
+        copied.write_bytes((folder / f"seed-{seed}/comparison.json").read_bytes())
+    assert fkgsec("worth", *copies, "--out", folder / "copied")[1] == out
+    status, _, err = fkgsec("compare", *SMALL, "--case", "none", "--seeds", "2", "--out", folder / "lonely")
+    assert (status, "name the case that trains them alone" in err) == (2, True)
     assert (folder / "page/worth.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -64,7 +70,7 @@ def test_runs_that_do_not_fit_together_are_refused(records: list[Record]) -> Non
     with pytest.raises(RunError, match="two runs of fede with seed 0"):
         weigh([*records, others[0]])
     longer = msgspec.structs.replace(others[0], spec=others[0].spec.replace(rounds=9))
-    with pytest.raises(RunError, match="other settings"):
+    with pytest.raises(RunError, match="no run of the clients alone with seed 0 and the settings"):
         weigh([longer, *alone])
     silent = msgspec.structs.replace(others[0], figures=[])
     with pytest.raises(RunError, match="was not attacked"):

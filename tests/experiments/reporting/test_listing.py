@@ -153,7 +153,7 @@ def test_dirty_is_true_or_false(records: dict[str, Record]) -> None:
     ("condition", "message"),
     [
         ("fede", "expected COLUMN, one of = != < <= > >=, and a value; got 'fede'"),
-        ("mmr>1", "no column 'mmr'; there are run, algorithm, "),
+        ("mmr>1", "no column 'mmr'; columns: run, algorithm, "),
         ("mrr=good", "mrr is a number; got 'good'"),
         ("dirty=1", "dirty is true or false; got '1'"),
     ],

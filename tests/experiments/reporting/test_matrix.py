@@ -150,7 +150,7 @@ def test_seeds_are_put_together() -> None:
     made = over_seeds([matrix(RUNS), matrix(third)])
     assert {row[0]: row[2] for row in made.rows}["edges.auc, server"] == "0.600 (0.600–0.600); base 0.100; 1 of 2 seeds"
     assert made.notes == ("n/a 1: no row <crossed>", "n/a 2: it broke")
-    with pytest.raises(RunError, match="other cases"):
+    with pytest.raises(RunError, match="different cases"):
         over_seeds([matrix(RUNS), matrix({"none": RUNS["none"]})])
 
 

@@ -20,6 +20,7 @@ def made(algorithm: str, folder: object) -> Record:
         .spec()
         .replace(
             algorithm=algorithm,
+            baseline="entities" if algorithm == "single" else None,
             clients=CLIENTS,
             size=600,
             dim=8,
@@ -90,5 +91,9 @@ def test_a_client_that_loses_is_counted(records: dict[str, Record]) -> None:
     assert sheet.rows[1][heads.index("gain over alone")] is None
     without = worth_sheet({"none": fede})
     assert "gain over alone" not in [column.head for column in without.columns]
+    papers = msgspec.structs.replace(base, spec=base.spec.replace(baseline=None))
+    assert (
+        worth_sheet({"none": with_ranks(fede, worse), "single": papers}).rows[0][heads.index("gain over alone")] is None
+    )
     other_data = msgspec.structs.replace(base, data=msgspec.structs.replace(base.data, hash="0"))
     assert gains(fede, other_data) == {}

@@ -1,7 +1,9 @@
 """The clients of a run alone: what joining is worth on data made for it, one training for all runs, and the lines of `attack`."""
 
 import json
+from html import escape
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,8 @@ from fkgsec.experiments.reporting.html.page import assemble, render
 from fkgsec.experiments.reporting.reading import read_runs
 from fkgsec.experiments.reporting.sheets import interval
 from fkgsec.experiments.reporting.worth import counted, gain_sheet, gains, gains_over, worth_lines
-from fkgsec.experiments.runs.alone import alone_spec, find_alone, train_alone
+from fkgsec.experiments.runs.alone import find_alone, train_alone
+from fkgsec.experiments.runs.baseline import alone_spec
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import execute
 from fkgsec.experiments.runs.spec import make_spec
@@ -29,13 +32,13 @@ CLIENTS, LENGTH, NUM_STEPS = 3, 60, 4
 
 
 def write_lines(folder: Path, *, shared: bool) -> Path:
-    """Give each client a third of the steps along one line, or along a line of its own that no other client knows."""
+    """Give each client a third of the steps along one line, or along a line of its own with relations of its own."""
     rng = np.random.default_rng(0)
     steps = [(start, step, start + step) for step in range(1, NUM_STEPS + 1) for start in range(LENGTH - step)]
     for client in range(CLIENTS):
         line = "" if shared else f"{client}-"
         drawn = rng.permutation(len(steps))[: len(steps) // CLIENTS]
-        lines = [f"{line}e{steps[i][0]}\tr{steps[i][1]}\t{line}e{steps[i][2]}\n" for i in drawn]
+        lines = [f"{line}e{steps[i][0]}\t{line}r{steps[i][1]}\t{line}e{steps[i][2]}\n" for i in drawn]
         place, cut = folder / f"client-{client}", len(lines) * 2 // 3
         place.mkdir(parents=True)
         for name, part in (("train", lines[:cut]), ("valid", lines[cut : cut + 5]), ("test", lines[cut:])):
@@ -43,7 +46,7 @@ def write_lines(folder: Path, *, shared: bool) -> Path:
     return folder
 
 
-def joined_and_alone(folder: Path, *, shared: bool, **changes: int) -> tuple[Record, Record]:
+def joined_and_alone(folder: Path, *, shared: bool, **changes: Any) -> tuple[Record, Record]:
     spec = make_spec(None, {"data": str(write_lines(folder / "data", shared=shared)), **OPTIONS, **changes})
     graph = spec.load_graph()
     record = execute(spec, graph, folder / "joined", attack=False).record
@@ -64,19 +67,33 @@ def test_clients_that_share_entities_gain(tmp_path: Path) -> None:
     assert rows[-1][-1] == "gains"
 
 
-def test_clients_that_share_nothing_do_not_gain(tmp_path: Path) -> None:
-    """After one round the trainings differ by chance alone; later FedE's optimizers start anew, and those of `single` do not."""
-    pair = joined_and_alone(tmp_path, shared=False, rounds=1, eval_every=1)
-    gain = gains(*pair)[ALL]
-    assert gain.low <= 0
+@pytest.mark.parametrize("algorithm", ["fede", "fedr", "fedep"])
+def test_clients_that_share_nothing_gain_nothing(tmp_path: Path, algorithm: str) -> None:
+    """The clients alone start a new optimizer in each round, as those of the federation do."""
+    pair = joined_and_alone(tmp_path, shared=False, algorithm=algorithm)
+    assert {client: gain.value for client, gain in gains(*pair).items()} == dict.fromkeys(
+        [*pair[0].data.clients, ALL], 0.0
+    )
     assert not worth_lines([pair])[1].startswith("Joining pays")
+
+
+def test_the_optimizer_alone_would_be_taken_for_a_gain(tmp_path: Path) -> None:
+    """The papers' `single` keeps Adam's moments, which differs from FedE without any exchange."""
+    record, alone = joined_and_alone(tmp_path, shared=False)
+    kept = alone.spec.replace(baseline=None)
+    papers = execute(kept, kept.load_graph(), tmp_path / "kept", attack=False).record
+    assert alone.spec.settings.baseline == "entities"
+    assert papers.utility["mrr"].value != alone.utility["mrr"].value == record.utility["mrr"].value
 
 
 @pytest.mark.parametrize(
     ("fields", "kept"),
     [
-        ({"algorithm": "feds", "sparsity": 0.3, "defense": "secagg", "attack": ("edges",)}, {}),
-        ({"algorithm": "fede", "variant": "published", "rounds": 7, "seed": 5}, {"variant": "published"}),
+        ({"algorithm": "feds", "sparsity": 0.3, "defense": "secagg", "attack": ("edges",)}, {"baseline": "entities"}),
+        (
+            {"algorithm": "fede", "variant": "published", "rounds": 7, "seed": 5},
+            {"variant": "published", "baseline": "entities"},
+        ),
         ({"algorithm": "fedlu", "attack_seed": 3}, {}),
         ({"algorithm": "cefgl", "data": "MUTAG", "clients": 2}, {}),
     ],
@@ -183,7 +200,7 @@ def test_a_report_shows_the_gain_of_each_client_or_how_to_get_it(attacked: tuple
     page = render(assemble([run])).replace("\N{NO-BREAK SPACE}", " ")
     for _, client, _, _, gain, words in gain_sheet({"fede": (run.record, run.alone)}).rows:
         assert client in page
-        assert interval(gain) in page
+        assert escape(interval(gain)) in page
         assert words in page
     assert worth_lines([(run.record, run.alone)])[0].partition(": ")[0] in page
     (tmp_path / "apart").mkdir()
@@ -206,6 +223,8 @@ def test_the_gain_over_seeds_covers_trainings(attacked: tuple[Path, str], tmp_pa
     )
     assert status == 0, err
     assert len(places(tmp_path / "two")) == 2
+    trained = [line for line in err.splitlines() if line.startswith("train the same clients alone")]
+    assert trained == [f"train the same clients alone, seed {seed}" for seed in range(2)]
     runs = [read_runs([tmp_path / "two" / f"seed-{seed}"])[0] for seed in range(2)]
     pairs = [(run.record, run.alone) for run in runs if run.alone is not None]
     assert [alone.seed for _, alone in pairs] == [0, 1]

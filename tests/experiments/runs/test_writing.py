@@ -136,7 +136,7 @@ class TestOtherOutputs:
         command = ["data", "generate", "--size", "200", "--clients", "2", "--out", out]
         assert "Written to" in fkgsec(*command)[1]
         before = contents(out)
-        assert "The same is already in" in fkgsec(*command)[1]
+        assert "Unchanged, identical files exist in" in fkgsec(*command)[1]
         status, _, err = fkgsec(*command, "--seed", "1")
         assert (status, err) == (2, f"fkgsec: {out}: exists and differs{ASKS}\n")
         assert contents(out) == before
@@ -155,7 +155,7 @@ class TestOtherOutputs:
         for option in ("--junit", "--sarif", "--markdown", "--json"):
             file.write_text('{"schema": "fkgsec/record/1"}')
             status, _, err = fkgsec("check", policy, option, file)
-            assert (status, f"{file}: is no {option[2:]} report of an earlier check{ASKS}" in err) == (2, True)
+            assert (status, f"{file}: is not a {option[2:]} report of an earlier check{ASKS}" in err) == (2, True)
             assert file.exists()
         for option, earlier in (
             ("--junit", "<testsuites/>"),

@@ -122,8 +122,8 @@ def test_several_seeds_have_an_interval_over_them(tmp_path: Path) -> None:
         ({"algorithm": "cefgl", "dim": 3}, "dim applies to knowledge-graph embedding; cefgl classifies graphs"),
         ({"data": "CHEM", "dim": 3}, "dim applies to knowledge-graph embedding; fedavg, the default for these data,"),
         ({"algorithm": "fede", "bits": 3}, "bits applies to graph classification; fede embeds knowledge graphs"),
-        ({"algorithm": "fede", "data": "MUTAG"}, "data: MUTAG has graphs to classify, and fede embeds"),
-        ({"algorithm": "cefgl", "data": "UMLS"}, "data: UMLS is a knowledge graph, and cefgl classifies graphs"),
+        ({"algorithm": "fede", "data": "MUTAG"}, "data: MUTAG has graphs to classify, but fede embeds"),
+        ({"algorithm": "cefgl", "data": "UMLS"}, "data: UMLS is a knowledge graph, but cefgl classifies graphs"),
         ({"algorithm": "fedavg", "share": "half"}, "share must be one of all, encoder; got 'half'"),
         ({"algorithm": "fedavg", "mu": 1.0}, "mu does not apply to fedavg"),
         ({"algorithm": "fedavg", "model": "gan"}, "model must be one of gin, gcn, sage; got 'gan'; did you mean gin?"),
@@ -174,4 +174,4 @@ def test_words_that_are_known_without_loading_what_has_them_are_all_of_them() ->
 def test_commands_on_triples_say_that_they_are(tmp_path: Path) -> None:
     for command in (["partition"], ["escrow", "--escrow", str(tmp_path / "escrow.json")]):
         shown = call("data", *command, "--data", "motifs", "--out", tmp_path / "out", status=2)
-        assert f"fkgsec data {command[0]} is for knowledge-graph embedding, and fedavg classifies graphs" in shown
+        assert f"fkgsec data {command[0]} is for knowledge-graph embedding, but fedavg classifies graphs" in shown

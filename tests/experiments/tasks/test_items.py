@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+import zlib
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -75,6 +78,26 @@ def test_items_that_are_damaged_are_refused(
     (tmp_path / "record.json").write_text(json.dumps(changed))
     with pytest.raises(RunError, match=fault):
         read_record(tmp_path / "record.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"outcomes": zlib.compress(bytes(30_000_000), 9)}, "outcomes cannot be read"),
+        ({"seen": zlib.compress(bytes(30_000_000), 9)}, "seen cannot be read"),
+        ({"counts": [10**12]}, "counts must be"),
+        ({"counts": [-5, 10]}, "counts must be"),
+        ({"sides": 0}, "sides 0"),
+    ],
+)
+def test_hostile_items_take_no_more_memory_than_honest_ones(change: dict[str, Any], fault: str) -> None:
+    items = msgspec.structs.replace(TestItems.from_ranks([np.full((5, 2), 3.0)], [np.zeros(5)]), **change)
+    read = items.where_seen if "seen" in change else items.values
+    tracemalloc.start()
+    with pytest.raises(ValueError, match=fault):
+        read()
+    assert tracemalloc.get_traced_memory()[1] < 1_000_000
+    tracemalloc.stop()
 
 
 def test_ranks_that_are_not_those_of_the_figures_are_refused(

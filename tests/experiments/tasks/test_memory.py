@@ -96,7 +96,7 @@ def test_force_and_several_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
     check_memory(spec, graph)
     with pytest.raises(SpecError, match=r"^memory: 2 runs at a time need"):
         check_memory(spec, graph, at_once=2)
-    with pytest.raises(SpecError, match="give --force"):
+    with pytest.raises(SpecError, match="or --force"):
         execute(spec, graph, tmp_path / "run", attack=False, at_once=2)
     execute(spec, graph, tmp_path / "run", attack=False, at_once=0)
     execute(spec, graph, tmp_path / "run", attack=False, at_once=2)  # finished: it takes nothing
@@ -124,7 +124,7 @@ def test_commands_that_train_or_evaluate_anew_ask_first_and_take_force(
     monkeypatch.setattr(memory, "available", lambda: Free(0, "the machine"))
     for command in ([*unlearn, "retrain", "--overwrite"], verify, check, recompute):
         done = CliRunner().invoke(app, command)
-        assert (done.exit_code, "give --force" in done.stderr) == (2, True), command
+        assert (done.exit_code, "or --force" in done.stderr) == (2, True), command
         assert done.stderr.count("fkgsec: memory: ") == 1
     assert sorted(tmp_path.iterdir()) == made
     for command in ([*unlearn, "retrain", "--overwrite"], check, recompute):

@@ -57,11 +57,14 @@ def reached(tuning: Tuning) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("searches", "said"),
     [
-        ([], "nothing is searched"),
+        ([], "no option is searched"),
         (["gamma"], "'gamma' is not NAME=VALUES"),
         (["gama=1,2"], "'gama' is not an option that can be tuned; did you mean gamma?"),
         (["seed=1,2"], "'seed' is not an option that can be tuned: the best of several seeds is luck"),
-        (["defense=secagg,psu"], "'defense' is not an option that can be tuned: validation does not see"),
+        (
+            ["defense=secagg,psu"],
+            "'defense' is not an option that can be tuned: validation does not measure protection",
+        ),
         (["leak=0.1,0.5"], "'leak' is not an option that can be tuned"),
         (["gamma=1,2", "gamma=3,4"], "gamma is given twice"),
         (["gamma=1,1"], "gamma: a value is given twice"),
@@ -171,9 +174,9 @@ def test_a_tuning_that_was_stopped_goes_on_with_the_same_trials(first: tuple[Pat
 
     assert reached(tuned(tmp_path, searches, observe=count)) == reached(first[1])
     assert seen == []  # everything was there
-    with pytest.raises(RunError, match="is a tuning of other options, values or data"):
+    with pytest.raises(RunError, match="has a tuning of other options, values or data"):
         tuned(tmp_path, searches, dim=16)
-    with pytest.raises(RunError, match="is a tuning of other options, values or data"):
+    with pytest.raises(RunError, match="has a tuning of other options, values or data"):
         tuned(tmp_path, ["gamma=4,8"])
     assert len(tuned(tmp_path, ["gamma=4,8"], trials=1, overwrite=True).trials) == 1
 
@@ -246,7 +249,7 @@ def test_a_trial_that_fails_is_the_worst_and_says_why(tmp_path: Path) -> None:
     assert failed[0].valid is None
     assert ordered(made)[-1].state == "failed"
     assert made.best.values["learning_rate"] == 0.01
-    with pytest.raises(RunError, match=r"no trial was finished; the first: .*learning_rate"):
+    with pytest.raises(RunError, match=r"no trial finished; the first: .*learning_rate"):
         tuned(tmp_path / "all", ["learning_rate=1e37,1e38"], trials=2)
 
 
@@ -257,6 +260,16 @@ def test_privacy_of_all_trials_is_composed(tmp_path: Path) -> None:
     assert spent.rounds == 2 * SMALL["rounds"]
     assert spent.epsilon > 8
     write_tuning(made, tmp_path)
+
+
+def test_a_failed_trial_counts_with_all_of_its_rounds(tmp_path: Path) -> None:
+    """It may have sent updates in more rounds than any other trial; a repeated one sends none."""
+    searches = ["learning_rate=1e-9,1e38", "rounds=2,6"]
+    made = tuned(tmp_path, searches, trials=8, defense="dp:noise_multiplier=1,clip=1")
+    distinct = {(one.values["learning_rate"], one.values["rounds"], one.state) for one in made.trials}
+    assert (1e38, 6, "failed") in distinct
+    [spent] = made.guarantees.values()
+    assert spent.rounds == sum(rounds for _, rounds, _ in distinct)
 
 
 @pytest.mark.slow
@@ -283,7 +296,7 @@ def test_the_command(tmp_path: Path) -> None:
     said = CliRunner().invoke(app, arguments)
     assert said.exit_code == 0, said.output
     assert re.search(r"Best of 2 trials: gamma [48]; validation MRR 0\.\d{4} in round \d\.", said.output)
-    assert "The test split was not there." in said.output
+    assert "No trial saw the test split." in said.output
     assert (tmp_path / "t" / "best.yaml").exists()
     assert not (tmp_path / "t" / "trials").exists()  # no checkpoints are left behind
     refused = CliRunner().invoke(app, ["tune", "--search", "gama=1,2"])
@@ -291,7 +304,7 @@ def test_the_command(tmp_path: Path) -> None:
     assert refused.output.startswith("fkgsec: search: 'gama' is not an option that can be tuned; did you mean gamma?")
     refused = CliRunner().invoke(app, ["tune", "--search", "gamma=1,2", "--track", "tensorboard"])
     assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
-    assert refused.output.startswith("fkgsec: track is of train, attack and compare")
+    assert refused.output.startswith("fkgsec: track applies to train, attack and compare")
 
 
 def test_the_first_of_equals_is_best() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from typer.testing import CliRunner
@@ -108,14 +109,36 @@ def test_the_command_answers_before_any_unlearning(run: Path, tmp_path: Path) ->
         tmp_path,
         "--quiet",
     ]
-    made = CliRunner().invoke(app, [str(word) for word in [*command, "--audit-seed", 1]], catch_exceptions=False)
+    command += ["--audit-seed", 1, "--json", tmp_path / "forecast.json"]
+    made = CliRunner().invoke(app, [str(word) for word in command], catch_exceptions=False)
     lines = made.output.splitlines()
-    assert made.exit_code == (0 if "this request can earn" in lines[-1] else 3)
+    assert made.exit_code == 0, "what was trained here is repeated here"
+    written = msgspec.json.decode((tmp_path / "forecast.json").read_bytes(), type=Forecast)
+    assert lines == forecast_lines(written, Thresholds())
     assert lines[0].startswith("Request: 40 triples of hospital-1")
     assert lines[-1].startswith("Verdict: this request can")
     assert len(lines) <= 20
     assert [int(line.split()[0]) for line in lines if re.match(r" +\d+ ", line)] == [4, 8, 16]
-    assert len(list((tmp_path / "audit").iterdir())) == 4 + 4, "nothing else is trained"
+    assert len(list((tmp_path / "audit").iterdir())) == 4 + 4 + 1, "the replay, and nothing else"
+
+
+def test_what_no_audit_can_judge_is_refused_before_any_training(run: Path, tmp_path: Path) -> None:
+    """Two triples without two controls; a replay judges them."""
+    options = AuditOptions(audit_seed=1, replay=False)
+    with pytest.raises(DataError, match="no request like this can be audited: hospital-1: "):
+        forecast_verdict(run, Thresholds(), options, request=2, folder=tmp_path / "audit")
+    assert not (tmp_path / "audit").exists()
+    options = msgspec.structs.replace(options, replay=True)
+    made = forecast_verdict(run, Thresholds(), options, request=2, folder=tmp_path / "audit")
+    assert (made.earned, made.costs) == (True, [])
+    assert "by `--method retrain`" in forecast_lines(made, Thresholds())[-1]
+
+
+@pytest.mark.parametrize("option", ["--raw", "--against"])
+def test_options_of_an_audit_alone_are_refused_with_power(run: Path, option: str) -> None:
+    made = CliRunner().invoke(app, ["verify", "--run", str(run), "--power", option, str(run)])
+    assert made.exit_code == 2
+    assert f"{option} does not apply with --power" in made.output
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from fkgsec.attacks.forgetting.evidence import Evidence, ModelEvidence, PairedTe
 from fkgsec.attacks.forgetting.paired import Sensitivity
 from fkgsec.attacks.membership.audits import Attack
 from fkgsec.attacks.membership.figures import compare_auc, measure_membership
+from fkgsec.data.escrow import Escrow
 from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.estimate import Estimate
 from fkgsec.experiments.cli.console import expected_errors
@@ -42,11 +43,13 @@ from fkgsec.experiments.unlearning.unlearn import (
     unlearn_run,
 )
 from fkgsec.experiments.unlearning.verdict import judge, widened
-from fkgsec.experiments.unlearning.verification import Verification
+from fkgsec.experiments.unlearning.verification import Verification, audit_seed_of, request_digest
+from fkgsec.experiments.unlearning.verification import verify as verify_run
 from fkgsec.federation import result as results
 from fkgsec.federation.messages import Rows, Transcript, encode
 from fkgsec.kge.models import ClientTables
 from fkgsec.kge.result import KgeResult
+from fkgsec.unlearning.forget_sets import read_forget
 from fkgsec.unlearning.unlearning import UnlearnOptions
 
 SPEC = Spec(
@@ -416,8 +419,10 @@ def test_clients_that_could_not_be_audited_are_named_by_a_certificate() -> None:
 
 def test_damage_and_changes_are_named(finished: tuple[Path, Path], tmp_path: Path) -> None:
     run, forget = finished
-    with pytest.raises(RunError, match="not a folder of `fkgsec unlearn`"):
+    with pytest.raises(RunError, match="not a folder of `fkgsec unlearn`, but of a run; unlearn it first"):
         read_unlearned(run)
+    with pytest.raises(RunError, match="a folder of `fkgsec unlearn`; --power takes the run of `fkgsec train`"):
+        forecast_verdict(run.with_name("run-delete"), Thresholds(), AuditOptions())
     folder, _ = unlearn_run(run, forget, UnlearnOptions(method="delete"), client="hospital-1", out=tmp_path / "out")
     asked = folder / "forget" / "hospital-1.txt"
     lines = asked.read_text().splitlines(keepends=True)
@@ -515,6 +520,92 @@ def test_an_entity_without_a_triple_left_is_no_damage(finished: tuple[Path, Path
     )  # fmt: skip
     assert status in (1, 3), output
     assert "reconstruction" in output.lower()
+
+
+# Replays.
+
+QUICK = AuditOptions(references=3, budget=3, plants=0, relearn_steps=0)
+
+
+def unlearned_by(method: str, finished: tuple[Path, Path], folder: Path, count: int) -> tuple[Path, Path]:
+    """A folder of the run without `count` triples, and their file."""
+    run, forget = finished
+    request = folder / "request.tsv"
+    request.write_text("".join(forget.read_text().splitlines(keepends=True)[:count]))
+    options = UnlearnOptions(method=method, epochs=1)  # type: ignore[arg-type]
+    return unlearn_run(run, request, options, client="hospital-1", out=folder / method)[0], request
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_a_re_training_that_the_audit_repeats_is_forgotten_whatever_its_size(
+    finished: tuple[Path, Path], tmp_path: Path, count: int
+) -> None:
+    folder, request = unlearned_by("retrain", finished, tmp_path, count)
+    asked = {"forget": request, "client": "hospital-1", "folder": tmp_path / "audit"}
+    made = verify_run(folder, Thresholds(), QUICK, **asked)
+    assert (made.verdict.outcome, made.replayed) == ("forgotten", True)
+    assert len(list((tmp_path / "audit" / "audit").iterdir())) == 1, "the replay alone was trained"
+    assert "the same, bit by bit" in to_markdown(made)
+    assert any("chosen among the results" in line for line in made.assumptions)
+    made = verify_run(folder, Thresholds(), QUICK, folder=tmp_path / "audit")
+    assert (made.verdict.outcome, made.replayed) == ("inconclusive", True), "the request was not given"
+
+
+def test_one_number_that_differs_ends_the_replay(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, request = unlearned_by("retrain", finished, tmp_path, 20)
+    read = read_unlearned(folder)
+    tables = [ClientTables(each.entities.clone(), each.relations, each.decoder) for each in read.result.tables]
+    tables[-1].entities[0, 0] += 1e-6
+    changed = dataclasses.replace(read.result, tables=tables)
+    storage.write_unlearned(tmp_path / "changed", read.spec, read.graph, read.forget, read.unlearning, changed)
+    asked = {"forget": request, "client": "hospital-1", "folder": tmp_path / "audit"}
+    made = verify_run(tmp_path / "changed", Thresholds(), QUICK, **asked)
+    assert made.replayed is False
+    assert made.verdict.outcome != "forgotten"
+    assert any(line.startswith("The replay gave other embeddings") for line in made.remarks)
+
+
+def test_a_method_that_is_no_re_training_is_not_replayed_and_a_single_triple_is_no_error(
+    finished: tuple[Path, Path], tmp_path: Path
+) -> None:
+    """Of two shadows, one has the single triple to forget and the other none."""
+    folder, request = unlearned_by("ascent", finished, tmp_path, 1)
+    asked = {"forget": request, "client": "hospital-1", "folder": tmp_path / "audit"}
+    made = verify_run(folder, Thresholds(), QUICK, **asked)
+    assert made.replayed is None
+    assert made.num_shadows == 4
+    assert made.verdict.outcome != "forgotten"
+
+
+def test_an_escrow_binds_the_audit_seed_to_what_is_audited() -> None:
+    escrow = Escrow.seal(SPEC.load_graph(), {client.name: client.test[:2] for client in SPEC.load_graph().clients})
+    audited = escrow, "digest of the embeddings", "hash of the request"
+    seed = audit_seed_of(AuditOptions(), *audited)
+    assert seed == audit_seed_of(AuditOptions(auditor="another"), *audited)
+    others = [
+        (escrow, "another", audited[2]),
+        (escrow, audited[1], "another"),
+        (msgspec.structs.replace(escrow, nonce="another"), *audited[1:]),
+    ]
+    assert len({seed, *(audit_seed_of(AuditOptions(), *other) for other in others)}) == 4
+    assert audit_seed_of(AuditOptions(audit_seed=5), *audited) == 5
+    assert audit_seed_of(AuditOptions()) != audit_seed_of(AuditOptions()), "without an escrow it is drawn"
+
+
+def test_the_digest_of_a_request_is_that_of_its_sorted_lines(finished: tuple[Path, Path]) -> None:
+    _, forget = finished
+    graph = SPEC.load_graph()
+    lines = sorted(forget.read_bytes().splitlines(keepends=True))
+    triples = read_forget(forget, graph, "hospital-1")["hospital-1"]
+    assert request_digest(graph, "hospital-1", triples[::-1]) == hashlib.sha256(b"".join(lines)).hexdigest()
+
+
+def test_a_bound_is_named_with_the_confidence_of_the_look_that_decided() -> None:
+    measures = [measure(0.0)]
+    early = msgspec.structs.replace(clean(measures), level=0.05 / 16)
+    reasons = " ".join(judge(measures, Thresholds(), early, spending=1 / 16).reasons)
+    assert "(99.7% interval)" in reasons
+    assert "95" not in reasons
 
 
 # The commands.
@@ -709,7 +800,7 @@ def test_names_are_escaped_in_both_certificates(finished: tuple[Path, Path], tmp
 
 @pytest.mark.slow
 def test_embedded_default_side_by_side(tmp_path: Path) -> None:
-    """On the embedded consortium: deleting is caught, and re-training passes if `--power` said so before any unlearning."""
+    """On the embedded consortium: deleting is caught, and re-training passes, as `--power` said before any unlearning."""
     started = time.perf_counter()
     spec = Spec(algorithm="fedlu", dim=32, rounds=40, num_negatives=32, learning_rate=0.01, eval_every=40, device="cpu")
     graph = spec.load_graph()
@@ -745,6 +836,8 @@ def test_embedded_default_side_by_side(tmp_path: Path) -> None:
             tmp_path / "audit",
             "--audit-seed",
             7,
+            "--budget",
+            4,  # deleting is told apart at the first look, and nothing is asked of the outcome of fedlu
             "--overwrite",
         )
         print(output)
@@ -752,7 +845,8 @@ def test_embedded_default_side_by_side(tmp_path: Path) -> None:
         made[method] = msgspec.json.decode(record, type=Verification)
         assert made[method].verdict.exit_status == status
     print(f"{time.perf_counter() - started:.0f} s")
-    assert made["retrain"].verdict.outcome in (["forgotten"] if forecast.earned else ["forgotten", "inconclusive"])
+    assert forecast.earned
+    assert (made["retrain"].verdict.outcome, made["retrain"].replayed) == ("forgotten", True)
     assert made["delete"].verdict.outcome == "not forgotten"
     caught = [row for row in made["delete"].forgetting.membership if row.asked and row.attack == "calibrated"]
     assert len(caught) == 2

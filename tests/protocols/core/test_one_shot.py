@@ -9,18 +9,18 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from fkgsec.protocols.core.errors import ProtocolError, StateReused
-from fkgsec.protocols.core.one_shot import Taken
+from fkgsec.protocols.core.one_shot import Steps
 
 
 @dataclass(frozen=True)
 class State:
     secret: int
-    taken: Taken = field(repr=False, compare=False)
+    steps: Steps = field(repr=False, compare=False)
 
 
 @pytest.fixture
 def state() -> State:
-    return State(3, Taken("client0"))
+    return State(3, Steps("client0"))
 
 
 @pytest.mark.parametrize(
@@ -30,18 +30,18 @@ def state() -> State:
         copy.copy,
         copy.deepcopy,
         lambda state: replace(state, secret=4),
-        lambda state: State(state.secret, state.taken),
+        lambda state: State(state.secret, state.steps),
     ],
     ids=["itself", "copy", "deepcopy", "replace", "built anew"],
 )
 def test_every_copy_of_a_state_shares_what_was_taken(state: State, duplicate) -> None:
     other = duplicate(state)
-    state.taken.mark("confirm")
+    state.steps.mark("confirm")
     with pytest.raises(StateReused, match="client0: confirm was taken before"):
-        other.taken.mark("confirm")
-    other.taken.mark("unmask")
+        other.steps.mark("confirm")
+    other.steps.mark("unmask")
     with pytest.raises(StateReused, match="client0: unmask"):
-        state.taken.mark("unmask")
+        state.steps.mark("unmask")
 
 
 def test_a_state_is_not_stored(state: State) -> None:
@@ -53,7 +53,7 @@ def test_a_state_is_not_stored(state: State) -> None:
 def test_one_of_many_threads_takes_a_step(state: State) -> None:
     def mark(_: int) -> bool:
         try:
-            state.taken.mark("confirm")
+            state.steps.mark("confirm")
         except StateReused:
             return False
         return True
@@ -64,7 +64,7 @@ def test_one_of_many_threads_takes_a_step(state: State) -> None:
 
 def _mark_elsewhere(state: State, told) -> None:
     try:
-        state.taken.mark("confirm")
+        state.steps.mark("confirm")
         told.send("taken")
     except StateReused as error:
         told.send(str(error))
@@ -81,9 +81,9 @@ def test_a_forked_process_takes_no_step(state: State) -> None:
     assert here.poll(60)
     child.join()
     assert here.recv() == "client0: confirm in a copy of the process; the session goes on where it began"
-    state.taken.mark("confirm")
+    state.steps.mark("confirm")
 
 
 def test_two_parties_do_not_share_what_was_taken(state: State) -> None:
-    Taken("client1").mark("confirm")
-    state.taken.mark("confirm")
+    Steps("client1").mark("confirm")
+    state.steps.mark("confirm")

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fkgsec.protocols import psu
 from fkgsec.protocols.core.errors import MalformedMessage, UnexpectedMessage
 from fkgsec.protocols.core.keys import KeyPair
-from fkgsec.protocols.core.one_shot import Taken
+from fkgsec.protocols.core.one_shot import Steps
 from fkgsec.protocols.core.prg import Randomness, derive, seeded
 from fkgsec.protocols.core.rounds import NOTHING, SERVER, ClientRound, Outcome, Party, run
 from fkgsec.protocols.psu import CohortChanged, Plan, UnionList, client_round, decode_message, join, server_round
@@ -118,7 +118,7 @@ def test_a_union_that_does_not_arrive_is_no_union() -> None:
         run_pair(SETS, faulty("union", SERVER, "client1", spoiled))
 
 
-CLIENT_STATES = (Ed25519PrivateKey, KeyPair, Taken, Party, psu.Client, secagg_client.Own, secagg_client.Shares)
+CLIENT_STATES = (Ed25519PrivateKey, KeyPair, Steps, Party, psu.Client, secagg_client.Member, secagg_client.Shares)
 
 
 def of_a_client(found: Sequence[Any], identifiers: Sequence[str]) -> list[Any]:

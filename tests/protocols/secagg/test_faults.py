@@ -334,7 +334,7 @@ def test_colluding_liars_of_exactly_a_threshold_meet_the_commitment(cohort, step
 def test_a_dealer_whose_shares_open_something_else_is_named(cohort, steps) -> None:
     session = steps(cohort(4)).reach(Stage.SHARE)
     honest = session.states["client0"]
-    session.states["client0"] = replace(honest, own=replace(honest.own, self_seed=flip(honest.own.self_seed)))
+    session.states["client0"] = replace(honest, member=replace(honest.member, self_seed=flip(honest.member.self_seed)))
     session.reach(Stage.UNMASK)
     with pytest.raises(ReconstructionMismatch, match="self mask of client0") as caught:
         server.open_sum(session.server, list(session.perform(Stage.UNMASK).values()))

@@ -138,7 +138,7 @@ class Late(NamedTuple):
 
     view: View
     upload: np.ndarray
-    own: client.Own
+    member: client.Member
     inputs: np.ndarray
     shares_of_seed: int
     shares_of_key: int
@@ -149,7 +149,7 @@ def late_upload(cohort, steps, stage: Stage) -> Late:
     made = real_inputs(cohort(7, length=20_000), Ring.UINT32)
     session = steps(made, gone={"client2": stage}).reach(Stage.MASK)
     if stage > Stage.SHARE:
-        own = session.states["client2"].own
+        member = session.states["client2"].member
         _, message = client.mask(session.fresh("client2"), session.due["client2"], made.inputs["client2"])
     session.reach(Stage.UNMASK)
     revealed = session.perform(Stage.UNMASK)
@@ -160,7 +160,7 @@ def late_upload(cohort, steps, stage: Stage) -> Late:
     return Late(
         view,
         np.frombuffer(message.vectors["v0"], dtype="<u4"),
-        own,
+        member,
         made.inputs["client2"]["v0"],
         sum("client2" in one.self_masks for one in revealed.values()),
         sum("client2" in one.mask_keys for one in revealed.values()),
@@ -171,16 +171,16 @@ def test_a_late_upload_stays_under_its_own_mask(cohort, steps) -> None:
     """Dropped before the upload: the server has the mask key, and no share of b, so b's mask stays on."""
     late = late_upload(cohort, steps, Stage.MASK)
     assert (late.shares_of_seed, late.shares_of_key) == (0, 6)
-    assert late.view.private == {"client2": late.own.mask_keys.private}
+    assert late.view.private == {"client2": late.member.mask_keys.private}
     others = [party for party in late.view.setting.parties if party != "client2"]
     bare = late.view.without_pair_masks("client2", late.upload, late.view.private["client2"], others)
     assert uniform_p_value(bare, Ring.UINT32) > LIMIT
     for secret in {*late.view.seeds.values(), *late.view.private.values()}:  # nothing that it opened is b
-        assert secret != late.own.self_seed
+        assert secret != late.member.self_seed
         guess = late.view.without_self_mask("client2", bare, secret)
         assert uniform_p_value(guess, Ring.UINT32) > LIMIT
     # The control: with b as well the input is open.
-    assert (late.view.without_self_mask("client2", bare, late.own.self_seed) == late.inputs).all()
+    assert (late.view.without_self_mask("client2", bare, late.member.self_seed) == late.inputs).all()
 
 
 @pytest.mark.parametrize("stage", [Stage.CONSISTENCY, Stage.UNMASK])
@@ -188,7 +188,7 @@ def test_an_upload_in_the_sum_stays_under_its_pair_masks(cohort, steps, stage: S
     """Dropped after the upload: the server has b, and no share of the mask key, so the pair masks stay on."""
     late = late_upload(cohort, steps, stage)
     assert (late.shares_of_seed, late.shares_of_key) == (6, 0)
-    assert late.view.seeds["client2"] == late.own.self_seed
+    assert late.view.seeds["client2"] == late.member.self_seed
     assert not late.view.private
     bare = late.view.without_self_mask("client2", late.upload)
     assert uniform_p_value(bare, Ring.UINT32) > LIMIT
@@ -197,7 +197,7 @@ def test_an_upload_in_the_sum_stays_under_its_pair_masks(cohort, steps, stage: S
         guess = late.view.without_pair_masks("client2", bare, secret, others)
         assert uniform_p_value(guess, Ring.UINT32) > LIMIT
     # The control: with the mask key as well the input is open.
-    opened = late.view.without_pair_masks("client2", bare, late.own.mask_keys.private, others)
+    opened = late.view.without_pair_masks("client2", bare, late.member.mask_keys.private, others)
     assert (opened == late.inputs).all()
 
 
@@ -242,7 +242,7 @@ def test_colluders_below_the_threshold_do_not_open_a_late_upload(cohort, steps) 
         made.setting.point[party]: session.states[party].shares["client2"].self_mask
         for party in ("client0", "client1", "client3", "client4", "client5")
     }
-    seed = session.states["client2"].own.self_seed
+    seed = session.states["client2"].member.self_seed
     assert reconstruct(held, threshold=5) == seed  # the control: five have it
     with pytest.raises(TooFewParties):
         reconstruct(dict(list(held.items())[:4]), threshold=5)

@@ -148,7 +148,7 @@ def seal_as(run, source: str, destination: str, plaintext: bytes, **context: obj
     """What a malicious client may seal, derived here from the documented key schedule and not by the client's code."""
     setting = replace(run.cohort.setting, **context)
     peers = run.server.peers
-    secret = agree(run.states[source].own.share_keys.private, peers[destination].share_key, peer=destination)
+    secret = agree(run.states[source].member.share_keys.private, peers[destination].share_key, peer=destination)
     keys = (peers[source].share_key, peers[destination].share_key)
     named = (setting.session, setting.round, setting.digest, source, destination)
     return seal(

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fkgsec.protocols.core.errors import ProtocolError, SplitView, TooFewParties
 from fkgsec.protocols.core.keys import KeyPair
-from fkgsec.protocols.core.one_shot import Taken
+from fkgsec.protocols.core.one_shot import Steps
 from fkgsec.protocols.core.rounds import (
     NOTHING,
     SERVER,
@@ -202,7 +202,7 @@ def test_a_client_that_is_sent_another_protocols_message_has_been_left_behind(co
 
 # What the server holds.
 
-CLIENT_STATES = (Ed25519PrivateKey, KeyPair, Taken, Party, client.Own, client.Shares)
+CLIENT_STATES = (Ed25519PrivateKey, KeyPair, Steps, Party, client.Member, client.Shares)
 
 
 def of_a_client(found: Sequence[Any], secrets: Sequence[bytes]) -> list[Any]:
@@ -217,8 +217,13 @@ def of_a_client(found: Sequence[Any], secrets: Sequence[bytes]) -> list[Any]:
 def secrets_of(steps: ClientRound) -> Iterator[bytes]:
     """The seeds and private keys in the state of a suspended client."""
     assert isinstance(steps, GeneratorType)
-    if steps.gi_frame is not None and (own := getattr(steps.gi_frame.f_locals.get("state"), "own", None)):
-        yield from (own.self_seed, own.mask_keys.private, own.share_keys.private, own.identity.private_bytes_raw())
+    if steps.gi_frame is not None and (member := getattr(steps.gi_frame.f_locals.get("state"), "member", None)):
+        yield from (
+            member.self_seed,
+            member.mask_keys.private,
+            member.share_keys.private,
+            member.identity.private_bytes_raw(),
+        )
 
 
 def test_the_server_holds_nothing_of_a_client_whenever_it_waits(cohort, reachable) -> None:

@@ -58,6 +58,7 @@ class Gate:
         """Answer a request."""
         if scope["type"] != "http":
             return
+        # Flower's other interfaces need no key: anyone could start an app on every SuperNode through them.
         if scope["method"] != "POST" or scope["path"] not in ALLOWED or scope["query_string"]:
             await _answer(send, 403, b"this address is for SuperNodes")
             return
@@ -87,6 +88,7 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
     while True:
         event = await receive()
         count += len(event.get("body", b""))
+        # A chunked request has no length in its header, so count what arrives.
         if event["type"] == "http.disconnect" or count > MOST_BODY:
             raise httpx.ReadError("the SuperNode went away, or sends without end")
         yield event.get("body", b"")

@@ -34,7 +34,7 @@ def stepped(one_set: FederatedGraphs) -> GnnResult:
     return run_federation(one_set, FEDSGD)
 
 
-@pytest.mark.planted("gradient-inversion", "FedSGD with one graph: at least 2 of 3 graphs exactly")
+@pytest.mark.planted("gradient-inversion", "FedSGD with one graph: at least 2 of 3 graphs exactly", {"exact": 3})
 def test_graphs_of_a_round_of_fedsgd_are_recovered(stepped: GnnResult) -> None:
     found = figures(stepped)
     assert {metric for _, metric in found} == set(METRICS)

@@ -158,7 +158,7 @@ def test_a_record_whose_digest_was_taken_out_is_named(tmp_path: Path, fedr: Reco
     path.write_bytes(encode_record(sealed(replace(made, origin=Origin("0" * 64)))))
     assert len(read_records([tmp_path])[0]) == 1
     path.write_bytes(encode_record(made))
-    assert read_records([tmp_path]) == ([], [f"{path}: has no digest of its words, which records of its version have"])
+    assert read_records([tmp_path]) == ([], [f"{path}: has no digest, which records of its version have"])
 
 
 def test_words_of_a_record_stay_on_their_line_of_a_page(table: Experiment, fedr: Record) -> None:
@@ -194,7 +194,7 @@ def test_a_record_that_was_edited_is_named(tmp_path: Path, fedr: Record) -> None
     path.write_text(json.dumps(document))
     assert read_records([tmp_path]) == (
         [],
-        [f"{path}: was changed since it was written: its words have another digest"],
+        [f"{path}: has changed since it was written: its digest differs"],
     )
 
 

@@ -202,7 +202,7 @@ def broken(folder: Path, tmp_path: Path, what: str) -> list[str | Path]:
         ("text", "test_report.py: not JSON"),
         ("record", "record.json: not a record of schema"),
         ("parquet", "scores.parquet: cannot be read"),
-        ("columns", "scores.parquet: not the scores of an attack; columns that are not there: right"),
+        ("columns", "scores.parquet: not the scores of an attack; missing columns: right"),
         ("other", "scores.parquet: not the scores of its record: collusion, leak 0.5, hospital-2, "),
         ("swapped", "scores.parquet: not the scores of its record, or damaged"),
         ("suffix", "out must end with .html"),

@@ -73,7 +73,9 @@ def test_any_attack_counts(record: Record) -> None:
 
 def test_a_policy_comes_first_with_what_it_does_not_say(record: Record) -> None:
     page = render(assemble([Run("mine", record)], judged=[("check", checked_on(record.data.hash))]))
-    places = [page.index(one) for one in ("Policy policy.yaml: fail", "A policy judges the limits", "In short</h2>")]
+    places = [
+        page.index(one) for one in ("Policy policy.yaml: fail", "A policy judges only the limits", "In short</h2>")
+    ]
     assert places == sorted(places)
     for shown in ("0.4000 [0.3000, 0.5000]", "≤ 0.1000", "0.2000"):
         assert shown in page
@@ -94,7 +96,7 @@ def test_the_verdict_that_a_check_left_beside_a_run_is_found(record: Record, tmp
 
 def test_a_policy_of_other_data_is_said_to_be_one(record: Record) -> None:
     notice = policy_part(checked_on("0" * 64), [Run("mine", record)])["notice"]
-    assert notice == "The policy was judged on other data than mine: it says nothing of these runs."
+    assert notice == "The policy was judged on other data than mine and does not cover these runs."
 
 
 def test_an_audit_has_its_reasons_and_says_whose_it_is(record: Record) -> None:

@@ -28,6 +28,7 @@ def forward(message: Message, context: Context) -> Message:
             wire.send(stream, {"id": request["id"], "stage": request["stage"]}, frame.data)
             header, reply = wire.receive(stream)
     except KeyError:
+        # The reply goes to the server, so it names no file of the party.
         header, reply = {"silence": "its SuperNode was started without the address of its party"}, b""
     except wire.WireError as error:
         header, reply = {"silence": str(error)}, b""

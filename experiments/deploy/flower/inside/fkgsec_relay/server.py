@@ -42,18 +42,21 @@ class Post:
 
     def __init__(self, grid: Grid, stream: socket.socket) -> None:
         self._grid, self._stream = grid, stream
-        self._waiting: dict[str, str] = {}  # our number by Flower's message ID
+        # Number of each request by Flower's message ID.
+        self._waiting: dict[str, str] = {}
         self._since = time.monotonic()
 
     def step(self) -> None:
         """Read a parcel, or else return the replies that have arrived. Raises `wire.WireError` at the end."""
         limit = None
         if self._waiting:
+            # Flower has no notification of replies: poll, less often the longer the wait.
             limit = min(max((time.monotonic() - self._since) * PATIENCE, LEAST_WAIT_S), MOST_WAIT_S)
         if select.select([self._stream], [], [], limit)[0]:
             header, frame = wire.receive(self._stream)
             if header["kind"] == "nodes":
                 nodes = self._grid.get_nodes()
+                # Identify nodes by their authenticated public keys, never by what they say.
                 online = {node.public_key.decode(): node.node_id for node in nodes if node.status == "online"}
                 wire.send(self._stream, {"kind": "nodes", "online": online})
             elif header["kind"] == "forget":

@@ -62,6 +62,7 @@ def receive(
     """Return the next parcel. Raises `WireError`, also where not all of it has come after `limit_s` seconds."""
     deadline = None if limit_s is None else time.monotonic() + limit_s
     header_length, body_length = _LENGTHS.unpack(_exactly(stream, _LENGTHS.size, deadline))
+    # Check the announced lengths before anything is read: the sender may be a stranger.
     if header_length > most_header or body_length > most_body:
         raise WireError(f"a parcel that says it has {body_length} bytes is no parcel")
     try:
@@ -96,6 +97,7 @@ def connect(address: Path) -> socket.socket:
     try:
         written = json.loads(address.read_text())
         local, token = bool(written["socket"]), str(written["token"])
+        # The path of a unix socket is short on some systems; then the file names a port of the loopback interface.
         target: Any = str(address.parent / written["socket"]) if local else ("127.0.0.1", int(written["port"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise WireError(f"no process of fkgsec has left its address here ({type(error).__name__})") from error
@@ -106,7 +108,8 @@ def connect(address: Path) -> socket.socket:
     except WireError:
         stream.close()
         raise
-    except (OSError, ValueError, OverflowError) as error:  # a path with a NUL, a port beyond 65,535
+    # A path with a NUL raises `ValueError`, a port above 65,535 `OverflowError`.
+    except (OSError, ValueError, OverflowError) as error:
         stream.close()
         raise WireError(f"the process of fkgsec does not answer ({type(error).__name__})") from error
     return stream
