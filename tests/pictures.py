@@ -3,36 +3,47 @@
 from tests.pictures import rendered, sketched  # noqa: F401  (in the conftest.py of a folder)
 """
 
+import contextlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from html import escape
 
 import pytest
 from matplotlib.figure import Figure
-from matplotlib.text import Text
 
-_render = Figure.savefig
+from fkgsec.experiments.reporting import pictures
+
+_render = pictures.saved
 
 
-def _sketch(figure: Figure, file: BinaryIO, *, format: str, **options: Any) -> None:
-    """Write the texts of a PNG in place of its pixels, which take half the time of a small run. Pages parse their SVGs."""
-    if format != "png":
-        _render(figure, file, format=format, **options)
-        return
-    texts = [text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)]
-    file.write(b"\x89PNG" + repr(texts).encode())
+def _sketch(figure: Figure, form: str = "png", *, salt: str = "fkgsec") -> bytes:
+    """Write titles and labels without a drawing, whose ticks and layout take longer than a small run."""
+    texts = [figure.get_suptitle()]
+    for axes in figure.axes:
+        texts += [axes.get_title(), axes.get_xlabel(), axes.get_ylabel()]
+    if form == "png":
+        return b"\x89PNG" + repr(texts).encode()
+    shown = "".join(f"<text>{escape(text)}</text>" for text in texts)
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1 1"><g>{shown}</g></svg>'.encode()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def sketched() -> Iterator[None]:
-    """Every PNG is the list of its texts."""
+    """Every picture that a command writes is the list of its titles and labels."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", _sketch)
+        patch.setattr(pictures, "saved", _sketch)
         yield
 
 
-@pytest.fixture(scope="module")
-def rendered() -> Iterator[None]:
+@contextlib.contextmanager
+def rendering() -> Iterator[None]:
     """Pictures as users get them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Figure, "savefig", _render)
+        patch.setattr(pictures, "saved", _render)
+        yield
+
+
+@pytest.fixture
+def rendered() -> Iterator[None]:
+    """Pictures as users get them."""
+    with rendering():
         yield

@@ -43,6 +43,7 @@ from fkgsec.experiments.runs.compare import read_comparison
 from fkgsec.experiments.runs.record import Record, encode_record, read_record
 from fkgsec.experiments.runs.spec import Spec
 from fkgsec.experiments.runs.stored import decode_stored
+from tests.pictures import rendering
 
 SMALL = ["--size", "900", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20",
          "--eval-every", "1", "--device", "cpu"]  # fmt: skip
@@ -497,8 +498,10 @@ def test_the_committed_results_make_one_small_page(tmp_path: Path) -> None:
 # The page itself.
 
 
-def test_one_file_that_loads_nothing_and_runs_one_script(runs: list[Run], page: Page) -> None:
+@pytest.mark.usefixtures("rendered")
+def test_one_file_that_loads_nothing_and_runs_one_script(runs: list[Run]) -> None:
     html = render(assemble(runs))
+    page = Page(html)
     assert len(html.encode()) < 3_000_000
     assert "http://" not in html
     assert "https://" not in html
@@ -517,6 +520,7 @@ def test_one_file_that_loads_nothing_and_runs_one_script(runs: list[Run], page: 
     assert f"script-src 'sha256-{digest}';" in str(policy)
 
 
+@pytest.mark.usefixtures("rendered")
 def test_links_and_labels_lead_somewhere_and_ids_are_unique(runs: list[Run]) -> None:
     other = msgspec.structs.replace(runs[0].record, data=msgspec.structs.replace(runs[0].record.data, hash="0" * 64))
     page = page_of(*runs, Run("elsewhere", other))
@@ -536,6 +540,7 @@ def test_links_and_labels_lead_somewhere_and_ids_are_unique(runs: list[Run]) -> 
     assert [tag for tag, _ in page.elements if tag == "h1"] == ["h1"]
 
 
+@pytest.mark.usefixtures("rendered")
 def test_names_from_the_data_are_inert(runs: list[Run]) -> None:
     record, scores = by_name(runs, "none")
     data = msgspec.structs.replace(
@@ -564,6 +569,7 @@ def test_names_from_the_data_are_inert(runs: list[Run]) -> None:
     assert any(NASTY[:20] in data for stack, data in page.texts if stack[-1:] == ("text",))  # in a chart
 
 
+@pytest.mark.usefixtures("rendered")
 def test_the_same_input_gives_the_same_bytes(folder: Path, tmp_path: Path) -> None:
     pages = []
     for name in ("one", "two"):
@@ -627,6 +633,7 @@ def test_curves_pass_through_their_points_and_mark_the_best_round(runs: list[Run
             assert list(mark.get_ydata()) == [run.record.rounds[run.record.best_round].valid]
 
 
+@pytest.mark.usefixtures("rendered")
 def test_a_chart_is_text_in_the_colours_of_the_page_and_is_told_apart_without_them(runs: list[Run]) -> None:
     """Curves differ in marks; names are neither mathematics nor hidden."""
     names = ["$x_1$", "_hidden", "名前", "\x01"]
@@ -643,6 +650,7 @@ def test_a_chart_is_text_in_the_colours_of_the_page_and_is_told_apart_without_th
     assert len({line.get_marker() for line in curves.axes[0].get_lines()} & set(MARKERS)) == len(names)
 
 
+@pytest.mark.usefixtures("rendered")
 def test_long_names_are_cut_in_charts_and_whole_in_their_table(runs: list[Run]) -> None:
     name = "psu,secagg,dp:unit=row,clip=0.1,epsilon=1000 " * 3
     federation = assemble([Run(name, runs[0].record)])["federations"][0]
@@ -675,7 +683,8 @@ def address(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     quiet = msgspec.structs.replace(quiet, figures=[], data=msgspec.structs.replace(quiet.data, hash="0" * 64))
     place = tmp_path_factory.mktemp("page")
     (place / "quiet.json").write_bytes(encode_record(quiet))
-    assert run_report(folder, place / "quiet.json", "--out", place / "report.html")[0] == 0
+    with rendering():
+        assert run_report(folder, place / "quiet.json", "--out", place / "report.html")[0] == 0
     return (place / "report.html").as_uri()
 
 
@@ -723,6 +732,7 @@ def test_tables_sort_by_keyboard_and_stand_without_script(browser: Any, address:
     plain.close()
 
 
+@pytest.mark.usefixtures("rendered")
 def test_a_name_does_not_run_in_a_browser(browser: Any, runs: list[Run], tmp_path: Path) -> None:
     record = runs[0].record
     data = msgspec.structs.replace(record.data, name=NASTY, warnings=[NASTY])
