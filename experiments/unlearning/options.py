@@ -51,7 +51,7 @@ def looks(references: int, budget: int) -> list[Look]:
 
 
 class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a user tolerates.
+    """Tolerances of a verdict.
 
     Attributes:
         distinguishability: the largest max(AUC, 1 - AUC) that still passes, in (0.5, 1]. At the default an attacker who is
@@ -85,7 +85,7 @@ class Thresholds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class AuditOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How an audit is made.
+    """Settings of an audit.
 
     Attributes:
         references: re-trainings of the audit's own at its first look; 0: none (the verdict is never "forgotten"), else at least

@@ -47,7 +47,7 @@ TOLERANCES = tuple(percent / 100 for percent in range(1, 100))  # that are tried
 
 
 class Cost(msgspec.Struct, frozen=True):
-    """What an audit with so many references takes, and how often honest re-training of the request passes it."""
+    """Cost of an audit with a number of references, and the chance that honest re-training passes it."""
 
     references: int
     chance: float
@@ -149,12 +149,14 @@ def forecast_from(
     plan = looks(options.references, options.budget)
 
     def conditions(count: int, look: Look, limits: Thresholds = thresholds) -> dict[str, float]:
+        """Return the chance of failing each condition of the verdict."""
         chances: dict[str, float] = {}
         for spread in spreads:
             chances |= failures(spread, count, look, options.shadows, limits, most_controls)
         return chances
 
     def cost_of(count: int, look: Look) -> Cost:
+        """Return the cost of an audit that ends at this look."""
         minutes = seconds * (look.references + options.shadows + options.plants) / 60
         return Cost(look.references, chance_of(conditions(count, look)), minutes)
 
@@ -246,10 +248,10 @@ def forecast_verdict(
         minutes = (time.perf_counter() - started) / 60
         return Forecast(data.name, len(smallest.forget), [], None, largest, "; ".join(reasons), replay_minutes=minutes)
     started = time.perf_counter()
-    own = auditor.own_runs(Look(options.references, 1.0), options.shadows, [], None)
+    trained = auditor.own_runs(Look(options.references, 1.0), options.shadows, [], None)
     seconds = (time.perf_counter() - started) / (options.references + options.shadows)
     forecast = forecast_from(
-        measure_spread(own.references, own.shadow_runs, graph, audits),
+        measure_spread(trained.references, trained.shadow_runs, graph, audits),
         len(smallest.forget),
         thresholds,
         options,

@@ -44,7 +44,7 @@ NO_TRACE = ("retrain", "delete")
 
 
 class Unlearning(msgspec.Struct, frozen=True):
-    """What was asked and done.
+    """Request, options and outcome of an unlearning.
 
     Attributes:
         identity: of the raw run (`run_identity`), which a verification compares.
@@ -120,6 +120,7 @@ def unlearn_run(
     forget_hash = retaining(raw.graph, forget).hash
 
     def same() -> bool:
+        """Return True if the folder has the same unlearning already."""
         earlier = _earlier(target)
         return earlier is not None and (earlier.identity, earlier.options, earlier.forget_hash) == (
             identity, options, forget_hash,
@@ -209,13 +210,13 @@ def read_unlearned(folder: Path) -> Unlearned:
     if (folder / SPEC_FILE).exists() and not (folder / UNLEARNING_FILE).exists():
         raise RunError(f"{folder}: not a folder of `fkgsec unlearn`, but of a run; unlearn it first, or ask `--power`")
     try:
-        found = decode_stored((folder / SPEC_FILE).read_bytes(), RunSpec)
+        stored = decode_stored((folder / SPEC_FILE).read_bytes(), RunSpec)
         unlearning = msgspec.json.decode((folder / UNLEARNING_FILE).read_bytes(), type=Unlearning)
     except OSError as error:
         raise RunError(f"{folder}: not a folder of `fkgsec unlearn` ({error})") from error
     except (msgspec.MsgspecError, SpecError, UnicodeDecodeError, RecursionError) as error:
         raise RunError(f"{folder}: damaged ({error}); unlearn again") from error
-    spec: Spec = require_triples(found, "verify")
+    spec: Spec = require_triples(stored, "verify")
     graph, options = spec.load_graph(), spec.federation_options()
     if unlearning.identity != run_identity(graph, options):
         raise RunError(f"{folder}: the data or {SPEC_FILE} have changed since the run was made")

@@ -74,7 +74,7 @@ EXIT_STATUS: dict[Outcome, int] = {"forgotten": 0, "not forgotten": 1, "inconclu
 
 
 class Judgement(msgspec.Struct, frozen=True):
-    """How one measure reads.
+    """Reading of a measure.
 
     Attributes:
         corrected, corrected_excess: the intervals that "told apart" was read from.
@@ -105,6 +105,7 @@ class Verdict(msgspec.Struct, frozen=True):
 
     @property
     def exit_status(self) -> int:
+        """Exit status of `fkgsec verify`: 0 forgotten, 1 not forgotten, 3 inconclusive."""
         return EXIT_STATUS[self.outcome]
 
 

@@ -181,9 +181,11 @@ class Auditor(NamedTuple):
         trained: list[KgeResult] = []
 
         def forgetting(result: KgeResult, forget: Forget) -> KgeResult:
+            """Unlearn with the audited method."""
             return unlearn(result, forget, options, make_transport=make_transport)
 
         def train(graph: FederatedGraph, options: KgeOptions) -> KgeResult:
+            """Train a shadow and keep its result before unlearning."""
             trained.append(self._run(graph, options, f"shadow {number + 1} of {count}"))
             return trained[0]
 
@@ -278,7 +280,7 @@ class Verification(msgspec.Struct, frozen=True):
 
     @property
     def figures(self) -> list[Figure]:
-        """What was measured, as the figures of every attack are given."""
+        """Measured values, as figures of attacks."""
         return self.forgetting.attack_figures()
 
     def to_frame(self) -> pd.DataFrame:
@@ -489,12 +491,12 @@ def request_digest(graph: FederatedGraph, client: str, triples: np.ndarray) -> s
 
 
 def can_replay(options: KgeOptions) -> bool:
-    """Whether a training can be repeated bit by bit: without a defense, which draws anew, and a network beside the embeddings."""
+    """Return True if a training can be repeated bit by bit: without a defense, which draws anew, and without an encoder."""
     return not options.defense and not options.has_encoder
 
 
 def same_embeddings(result: KgeResult, other: KgeResult) -> bool:
-    """Whether all embeddings of two results of one recipe are equal, bit by bit."""
+    """Return True if all embeddings of two results of one recipe are equal, bit by bit."""
     return all(
         torch.equal(rows.entities, others.entities) and torch.equal(rows.relations, others.relations)
         for kind in ("tables", "trained", "private")
@@ -555,7 +557,7 @@ def _read_supplied(against: Path, run: Path, candidate: Unlearned) -> Unlearned:
 
 
 def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool, *, replayed: bool) -> list[str]:
-    """What no audit of a folder can check."""
+    """Assumptions that no audit of a folder can check."""
     made = [
         f"The run's data and options are those that its folder names (run {candidate.unlearning.identity[:12]}, data "
         f"{candidate.graph.hash[:12]}): compare them with what was agreed.",
