@@ -78,7 +78,7 @@ def test_what_grows_with_what() -> None:
     assert broad["batches"] > narrow["batches"]
 
 
-@pytest.mark.parametrize("options", [KGE | {"dim": 4_000_000}, GRAPHS | {"width": 400_000}])
+@pytest.mark.parametrize("options", [KGE | {"dim": 1_000_000}, GRAPHS | {"width": 400_000}])
 def test_what_does_not_fit_is_refused_with_its_parts_before_it_is_taken(
     options: dict[str, object], tmp_path: Path
 ) -> None:
