@@ -97,6 +97,7 @@ class Mlflow:
         self._client = MlflowClient(tracking_uri=uri)
         experiment_known = self._client.get_experiment_by_name(EXPERIMENT)
         experiment = experiment_known.experiment_id if experiment_known else self._client.create_experiment(EXPERIMENT)
+        # A run with this identity that is still open was interrupted, so go on with it.
         chosen = f"tags.fkgsec_run = '{identity}' and attributes.status = 'RUNNING'"
         runs = self._client.search_runs([experiment], filter_string=chosen, max_results=1)
         run = runs[0] if runs else self._client.create_run(experiment, run_name=name, tags={"fkgsec_run": identity})
@@ -106,6 +107,7 @@ class Mlflow:
         """One request."""
         now = int(time.time() * 1000)
         metrics = [self._metric(name, value, now, round) for name, value in values.items()]
+        # MLflow limits the number of metrics in a request.
         for start in range(0, len(metrics), _PER_REQUEST):
             self._client.log_batch(self._run, metrics=metrics[start : start + _PER_REQUEST])
 
@@ -262,6 +264,7 @@ class Trackers:
             self._start()
             with self._guarded(str(path)):
                 record = read_record(path)
+        # A run that was finished before trained no round here, so log its rounds from the record.
         if record and not self._seen:
             self._each(functools.partial(log_finished, record=record))
         else:
@@ -293,16 +296,20 @@ class Tracked(Observer):
         self._inner.__exit__(kind, error, trace)
 
     def run_started(self, name: str, num_rounds: int) -> None:
+        """Pass on the start of a further run, whose rounds are not logged."""
         self._own = False
         self._observer.run_started(name, num_rounds)
 
     def round_started(self, round: int, num_steps: int) -> None:
+        """Pass on the start of a round."""
         self._observer.round_started(round, num_steps)
 
     def step_done(self) -> None:
+        """Pass on the end of a step."""
         self._observer.step_done()
 
     def round_done(self, entry: RoundEntry) -> None:
+        """Log a round of the run itself, and pass it on."""
         if self._own:
             self._trackers.round_done(entry)
         self._observer.round_done(entry)
@@ -344,6 +351,7 @@ def observe_tracked(
     """As `observe`, of several runs, each in the folder that `place` says of its name."""
 
     def both(options: Trained, name: str) -> AbstractContextManager[Observer]:
+        """Return the observer of a run, with its trackers if there are any."""
         if not named or not isinstance(options, RunSpec):
             return observe(options, name)
         return Tracked(observe(options, name), track(named, options, place(name), warn))

@@ -72,6 +72,7 @@ def init(
     from fkgsec.experiments.runs.run import warnings_of
 
     graph, folders = None, _folders(party or [])
+    # With --party the data lie on the parties' machines, so nothing is divided here.
     if folders and (wrong := sorted(set(DIVIDED) & set(options))):
         raise SpecError(f"{', '.join(wrong)} divides data among parties; with --party each has its own: leave it out")
     spec = require_triples(make_spec(config, options), "deploy init")
@@ -147,7 +148,9 @@ def party(folder: PartyPlace) -> None:
     files = PartyFolder(folder)
     settings = read_settings(files.settings, PartySettings, "party")
     agreement = Agreement.read(files.agreement)
+    # The party refuses terms against its policy before it reads its data.
     settings.policy.check(agreement)
+    # The lock keeps a second process of this party from writing the same state.
     with stopped_by_signal(), locked(folder):
         data = read_party_data(folder / settings.data, settings.name)
         member = Party(files.state, settings.name, agreement, data, settings.device)
@@ -234,6 +237,7 @@ def certificate(
     from fkgsec.experiments.deploy.consortium import write_certificate
 
     files = ServerFolder(folder)
+    # Reading the settings raises if this is not a server's folder.
     files.read_settings()
     signer = Authority.read(read_bytes(authority / "ca.key"), read_bytes(authority / "ca.crt"))
     write_certificate(files, signer, host)

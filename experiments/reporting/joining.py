@@ -55,6 +55,7 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
             settings, or a run that was not attacked.
     """
     every = list(records)
+    # Gains compare only on the same test items.
     if len({record.data.hash for record in every}) > 1:
         raise RunError("worth: the runs are on different data; give those of one data set")
     by_case: dict[str, dict[int, Record]] = defaultdict(dict)
@@ -71,6 +72,7 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
         for seed, record in runs.items():
             if not record.figures:
                 raise RunError(f"worth: {name} with seed {seed} was not attacked; fkgsec attack --run RUN attacks it")
+            # Each training is compared with the same clients alone, under the same seed.
             baseline = alone_among(record, alone)
             if baseline is None:
                 raise RunError(
@@ -79,9 +81,12 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
                 )
             pairs.append((record, baseline))
         num_clients = max(1, len(pairs[0][0].data.clients))
+        # The intervals are corrected for all clients of all configurations, among which the smallest is sought.
         each = gains_over(pairs, num_clients * len(by_case))
         sizes = {client: sizes["train"] for client, sizes in pairs[0][0].data.clients.items()}
+        # A client gains if the whole interval of its gain lies above 0.
         gaining = [sizes[client] for client, gain in each.items() if client != ALL and gain.low > 0]
+        # An attack without evidence of a leak counts as no leak, and so does an attack that is not applicable.
         leaks = {
             answer.question: _nothing(answer.figure.estimate.n)
             if answer.label in (NO_EVIDENCE, NOT_APPLICABLE)
@@ -93,6 +98,7 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
     if not worths:
         raise RunError("worth: no run of a federation; fkgsec compare trains and attacks each case")
     num_seeds = len({record.seed for record in alone})
+    # Training alone is the origin: no gain and no leak.
     worths.append(Worth(ALONE, _nothing(worths[0].gain.n), None, {}, num_seeds))
     return [
         worth._replace(dominated_by=next((other.name for other in worths if _dominates(other, worth)), None))
@@ -111,10 +117,12 @@ def _nothing(count: int) -> Estimate:
 def _dominates(other: Worth, worth: Worth) -> bool:
     """True if another configuration is as good in every respect, and better in one, by the figures themselves."""
     questions = {*other.leaks, *worth.leaks}
+    # A question without a figure counts as no leak.
     leaks = [
-        tuple(one.leaks[question].value if question in one.leaks else 0.0 for one in (other, worth))
+        tuple(row.leaks[question].value if question in row.leaks else 0.0 for row in (other, worth))
         for question in questions
     ]
+    # Pareto dominance: no worse in any respect, and better in at least one.
     no_worse = other.gain.value >= worth.gain.value and all(theirs <= ours for theirs, ours in leaks)
     return no_worse and (other.gain.value > worth.gain.value or any(theirs < ours for theirs, ours in leaks))
 
@@ -162,6 +170,7 @@ def joining_picture(worths: Sequence[Worth]) -> Picture:
         for number, worth in enumerate(worths):
             leak = worth.leaks.get(question, _nothing(1))
             draw_point(axes, leak, worth.gain, worth.name, number)
+        # The dotted line is training alone: above it, joining pays.
         axes.axhline(0, color="grey", lw=0.8, ls=":")
         axes.set_xlabel(f"{question}: excess of the attack")
         axes.grid(alpha=0.25)

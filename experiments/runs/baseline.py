@@ -30,11 +30,13 @@ def alone_spec(spec: RunSpec) -> RunSpec:
     moments as in the federation. A private model has first rows of its own and keeps its moments.
     """
     recipes, federated = algorithms_of(spec.task), RECIPES[spec.algorithm]
+    # The algorithm that neither shares rows nor pools data trains each client alone.
     algorithm = next(name for name, recipe in recipes.items() if not recipe.shared and not recipe.pooled)
     settings = {name: value for name, value in spec.settings.given().items() if recipes[algorithm].has(name)}
     resets = federated.private == "none" and not spec.federation_options().keeps_optimizer
     if federated.shared and resets and recipes[algorithm].has("baseline"):
         settings["baseline"] = federated.shared[0]
+    # Options of attacks do not change a training, so the baseline has their defaults.
     of_attacks = set(spec.attacks_type.__struct_fields__) - set(spec.options_type.__struct_fields__)
     defaults = {name: getattr(type(spec)(), name) for name in (*of_attacks, "attack_seed")}
     options: Any = spec.settled()
@@ -49,6 +51,7 @@ def alone_among(record: Record, runs: Iterable[Record]) -> Record | None:
     """
 
     def options(spec: RunSpec, table: str | None = None) -> Any:
+        """Return the options to compare; with a table, as if the first rows were those of this table."""
         if table is not None and getattr(spec.settings, "baseline", "papers") != "papers":
             spec = spec.replace(baseline=table)
         return spec.settled().federation_options()
@@ -57,6 +60,7 @@ def alone_among(record: Record, runs: Iterable[Record]) -> Record | None:
         return None
     wanted = alone_spec(record.spec)
     same = [run for run in runs if run.spec.algorithm == wanted.algorithm and run.data.hash == record.data.hash]
+    # Prefer a run with the very same first rows, then accept those of another table.
     for table in (None, "entities"):
         for run in same:
             if options(run.spec, table) == options(wanted, table):

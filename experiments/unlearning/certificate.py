@@ -89,6 +89,7 @@ def noticed_lines(verification: Verification) -> list[str]:
     """State what the audit would have noticed, a line for each model of a client that asked."""
     lines = []
     for row in verification.evidence.models if verification.evidence else ():
+        # The certificate is about the clients that asked.
         if not row.asked:
             continue
         at_random, passes = _told_and_passed(row.at_random)
@@ -110,8 +111,10 @@ def sections(verification: Verification, *, annex: bool = False) -> list[tuple[s
     if annex:
         notes = [f"{note[0].upper()}{note[1:]}." for note in verification.forgetting.notes]
         return [("All reasons", verdict.reasons), ("Remarks", [*verification.remarks, *notes])]
+    # The certificate fits a page, so the reasons beyond these are in the annex.
     shown = verdict.reasons[:MOST_REASONS]
     more = len(verdict.reasons) - len(shown)
+    # That nothing changed is the first thing to read, so it heads the reasons.
     unchanged = [line for line in verification.remarks if line == UNCHANGED]
     return [
         ("Why", unchanged + shown + [f"And {more} more in the annex."] * bool(more)),
@@ -211,6 +214,7 @@ def _evidence_sheets(verification: Verification) -> list[Sheet]:
     evidence, verdict = verification.evidence, verification.verdict
     if evidence is None:
         return []
+    # Bonferroni over all measures and tests.
     level = verification.thresholds.error / max(1, verdict.num_measures + verdict.num_tests)
     difference = Column("unlearned minus re-trained", "figure")
     tests = []
@@ -392,6 +396,7 @@ def mean_of(figures: list[Estimate]) -> Estimate:
     '0.3000 [0.2293, 0.3707]'
     """
     value = math.fsum(figure.value for figure in figures) / len(figures)
+    # Half width of a mean of k independent figures: sqrt(sum of squared half widths) / k.
     below, above = (
         math.sqrt(math.fsum((figure.value - end) ** 2 for figure, end in zip(figures, ends, strict=True)))
         / len(figures)

@@ -95,22 +95,30 @@ def failures(
         size: triples of the request. most_controls: never-seen triples that there are.
     """
     level = thresholds.error * look.spending
+    # Matches and controls grow in proportion to the request, up to the never-seen triples that there are.
     members, controls = (
         max(2.0, count * size / max(1, spread.num_forgotten))
         for count in (spread.num_members, spread.num_effective_controls)
     )
     controls = min(most_controls, controls)
+    # Without visible memory no share can be bounded, so these conditions always fail.
     remembered = hidden = 1.0
     if spread.noise is not None and spread.memory is not None:
+        # Standard error of the share: that of the paired difference, over the memory of a trained triple.
+        # Each triple is unseen by all references and by half of the shadows.
         error = spread.noise.error(size, spread.num_controls, look.references + num_shadows / 2) / spread.memory.value
+        # Half width of the interval: Student's quantile t(1 - level / 2) times the standard error.
         degrees = look.references + num_shadows - 1
         remembered = _chance_above(thresholds.share, 0.0, float(stdtrit(degrees, 1 - level / 2)) * error, error)
     for never_seen, trained_on, deviation in spread.exceedances:
         share = never_seen / trained_on
         half = half_width(share, size, trained_on, deviation, num_shadows, level)
         scatter = math.sqrt(max(never_seen, 1 / size) * (1 - never_seen) / size) / trained_on
+        # The share is bounded at several exceedance levels; the most favorable level counts.
         hidden = min(hidden, _chance_above(thresholds.share, share, half, scatter))
+    # Mann and Whitney: the AUC of m members and c controls has variance (m + c + 1) / (12 m c) under the null.
     error = math.sqrt((members + controls + 1) / (12 * members * controls))
+    # Times 2, since the AUC may leave the tolerated range on either side of 0.5.
     distinguished = 2 * _chance_above(thresholds.distinguishability, 0.5, float(ndtri(1 - level / 2)) * error, error)
     who = f"{spread.client} {spread.model}"
     return {
@@ -122,11 +130,13 @@ def failures(
 
 def _chance_above(limit: float, middle: float, half: float, scatter: float) -> float:
     """Chance that a normal figure around `middle`, plus half its interval, ends above a limit."""
+    # P(X + half > limit) for X ~ N(middle, scatter^2).
     return float(ndtr((middle + half - limit) / scatter)) if scatter > 0 else float(middle + half > limit)
 
 
 def chance_of(conditions: Mapping[str, float]) -> float:
     """Return a lower bound on the chance that no condition fails."""
+    # Union bound: P(no failure) >= 1 - sum of P(failure).
     return max(0.0, 1 - sum(conditions.values()))
 
 
@@ -160,13 +170,16 @@ def forecast_from(
         minutes = seconds * (look.references + options.shadows + options.plants) / 60
         return Cost(look.references, chance_of(conditions(count, look)), minutes)
 
+    # Try sizes in ascending order and looks from the cheapest on, so that the first success is the smallest.
     smallest = None
     for count in np.unique(np.linspace(2, largest, SIZES).astype(int)).tolist():
         cheapest = next((cost for cost in (cost_of(count, look) for look in plan) if cost.chance >= EARNED), None)
         if cheapest is not None:
             smallest = count, cheapest
             break
+    # The obstacle is the most frequent failure at the last look.
     last = conditions(size, plan[-1])
+    # The smallest tolerated share that this request can earn at the last look.
     passes_from = next(
         (
             share
@@ -226,10 +239,12 @@ def forecast_verdict(
     _, pools = (None, None) if escrow is None else read_escrow(escrow, graph)
     audits = audited_triples(graph, retained, requested, seed, pools=pools, unmatched=True)
     asked = [audit for audit in audits if audit.asked]
+    # The client with the fewest forgotten triples limits what the audit can show.
     smallest = min(asked, key=lambda audit: len(audit.forget))
     data = graph.clients[smallest.place]
     largest = len(np.unique(data.train, axis=0)) // 2
     reasons = [f"{audit.name}: {audit.reason}" for audit in asked if audit.reason]
+    # A replay earns the verdict at any size, even where statistics cannot.
     may_replay = options.replay and can_replay(raw.options)
     if reasons and not may_replay:
         raise DataError(f"no request like this can be audited: {'; '.join(reasons)}")
@@ -237,6 +252,7 @@ def forecast_verdict(
         SCHEMA, run_identity(graph, raw.options), UnlearnOptions(method="retrain"),
         {name: len(triples) for name, triples in requested.items()}, retained.hash, 0.0, 0, 0, {}, environment_of(raw.options),
     )  # fmt: skip
+    # The raw run on the retained graph stands in for an unlearned run, so that the auditor can train beside it.
     candidate = Unlearned(spec, graph, requested, unlearning, replace(raw, graph=retained))
     target = folder or run.with_name(f"{run.name}-power")
     auditor = Auditor(target, candidate, audits, seed, 0, observe)
@@ -249,6 +265,7 @@ def forecast_verdict(
         return Forecast(data.name, len(smallest.forget), [], None, largest, "; ".join(reasons), replay_minutes=minutes)
     started = time.perf_counter()
     trained = auditor.own_runs(Look(options.references, 1.0), options.shadows, [], None)
+    # Mean seconds of a training, over references and shadows.
     seconds = (time.perf_counter() - started) / (options.references + options.shadows)
     forecast = forecast_from(
         measure_spread(trained.references, trained.shadow_runs, graph, audits),

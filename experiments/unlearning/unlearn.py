@@ -109,9 +109,11 @@ def unlearn_run(
     target = out or run.with_name(f"{run.name}-{options.method}")
     require_triples(read_spec(run), "unlearn", "retrain without the client's graphs")
     if not force:
+        # Re-training needs room for a second federation beside the raw run.
         check_fits(run, at_once=2 if options.method == "retrain" else 1)
     spec, raw = load_run(run)
     forget = read_forget(forget_file, raw.graph, client)
+    # Client names become file names in the forget folder, so reject a bad name before any training.
     for name in forget:
         if not can_name_a_file(name):
             raise DataError(f"{target}: client name {name!r} cannot be a file's name")
@@ -127,6 +129,7 @@ def unlearn_run(
         )  # fmt: skip
 
     target.parent.mkdir(parents=True, exist_ok=True)
+    # The lock keeps two commands from writing the same folder at once.
     with locked(target.parent, f".{target.name}.lock"):
         if not must_write(target, same=same, ours=lambda: _earlier(target) is not None, overwrite=overwrite):
             earlier = _earlier(target)
@@ -159,6 +162,7 @@ def write_unlearned(
     target: Path, spec: Spec, graph: FederatedGraph, forget: Forget, unlearning: Unlearning, result: KgeResult
 ) -> Unlearning:
     """Write a folder of `fkgsec unlearn`, whole or not at all; returns what it says. See `read_unlearned`."""
+    # Write everything beside the target; a single rename then puts it in place.
     part = target.with_name(target.name + ".part")
     try:
         if part.exists():
@@ -167,6 +171,7 @@ def write_unlearned(
         for name, triples in forget.items():
             (part / FORGET_FOLDER / f"{name}.txt").write_text(triple_lines(graph, name, triples), encoding="utf-8")
         result.save(part / UNLEARNED_FILE)
+        # The digest binds the record to the embeddings.
         unlearning = msgspec.structs.replace(unlearning, tables_sha256=_digest_of(part / UNLEARNED_FILE))
         for name, content in ((SPEC_FILE, spec), (UNLEARNING_FILE, unlearning)):
             write_atomically(part / name, encode_stored(content))
@@ -218,6 +223,7 @@ def read_unlearned(folder: Path) -> Unlearned:
         raise RunError(f"{folder}: damaged ({error}); unlearn again") from error
     spec: Spec = require_triples(stored, "verify")
     graph, options = spec.load_graph(), spec.federation_options()
+    # Data and options must still be those of the raw run.
     if unlearning.identity != run_identity(graph, options):
         raise RunError(f"{folder}: the data or {SPEC_FILE} have changed since the run was made")
     forget = read_forget(folder / FORGET_FOLDER, graph, None)
@@ -226,6 +232,7 @@ def read_unlearned(folder: Path) -> Unlearned:
         raise RunError(f"{folder / FORGET_FOLDER}: has changed since; {UNLEARNING_FILE} was made of other triples")
     if unlearning.asked != {name: len(triples) for name, triples in forget.items()}:
         raise RunError(f"{folder / UNLEARNING_FILE}: names other numbers of triples than {FORGET_FOLDER} holds")
+    # Folders of earlier versions have no digest.
     if unlearning.tables_sha256 not in (None, _digest_of(folder / UNLEARNED_FILE)):
         raise RunError(f"{folder / UNLEARNED_FILE}: damaged: its content is not what was written; unlearn again")
     result = KgeResult.load(folder / UNLEARNED_FILE, retained, options)
@@ -239,6 +246,7 @@ def _check_fit(path: Path, graph: FederatedGraph, result: KgeResult) -> None:
     for kind in ("tables", "trained", "private"):
         model = options.private_model() if kind == "private" else options.kge_model()
         of_clients: list[ClientTables] = getattr(result, kind)
+        # Without private models in the algorithm, the result must have none.
         expected = 0 if kind == "private" and RECIPES[options.algorithm].private == "none" else len(graph.clients)
         if len(of_clients) != expected:
             raise RunError(f"{path}: has {kind} of {len(of_clients)} clients; data and options say {expected}")

@@ -118,6 +118,7 @@ def widened(interval: Estimate, comparisons: int, error: float = 0.05, *, bounds
     >>> str(widened(Estimate(0.6, 0.5, 0.7, 100, "delong"), 1, bounds=(0, 1)))
     '0.6000 [0.5000, 0.7000]'
     """
+    # Bonferroni for m comparisons: factor = z(1 - error / 2m) / z(0.975).
     factor = float(ndtri(1 - error / 2 / comparisons) / ndtri(0.975))
     low = max(bounds[0], interval.value - factor * (interval.value - interval.low))
     high = min(bounds[1], interval.value + factor * (interval.high - interval.value))
@@ -140,8 +141,10 @@ def judge(
     count = sum(not row.reason for row in measures)
     num_tests = 0 if evidence is None else evidence.num_tests
     error = thresholds.error * spending
+    # Bonferroni: all measures and tests share the error of this look.
     level = error / max(1, count + num_tests)
     judgements = [_judge_one(row, thresholds, count + num_tests, error) for row in measures]
+    # A single measure or test that is told apart makes the outcome "not forgotten".
     told = []
     if names := [_named(judgement) for judgement in judgements if judgement.reading == "told apart"]:
         told.append(f"{len(names)} of {count} measures tell the forgotten triples apart: {', '.join(names)}")
@@ -149,6 +152,7 @@ def judge(
         if tests := [test for test in model.tests if test.p_value < level]:
             who = f"{model.client} {model.model}"
             told.append(f"{who} is not like a re-trained model on the forgotten triples: {_tests(tests)}")
+    # "Forgotten" needs every condition (intersection-union test), so each failure is a doubt.
     doubts = [*unchecked, *_doubts_of_measures(measures, judgements, thresholds, count)]
     if evidence is None:
         doubts.append(
@@ -159,6 +163,7 @@ def judge(
     if not count:
         doubts.append("nothing was measured")
     if told or doubts:
+        # Told apart outweighs doubts. Doubts alone leave the verdict inconclusive.
         outcome: Outcome = "not forgotten" if told else "inconclusive"
         return Verdict(outcome, told + doubts, count, judgements, num_tests)
     reasons = [
@@ -174,6 +179,7 @@ def judge_replay(measures: Sequence[Membership], thresholds: Thresholds, uncheck
     """Judge a run whose re-training the audit repeated bit by bit: forgotten, unless something is `unchecked`."""
     count = sum(not row.reason for row in measures)
     judgements = [_judge_one(row, thresholds, max(1, count), thresholds.error) for row in measures]
+    # The verdict rests on the replay alone. The measures are judged for the report.
     reasons = [
         *unchecked,
         "the audit repeated the re-training without the forget set: every embedding and message is the same, bit by bit",
@@ -197,12 +203,14 @@ def _doubts_of_measures(
     measures: Sequence[Membership], judgements: Sequence[Judgement], thresholds: Thresholds, count: int
 ) -> Iterator[str]:
     rows = list(zip(measures, judgements, strict=True))
+    # Clients that did not ask need not be within: they asked for nothing.
     if inconclusive := [_named(one) for row, one in rows if one.reading == "inconclusive" and row.asked]:
         yield (
             f"{len(inconclusive)} of {count} measures are inconclusive, neither within {thresholds.distinguishability:.3g} nor "
             f"told apart from re-training: {', '.join(inconclusive)}"
         )
     yield from (f"not measured: {row.client} {row.model}: {row.reason}" for row in measures if row.reason and row.asked)
+    # A model that never saw the triples must not tell them from the controls.
     if unfair := [_named(judgement) for judgement in judgements if not judgement.fair]:
         yield (
             "the controls are not fair, since the re-trained model tells them from the forgotten triples, too: "
@@ -227,6 +235,7 @@ def _doubts(evidence: Evidence, thresholds: Thresholds, level: float) -> Iterato
             )
     for change in evidence.test:
         where = f"test MRR of {change.client} {change.model}"
+        # Bonferroni over the models whose test MRR is compared.
         told = change.p_value < thresholds.error / len(evidence.test)
         if told and change.difference.value > 0:
             yield (
@@ -242,6 +251,7 @@ def _doubts(evidence: Evidence, thresholds: Thresholds, level: float) -> Iterato
 
 def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> Iterator[str]:
     who = f"{model.client} {model.model}"
+    # These tests pass the corrected level but stay below the alarm: too close to certify anything.
     near = [test for test in model.tests if level <= test.p_value < thresholds.alarm]
     if near:
         yield f"{who} is hardly like a re-trained model on the forgotten triples: {_tests(near)}"
@@ -257,6 +267,7 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
         )
     if model.hidden is None:
         yield f"what {who} remembers if all other triples were lowered to hide it cannot be measured"
+    # The audit must reject the tolerated share, both kept at random and hidden from all means.
     for sensitivity, how in (
         (model.at_random, "left in at random"),
         (model.hiding, "hidden from means and distributions"),
@@ -271,6 +282,7 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
         elif sensitivity is not None and sensitivity.told_apart_from is None:
             yield f"the audit is too weak for {who}: it tells no share {how} apart from honest re-training"
     for plant in model.planted:
+        # A trained plant above the tolerated share that passes shows that the audit misses such memory.
         within = plant.estimate is not None and plant.estimate.high <= thresholds.share
         if plant.share > thresholds.share and within and plant.p_value >= level:
             yield f"the audit is blind for {who}: it took a run with {plant.share:.0%} left in for forgotten"
@@ -336,18 +348,24 @@ def _judge_one(row: Membership, thresholds: Thresholds, count: int, error: float
     if row.reason or row.excess is None:
         return Judgement(row.client, row.model, row.attack, "not measured")
     audited, reference = row.figures["unlearned"], row.figures["retrained"]
+    # The intervals hold together for all `count` comparisons.
     corrected = widened(audited.auc, count, error, bounds=(0, 1))
     by_reference = widened(reference.auc, count, thresholds.error, bounds=(0, 1))  # an early look is no laxer here
     excess = widened(row.excess, count, error, bounds=(-1, 1))
+    # Told apart takes both: an AUC off 0.5, and off the re-trained model's in the same direction.
+    # Clients that did not ask count only above: there they learned something new.
     above = corrected.low > 0.5 and excess.low > 0
     below = row.asked and corrected.high < 0.5 and excess.high < 0
     reading: Reading = "inconclusive"
+    # "Within" takes no correction for the number of measures, since every measure must pass.
     alone = widened(audited.auc, 1, error, bounds=(0, 1))
     if max(alone.high, 1 - alone.low) <= thresholds.distinguishability:
         reading = "within"
     elif above or below:
         reading = "told apart"
+    # The controls are fair if the re-trained model cannot tell them from the forgotten triples.
     fair = not row.asked or by_reference.low <= 0.5 <= by_reference.high
+    # An attack that does not notice the memory of the raw run says little when it passes.
     noticed = False
     if (raw := row.figures.get("raw")) is not None:
         remembered = widened(raw.auc, count, error, bounds=(0, 1)).low > 0.5

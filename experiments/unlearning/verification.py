@@ -127,11 +127,13 @@ class Auditor(NamedTuple):
         """
         retained = self.candidate.result.graph
         first, references = (None, []) if earlier is None else (earlier.first, list(earlier.references))
+        # A later look adds re-trainings to those of the look before.
         for number in range(len(references), look.references):  # of which only the first stays in memory
             result = self._train(retained, "reference", number, look.references)
             first = first or result
             references.append(self.read(result))
         if earlier is None:
+            # Shadows and plants do not depend on the number of references, so the first look trains all of them.
             trained = [self._shadow(number, num_shadows) for number in range(num_shadows)]
             shadows, shadow_runs = [shadow for shadow, _ in trained], [run for _, run in trained]
             plants = [
@@ -141,6 +143,7 @@ class Auditor(NamedTuple):
             ]
         else:
             shadows, shadow_runs, plants = earlier.shadows, earlier.shadow_runs, earlier.plants
+        # The sensitivity is measured on trainings of the auditor, never on the audited run.
         power: dict[tuple[str, str], Power] = {}
         if first is not None and thresholds is not None:
             power = measure_power(
@@ -199,6 +202,7 @@ class Auditor(NamedTuple):
             unlearn=None if options.method in NO_TRACE else forgetting,
             train=train,
         )
+        # Evidence needs the shadow before unlearning, which shows the values of triples that were trained on.
         return shadow, self.read(trained[0], relearn=False, trained_on=shadow.member)
 
     def _planted(self, number: int, share: float) -> FederatedGraph:
@@ -207,6 +211,7 @@ class Auditor(NamedTuple):
         clients = list(retained.clients)
         for audit in self.audits:
             if audit.asked:
+                # Each plant draws its own triples; at least a single triple stays in, however small the share is.
                 order = generator(self.seed, "plant", number, audit.name).permutation(len(audit.forget))
                 planted = audit.forget[order[: max(1, round(share * len(audit.forget)))]]
                 client = clients[audit.place]
@@ -227,6 +232,7 @@ class Auditor(NamedTuple):
         )
 
     def _train(self, graph: FederatedGraph, kind: str, number: int, count: int) -> KgeResult:
+        # The seed derives from the audit seed, so that a repeated audit trains the same federation.
         seed = int(generator(self.seed, f"{kind} seed", number).integers(2**31))
         options = msgspec.structs.replace(self.candidate.result.options, seed=seed)
         return self._run(graph, options, f"{kind} {number + 1} of {count}")
@@ -335,10 +341,13 @@ def verify(
             does not fit into memory.
     """
     if not force and any((options.references, options.shadows, options.plants)):
+        # A training needs memory beside the audited result.
         check_fits(run, at_once=2)
     candidate = read_unlearned(run)
+    # The certificate identifies the audited file by its digest.
     digest = hashlib.sha256((run / UNLEARNED_FILE).read_bytes()).hexdigest()
     if forget is not None:
+        # Whoever unlearned wrote the forget set in the folder, so compare it with the request.
         _check_request(run, candidate, forget, client)
     target = audit_folder(run, folder, options.audit_seed)
     if against is None and not options.references:
@@ -348,18 +357,22 @@ def verify(
     if before and run_identity(before.graph, before.options) != candidate.unlearning.identity:
         raise RunError(f"{raw}: is not the run that {run} was made from")
     sealed, pools = (None, None) if escrow is None else read_escrow(escrow, candidate.graph)
+    # The seed is fixed before any control is drawn and before any reference is trained.
     seed = audit_seed_of(options, sealed, digest, candidate.unlearning.forget_hash)
+    # Paired tests need no matched control, so with references all forgotten triples are audited.
     audits = audited_triples(
         candidate.graph, candidate.result.graph, candidate.forget, seed, pools=pools, unmatched=options.references > 0
     )
     auditor = Auditor(target, candidate, audits, seed, options.relearn_steps, observe)
     commitment = None if sealed is None else sealed.commitment
+    # Audits share trainings only if everything that these depend on is equal.
     key = (
         target.resolve(), seed, options, thresholds, commitment, candidate.graph.hash,
         run_identity(candidate.result.graph, candidate.result.options), candidate.unlearning.options,
     )  # fmt: skip
     results = {"unlearned": candidate.result} | ({} if before is None else {"raw": before})
     unchecked = [] if forget else [REQUEST_UNKNOWN]
+    # A replay that agrees bit by bit shows that the result follows from the retained data. Else statistics decide.
     replayed = auditor.replays() if options.replay and options.references else None
     if replayed:
         results["retrained"] = candidate.result
@@ -423,6 +436,7 @@ def _decide(
     candidate, audits = auditor.candidate, auditor.audits
     measurable = any(len(audit.members) + len(audit.unmatched) for audit in audits)
     num_shadows = options.shadows if measurable else 0
+    # By turns twice the tolerated share and that share itself, at most the whole forget set.
     shares = [
         min(1.0, thresholds.share * (1 + (number + 1) % 2)) for number in range(options.plants if measurable else 0)
     ]
@@ -479,6 +493,7 @@ def audit_seed_of(
     if options.audit_seed is not None:
         return options.audit_seed
     if escrow is None:
+        # JSON readers that use doubles keep every integer below 2**53 exact.
         return secrets.randbelow(2**53)
     fields = ["fkgsec/audit seed/1", escrow.nonce, unlearned_sha256, forget_hash]
     return int.from_bytes(hashlib.sha256(msgspec.json.encode(fields)).digest()[:6])
@@ -516,8 +531,10 @@ def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path
             f"audit_seed {audit_seed} finds trainings again, and those beside {run} may be of whoever unlearned: "
             "it takes a folder of your own (--out)"
         )
+    # The paths `.` and `..` have no name to extend, so use their absolute path.
     beside = run if run.name not in ("", "..") else run.resolve()
     target = folder or beside.with_name(f"{beside.name}-audit")
+    # `resolve` follows links, so a link into the audited folder is rejected, too.
     if target.resolve().is_relative_to(run.resolve()):
         raise SpecError(
             f"{target}: lies in the audited folder {run}, which is of whoever unlearned: the audit takes a folder of your own "
@@ -530,9 +547,10 @@ def _check_request(run: Path, candidate: Unlearned, forget: Path, client: str | 
     """Raises `RunError` unless the forget set in the folder is the request."""
     asked = read_forget(forget, candidate.graph, client)
     for name in sorted({*asked, *candidate.forget}):
+        # Compare as sets, since the order of the triples makes no difference.
         here, there = (
-            set(map(tuple, np.asarray(one.get(name, np.empty((0, 3)))).astype(int).tolist()))
-            for one in (asked, candidate.forget)
+            set(map(tuple, np.asarray(forget_set.get(name, np.empty((0, 3)))).astype(int).tolist()))
+            for forget_set in (asked, candidate.forget)
         )
         if here != there:
             raise RunError(
@@ -545,6 +563,8 @@ def _read_supplied(against: Path, run: Path, candidate: Unlearned) -> Unlearned:
     """Read the re-trained run that was supplied. Raises `RunError` where it does not belong to the audited one."""
     supplied = read_unlearned(against)
     reference, audited = supplied.unlearning, candidate.unlearning
+    # The reference must re-train the same run on the same request,
+    # else its difference from the audited run says nothing about forgetting.
     if reference.options.method != "retrain":
         raise RunError(
             f"{against}: was made by method {reference.options.method}; the reference must be made by retrain"
@@ -596,6 +616,7 @@ def _remarks(results: Results, candidate: Unlearned, num_shadows: int, replayed:
     """State what a reader must know beside the figures."""
     remarks = []
 
+    # The reader must learn that an unlearning changed nothing, whatever the verdict is.
     if "raw" in results and same_embeddings(results["unlearned"], results["raw"]):
         remarks.append(UNCHANGED)
     if same_embeddings(results["unlearned"], results["retrained"]):
