@@ -57,7 +57,6 @@ class DefendedServer:
 
         Args:
             party: receiver.
-            content: from `content`.
         """
         server = self.tables[table]
         rows = content if self.terms.defense.psu else content[server.shared.holdings[party]]

@@ -323,7 +323,6 @@ class DefendedTransport(Transport):
 
         Args:
             holdings: by table and party.
-            tensors: from `tensors`.
         """
         # Fresh keys and shares after a stop: repeating a round with the old ones could reveal both kinds of share of one secret.
         fresh = b"" if self.options.protocol_seed is not None else secrets.token_bytes(SEED_BYTES)

@@ -239,7 +239,6 @@ def exact(value: float, n: int) -> Estimate:
     """Return an estimate without sampling error, such as an expectation in closed form.
 
     Args:
-        value: the value.
         n: sample size.
     """
     return Estimate(float(value), float(value), float(value), n, "exact")

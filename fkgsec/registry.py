@@ -58,7 +58,6 @@ class Registry(Mapping[str, Part]):
 
         Args:
             name: of the part.
-            part: the part.
 
         Raises:
             SpecError: another part has the name.

@@ -99,7 +99,6 @@ def no_relation(truth: Truth, victim: str) -> str | None:
 
     Args:
         truth: evaluator's knowledge.
-        victim: name of the victim.
     """
     colluders_relations = {number for name in truth.colluders for number in _relations(truth.unshuffled(name))}
     shared = colluders_relations.intersection(_relations(truth.unshuffled(victim)))

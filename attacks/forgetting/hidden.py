@@ -195,7 +195,6 @@ def half_width(share: float, number: float, rate: float, deviation: float, num_r
         number: number of forgotten triples.
         rate: mean share of trained triples above the threshold.
         deviation: its standard deviation over runs, each of which saw half of the forgotten triples.
-        num_runs: number of runs.
         level: error of the interval, in (0, 1).
 
     Source: Clopper and Pearson 1934, for the number of trials.

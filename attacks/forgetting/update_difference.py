@@ -93,7 +93,6 @@ def moved_rows(before: KgeResult, after: KgeResult, client: str) -> np.ndarray:
     Args:
         before: run before the request.
         after: run after it.
-        client: name of the client.
 
     Raises:
         NotAttacked: no single upload was transmitted.

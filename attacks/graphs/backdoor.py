@@ -55,7 +55,6 @@ class Trigger(NamedTuple):
         """Draw an Erdos-Renyi graph.
 
         Args:
-            num_nodes: number of nodes.
             density: probability of each edge.
             rng: draws the edges.
         """

@@ -111,7 +111,6 @@ def decayed(before: Tensor, steps: int, settings: PublicSettings) -> Tensor:
 
     Args:
         before: parameters before training.
-        steps: number of steps.
     """
     parameter = before.clone().contiguous().requires_grad_()
     kind = torch.optim.Adam if settings.optimizer == "adam" else torch.optim.SGD

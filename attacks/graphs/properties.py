@@ -64,7 +64,6 @@ class Properties(NamedTuple):
         Args:
             classes: int64 `[n]`.
             sizes: numbers of nodes, int64 `[n]`.
-            num_classes: number of classes.
         """
         return cls(np.bincount(classes, minlength=num_classes) / len(classes), float(sizes.mean()))
 

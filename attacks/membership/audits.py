@@ -267,7 +267,6 @@ def trained_elsewhere(graph: FederatedGraph, client: ClientGraph) -> np.ndarray:
 
     Args:
         graph: data of the federation.
-        client: one of its clients.
     """
     others = [other.to_global(other.train) for other in graph.clients if other.name != client.name]
     return to_local(graph, client, np.concatenate([np.empty((0, 3), dtype=np.int64), *others]))

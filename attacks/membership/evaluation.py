@@ -152,7 +152,6 @@ def score_figures(
     """Measure AUC, or TPR at a false-positive rate, by each inference method and by the strongest.
 
     Args:
-        metric: name of the metric.
         victim: client name, or `ALL`.
         ways, guesses: scores of members and of controls, by inference method and by baseline.
         ends: heads and tails of members, then of controls, int64 `[m + c, 2]`.

@@ -96,7 +96,6 @@ def measure_membership(
     Args:
         statistic: scores of forgotten triples and controls, float `[n]`, larger for likelier trained triples.
         forgotten: which are forgotten, bool `[n]`; at least two are, and two are not.
-        attack: name of the attack.
         control: kind of controls.
         rng: splits the triples for `advantage`.
         weights: weights of the controls in the AUC, positive `[n]` (those of forgotten triples count as 1); None: equal
@@ -360,7 +359,6 @@ def score_distance(
         scores: float `[n]`.
         others: scores of the same triples by the other model, float `[n]`.
         rng: draws resamples and swaps.
-        resamples: number of each.
 
     Source: Præstgaard 1995 for both resamplings.
     """

@@ -126,7 +126,6 @@ def scoring_models(view: KgeView, victim: VictimView) -> dict[str, NamedRows]:
 
     Args:
         view: the adversary's knowledge.
-        victim: one of its victims.
 
     Raises:
         NotAttacked: there is none.

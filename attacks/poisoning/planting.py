@@ -112,7 +112,6 @@ def held_by(truth: Truth, client: str, triples: np.ndarray) -> np.ndarray:
     """Select triples whose entities and relation a client trains.
 
     Args:
-        client: name of the client.
         triples: names, object `[n, 3]`.
 
     Returns:

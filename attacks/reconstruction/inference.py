@@ -78,7 +78,6 @@ def nothing_to_attack(view: KgeView, victim: VictimView) -> str | None:
 
     Args:
         view: the adversary's knowledge.
-        victim: one of its victims.
     """
     if victim.entities is None and victim.relations is None:
         return "no sum that this client is in was opened" if view.secure else "no embedding of this client crossed"

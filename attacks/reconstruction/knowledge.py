@@ -60,7 +60,6 @@ class Knowledge:
 
         Args:
             view: the adversary's knowledge.
-            victim: one of its victims.
         """
         colluder, summed = view.colluder, "entities" in victim.claims
         leaked = frozenset(() if colluder is None else colluder.entity_names)

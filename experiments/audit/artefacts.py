@@ -287,7 +287,6 @@ def row_names(graph: FederatedGraph, client: ClientGraph, table: Table) -> tuple
 
     Args:
         graph: the federation.
-        client: one of its clients.
         table: `entities` or `relations`.
     """
     if table == "entities":

@@ -80,7 +80,6 @@ def compared_figures(policy: Policy, federation: str) -> dict[str, tuple[str, Qu
 
     Args:
         policy: federations and limits.
-        federation: name of a federation.
 
     Returns:
         Measure and question by the figure's ID.
@@ -223,7 +222,6 @@ def check_comparable(path: Path, baseline: Baseline, policy: Policy, hashes: Map
 
     Args:
         path: file of the baseline.
-        baseline: the baseline.
         policy: federations and seeds.
         hashes: data hash by federation and seed.
 
@@ -255,8 +253,6 @@ def whole_range(finished: Finished, then: BaselineRun, key: str, measure: str, q
         finished: the run.
         then: the baseline's run of the same seed.
         key: ID of the figure.
-        measure: name of the measure.
-        question: the question.
     """
     if measure.startswith("utility."):
         return then.figures[key].value
@@ -280,8 +276,6 @@ def worse_by(finished: Finished, then: BaselineRun, key: str, measure: str, ques
         finished: the run.
         then: the baseline's run of the same seed.
         key: ID of the figure.
-        measure: name of the measure.
-        question: the question.
 
     Raises:
         NotMeasured: one of the two figures does not exist.

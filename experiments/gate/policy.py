@@ -98,8 +98,6 @@ def figure_id(federation: str, measure: str, question: Question) -> str:
     """Return `federation/measure`, followed by threat model, leak, victim and the other keys that identify a figure.
 
     Args:
-        federation: name of the federation.
-        measure: name of the measure.
         question: the other keys.
     """
     parts = [federation, measure]
@@ -261,7 +259,6 @@ class _Fields(NamedTuple):
 
         Args:
             key: name of the field.
-            value: its value.
             allowed: allowed range, for the error.
             right: returns True for an allowed number.
         """

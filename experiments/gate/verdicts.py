@@ -130,7 +130,6 @@ def judge_limit(limit: Limit, runs: Runs) -> Verdict:
     """Judge one limit from the runs of its federation.
 
     Args:
-        limit: the limit.
         runs: runs of the federation.
     """
     measure, question = MEASURES[limit.measure], limit.question
@@ -361,8 +360,6 @@ def evidence_lines(finished: Finished, measure: str, question: Question, num_exa
 
     Args:
         finished: the run.
-        measure: name of the measure.
-        question: the question.
         num_examples: number of rebuilt triples (or named entities) to print. They are the victims' data.
     """
     name = measure.rpartition(".")[2]

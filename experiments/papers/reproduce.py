@@ -61,7 +61,6 @@ def find_record(cell: Cell, place: Path, seed: int | None = None) -> tuple[Path,
     """Find the first record of a cell, and its file.
 
     Args:
-        cell: the cell.
         place: a record, or a folder with records at any depth.
         seed: seed of the record; None for the lowest.
 
@@ -93,7 +92,6 @@ def again(
     """Train by a record's spec, with its number of threads, and compare.
 
     Args:
-        record: the record.
         rounds: stop after this many and compare them; None trains to the end, attacks as the record did, and compares
             everything.
         out: run folder, to resume an interrupted training.
@@ -137,7 +135,6 @@ def compared(record: Record, repeated: Record, unlike: Sequence[str] = ()) -> tu
     """Compare a whole training with a record.
 
     Args:
-        record: the record.
         repeated: the record of the repeated training.
         unlike: differences between the machines.
 
@@ -176,7 +173,6 @@ def compared_rounds(record: Record, rounds: Sequence[RoundEntry], unlike: Sequen
     """Compare the first rounds of a training with those of a record: loss, validation and bytes.
 
     Args:
-        record: the record.
         rounds: rounds of the repeated training.
         unlike: differences between the machines.
 

@@ -56,7 +56,6 @@ class Results:
         """Return a cell's record for each seed: among its candidates, the first with the best validation.
 
         Args:
-            cell: the cell.
             whole: leave out seeds for which a candidate is missing.
 
         Raises:
@@ -67,11 +66,7 @@ class Results:
         return {seed: _best(cell, records) for seed, records in self.tried(cell).items() if len(records) >= least}
 
     def tried(self, cell: Cell) -> dict[int, list[Made]]:
-        """Return the records of a cell's candidates, by seed.
-
-        Args:
-            cell: the cell.
-        """
+        """Return the records of a cell's candidates, by seed."""
         by_candidate = [self.of_spec(cell, spec) for spec in cell.candidates]
         seeds = sorted({seed for records in by_candidate for seed in records})
         return {seed: [records[seed] for records in by_candidate if seed in records] for seed in seeds}
@@ -80,7 +75,6 @@ class Results:
         """Return the records of one of a cell's candidates, by seed.
 
         Args:
-            cell: the cell.
             spec: one of its candidates.
         """
         return self._records.get((cell.attack, run_key(spec, attack=cell.attack), cell.asked), {})

@@ -149,7 +149,6 @@ def write_table(table: PaperTable, out: Path) -> None:
     """Write table.json, table.md and table.png into a folder.
 
     Args:
-        table: the table.
         out: folder to write.
 
     Raises:

@@ -141,7 +141,6 @@ def measure(metric: Metric, record: Made, baseline: Made | None, cell: Cell) -> 
     Sizes are means over clients, and exact. Costs come from one run and have no interval of their own (method "exact").
 
     Args:
-        metric: the metric.
         record: the run, or an unlearned model.
         baseline: the run that relative figures refer to.
         cell: selects model, victim and average.
@@ -331,11 +330,7 @@ def reading_aid(table: PaperTable) -> str:
 
 
 def table_lines(table: PaperTable) -> list[str]:
-    """Return the table in Markdown: notes, figures, remarks, and every setting with its source.
-
-    Args:
-        table: the table.
-    """
+    """Return the table in Markdown: notes, figures, remarks, and every setting with its source."""
     lines = [f"# {table.title}", "", f"{table.table} of {table.paper}. {reading_aid(table)}", ""]
     lines += [f"* {note}" for note in table.notes] + [""] * bool(table.notes)
     for metric in table.metrics:
@@ -363,7 +358,6 @@ def figure_sheets(table: PaperTable, cells: Sequence[TableCell]) -> list[Sheet]:
     """Return a table of cells for each metric.
 
     Args:
-        table: the table.
         cells: its cells to show.
     """
     sheets = [_figure_sheet(cells, metric, table.items) for metric in table.metrics]
@@ -403,9 +397,6 @@ def _figure_sheet(cells: Sequence[TableCell], metric: Metric, items: str) -> She
 def draw_table(table: PaperTable) -> bytes:
     """Return a PNG with a panel for each metric and a line for each finished cell (all cells if none is): paper rings,
     our dots.
-
-    Args:
-        table: the table.
     """
     # An empty table still shows the paper's figures.
     cells = [cell for cell in table.cells if any(figure.ours for figure in cell.figures)] or table.cells

@@ -487,7 +487,6 @@ def check_numbering(rounds: Sequence[int], best_round: int) -> None:
 
     Args:
         rounds: numbers of the rounds, in order.
-        best_round: number of the best round.
 
     Raises:
         RunError: they are not, or do not.

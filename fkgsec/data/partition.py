@@ -115,7 +115,6 @@ def assign_triples(triples: np.ndarray, clients: int, rng: np.random.Generator) 
 
     Args:
         triples: int64 `[n, 3]`.
-        clients: number of clients.
         rng: source of randomness.
 
     Source: FedR B.1. Differs: none.

@@ -127,7 +127,6 @@ def leaked_test_mask(federated: FederatedGraph, client_index: int, split: str = 
 
     Args:
         federated: clients and their splits.
-        client_index: of the client.
         split: "valid" or "test".
 
     Raises:

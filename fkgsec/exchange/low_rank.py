@@ -234,11 +234,7 @@ class LowRankServer(ServerCodec):
         return Factors(*(part[holding] for part in self._change)).flattened()
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """Encode the content as rows in round 0, as factors afterwards.
-
-        Args:
-            content: from `content`.
-        """
+        """Encode the content as rows in round 0, as factors afterwards."""
         if round == 0:
             return super().pack(round, party, content)
         columns, rank = self.options.settings.columns, self.options.settings.rank

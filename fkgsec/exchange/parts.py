@@ -211,11 +211,7 @@ class LazyTensors(Mapping[str, Tensor]):
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Select the tensors whose names begin with `prefix`, and remove it.
-
-    Args:
-        tensors: by name.
-    """
+    """Select the tensors whose names begin with `prefix`, and remove it."""
     return {name.removeprefix(prefix): tensors[name] for name in tensors if name.startswith(prefix)}
 
 

@@ -72,7 +72,6 @@ class Adversary:
         """Return the rows that the client passes to the exchange, `[n, width]`.
 
         Args:
-            round: number of the round.
             table: name of the shared table.
             received: the client's rows before the round's training.
             trained: the client's rows after it.
@@ -87,7 +86,6 @@ class Adversary:
         for each client open no sum; the same rows for all are accepted within the clip.
 
         Args:
-            round: number of the round.
             table: name of the shared table.
             receiver: party name of the client.
             rows: the rows that an honest server sends.
@@ -98,7 +96,6 @@ class Adversary:
         """Return whether the server asks a participant to train, before it asks all participants to upload.
 
         Args:
-            round: number of the round.
             party: party name of the client.
         """
         return True
@@ -108,7 +105,6 @@ class Adversary:
         upload.
 
         Args:
-            round: number of the round.
             party: party name of the client.
         """
         return False
@@ -117,7 +113,6 @@ class Adversary:
         """Return the rows that the server asks clients to send under suppression, bool `[N]`.
 
         Args:
-            round: number of the round.
             table: name of the shared table.
             enough: bool `[N]`, rows with enough holders.
         """
@@ -132,8 +127,4 @@ class Adversary:
         return {}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `tensors` returned.
-
-        Args:
-            tensors: by name.
-        """
+        """Load the state that `tensors` returned."""

@@ -156,7 +156,6 @@ def save_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str
 
     Args:
         path: of the file.
-        tensors: by name.
         metadata: text by name.
     """
     save_file(tensors, path, metadata)
@@ -187,7 +186,6 @@ def fingerprint(tensors: Mapping[str, Tensor], progress: Progress) -> str:
     are the same. Fields are listed here, so that a new field of a round does not change old fingerprints.
 
     Args:
-        tensors: by name.
         progress: of the run.
     """
     # Fields by name, not the whole struct: see above.

@@ -96,7 +96,6 @@ class Best(Kept):
         """Undo `tree`, packed.
 
         Args:
-            tensors: by name.
             tables: shared tables.
             parties: party names.
         """
@@ -193,11 +192,7 @@ class Federation:
         self.broadcast(0)
 
     def holdings(self, table: Table) -> dict[str, Holding]:
-        """Return the rows of a shared table that each client holds.
-
-        Args:
-            table: name of the table.
-        """
+        """Return the rows of a shared table that each client holds."""
         if table not in self._holdings:  # lists of all names, which no round changes
             self._holdings[table] = dict(zip(self.parties, self.task.holdings(table), strict=True))
         return self._holdings[table]
@@ -206,9 +201,6 @@ class Federation:
         """Send every shared table to clients.
 
         If the global model is evaluated, every client receives it, otherwise those that train next.
-
-        Args:
-            round: number of the round.
         """
         # fedr.txt Algorithm 1, line 4: the server sends the table to the clients.
         receivers = range(len(self.parties))
@@ -232,7 +224,6 @@ class Federation:
         """Train clients, and store all clients' shared rows from before and after.
 
         Args:
-            round: number of the round.
             places: client indices.
             on_step: called after every step.
 
@@ -254,9 +245,6 @@ class Federation:
     def validate(self, round: int) -> Callable[[], float | None]:
         """Validate the models of all clients.
 
-        Args:
-            round: number of the round.
-
         Returns:
             A function that returns the metric.
         """
@@ -268,7 +256,6 @@ class Federation:
         """Upload the participants' trained rows and aggregate them.
 
         Args:
-            round: number of the round.
             places: client indices.
 
         Returns:
@@ -295,19 +282,11 @@ class Federation:
         return outcomes
 
     def keep(self, round: int) -> None:
-        """Save the current state as the best round.
-
-        Args:
-            round: number of the round.
-        """
+        """Save the current state as the best round."""
         self.best = Best.of(self, self._trained, self._started)
 
     def participants(self, round: int) -> list[int]:
-        """Return the client indices of a round.
-
-        Args:
-            round: number of the round.
-        """
+        """Return the client indices of a round."""
         return self.options.participants(len(self.parties), round)
 
     def shared_rows(self) -> packing.ByParty:
@@ -637,8 +616,6 @@ def result_of(
     Args:
         federation: with the transcript of the run.
         best: state of round `best_round`.
-        rounds: all rounds.
-        best_round: number of the best round.
         protection: of the exchange.
         graph, row_names: None: those of the federation.
     """

@@ -451,11 +451,7 @@ class Transcript:
         self.notes.setdefault(opened.round, Frames()).append(_encoder.encode(opened), shared=False)
 
     def opened(self, round: int) -> list[Opened]:
-        """Return the sums that the server opened in a retained round, one per table.
-
-        Args:
-            round: number of the round.
-        """
+        """Return the sums that the server opened in a retained round, one per table."""
         return [_opened_decoder.decode(note) for note in self.notes.get(round, [])]
 
     def retain(self, rounds: set[int], noted: set[int], *, broadcasts: set[int] | None = None) -> None:
@@ -486,11 +482,7 @@ class Transcript:
         self.notes = {number: notes for number, notes in self.notes.items() if number in noted}
 
     def latest_uploads(self, round: int) -> set[int]:
-        """Return the rounds in which each client last uploaded, up to `round`.
-
-        Args:
-            round: number of the round.
-        """
+        """Return the rounds in which each client last uploaded, up to `round`."""
         before = ((rounds, bisect.bisect_right(rounds, round)) for rounds in self._totals.uploads.values())
         return {rounds[end - 1] for rounds, end in before if end}
 
@@ -505,19 +497,11 @@ class Transcript:
         return max((number for number in self._totals.broadcasts if number < uploaded), default=0)
 
     def messages(self, round: int) -> list[AnyMessage]:
-        """Return the messages of a round in sending order; empty if it was not retained.
-
-        Args:
-            round: number of the round.
-        """
+        """Return the messages of a round in sending order; empty if it was not retained."""
         return list(self.each_message(round))
 
     def each_message(self, round: int) -> Iterator[AnyMessage]:
-        """Iterate over the messages of a round, one in memory at a time.
-
-        Args:
-            round: number of the round.
-        """
+        """Iterate over the messages of a round, one in memory at a time."""
         return map(decode, self.frames.get(round, []))
 
     def num_bytes(self, direction: Direction, round: int | None = None) -> int:

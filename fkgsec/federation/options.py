@@ -128,11 +128,7 @@ class RunOptions(
         return False
 
     def exchanges(self, round: int) -> bool:
-        """Return whether shared rows are exchanged in a round; every party can compute this.
-
-        Args:
-            round: number of the round.
-        """
+        """Return whether shared rows are exchanged in a round; every party can compute this."""
         return self.settings.exchanges(round, self.seed)
 
     def first_exchange(self) -> set[int]:
@@ -155,7 +151,6 @@ class RunOptions(
 
         Args:
             num_clients: of the federation.
-            round: number of the round.
         """
         count = self.num_participants(num_clients, round)
         # Without an exchange every client trains on its own: there is nobody to sample for.
@@ -165,11 +160,7 @@ class RunOptions(
         return sorted(int(client) for client in drawn)
 
     def is_checked(self, round: int) -> bool:
-        """Return whether models are validated in a round: every `eval_every`-th, and the last.
-
-        Args:
-            round: number of the round.
-        """
+        """Return whether models are validated in a round: every `eval_every`-th, and the last."""
         return round % self.eval_every == 0 or round == self.rounds
 
     def identity(self) -> dict[str, Any]:

@@ -132,7 +132,6 @@ class ClientOrder:
 
         Args:
             step: key of `STEPS`, or "keep".
-            round: number of the round.
             table: name of the table, for steps of one table.
         """
         try:
@@ -162,7 +161,6 @@ class ClientOrder:
         each whether the client holds the rows that its table trains.
 
         Args:
-            round: number of the round.
             changed: whether any row changed.
         """
         if not changed and not self.position.unchanged:
@@ -172,9 +170,6 @@ class ClientOrder:
         """Enter the private set union of a table; return whether the client had entered it before.
 
         Two unions with different parties would reveal the difference of the others' sets.
-
-        Args:
-            table: name of the table.
         """
         entered = f"entered union {table}" in self.position.last
         # Stored with the steps, so that a restarted client remembers it.
@@ -272,19 +267,13 @@ class ClientOrders:
         }
 
     def broadcast(self, round: int, table: Table) -> None:
-        """Record a broadcast to all clients.
-
-        Args:
-            round: number of the round.
-            table: name of the table.
-        """
+        """Record a broadcast to all clients."""
         self._take(self._orders, "broadcast", round, table)
 
     def train(self, round: int, changed: Mapping[str, bool]) -> None:
         """Record the training of some clients.
 
         Args:
-            round: number of the round.
             changed: by party, whether training changed any row of a shared table.
         """
         self._take(changed, "train", round)
@@ -295,8 +284,6 @@ class ClientOrders:
         """Map each party that refuses an upload to its reason.
 
         Args:
-            round: number of the round.
-            table: name of the table.
             participants: party names.
         """
         refusals = {}

@@ -85,7 +85,6 @@ def view_below(prefix: str, tensors: Mapping[str, Tensor]) -> Mapping[str, Tenso
 
     Args:
         prefix: with its trailing dot.
-        tensors: by name.
     """
     source = tensors.parts if isinstance(tensors, LazyTensors) else tensors
     return LazyTensors({name.removeprefix(prefix): source[name] for name in source if name.startswith(prefix)})

@@ -136,11 +136,7 @@ def register(recipe: Recipe) -> Recipe:
 
 
 def algorithms_of(task: str) -> dict[str, Recipe]:
-    """Return the algorithms of a task by name, in the registry's order.
-
-    Args:
-        task: name of the task.
-    """
+    """Return the algorithms of a task by name, in the registry's order."""
     return {name: recipe for name, recipe in RECIPES.items() if recipe.task == task}
 
 

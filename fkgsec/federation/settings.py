@@ -46,7 +46,6 @@ class AlgorithmSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True)
 
         Args:
             count: number of participants.
-            round: number of the round.
             seed: of the run.
         """
         return count

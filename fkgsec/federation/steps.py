@@ -38,7 +38,6 @@ class Observer:
         """Handle the start of a round.
 
         Args:
-            round: number of the round.
             num_steps: number of steps; 0 if unknown.
         """
 
@@ -77,11 +76,7 @@ class Sites(Protocol):
         ...
 
     def participants(self, round: int) -> list[int]:
-        """Return the client indices of a round.
-
-        Args:
-            round: number of the round.
-        """
+        """Return the client indices of a round."""
         ...
 
     def num_steps(self, places: Sequence[int]) -> int:
@@ -96,7 +91,6 @@ class Sites(Protocol):
         """Train clients.
 
         Args:
-            round: number of the round.
             places: client indices.
             on_step: called after every step.
 
@@ -108,9 +102,6 @@ class Sites(Protocol):
     def validate(self, round: int) -> Callable[[], float | None]:
         """Validate all clients' current models.
 
-        Args:
-            round: number of the round.
-
         Returns:
             A function that returns the metric, None without validation items.
         """
@@ -120,7 +111,6 @@ class Sites(Protocol):
         """Upload and aggregate trained rows.
 
         Args:
-            round: number of the round.
             places: client indices.
 
         Returns:
@@ -129,19 +119,11 @@ class Sites(Protocol):
         ...
 
     def broadcast(self, round: int) -> None:
-        """Send clients their rows of every shared table.
-
-        Args:
-            round: number of the round.
-        """
+        """Send clients their rows of every shared table."""
         ...
 
     def keep(self, round: int) -> None:
-        """Save the models of a round as the best so far. Its validation and broadcast are complete.
-
-        Args:
-            round: number of the round.
-        """
+        """Save the models of a round as the best so far. Its validation and broadcast are complete."""
         ...
 
     def retain(self, *rounds: int) -> None:

@@ -68,24 +68,18 @@ class Task(Protocol):
         order.
 
         Args:
-            table: name of the table.
             names: of the rows.
         """
         ...
 
     def holdings(self, table: Table) -> list[Holding]:
-        """Return the names of the rows of a shared table that each client holds; it uploads the first of them.
-
-        Args:
-            table: name of the table.
-        """
+        """Return the names of the rows of a shared table that each client holds; it uploads the first of them."""
         ...
 
     def rows(self, table: Table, place: int) -> Tensor:
         """Return a client's rows of a shared table, `[n, width]`, without gradient.
 
         Args:
-            table: name of the table.
             place: client index.
         """
         ...
@@ -95,7 +89,6 @@ class Task(Protocol):
 
         Args:
             round: number of the round; 0 is the initial broadcast.
-            table: name of the table.
             place: client index.
             received: rows for this client.
         """
@@ -117,7 +110,6 @@ class Task(Protocol):
         """Train one round.
 
         Args:
-            round: number of the round.
             places: client indices.
             on_step: called after every step.
 

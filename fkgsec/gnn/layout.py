@@ -35,7 +35,6 @@ class Layout:
         """Build the layout of some tensors, in order.
 
         Args:
-            tensors: by name.
             width: of a row.
         """
         return cls(width, {name: tuple(tensor.shape) for name, tensor in tensors.items()})

@@ -112,11 +112,7 @@ class ClientTrainer:
         return self.rule.num_epochs() * min(batches, self.options.local_steps or batches)
 
     def take(self, tensors: Mapping[str, Tensor]) -> None:
-        """Replace the shared parameters by received ones.
-
-        Args:
-            tensors: by name.
-        """
+        """Replace the shared parameters by received ones."""
         with torch.no_grad():
             for name, parameter in self.shared.items():
                 parameter.copy_(tensors[name])
@@ -129,7 +125,6 @@ class ClientTrainer:
         """Train a round as the rule defines it; return the mean loss over graphs.
 
         Args:
-            round: number of the round.
             on_step: called after every step.
         """
         with one_thread():
@@ -141,7 +136,6 @@ class ClientTrainer:
         """Train some epochs; return the mean loss over graphs.
 
         Args:
-            round: number of the round.
             count: number of epochs.
             on_step: called after every step.
             phase: name of the draws of a second phase in a round.
@@ -193,11 +187,7 @@ class ClientTrainer:
 
     @torch.no_grad()
     def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `state` returned.
-
-        Args:
-            tensors: by name.
-        """
+        """Load the state that `state` returned."""
         self.model.load_state_dict({name: value for name, value in tensors.items() if name not in self.private})
         for name, tensor in self.private.items():
             tensor.copy_(tensors[name])
@@ -234,11 +224,7 @@ class ClientTrainer:
         return packing.pack(tree)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `tensors` returned.
-
-        Args:
-            tensors: by name.
-        """
+        """Load the state that `tensors` returned."""
         kinds = {kind: packing.below(f"{kind}.", tensors) for kind in ("received", "memory")}
         self.received, self.memory = (
             {name: entry.to(self.device) for name, entry in memory.items()} for memory in kinds.values()
@@ -294,7 +280,6 @@ class Crossing:
         """Apply a broadcast.
 
         Args:
-            round: number of the round.
             place: index of the client.
             received: rows.
         """
@@ -362,7 +347,6 @@ class GraphRule:
 
         Args:
             trainer: of the client.
-            round: number of the round.
             on_step: called after every step.
         """
         return trainer.epochs(round, self.options.local_epochs, on_step)

@@ -112,7 +112,6 @@ def by_chunks(graphs: GraphSet, clients: int, seed: int, *, clean: bool = False)
 
     Args:
         graphs: the data set.
-        clients: number of clients.
         seed: of the division and the splits.
         clean: keep isomorphic graphs in one split.
 

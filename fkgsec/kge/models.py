@@ -253,7 +253,6 @@ class KgeModel:
         """Draw initial rows, uniform in +-`initial_range`; for entities `entities_by_width` may change the range.
 
         Args:
-            rows: number of rows.
             width: W or V.
             rng: source of randomness.
             table: "entities" or "relations".

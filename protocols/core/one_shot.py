@@ -38,9 +38,6 @@ class Steps:
     def mark(self, step: str) -> None:
         """Mark a step as taken.
 
-        Args:
-            step: name of the step.
-
         Raises:
             StateReused: the step was taken before, by any thread, or the process was forked.
         """

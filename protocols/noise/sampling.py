@@ -67,7 +67,6 @@ def gaussian(length: int, sigma: float, randomness: Randomness) -> np.ndarray:
     `Skellam`. The last bits may differ between machines.
 
     Args:
-        length: number of values.
         sigma: standard deviation; 0 gives zeros.
         randomness: source of a seed of 32 bytes.
 
@@ -111,7 +110,6 @@ class DiscreteGaussian:
         """Draw a sample.
 
         Args:
-            length: number of values.
             randomness: source of a seed of 32 bytes, which determines the sample.
 
         Returns:

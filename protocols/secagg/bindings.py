@@ -42,7 +42,6 @@ def confirmation_claim(setting: Setting, party: str, keys: bytes, num_survivors:
 
     Args:
         keys: `keys_digest` of the key list that the client received.
-        num_survivors: number of all survivors.
         bits: `survivor_bits` of the client and its neighbors.
     """
     return frame("secagg confirmation", *setting.context, party, keys, num_survivors, bits)
@@ -118,7 +117,6 @@ def self_mask_seed(setting: Setting, party: str, self_seed: bytes, vector: str) 
 
     Args:
         self_seed: b, 32 bytes.
-        vector: name of the vector.
     """
     return derive(self_seed, "secagg self mask", *setting.context, party, vector)
 
@@ -129,7 +127,6 @@ def pair_mask_seed(setting: Setting, first: Advertisement, other: Advertisement,
     Args:
         first, other: the advertisements of the two, in any order.
         secret: their X25519 secret, 32 bytes.
-        vector: name of the vector.
     """
     # Put both names and keys into the derivation, in an order that both know.
     low, high = sorted((first, other), key=lambda peer: setting.point[peer.sender])

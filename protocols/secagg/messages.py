@@ -178,7 +178,6 @@ def check_header(message: Message, kind: type[Kind], *, session: bytes, round: i
 
     Args:
         kind: class of message that is due.
-        session, round: of this session.
         senders: parties that take part in this stage.
 
     Raises:

@@ -128,11 +128,7 @@ class Wirings:
         self.nodes: list[_Node] = []
 
     def search(self, searches: int) -> Iterator[LabelledGraph]:
-        """Yield the first wiring of each search that finds one; graphs may repeat.
-
-        Args:
-            searches: number of searches.
-        """
+        """Yield the first wiring of each search that finds one; graphs may repeat."""
         for _ in range(searches):
             self.steps, counts = STEPS, dict(self.counts)
             wiring = next(self._completed(), None)

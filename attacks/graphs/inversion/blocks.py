@@ -44,7 +44,6 @@ def rounding(parameter: Tensor, learning_rate: float) -> float:
     """Return the standard error of gradient entries computed from the difference of two float32 parameters.
 
     Args:
-        parameter: values of the parameter.
         learning_rate: of the step.
     """
     spacing = np.spacing(parameter.float().abs().numpy()).astype(np.float64)

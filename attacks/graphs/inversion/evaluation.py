@@ -142,11 +142,7 @@ def _obstacles(settings: PublicSettings, num_graphs: int | None, auxiliary: Grap
 
 
 def stepped_graphs(result: GnnResult, name: str, round: int) -> GraphSet:
-    """Return the graphs of a client's first step in a round.
-
-    Args:
-        round: number of the round.
-    """
+    """Return the graphs of a client's first step in a round."""
     client = next(client for client in result.graph.clients if client.name == name)
     order = batch_order(result.options, len(client.train), name, round, 0)[: result.options.batch_size]
     return client.graphs.subset(client.train[order])

@@ -215,7 +215,6 @@ def comparisons(claim: Claim, experiments: Sequence[Experiment]) -> list[Compari
     """Return the comparisons of a claim, in its tables and in their reduced files.
 
     Args:
-        claim: the claim.
         experiments: all tables.
 
     Raises:

@@ -131,12 +131,7 @@ def _share(claim: Claim) -> str:
 
 
 def pairs_sheet(claim: Claim, pairs: Sequence[Pair]) -> Sheet:
-    """Return a line for each pair.
-
-    Args:
-        claim: the claim.
-        pairs: its pairs.
-    """
+    """Return a line for each pair."""
     rows = [
         (
             pair.name,

@@ -334,7 +334,6 @@ def judged_beside(places: Sequence[Path], runs: Sequence[Run]) -> dict[Path, Che
 
     Args:
         places: folders or files of the runs.
-        runs: the runs.
 
     Raises:
         RunError: such a file cannot be read.

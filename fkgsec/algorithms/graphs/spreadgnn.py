@@ -118,7 +118,6 @@ class NeighboursCrossing(Crossing):
         """Average the client's parameters with its neighbors', and store their last layers for the multi-task term.
 
         Args:
-            round: number of the round.
             place: index of the client.
             received: its own rows, then its neighbors'.
         """

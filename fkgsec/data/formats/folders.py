@@ -31,7 +31,6 @@ def read_tsv_folder(folder: Path | str, name: str | None = None) -> KnowledgeGra
     Duplicates are kept. `warnings` counts duplicates, empty valid or test, and names that train lacks.
 
     Args:
-        folder: the folder.
         name: of the graph; the folder's name when None.
 
     Raises:
@@ -57,7 +56,6 @@ def read_client_folders(folder: Path | str, name: str | None = None) -> Federate
     subfolders are skipped; any other subfolder is a client and must have the three files.
 
     Args:
-        folder: the folder.
         name: of the federation; the folder's name when None.
 
     Raises:
@@ -150,9 +148,6 @@ def read_triple_file(path: Path | str) -> NamedTriples:
 def client_folders(folder: Path) -> list[Path]:
     """List the subfolders that are not hidden, in no order.
 
-    Args:
-        folder: the folder.
-
     Raises:
         DataError: the folder does not exist.
     """
@@ -161,11 +156,7 @@ def client_folders(folder: Path) -> list[Path]:
 
 
 def what_lies_in(folder: Path) -> str:
-    """List the first names in a folder, for an error message about a missing file.
-
-    Args:
-        folder: the folder.
-    """
+    """List the first names in a folder, for an error message about a missing file."""
     names = sorted((f"{path.name}/" if path.is_dir() else path.name for path in folder.iterdir()), key=natural_order)
     if not names:
         return "it is empty"

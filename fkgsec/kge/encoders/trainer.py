@@ -106,7 +106,6 @@ class EncoderTrainer:
         """Train one round.
 
         Args:
-            round: number of the round.
             clients: places in the stack.
             on_step: called after every step.
 
@@ -207,11 +206,7 @@ class EncoderTrainer:
         }
 
     def restore_local(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load networks that `local` copied.
-
-        Args:
-            tensors: by name.
-        """
+        """Load networks that `local` copied."""
         for client, encoder in enumerate(self._encoders):
             encoder.network.load_state_dict(packing.below(f"{LOCAL}.{client}.", tensors))
 
@@ -226,11 +221,7 @@ class EncoderTrainer:
         return packing.pack(tree)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `tensors` returned.
-
-        Args:
-            tensors: by name.
-        """
+        """Load the state that `tensors` returned."""
         self._last_round = tensors["last_round"].tolist()
         for client, rows in enumerate(self._rows):
             if client_rows := packing.below(f"rows.{client}.", tensors):

@@ -76,7 +76,6 @@ class Evaluator:
         """Return the client's rows of stacked tables.
 
         Args:
-            client: index of the client.
             tables: stacked tables by name; the current ones when None.
         """
         whole, chosen = self._stack.tables if tables is None else tables, self._rows[client]
@@ -91,7 +90,6 @@ class Evaluator:
         """Return the model that the client predicts with, and its rows, encoded if the model has an encoder.
 
         Args:
-            client: index of the client.
             snapshot: of the task; the current state when None.
         """
         if self._encode is None:

@@ -70,7 +70,6 @@ class Learner:
         Rows of inactive clients keep stale values, which `step` ignores.
 
         Args:
-            queries: from `queries`.
             triples: int64 `[B, 3]`, in stacked rows.
             side: the side to replace.
             to_queries: float `[B, W]`, derivative of the loss by the queries.
@@ -104,11 +103,7 @@ class Learner:
         return packed_state(self._adam)
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `tensors` returned.
-
-        Args:
-            tensors: by name.
-        """
+        """Load the state that `tensors` returned."""
         load_packed_state(self._adam, tensors)
 
 

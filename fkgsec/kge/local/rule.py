@@ -56,18 +56,10 @@ class LocalRule:
         self.settings: Any = options.settings
 
     def begin_round(self, round: int) -> None:
-        """Prepare a round of training. Unlearning trains as round 0.
-
-        Args:
-            round: number of the round.
-        """
+        """Prepare a round of training. Unlearning trains as round 0."""
 
     def takes_over(self, round: int) -> bool:
-        """Return True if clients train from the rows of this round's broadcast, False if from their own.
-
-        Args:
-            round: number of the round.
-        """
+        """Return True if clients train from the rows of this round's broadcast, False if from their own."""
         return True
 
     def objective(self) -> WeightedObjective | None:

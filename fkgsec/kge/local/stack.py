@@ -88,7 +88,6 @@ class ClientStack:
         """Return the slice of a stacked table that holds the client's rows.
 
         Args:
-            table: name of the table.
             client: index in `graphs`.
         """
         return self._spans[table][client]
@@ -97,7 +96,6 @@ class ClientStack:
         """Return the client's rows, a view: `[entities of the client, W]` or `[relations of the client, V]`.
 
         Args:
-            table: name of the table.
             client: index in `graphs`.
         """
         return self.tables[table][self._spans[table][client]]
@@ -106,7 +104,6 @@ class ClientStack:
         """Return the slice of a stacked table from the first to the last of these clients.
 
         Args:
-            table: name of the table.
             clients: indices in `graphs`.
         """
         spans = [self._spans[table][client] for client in clients]

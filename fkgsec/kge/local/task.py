@@ -233,7 +233,6 @@ class KgeTask:
         """Copy each client's embeddings.
 
         Args:
-            evaluator: from `evaluators`.
             tables: of a snapshot; the current ones when None.
         """
         return [evaluator.client_tables(client, tables).copied() for client in range(len(self.graph.clients))]
@@ -283,7 +282,6 @@ def first_rows(model: KgeModel, seed: int, table: Table, names: Sequence[str]) -
     Args:
         model: determines width and range.
         seed: see `generator`.
-        table: name of the table.
         names: entity or relation names.
 
     Returns:

@@ -120,7 +120,6 @@ class LocalTrainer:
         """Store the rows that a client received, for the rule or objective that needs them.
 
         Args:
-            table: name of the table.
             client: index in the stack.
             rows: float `[n, width]`, the client's first n rows.
             first: True in round 0.
@@ -144,11 +143,7 @@ class LocalTrainer:
         return state | {f"previous.{table}": rows for table, rows in self.previous.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Load the state that `tensors` returned.
-
-        Args:
-            tensors: by name.
-        """
+        """Load the state that `tensors` returned."""
         for name, learner, _ in self._learners():
             state = {key.removeprefix(f"{name}."): tensors[key] for key in tensors if key.startswith(f"{name}.")}
             if state:
