@@ -322,7 +322,7 @@ def compare_cases(
 ) -> None:
     """Train and attack a federation under several defenses, and compare them. Finished cases are reused."""
     from fkgsec.experiments.cli.progress import observe_on
-    from fkgsec.experiments.reporting.worth import trains_alone
+    from fkgsec.experiments.runs.baseline import trains_alone
     from fkgsec.experiments.runs.compare import base_algorithm, case_spec, compare, folder_name
     from fkgsec.experiments.runs.compare import default_folder as default_comparison
     from fkgsec.experiments.tracking import check_trackers, observe_tracked

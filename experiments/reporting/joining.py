@@ -23,8 +23,8 @@ from fkgsec.estimate import Estimate
 from fkgsec.experiments.reporting.pictures import draw_point, legend
 from fkgsec.experiments.reporting.sheets import Column, Sheet
 from fkgsec.experiments.reporting.verdict import verdict_over
-from fkgsec.experiments.reporting.worth import gains_over, trains_alone
-from fkgsec.experiments.runs.baseline import alone_among
+from fkgsec.experiments.reporting.worth import gains_over
+from fkgsec.experiments.runs.baseline import alone_among, trains_alone
 from fkgsec.experiments.runs.record import Record
 
 ALONE = "alone"
@@ -59,9 +59,9 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
     if len({record.data.hash for record in every}) > 1:
         raise RunError("worth: the runs are on different data; give those of one data set")
     by_case: dict[str, dict[int, Record]] = defaultdict(dict)
-    alone = [record for record in every if trains_alone(record)]
+    alone = [record for record in every if trains_alone(record.spec)]
     for record in every:
-        if trains_alone(record):
+        if trains_alone(record.spec):
             continue
         if record.seed in by_case[_name(record)]:
             raise RunError(f"worth: two runs of {_name(record)} with seed {record.seed}; give one of each")

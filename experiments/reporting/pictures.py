@@ -35,7 +35,7 @@ from fkgsec.experiments.reporting.matrix import Matrix, level, matrix, written
 from fkgsec.experiments.reporting.membership import Curve, curves
 from fkgsec.experiments.reporting.sheets import NONE, interval, mebibytes, short
 from fkgsec.experiments.reporting.verdict import followed, same_figure
-from fkgsec.experiments.reporting.worth import trains_alone
+from fkgsec.experiments.runs.baseline import trains_alone
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.task import task_of
 from fkgsec.text import printable
@@ -254,9 +254,11 @@ def comparison_figure(records: Mapping[str, Record]) -> Picture:
             counts cases beyond `MOST_CASES`; the matrix shows all.
     """
     names = named(records)
-    joined = {name: record for name, record in names.items() if not trains_alone(record)} or names
+    joined = {name: record for name, record in names.items() if not trains_alone(record.spec)} or names
     shown = dict(list(joined.items())[:MOST_CASES])
-    alone = next((record for record in names.values() if trains_alone(record) and record not in joined.values()), None)
+    alone = next(
+        (record for record in names.values() if trains_alone(record.spec) and record not in joined.values()), None
+    )
     # Utility and bytes take two of the columns.
     followed_figures = dict(list(followed(shown).items())[: MOST_COLUMNS - 2])
     task = task_of(next(iter(shown.values())).spec)

@@ -39,7 +39,7 @@ from fkgsec.attacks.view import ALL
 from fkgsec.estimate import at_level, critical_value
 from fkgsec.experiments.reporting.frames import attack_name, leading_by_place, leading_figures
 from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, short
-from fkgsec.experiments.reporting.worth import trains_alone
+from fkgsec.experiments.runs.baseline import trains_alone
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
 
@@ -371,7 +371,7 @@ def comparison_sheets(records: Mapping[str, Record]) -> list[Sheet]:
         for case, record in records.items():
             figure = same_figure(record, reference_figure)
             if figure is None or figure.reason is not None:
-                alone = trains_alone(record)
+                alone = trains_alone(record.spec)
                 reason = "exchanges nothing" if alone else (figure and figure.reason) or "not attacked"
                 # The cell gets a number, and a note below states the reason.
                 if len(reason) > MOST_LETTERS:

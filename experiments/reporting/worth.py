@@ -13,19 +13,11 @@ from collections.abc import Mapping, Sequence
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import Estimate, critical_value
 from fkgsec.experiments.reporting.sheets import Column, Sheet, interval, short
-from fkgsec.experiments.runs.baseline import alone_among
+from fkgsec.experiments.runs.baseline import alone_among, trains_alone
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.tasks.items import Average, paired_variance, scores_of
-from fkgsec.experiments.tasks.spec import RunSpec
 from fkgsec.experiments.tasks.task import task_of
-from fkgsec.federation.recipes import RECIPES
-
-
-def trains_alone(run: Record | RunSpec) -> bool:
-    """Return True if the clients of a run exchange nothing and each trains on its own data."""
-    recipe = RECIPES[(run.spec if isinstance(run, Record) else run).algorithm]
-    return not recipe.shared and not recipe.pooled
 
 
 def gains(record: Record, alone: Record, compared: int = 1) -> dict[str, Estimate]:
@@ -159,7 +151,7 @@ def worth_sheet(records: Mapping[str, Record]) -> Sheet:
     """
     task = task_of(next(iter(records.values())).spec)
     label = f"test {task.label(task.metric)}"
-    by_name = {name: record for name, record in records.items() if trains_alone(record)}
+    by_name = {name: record for name, record in records.items() if trains_alone(record.spec)}
     others = len(records) - len(by_name)
     columns = [Column("case"), Column(label, "figure")]
     notes = []

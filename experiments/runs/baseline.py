@@ -23,6 +23,11 @@ def exchanges(spec: RunSpec) -> bool:
     return bool(RECIPES[spec.algorithm].shared)
 
 
+def trains_alone(spec: RunSpec) -> bool:
+    """Return True if each client of a run trains alone: no exchange, no pooled data."""
+    return RECIPES[spec.algorithm].alone
+
+
 def alone_spec(spec: RunSpec) -> RunSpec:
     """Return the spec of the same clients alone, without defense and attacks; settings that they do not have are left out.
 
@@ -31,7 +36,7 @@ def alone_spec(spec: RunSpec) -> RunSpec:
     """
     recipes, federated = algorithms_of(spec.task), RECIPES[spec.algorithm]
     # The algorithm that neither shares rows nor pools data trains each client alone.
-    algorithm = next(name for name, recipe in recipes.items() if not recipe.shared and not recipe.pooled)
+    algorithm = next(name for name, recipe in recipes.items() if recipe.alone)
     settings = {name: value for name, value in spec.settings.given().items() if recipes[algorithm].has(name)}
     resets = federated.private == "none" and not spec.federation_options().keeps_optimizer
     if federated.shared and resets and recipes[algorithm].has("baseline"):

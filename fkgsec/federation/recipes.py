@@ -78,6 +78,11 @@ class Recipe:
         """The local rule, imported if `local` names it."""
         return pkgutil.resolve_name(self.local) if isinstance(self.local, str) else self.local
 
+    @property
+    def alone(self) -> bool:
+        """True if each client trains alone: no exchange, no pooled data."""
+        return not self.shared and not self.pooled
+
     def has(self, name: str) -> bool:
         """Return whether the algorithm has a setting.
 

@@ -50,8 +50,8 @@ from fkgsec.experiments.reporting.verdict import (
     verdict_sheet,
 )
 from fkgsec.experiments.reporting.words import figure_reasons, protection_lines, temperature_remark
-from fkgsec.experiments.reporting.worth import gain_sheet, trains_alone, worth_lines, worth_sheet
-from fkgsec.experiments.runs.baseline import alone_among, exchanges
+from fkgsec.experiments.reporting.worth import gain_sheet, worth_lines, worth_sheet
+from fkgsec.experiments.runs.baseline import alone_among, exchanges, trains_alone
 from fkgsec.experiments.runs.record import Record, read_if_of
 from fkgsec.experiments.runs.spec import CONSORTIUM
 from fkgsec.experiments.runs.stored import encode_stored
@@ -202,7 +202,7 @@ def _federation(
 def _worth(runs: Sequence[Run]) -> dict[str, Any]:
     """Return the gains over the same clients alone, and the names of runs without such a run for comparison."""
     # A report may also contain the run of the clients alone itself.
-    others = [run.record for run in runs if trains_alone(run.record)]
+    others = [run.record for run in runs if trains_alone(run.record.spec)]
     joined = [run for run in runs if exchanges(run.record.spec) and run.record.items is not None]
     pairs = {
         run.name: (run.record, alone)

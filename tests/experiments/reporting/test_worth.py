@@ -4,7 +4,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from fkgsec.experiments.reporting.worth import gains, trains_alone, worth_sheet
+from fkgsec.experiments.reporting.worth import gains, worth_sheet
+from fkgsec.experiments.runs.baseline import trains_alone
 from fkgsec.experiments.runs.record import Record
 from fkgsec.experiments.runs.run import execute
 from fkgsec.experiments.tasks.items import TestItems
@@ -54,7 +55,7 @@ def test_a_gain_is_the_difference_of_utilities_of_each_client(records: dict[str,
     for client, gain in each.items():
         of = [record.utility if client == "all" else record.utility_by_client[client] for record in records.values()]
         assert gain.value == pytest.approx(of[0]["mrr"].value - of[1]["mrr"].value, abs=1e-6)
-    assert [trains_alone(record) for record in records.values()] == [False, True]
+    assert [trains_alone(record.spec) for record in records.values()] == [False, True]
 
 
 def test_equal_runs_rarely_gain_and_pairing_narrows_the_interval(records: dict[str, Record]) -> None:
