@@ -32,7 +32,15 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.forgetting.evaluation import Forgetting, Results, measure_forgetting
 from fkgsec.attacks.forgetting.evidence import Evidence, Power, measure_power, weigh_evidence
 from fkgsec.attacks.forgetting.readings import AuditRun, read_run
-from fkgsec.attacks.membership.audits import Audited, Shadow, audited_triples, replace_train, train_shadow
+from fkgsec.attacks.membership.audits import (
+    Audited,
+    Shadow,
+    audited_triples,
+    contains,
+    replace_train,
+    train_shadow,
+    trained_elsewhere,
+)
 from fkgsec.data.escrow import Escrow, read_escrow
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import make_transport
@@ -612,9 +620,22 @@ def _assumptions(candidate: Unlearned, options: AuditOptions, escrowed: bool, *,
     return made
 
 
+def copies_elsewhere(candidate: Unlearned) -> int:
+    """Count requested triples that another client still trains on. A request covers one client's copy only."""
+    clients = {client.name: client for client in candidate.graph.clients}
+    return sum(
+        int(contains(trained_elsewhere(candidate.result.graph, clients[name]), np.asarray(triples)).sum())
+        for name, triples in candidate.forget.items()
+    )
+
+
 def _remarks(results: Results, candidate: Unlearned, num_shadows: int, replayed: bool | None) -> list[str]:
     """State what a reader must know beside the figures."""
     remarks = []
+    if copies := copies_elsewhere(candidate):
+        remarks.append(
+            f"Other clients still train on {copies:,} of the requested triples. The request does not cover their copies."
+        )
 
     # The reader must learn that an unlearning changed nothing, whatever the verdict is.
     if "raw" in results and same_embeddings(results["unlearned"], results["raw"]):

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 from fkgsec.attacks.forgetting.evaluation import OTHERS, Membership
 from fkgsec.attacks.forgetting.evidence import Evidence, ModelEvidence, PairedTest, PlantedShare, UtilityChange
 from fkgsec.attacks.forgetting.paired import Sensitivity
-from fkgsec.attacks.membership.audits import Attack
+from fkgsec.attacks.membership.audits import Attack, to_local
 from fkgsec.attacks.membership.figures import compare_auc, measure_membership
 from fkgsec.data.escrow import Escrow
 from fkgsec.errors import DataError, RunError, SpecError
@@ -44,7 +44,13 @@ from fkgsec.experiments.unlearning.unlearn import (
     unlearn_run,
 )
 from fkgsec.experiments.unlearning.verdict import judge, widened
-from fkgsec.experiments.unlearning.verification import Auditor, Verification, audit_seed_of, request_digest
+from fkgsec.experiments.unlearning.verification import (
+    Auditor,
+    Verification,
+    audit_seed_of,
+    copies_elsewhere,
+    request_digest,
+)
 from fkgsec.experiments.unlearning.verification import verify as verify_run
 from fkgsec.federation import checkpoint
 from fkgsec.federation import result as results
@@ -566,6 +572,26 @@ def test_one_number_that_differs_ends_the_replay(finished: tuple[Path, Path], tm
     assert made.replayed is False
     assert made.verdict.outcome != "forgotten"
     assert any(line.startswith("The replay gave other embeddings or messages") for line in made.remarks)
+
+
+def test_copies_of_requested_triples_at_other_clients_are_named(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    folder, request = unlearned_by("retrain", finished, tmp_path, 20)
+    candidate = read_unlearned(folder)
+    assert copies_elsewhere(candidate) == 0
+    retained = candidate.result.graph
+    client = next(client for client in candidate.graph.clients if client.name == "hospital-1")
+    wanted = client.to_global(np.asarray(candidate.forget["hospital-1"]))
+    copies = {other.name: to_local(retained, other, wanted) for other in retained.clients if other.name != client.name}
+    name, copied = max(copies.items(), key=lambda item: len(item[1]))
+    assert len(copied), "another hospital can express some"
+    clients = tuple(
+        dataclasses.replace(other, train=np.concatenate([other.train, copied])) if other.name == name else other
+        for other in retained.clients
+    )
+    result = dataclasses.replace(candidate.result, graph=dataclasses.replace(retained, clients=clients))
+    assert copies_elsewhere(candidate._replace(result=result)) == len(copied)
+    made = verify_run(folder, Thresholds(), QUICK, forget=request, client="hospital-1", folder=tmp_path / "audit")
+    assert not any("Other clients still train" in line for line in made.remarks)
 
 
 @pytest.mark.parametrize("kind", ["started", "transcript"])
