@@ -298,7 +298,7 @@ class Costs:
         if not rates:
             return Estimated(round_s, rounds, f"{says}, without attacks: no record shows their time")
         attack_s = timed.num_train * statistics.median(rates)
-        return Estimated(round_s, rounds, f"{says}, {attack_s:.3g} s of attacks (from records, by training items)", attack_s)
+        return Estimated(round_s, rounds, f"{says}, {attack_s:.3g} s of attacks (from records)", attack_s)
 
     def _rounds(self, spec: RunSpec) -> tuple[int, str]:
         key = run_key(spec, attack=False)
@@ -309,7 +309,7 @@ class Costs:
             return spec.rounds, "all: early stopping is off"
         if key in self._papers_rounds:
             waits = spec.patience * spec.eval_every
-            return min(spec.rounds, self._papers_rounds[key] + waits), "the paper's best round, and patience"
+            return min(spec.rounds, self._papers_rounds[key] + waits), "the paper's best round plus patience"
         # The same settings on other data first, then also with other models.
         for number, what in ((None, "on other data"), (-1, "on other data and with other models")):
             like = [last for trains_as, last in self._stopped if trains_as[:number] == _trains_as(spec)[:number]]

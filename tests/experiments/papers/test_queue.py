@@ -223,7 +223,10 @@ def test_rounds_are_the_papers_or_those_of_like_runs_or_the_bound(fedr: Record, 
         return found.rounds, found.says.partition("(")[2].removesuffix(")")
 
     assert rounds([fedr], spec) == (65, "records of similar runs on other data")
-    assert rounds([fedr], spec, {run_key(spec, attack=False): 105}) == (105 + 5 * 5, "the paper's best round, and patience")
+    assert rounds([fedr], spec, {run_key(spec, attack=False): 105}) == (
+        105 + 5 * 5,
+        "the paper's best round plus patience",
+    )
     rotate = spec.replace(model="rotate")
     assert rounds([fedr], rotate) == (65, "records of similar runs on other data and with other models")
     assert rounds([], rotate) == (300, "the most that the settings allow")
