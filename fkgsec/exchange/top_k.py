@@ -1,7 +1,7 @@
 """FedS: of the rows that clients share, each side sends those that matter most this round (feds.txt section III).
 
-`TopK` is the codec (which rows cross, in both directions), `SumOfOthers` the aggregation. Only rows that another client holds too
-ever cross; the first broadcast tells each client which these are. All of them cross in synchronised rounds.
+`TopK` is the codec (which rows are sent, in both directions), `SumOfOthers` the aggregation. Only rows that
+another client holds too are ever sent; the first broadcast tells each client which these are. Synchronization rounds send all.
 
 Leakage: the server sees every client's names, which of them changed most in each round, and the rows that were sent. A client
 learns which of its names others hold, and how many of them uploaded each.
@@ -302,7 +302,7 @@ class TopKServer(ServerCodec):
         self._renewed = delivered.renewed()
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """Encode a client's broadcast: its shared rows that somebody uploaded, or of counted sums the K with most uploads.
+        """Encode a client's broadcast: its shared rows that a client uploaded, or of counted sums the K with most uploads.
 
         Args:
             content: rows, or sums with counts in the last column.

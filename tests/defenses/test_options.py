@@ -163,7 +163,7 @@ def test_blanks_around_pieces_do_not_count() -> None:
         ("dp:clip=1,epsilon=1,delta=nan", r"dp: delta must be above 0 and below 0.1; got nan"),
         ("dp:clip=1,epsilon=1,colluders=-1", "dp: colluders must be at least 0; got -1"),
         # Combinations.
-        ("psu", "psu needs secagg: uploads in clear would show the server who holds what"),
+        ("psu", "psu needs secagg: uploads in plaintext would show the server who holds what"),
         ("psu,dp:clip=1,epsilon=1", "psu needs secagg"),
         ("suppress:t=2", "suppress needs secagg"),
         ("secagg:neighbours=4,suppress:t=2", "suppress needs masks between all clients"),
