@@ -290,7 +290,6 @@ class ProtocolMessage(Message, frozen=True, tag="protocol"):
 
     @property
     def label(self) -> str:
-        """Step of the protocol."""
         return self.step
 
 

@@ -146,14 +146,6 @@ class QuantisedClient(ClientCodec):
         self._quantised: Quantised | None = None
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """Quantize the rows.
-
-        Args:
-            rows: trained, `[num_uploaded, width]`.
-
-        Returns:
-            All rows, with the values that the server will read.
-        """
         bits, scale, stochastic = self._settings
         if bits == UNQUANTISED:
             return super().encode(round, rows)
@@ -163,25 +155,14 @@ class QuantisedClient(ClientCodec):
         return super().encode(round, self._quantised.values())
 
     def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
-        """Encode levels and steps.
-
-        Args:
-            contribution: from `encode`.
-        """
         if self._quantised is None:
             return super().pack(round, party, table, contribution)
         return QuantisedRows.pack(round, party, SERVER, table, *self._quantised, self._settings.wire)
 
     def shape(self, message: AnyMessage) -> tuple[int, int]:
-        """Return the rows and the width that a broadcast states."""
         return (message.num_rows, message.width) if isinstance(message, QuantisedRows) else super().shape(message)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """Decode quantized rows; those of round 0 are whole.
-
-        Args:
-            num_rows: rows of a whole table.
-        """
         if not isinstance(message, QuantisedRows):
             return super().read(message, num_rows)
         rows = _values(message)
@@ -204,14 +185,6 @@ class QuantisedServer(ServerCodec):
         self._factored: tuple[Quantised, list[int]] | None = None
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
-        """Decode quantized rows.
-
-        Args:
-            message: from a client.
-
-        Raises:
-            RunError: another kind of message, or one that does not fit.
-        """
         if self._settings.bits == UNQUANTISED:
             return super().accept(round, message)
         if not isinstance(message, QuantisedRows):
@@ -221,11 +194,6 @@ class QuantisedServer(ServerCodec):
         )
 
     def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
-        """Quantize the aggregate, and make the result the table.
-
-        Args:
-            aggregated: `[N, width]`. delivered: the uploads.
-        """
         bits, scale, stochastic = self._settings
         if bits == UNQUANTISED:
             super().publish(aggregated, delivered)
@@ -277,11 +245,6 @@ class QuantisedServer(ServerCodec):
         return all(torch.equal(first, other) for other in others)
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """Encode levels and steps; whole rows in round 0.
-
-        Args:
-            content: rows of the receiver.
-        """
         if self._settings.bits == UNQUANTISED or not len(self._steps):
             return super().pack(round, party, content)
         holding = self.shared.holdings.get(party, torch.arange(len(self.shared.names)))[: len(content)]
@@ -297,14 +260,12 @@ class QuantisedServer(ServerCodec):
         return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._settings.wire)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the steps of the last broadcast, and its factors if it has any."""
         if self._factored is None:
             return {"steps": self._steps}
         sent, ranks = self._factored
         return {"steps": self._steps, "levels": sent.levels, "factor_steps": sent.steps, "ranks": torch.tensor(ranks)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state that `tensors` returned."""
         self._steps, self._factored = tensors["steps"], None
         if "ranks" in tensors:
             self._factored = Quantised(tensors["levels"], tensors["factor_steps"]), tensors["ranks"].tolist()
