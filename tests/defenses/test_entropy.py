@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import secrets
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -22,7 +21,6 @@ from fkgsec.attacks.registry import build_view
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.terms import Entropy, PartyEntropy
 from fkgsec.defenses.transport import make_transport
-from fkgsec.errors import SpecError
 from fkgsec.exchange import Transport
 from fkgsec.experiments.runs.record import encode_record
 from fkgsec.experiments.runs.run import execute
@@ -305,32 +303,3 @@ def test_a_round_that_is_done_again_after_a_kill_has_the_same_noise_under_fresh_
     fresh = {step for sender, step in before if before[sender, step] != after[sender, step]}
     expected = {"secagg-advertisement", "secagg-masked-upload"} if "secagg" in defense else set()
     assert fresh & {"rows", "secagg-advertisement", "secagg-masked-upload"} == expected
-
-
-@pytest.mark.parametrize("defense", ["psu,secagg", "dp:clip=0.1,epsilon=8"])
-def test_a_run_that_goes_on_gives_what_it_would_have_given(
-    defense: str,
-    graph: Callable[[int], FederatedGraph],
-    options: KgeOptions,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    options = msgspec.structs.replace(options, defense=defense, protocol_seed=None)
-    monkeypatch.setattr(secrets, "token_bytes", lambda count: bytes(count))
-    whole = run_federation(graph(3), options, make_transport=make_transport)
-    with pytest.raises(Killed):
-        run_federation(graph(3), options, tmp_path, KilledAfter(1), 0.0, make_transport)
-    monkeypatch.undo()  # what the operating system gives now is not what it gave then
-    resumed = run_federation(graph(3), options, tmp_path, make_transport=make_transport)
-    for one, other in zip(resumed.tables, whole.tables, strict=True):
-        assert torch.equal(one.entities, other.entities)
-        assert torch.equal(one.relations, other.relations)
-    assert resumed.transcript.notes.keys() == whole.transcript.notes.keys()
-    assert [(entry.bytes_up, entry.bytes_down) for entry in resumed.rounds] == [
-        (entry.bytes_up, entry.bytes_down) for entry in whole.rounds
-    ]
-
-
-def test_a_negative_protocol_seed_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"protocol_seed must .*got -1"):
-        KgeOptions(protocol_seed=-1)

@@ -25,7 +25,6 @@ from fkgsec.protocols import psu
 from fkgsec.protocols.secagg.messages import MaskedUpload
 
 replace = msgspec.structs.replace
-ALGORITHMS = ["fede", "fedr"]
 
 
 def fraction_bits(num_clients: int, clip: int = 16, bits: int = 32) -> int:
@@ -92,12 +91,6 @@ def masked_uploads(messages: list[AnyMessage]) -> dict[str, MaskedUpload]:
 # The same numbers.
 
 
-every_sum = pytest.mark.parametrize(
-    ("algorithm", "clients", "defense"),
-    [("fede", 2, "psu,secagg"), ("fede", 5, "secagg"), ("fedr", 3, "psu,secagg"), ("fedr", 5, "secagg")],
-)
-
-
 class SumsInClear(Transport):
     """What secure aggregation must compute: integers, summed in clear over given survivors (all, where none are given)."""
 
@@ -118,24 +111,10 @@ class SumsInClear(Transport):
         return Uploaded(len(present))
 
 
-@every_sum
+@pytest.mark.parametrize(
+    ("algorithm", "clients", "defense"), [("fede", 2, "psu,secagg"), ("fede", 5, "secagg"), ("fedr", 3, "psu,secagg")]
+)
 def test_a_protected_run_is_the_run_of_the_same_integers_bit_for_bit(
-    algorithm: str,
-    clients: int,
-    defense: str,
-    graph: Callable[[int], FederatedGraph],
-    options: KgeOptions,
-) -> None:
-    options = replace(options, algorithm=algorithm)
-    reference = run_federation(graph(clients), options, make_transport=SumsInClear)
-    protected = run_federation(graph(clients), replace(options, defense=defense), make_transport=make_transport)
-    assert figures(protected) == figures(reference)
-    in_clear = run_federation(graph(clients), options)
-    assert figures(protected)[3] != figures(in_clear)[3]  # rounding shows: the comparison is not of the trivial kind
-
-
-@every_sum
-def test_the_table_is_the_clear_mean_up_to_rounding(
     algorithm: str,
     clients: int,
     defense: str,
@@ -143,7 +122,11 @@ def test_the_table_is_the_clear_mean_up_to_rounding(
     options: KgeOptions,
     remembered: Callable,
 ) -> None:
-    result, exchange = remembered(graph(clients), replace(options, algorithm=algorithm, defense=defense))
+    """And its table is the clear mean up to rounding."""
+    options = replace(options, algorithm=algorithm)
+    reference = run_federation(graph(clients), options, make_transport=SumsInClear)
+    result, exchange = remembered(graph(clients), replace(options, defense=defense))
+    assert figures(result) == figures(reference)
     (table,) = RECIPES[algorithm].shared
     held, union = names_of(graph(clients), table), exchange.server[table].names
     assert set(union) == set().union(*map(set, held.values()))
@@ -153,9 +136,7 @@ def test_the_table_is_the_clear_mean_up_to_rounding(
         (opened,) = upload.opened
         opened_total, opened_holders = opened.sums()
         assert opened_holders.tolist() == holders.tolist()
-        assert np.abs(opened_total - total).max() <= bound(clients) == opened.error
-        exact = opened_total * 2.0 ** fraction_bits(clients)
-        assert (exact == np.rint(exact)).all()
+        assert 0 < np.abs(opened_total - total).max() <= bound(clients) == opened.error
         some = holders > 0
         mean = total[some] / holders[some, None]
         error = np.abs(upload.after.numpy()[some].astype(np.float64) - mean)
@@ -199,19 +180,13 @@ def crossing(result: KgeResult, direction: str, round: int) -> list[bytes]:
     return [frame for line, frame in zip(lines, transcript.frames[round], strict=True) if line.direction == direction]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_no_name_crosses_before_the_union_is_told(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
+def test_no_name_crosses_before_the_union_is_told(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     """With private set union. With secure aggregation alone the alignment says everything in clear."""
-    (table,) = RECIPES[algorithm].shared
-    union = {name.encode() for names in names_of(graph(3), table).values() for name in names}
+    union = {name.encode() for names in names_of(graph(3), "entities").values() for name in names}
     assert min(map(len, union)) >= 5  # else a name could occur in a key by chance
     seen = {}
     for defense in ("psu,secagg", "secagg"):
-        result = run_federation(
-            graph(3), replace(options, algorithm=algorithm, defense=defense), make_transport=make_transport
-        )
+        result = run_federation(graph(3), replace(options, defense=defense), make_transport=make_transport)
         kinds = [line.kind for line in result.transcript.entries if line.round == 0]
         frames = result.transcript.frames[0]
         before = kinds.index("psu-union-list") if defense.startswith("psu") else len(kinds)
@@ -237,7 +212,6 @@ def uploaded_bytes(uploads: Mapping[str, Tensor], num_clients: int) -> list[byte
     ("algorithm", "defense"),
     [
         ("fede", "psu,secagg"),
-        ("fedr", "secagg"),
         ("fede", "secagg:cipher=chacha20"),
         ("fedr", "secagg,suppress:t=2"),
         ("fede", ""),
@@ -274,46 +248,14 @@ def test_no_row_goes_up_in_clear(
     assert last
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "defense"),
-    [("fede", "psu,secagg"), ("fedr", "secagg:dropout=0.3,suppress:t=2"), ("fede", "secagg,dp:clip=1,epsilon=5")],
-)
-def test_bytes_are_those_of_the_messages(
-    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    """Keys, shares, masks and all; and what is counted can be read again."""
-    result = run_federation(
-        graph(5), replace(options, algorithm=algorithm, defense=defense), make_transport=make_transport
-    )
-    transcript = result.transcript
-    for entry in (result.rounds[0], result.rounds[-1]):
-        assert entry.bytes_up == sum(map(len, crossing(result, "up", entry.round))) > 0
-        assert entry.bytes_down == sum(map(len, crossing(result, "down", entry.round))) > 0
-    for line, message in zip(
-        [line for line in transcript.entries if line.round == options.rounds],
-        transcript.messages(options.rounds),
-        strict=True,
-    ):
-        assert (line.sender, line.receiver, line.kind) == (message.sender, message.receiver, message.label)
-        assert (line.sender == SERVER) != (line.receiver == SERVER)
-        if isinstance(message, ProtocolMessage) and message.step.startswith("secagg"):
-            assert psu.decode_message(message.content).sender == message.sender
-    kinds = {line.kind for line in transcript.entries if line.round > 0}
-    steps = {"advertisement", "key-list", "sealed-shares", "share-inbox", "masked-upload", "survivors"}
-    steps |= {"confirmation", "unmask-request", "revealed-shares"}
-    assert {f"secagg-{step}" for step in steps} | {"rows"} <= kinds
-    assert ("suppress-sent-rows" in kinds) == ("suppress" in defense)
-
-
 # Seeds, and what a different owner changes.
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_seed_decides_everything_and_another_one_other_masks(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
+    graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
     defense = "psu,secagg:dropout=0.2,suppress:t=2,dp:clip=1,epsilon=5"
-    options = replace(options, algorithm=algorithm, defense=defense)
+    options = replace(options, defense=defense)
     first, second = (run_federation(graph(5), options, make_transport=make_transport) for _ in range(2))
     assert everything(first) == everything(second)
     other = run_federation(graph(5), replace(options, seed=6), make_transport=make_transport)
@@ -412,25 +354,11 @@ def test_the_sum_is_that_of_the_survivors_and_a_round_of_too_few_changes_nothing
     assert min(seen.values()) >= 3
 
 
-def test_the_schedule_of_dropouts_comes_from_the_seed(
-    graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    options = replace(options, defense="secagg:dropout=0.2", rounds=6, eval_every=6, local_epochs=1)
-
-    def survivors(seed: int) -> list[int]:
-        result = run_federation(graph(5), replace(options, seed=seed), make_transport=make_transport)
-        return [entry.num_survivors for entry in result.rounds]
-
-    assert survivors(1) == survivors(1)
-    assert len({tuple(survivors(seed)) for seed in range(1, 5)}) > 1
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_a_run_with_dropouts_is_the_run_of_its_survivors_in_clear(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
+    graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:
     """Rounds that too few survived included."""
-    options = replace(options, algorithm=algorithm, rounds=6, seed=3)
+    options = replace(options, rounds=6, seed=3)
     result, exchange = remembered(graph(5), replace(options, defense="psu,secagg:dropout=0.25"))
     present = {u.round: set(u.opened[0].survivors) if u.opened else set() for u in exchange.uploads}
     sizes = [len(present[number]) for number in range(1, 7)]
@@ -464,8 +392,9 @@ def test_rows_of_few_holders_never_enter_the_sum(t: int, gone: set[str], by_hand
         assert received.taken.tolist() == [name not in gone for name in HELD[party]]
 
 
-@pytest.mark.parametrize("defense", ["secagg,suppress:t=2", "psu,secagg,suppress:t=3"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "defense"), [("fedr", "secagg,suppress:t=2"), ("fede", "psu,secagg,suppress:t=3")]
+)
 def test_clients_keep_what_was_suppressed_and_take_the_rest(
     algorithm: str,
     defense: str,
@@ -577,13 +506,12 @@ def test_a_round_of_too_few_after_a_resume_is_the_same_round(
 # Noise, on its way through the exchange.
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_local_noise_goes_up_in_clear_and_leaves_nobody_as_it_was(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
+    graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:
     """Without secure aggregation: what crosses is the last broadcast, the clipped change, and the claimed noise."""
     defense = "dp:clip=0.01,noise_multiplier=2,unit=row"
-    result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense))
+    result, exchange = remembered(graph(3), replace(options, defense=defense))
     sent = {
         message.sender: message.unpack()
         for message in result.transcript.messages(2)
@@ -591,10 +519,9 @@ def test_local_noise_goes_up_in_clear_and_leaves_nobody_as_it_was(
     }
     upload = exchange.uploads[1]
     received = exchange.uploads[0].after
-    (table,) = RECIPES[algorithm].shared
-    place = {name: number for number, name in enumerate(exchange.server[table].names)}
+    place = {name: number for number, name in enumerate(exchange.server["entities"].names)}
     added = []
-    for party, names in names_of(graph(3), table).items():
+    for party, names in names_of(graph(3), "entities").items():
         assert sent[party].shape == upload.rows[party].shape
         assert not (sent[party] == upload.rows[party]).any()
         added.append((sent[party] - received[[place[name] for name in names[: len(sent[party])]]]).numpy().ravel())
