@@ -133,7 +133,7 @@ class Withholding(Channel):
         return received
 
 
-@pytest.mark.parametrize("defense", ["secagg", "psu,secagg", "secagg,suppress:t=2", "secagg:neighbours=4,threshold=3"])
+@pytest.mark.parametrize("defense", ["psu,secagg", "secagg:neighbours=4,threshold=3"])
 def test_without_claims_nothing_opens(
     defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
@@ -169,12 +169,9 @@ class Tampering(Channel):
         return received
 
 
-@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
-@pytest.mark.parametrize("value", [0.5, float("nan"), float("inf"), -16.1])
-def test_one_changed_value(
-    value: float, defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    options = replace(options, defense=defense)
+@pytest.mark.parametrize("value", [0.5, float("nan"), -16.1])
+def test_one_changed_value(value: float, graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
+    options = replace(options, defense="psu,secagg")
     receiver = f"client/{graph(3).clients[1].name}"
 
     def make(channel: Channel, *others: Any) -> Any:
@@ -230,7 +227,7 @@ def histories(transport: DefendedTransport) -> set[bytes]:
     return {transport.central.log.digest, *(client.log.digest for client in transport.defended.values())}
 
 
-@pytest.mark.parametrize("algorithm", ["fede", "feds", "fedep"])
+@pytest.mark.parametrize("algorithm", ["fede", "feds"])
 def test_clients_that_receive_nothing_are_told_the_commitment(
     algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:

@@ -41,8 +41,8 @@ from tests.pictures import sketched  # noqa: F401
 
 SEED = 1234
 SMALL = {
-    "size": 900, "clients": 3, "dim": 8, "batch_size": 128, "num_negatives": 7, "local_epochs": 1, "rounds": 1,
-    "eval_every": 1, "patience": 0, "seed": SEED, "device": "cpu", "unlinked_heads": 0,
+    "size": 240, "clients": 3, "dim": 4, "batch_size": 128, "num_negatives": 7, "local_epochs": 1, "rounds": 1,
+    "eval_every": 1, "patience": 0, "seed": SEED, "device": "cpu", "attack": ("update-recovery",),
 }  # fmt: skip
 Source = Callable[..., Randomness]
 Identity = Callable[[int], bytes]
@@ -202,7 +202,7 @@ def audited(folder: Path, **fields: Any) -> tuple[KgeResult, set[int | bytes]]:
     return result, {*leaves(record), *leaves(views), *leaves([json.loads(text) for text in texts])}
 
 
-@pytest.mark.parametrize("defense", ["psu,secagg", "secagg,dp:clip=0.1,epsilon=8", "dp:clip=0.1,epsilon=8"])
+@pytest.mark.parametrize("defense", ["psu,secagg,dp:clip=0.1,epsilon=8", "dp:clip=0.1,epsilon=8"])
 def test_from_a_view_and_a_record_no_secret_of_a_protocol_can_be_recomputed(defense: str, tmp_path: Path) -> None:
     """Not from the seed, which the record states, nor from anything else: keys, identities and noise have another source."""
     result, candidates = audited(tmp_path, defense=defense)
@@ -228,7 +228,7 @@ def test_a_record_says_when_the_protocols_randomness_was_fixed(tmp_path: Path) -
     assert line in json.loads((tmp_path / "record.json").read_text())["protection"]
 
 
-@pytest.mark.parametrize("defense", ["psu,secagg", "secagg,suppress:t=2", "dp:clip=0.1,epsilon=8"])
+@pytest.mark.parametrize("defense", ["psu,secagg", "dp:clip=0.1,epsilon=8"])
 def test_values_do_not_depend_on_what_protocols_draw_but_for_noise(
     defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
 ) -> None:
@@ -285,8 +285,11 @@ class Tapped:
         return make_transport(channel, *others)
 
 
-@pytest.mark.parametrize("every_s", [0.0, 1e9], ids=["after a checkpoint", "before any but the first"])
-@pytest.mark.parametrize("defense", ["psu,secagg", "secagg,dp:clip=0.1,epsilon=8", "dp:clip=0.1,epsilon=8"])
+@pytest.mark.parametrize(
+    ("defense", "every_s"),
+    [("psu,secagg", 0.0), ("secagg,dp:clip=0.1,epsilon=8", 1e9), ("dp:clip=0.1,epsilon=8", 0.0)],
+    ids=["sums after a checkpoint", "noise in sums before any but the first", "noise after a checkpoint"],
+)
 def test_a_round_that_is_done_again_after_a_kill_has_the_same_noise_under_fresh_masks(
     defense: str, every_s: float, graph: Callable[[int], FederatedGraph], options: KgeOptions, tmp_path: Path
 ) -> None:
