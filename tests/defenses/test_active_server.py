@@ -69,7 +69,7 @@ def recovered(result: KgeResult, threat: str = "server") -> dict[str, Figure]:
 
 
 CASES = [(algorithm, defense) for algorithm in SUMMED for defense in DEFENSES if fits(algorithm, defense)]
-QUICK = [("fede", "psu,secagg"), ("fedr", "secagg"), ("feds", "secagg,suppress:t=2"), ("fedlu", "secagg:dropout=0.1")]
+QUICK = [("fede", "psu,secagg"), ("fedr", "secagg"), ("feds", "secagg,suppress:t=2")]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.forgetting.update_difference import moved_rows
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.defenses.transport import DefendedTransport, make_transport
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel
@@ -57,8 +57,7 @@ def residual_of_echoes(before: KgeResult, after: KgeResult, place: int) -> float
 
 CASES = [
     ("fede", "psu,secagg", "finetune"), ("fede", "secagg,suppress:t=2", "relabel"), ("fedr", "secagg", "ascent"),
-    ("fedlu", "psu,secagg", "fedlu"), ("feds", "secagg", "finetune"), ("fedprox", "secagg:dropout=0.1", "finetune"),
-    ("fedec", "psu,secagg", "ascent"),
+    ("fedlu", "psu,secagg", "fedlu"), ("feds", "secagg", "finetune"),
 ]  # fmt: skip
 
 
@@ -80,14 +79,18 @@ def runs(graph: Callable[[int], FederatedGraph]) -> Callable[..., KgeResult]:
     return run
 
 
+def unlearned(run: KgeResult, method: Any, make: Any = make_transport) -> KgeResult:
+    """What the second client asked for."""
+    options = UnlearnOptions(method=method, epochs=2, decay_epochs=2)
+    return unlearn(run, asked(run.graph, 1), options, make_transport=make)
+
+
 @pytest.mark.parametrize(("algorithm", "defense", "method"), CASES)
 def test_others_train_and_hide_the_client_that_asked(
     algorithm: str, defense: str, method: Any, runs: Callable[..., KgeResult]
 ) -> None:
     run = runs(algorithm, defense)
-    after = unlearn(
-        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_transport=make_transport
-    )
+    after = unlearned(run, method)
     assert not any(after.known.values())
     for place, client in enumerate(run.graph.clients):  # all trained, and none sends what it had
         table = "relations" if algorithm == "fedr" else "entities"
@@ -100,8 +103,11 @@ def test_others_train_and_hide_the_client_that_asked(
     if row["cosine"].reason is None and row["cosine"].counts["claimed"] == 0:
         assert row["relative_error"].estimate.value == row["relative_error"].baseline.value
     assert row["cosine"].reason is not None or row["relative_error"].estimate.value > 0.1
-    if table == "entities" and "suppress" not in defense and algorithm != "feds" and after.rounds[1].num_survivors == 5:
+    if table == "entities" and "suppress" not in defense and algorithm != "feds":
         assert residual_of_echoes(run, after, 1) > 1e-3
+    if "psu" in defense:
+        with pytest.raises(NotAttacked):
+            moved_rows(run, after, run.graph.clients[1].name)
 
 
 @pytest.mark.parametrize(("algorithm", "defense", "method"), [case for case in CASES if case[0] != "feds"])
@@ -114,13 +120,9 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
 ) -> None:
     """If the others may upload without training, the figures show the leak and the rows that moved. They refuse to."""
     run = runs(algorithm, defense)
-    after = unlearn(
-        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_transport=EchoingOthers
-    )
-    with monkeypatch.context() as checking:
-        checking.setattr(EchoingOthers, "checked", True)
-        options = UnlearnOptions(method=method, epochs=2, decay_epochs=2)
-        refused = unlearn(run, asked(run.graph, 1), options, make_transport=EchoingOthers).rounds[1]
+    after = unlearned(run, method, EchoingOthers)
+    monkeypatch.setattr(EchoingOthers, "checked", True)
+    refused = unlearned(run, method, EchoingOthers).rounds[1]
     assert refused.num_survivors == 0
     assert sum("in which this client did not train" in why for why in refused.excluded.values()) == 4
     row = of_target(after, 1)
@@ -133,12 +135,6 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
     moved = moved_rows(run, after, run.graph.clients[1].name)
     assert isinstance(moved, np.ndarray)
     assert np.isfinite(moved).sum() > 0.5 * row["cosine"].estimate.n
-    sound = unlearn(
-        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_transport=make_transport
-    )
-    if "psu" in defense:
-        with pytest.raises(NotAttacked):
-            moved_rows(run, sound, run.graph.clients[1].name)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +142,6 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
     [
         (2, None, "a sum of 2 clients .* colluders=1"),
         (3, 2, "a sum of 3 clients .* colluders=2"),
-        (4, 2, "a sum of 3 clients"),
     ],
 )
 def test_a_sum_that_hides_nothing_is_refused_before_anything_is_trained(
@@ -217,34 +212,6 @@ def test_retraining_shares_no_upload_with_the_run(runs: Callable[..., KgeResult]
     assert again.options.seed != run.options.seed
     for place in (0, 2, 3, 4):
         assert not torch.equal(run.trained[place].entities, again.trained[place].entities)
-
-
-def test_round_0_sends_what_the_server_has_and_no_more(
-    graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    """Rows that were suppressed stay with their clients: the server sends the first rows for them, which it has."""
-    run = run_federation(graph(5), replace(options, defense="secagg,suppress:t=3"), make_transport=make_transport)
-    seen: list[Tensor] = []
-
-    class Watched(DefendedTransport):
-        def initialise(self, table: Any, rows: Tensor) -> None:
-            seen.append(rows)
-            super().initialise(table, rows)
-
-    after = unlearn(run, asked(graph(5), 1), UnlearnOptions(method="finetune", decay_epochs=1), make_transport=Watched)
-    names = after.row_names["entities"]
-    held: Mapping[str, Sequence[int]] = {}
-    holders = {name: [] for name in names} | held
-    for place, client in enumerate(run.graph.clients):
-        for local, number in enumerate(client.entity_ids):
-            holders[run.graph.entities[number]].append((place, local))
-    alone = [row for row, name in enumerate(names) if len(holders[name]) == 1]
-    assert alone
-    for row in alone:
-        ((place, local),) = holders[names[row]]
-        own = run.tables[place].entities[local]
-        moved = (run.started["entities"][f"client/{run.graph.clients[place].name}"][local] != own).any()
-        assert not moved or not torch.equal(seen[0][row], own)
 
 
 def test_the_statement_says_how_much_of_the_sum_is_the_asking_client_s(runs: Callable[..., KgeResult]) -> None:
