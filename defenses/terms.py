@@ -104,7 +104,7 @@ class Terms:
 
     Attributes:
         keys: public identity keys by party. sessions: names of sessions by purpose and table.
-        num_participants: of a round. num_releases: rounds of the run in which rows cross, which all can tell beforehand.
+        num_participants: of a round. num_releases: rounds in which rows are transmitted; all parties can compute it.
         encodings, noise: by table, once prepared. widths: of its rows. largest_weight: of a client, by table.
 
     Raises:

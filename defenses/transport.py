@@ -362,7 +362,7 @@ class DefendedTransport(Transport):
                 raise BroadcastError(f"{party} was sent another table of {table} than it was sent last in the run")
         return {party: self.defended[party].taking(table, received[party]) for party in lacking}
 
-    # What it says of itself.
+    # Statements about the exchange.
 
     def rounds_worth_noting(self) -> set[int]:
         # Rounds whose survivors reveal more about holdings, and those since a sum had all rows.

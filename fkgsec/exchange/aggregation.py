@@ -8,7 +8,7 @@
     AGGREGATIONS.register("median", Median)                       # or by an entry point of group `fkgsec.aggregations`
     recipes.register(Recipe("fede-median", ENTITIES, "this script", aggregation="median"))
 
-`needs` is compared with what the transport delivers: a median runs in clear, and is refused where only sums are opened.
+`needs` is compared with what the transport delivers: a median runs on plaintext, and is refused where only sums are opened.
 """
 
 from __future__ import annotations

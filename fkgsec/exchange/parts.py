@@ -105,7 +105,7 @@ class Delivered:
         return Sum(total, weights)
 
     def renewed(self) -> Tensor:
-        """Mark the rows that somebody uploaded, bool `[N]`."""
+        """Mark the rows that at least one client uploaded, bool `[N]`."""
         if self.opened is not None:
             return self.opened.weights > 0
         renewed = torch.zeros(self.shape[0], dtype=torch.bool)

@@ -1,7 +1,7 @@
 """FedS: of the rows that clients share, each side sends those that matter most this round (feds.txt section III).
 
-`TopK` is the codec (which rows cross, in both directions), `SumOfOthers` the aggregation. Only rows that another client holds too
-ever cross; the first broadcast tells each client which these are. All of them cross in synchronised rounds.
+`TopK` is the codec (which rows are sent, in both directions), `SumOfOthers` the aggregation. Only rows that
+another client holds too are ever sent; the first broadcast tells each client which these are. Synchronization rounds send all.
 
 Leakage: the server sees every client's names, which of them changed most in each round, and the rows that were sent. A client
 learns which of its names others hold, and how many of them uploaded each.
@@ -264,7 +264,7 @@ class TopKServer(ServerCodec):
         self._renewed = delivered.renewed()
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        # The shared rows that somebody uploaded, or of counted sums the K with most uploads.
+        # The shared rows that a client uploaded, or of counted sums the K with most uploads.
         table, shared = self.shared.table, self._shared[party]
         if self.answers == "counted sums" and not _schedule(self.options, round):
             sums, counts = content[:, :-1], content[:, -1].long()

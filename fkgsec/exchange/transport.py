@@ -77,7 +77,7 @@ class Transport:
         self.malicious_server: Adversary | None = None
 
     def _check_fit(self) -> None:
-        check_fit(self.options.algorithm, delivers=self.delivers, transport="a transport in clear")
+        check_fit(self.options.algorithm, delivers=self.delivers, transport="a plaintext transport")
 
     def tamper_with(self, adversary: Adversary) -> None:
         """Let an adversary run the server.
@@ -281,7 +281,7 @@ class Transport:
         self.broadcast(0, table, self.parties)
         return {}
 
-    # What it says of itself.
+    # Statements about the exchange.
 
     def observed(self, table: Table) -> dict[str, Observed]:
         """Return the server's knowledge of each client's rows; empty with sums, or if one message contains all of it."""

@@ -213,7 +213,7 @@ class ClientOrder:
     def _check_upload(self, round: int, name: str, table: str) -> None:
         at = self.position
         if round <= at.refused:
-            raise OrderError(f"{name} in round {round}, in which the server asked for a step that was not due")
+            raise OrderError(f"{name} in round {round}, in which the server requested a step that was not due")
         # An untrained upload is the server's own broadcast: it would isolate the other clients' sum.
         if at.last.get("train ") != round:
             raise OrderError(f"{name} in round {round}, in which this client did not train")

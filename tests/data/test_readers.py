@@ -446,7 +446,7 @@ class TestTripleTable:
         path = self.write(self.frame(), tmp_path / "t.csv")
         with pytest.raises(DataError, match="no column fold "):
             readers.read_triple_table(path, split_column="fold")
-        with pytest.raises(DataError, match="one column is asked for twice"):
+        with pytest.raises(DataError, match="one column is requested twice"):
             readers.read_triple_table(path, ("head", "head", "tail"))
         with pytest.raises(DataError, match="delimiter ';;' must be one character"):
             readers.read_triple_table(path, delimiter=";;")

@@ -27,7 +27,7 @@ from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 from fkgsec.protocols.core.errors import ProtocolError
 
-# Every recipe that runs under secagg; FedS is aligned in clear alone. `sparse_rounds=1`: all rows are sent after even rounds.
+# Every recipe that runs under secagg; FedS is aligned in plaintext alone. `sparse_rounds=1`: all rows are sent after even rounds.
 SUMMED = [
     name
     for name, recipe in algorithms_of("kge").items()

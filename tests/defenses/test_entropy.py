@@ -224,7 +224,7 @@ def test_a_record_says_when_the_protocols_randomness_was_fixed(tmp_path: Path) -
     """Then its number, which the record states like every option, opens the run."""
     result, candidates = audited(tmp_path, defense="secagg", protocol_seed=77)
     assert {found for found in candidates if opened_by(found, result)} == {77}
-    line = "protocol randomness: fixed for tests; whoever has protocol_seed opens every upload"
+    line = "protocol randomness: fixed for tests; anyone who knows protocol_seed can open every upload"
     assert line in json.loads((tmp_path / "record.json").read_text())["protection"]
 
 

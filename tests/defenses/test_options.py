@@ -142,7 +142,7 @@ def test_any_text_is_read_or_refused_with_a_spec_error(text: str) -> None:
         ("dp:clip=1,epsilon=1,delta=1", r"dp: delta must be above 0 and below 0.1; got 1"),
         ("dp:clip=1,epsilon=1,colluders=-1", "dp: colluders must be at least 0; got -1"),
         # Combinations.
-        ("psu", "psu needs secagg: uploads in clear would show the server who holds what"),
+        ("psu", "psu needs secagg: uploads in plaintext would show the server who holds what"),
         ("psu,dp:clip=1,epsilon=1", "psu needs secagg"),
         ("suppress:t=2", "suppress needs secagg"),
         ("secagg:neighbours=4,suppress:t=2", "suppress needs masks between all clients"),

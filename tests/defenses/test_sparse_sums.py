@@ -363,7 +363,7 @@ def test_without_suppression_such_a_row_is_opened_as_it_is() -> None:
     assert total[exchange.server[TABLE].names.index("r")].tolist() == ONE_EACH[A].tolist()
     remarks = exchange.protection().remarks
     assert any("a row that one client alone chose is opened as it is" in line for line in remarks)
-    assert any("figures differ from those in clear" in line for line in remarks)
+    assert any("figures differ from those in plaintext" in line for line in remarks)
 
 
 def test_what_was_suppressed_in_a_synchronised_round_stays_with_its_clients() -> None:
