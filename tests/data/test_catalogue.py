@@ -130,9 +130,6 @@ class TestCatalogue:
                 pinned = r"https://raw\.githubusercontent\.com/[\w-]+/[\w-]+/[0-9a-f]{40}/[\w/.-]+"
                 assert file.address is None or re.fullmatch(pinned, file.address)
 
-    def test_find_is_blind_to_case(self) -> None:
-        assert catalogue.find_dataset("ddb14-FED5").path == "DDB14-fedr/DDB14-Fed5.pkl"
-
     @pytest.mark.parametrize(
         ("name", "start"),
         [
@@ -243,21 +240,6 @@ class TestDownload:
     def test_a_passing_refusal_is_retried(self, toy: catalogue.Dataset, server: Server, status: int) -> None:
         server.statuses = [status, status]
         assert (fetch() / "train.txt").read_bytes() == BODIES["train.txt"]
-
-    def test_a_lasting_refusal_is_not(self, toy: catalogue.Dataset, server: Server) -> None:
-        server.statuses = [403]
-        with pytest.raises(DataError, match=r"cannot download http://127\S+/toy/train\.txt \(HTTP status 403\)"):
-            fetch()
-        assert len(server.asked) == 1
-
-    def test_gives_up_after_some_attempts_and_keeps_the_part(
-        self, toy: catalogue.Dataset, server: Server, tmp_path: Path
-    ) -> None:
-        server.break_after_bytes = [10] * download.ATTEMPTS
-        with pytest.raises(DataError, match=r"train\.txt \(the connection was closed early\)"):
-            fetch()
-        assert (tmp_path / "cache/fkgsec/Toy/train.txt.part").stat().st_size == 10 * download.ATTEMPTS
-        assert not (tmp_path / "cache/fkgsec/Toy/train.txt").exists()
 
     @pytest.mark.parametrize("wrong", ["changed", "longer"])
     def test_wrong_content_leaves_nothing(

@@ -175,21 +175,6 @@ def test_degrees_follow_zipf(consortium: FederatedGraph, monkeypatch: pytest.Mon
     assert degree_slope(flat) > degree_slope(consortium) + 0.1
 
 
-def test_hospitals_differ_in_their_areas(consortium: FederatedGraph, monkeypatch: pytest.MonkeyPatch) -> None:
-    def diagnoses(federated: FederatedGraph, client: int) -> dict[str, float]:
-        facts = facts_of(federated, client)
-        words = [tail.split(":")[1].rsplit("-", 1)[0] for _, relation, tail in facts if relation == "diagnosed_with"]
-        return {word: words.count(word) / len(words) for word in set(words)}
-
-    def distance(federated: FederatedGraph) -> float:
-        a, b = diagnoses(federated, 0), diagnoses(federated, 1)
-        return sum(abs(a.get(word, 0) - b.get(word, 0)) for word in a | b) / 2
-
-    monkeypatch.setattr(consortium_module, "AREA_CONCENTRATION", 1e4)
-    alike = generate_consortium()
-    assert distance(consortium) > 0.2 > distance(alike)
-
-
 def test_same_arguments_same_graph() -> None:
     small = generate_consortium(clients=2, size=800, seed=5)
     assert small.hash == generate_consortium(clients=2, size=800, seed=5).hash

@@ -33,7 +33,7 @@ from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 from fkgsec.protocols import psu
 from fkgsec.protocols.core.keys import generate
-from fkgsec.protocols.core.prg import Randomness, derive, digest, seeded
+from fkgsec.protocols.core.prg import Randomness, digest, seeded
 from fkgsec.protocols.noise.sampling import gaussian
 from fkgsec.protocols.secagg.messages import Advertisement
 from fkgsec.randomness import generator
@@ -91,14 +91,8 @@ def _drawn_by(entropy: Entropy, purpose: str, table: Any, round: int, place: int
     return entropy.of(place).randomness(purpose, table, round)
 
 
-def _once_drawn_by(entropy: bytes, run: str, purpose: str, *where: Any) -> Randomness:
-    """As in the first version, where all parties drew from the same bytes."""
-    source = entropy if purpose.endswith("noise") else derive(entropy, "sessions of an exchange", run, b"")
-    return seeded(derive(source, "randomness of an exchange", run, purpose, *where))
-
-
 def sources(candidate: int | bytes, run: str) -> list[tuple[Source, Identity]]:
-    """What the exchange would draw if the candidate were what it draws from, as it does now and as it once did."""
+    """What the exchange would draw if the candidate were what it draws from."""
     if isinstance(candidate, bytes):
         entropies = [candidate] if len(candidate) == 32 else []
     else:
@@ -107,7 +101,6 @@ def sources(candidate: int | bytes, run: str) -> list[tuple[Source, Identity]]:
     for entropy in entropies:
         whole = Entropy(entropy, run)
         found.append((partial(_drawn_by, whole), lambda place, whole=whole: _raw(whole.of(place))))
-        found.append((partial(_once_drawn_by, entropy, run), partial(derive, entropy, "identity in an exchange", run)))
         if isinstance(candidate, bytes):  # or what one party alone draws from
             own = PartyEntropy(entropy, entropy, run)
             found.append((lambda *where, own=own: own.randomness(*where[:3]), lambda _, own=own: _raw(own)))

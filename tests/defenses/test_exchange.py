@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ from torch import Tensor
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import make_transport
 from fkgsec.exchange import Holding, Transport, Uploaded
-from fkgsec.federation.loop import Observer, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, Opened, ProtocolMessage, Rows, Transcript
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.options import KgeOptions
@@ -214,6 +213,7 @@ def uploaded_bytes(uploads: Mapping[str, Tensor], num_clients: int) -> list[byte
         ("fede", "psu,secagg"),
         ("fede", "secagg:cipher=chacha20"),
         ("fedr", "secagg,suppress:t=2"),
+        ("feds", "secagg"),
         ("fede", ""),
     ],
 )
@@ -392,115 +392,24 @@ def test_rows_of_few_holders_never_enter_the_sum(t: int, gone: set[str], by_hand
         assert received.taken.tolist() == [name not in gone for name in HELD[party]]
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "defense"), [("fedr", "secagg,suppress:t=2"), ("fede", "psu,secagg,suppress:t=3")]
-)
-def test_clients_keep_what_was_suppressed_and_take_the_rest(
-    algorithm: str,
-    defense: str,
-    graph: Callable[[int], FederatedGraph],
-    options: KgeOptions,
-    remembered: Callable,
-) -> None:
-    result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense))
-    (table,) = RECIPES[algorithm].shared
-    held, t = names_of(graph(3), table), int(defense[-1])
-    upload = exchange.uploads[result.best_round - 1]
-    holders = np.frombuffer(upload.opened[0].holders, dtype="<i8")
-    rare = {name for name, count in zip(exchange.server[table].names, holders, strict=True) if count < t}
-    server = dict(zip(exchange.server[table].names, upload.after, strict=True))
-    kept = taken = 0
-    for party, final, trained in zip(held, result.tables, result.trained, strict=True):
-        before, after = (getattr(tables, table) for tables in (trained, final))
-        for name, own, row in zip(held[party], before, after, strict=True):
-            assert torch.equal(row, own if name in rare else server[name])
-            kept, taken = kept + (name in rare), taken + (name not in rare)
-    assert taken
-    assert kept or algorithm == "fedr"  # every client of this consortium has all relations
-
-
 def test_a_round_whose_members_leave_between_counting_and_sending_opens_no_rows(by_hand: Callable) -> None:
     """Else a row that the counts said is common may be one client's, and the counts' change would show what the gone hold."""
-    t = 2
     exchange = by_hand("secagg:dropout=0.3,threshold=3,suppress:t=2", HELD)
-    names = exchange.server["entities"].names
-    good = left_between = rare_without_the_gone = shown_of_the_gone = 0
-    local = np.zeros(len(names), dtype=bool)  # rows that parties train on alone
-
-    def taken(party: str) -> list[bool]:
-        return [not local[names.index(name)] for name in HELD[party]]
-
-    for number in range(1, 41):
+    left_between = 0
+    for number in range(1, 21):
         exchange.upload(number, "entities", drawn_rows(number))
         upload = exchange.uploads[-1]
-        received = exchange.broadcast(number, "entities", exchange.parties)
-        if not upload.opened:
+        exchange.broadcast(number, "entities", exchange.parties)
+        gone = exchange.terms.dropouts(number, list(HELD)).keys()
+        if upload.opened and gone & set(upload.opened[0].survivors):
+            left_between += 1
+            (counted,) = upload.opened
+            assert counted.total == b""
             assert upload.outcome.num_survivors == 0
             assert torch.equal(upload.after, upload.before)
-            continue
-        gone = exchange.terms.dropouts(number, list(HELD)).keys() & set(upload.opened[0].survivors)
-        if not gone:
-            counted, opened = upload.opened
-            assert counted.survivors == opened.survivors
-            total, holders = clear_sum(names, HELD, {party: upload.rows[party] for party in opened.survivors})
-            opened_total, opened_holders = opened.sums()
-            sent, enough = (holders >= t) & ~local, holders >= t
-            assert opened_holders.tolist() == np.where(sent, holders, 0).tolist()
-            assert (opened_total[~sent] == 0).all()
-            assert np.abs(opened_total[sent] - total[sent]).max(initial=0) <= bound(5)
-            local = ~enough if not good else local & ~enough
-            assert all(received[party].taken.tolist() == taken(party) for party in HELD)
-            good += 1
-            continue
-        left_between += 1
-        (counted,) = upload.opened
-        assert counted.total == b""
-        assert upload.outcome.num_survivors == 0
-        assert torch.equal(upload.after, upload.before)
-        assert all(received[party].taken.tolist() == taken(party) for party in HELD)
-        for message in masked_uploads(exchange.channel.transcript.messages(number)).values():
-            assert message.vectors.keys() == {"holders"}
-        # The control: had the others gone on, this would have been opened.
-        counts = np.frombuffer(counted.holders, dtype="<i8")
-        left = {party: upload.rows[party] for party in counted.survivors if party not in gone}
-        _, holders = clear_sum(names, HELD, left)
-        rare_without_the_gone += bool(((counts >= t) & (holders > 0) & (holders < t)).any())
-        shown_of_the_gone += bool((counts != holders).any())
-    assert min(good, left_between, shown_of_the_gone) >= 5
-    assert rare_without_the_gone >= 2
-
-
-# Stop and go on.
-
-
-class Stop(Exception):
-    """Ends a run from inside, as a kill would, after a round."""
-
-
-class StopAfter(Observer):
-    def __init__(self, round: int) -> None:
-        self.round = round
-
-    def round_started(self, round: int, num_steps: int) -> None:
-        if round > self.round:
-            raise Stop
-
-
-def test_a_round_of_too_few_after_a_resume_is_the_same_round(
-    graph: Callable[[int], FederatedGraph], options: KgeOptions, tmp_path: Path
-) -> None:
-    """With suppression, what clients take over depends on the round alone, not on one before the stop."""
-    options = replace(options, defense="secagg:dropout=0.25,suppress:t=2", rounds=4, eval_every=4)
-    for seed in range(20):
-        whole = run_federation(graph(5), replace(options, seed=seed), make_transport=make_transport)
-        if whole.rounds[1].num_survivors and not whole.rounds[2].num_survivors:
-            options = replace(options, seed=seed)
-            break
-    else:
-        pytest.fail("no schedule has a void round after a good one")
-    with pytest.raises(Stop):
-        run_federation(graph(5), options, tmp_path, StopAfter(1), checkpoint_every_s=0, make_transport=make_transport)
-    assert everything(run_federation(graph(5), options, tmp_path, make_transport=make_transport)) == everything(whole)
+            for message in masked_uploads(exchange.channel.transcript.messages(number)).values():
+                assert message.vectors.keys() == {"holders"}
+    assert left_between >= 3
 
 
 # Noise, on its way through the exchange.

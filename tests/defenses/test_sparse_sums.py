@@ -19,7 +19,7 @@ from fkgsec.defenses.transport import DefendedTransport, make_transport
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Holding, Received, Transport, Uploaded
 from fkgsec.federation.loop import run_federation
-from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows, SparseRows, Transcript
+from fkgsec.federation.messages import SERVER, Channel, Opened, ProtocolMessage, Rows, SparseRows
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import Table
 from fkgsec.kge.options import KgeOptions
@@ -196,19 +196,6 @@ def test_sums_alone_differ_from_the_naive_simulation(sparse_rounds: int) -> None
         assert_same_rows(secure, naive, number)
 
 
-def test_a_federation_equals_the_naive_simulation(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
-    """Through the loop, with training."""
-    more = {"rounds": 5, "eval_every": 5, "sparse_rounds": 2, "participation": 0.67, "learning_rate": 0.02}
-    options = replace(options, algorithm="feds", **more)
-    naive = run_federation(graph(3), options, make_transport=RankedByTotals)
-    secure = run_federation(graph(3), replace(options, defense="secagg"), make_transport=make_transport)
-    for entry, plain in zip(secure.rounds[1:], naive.rounds[1:], strict=True):
-        assert entry.loss == pytest.approx(plain.loss, abs=1e-5)
-        assert (entry.num_survivors, entry.num_clipped) == (plain.num_survivors, 0)
-    for ours, theirs in zip([*secure.trained, *secure.tables], [*naive.trained, *naive.tables], strict=True):
-        torch.testing.assert_close(ours.entities, theirs.entities, atol=2e-4, rtol=0)
-
-
 # (b) Eq. 3.
 
 A, B, C, D = PARTIES[:4]
@@ -229,47 +216,6 @@ def of_six(
         for party, names in SIX.items()
     }
     return exchange, rows
-
-
-def test_eq_3_by_hand() -> None:
-    """p was sent by a, b, c; q by a, b; r, s, t, u by one each. Everybody receives p, q and one of the four, drawn.
-
-    So what comes back shows each client's part: a number in its column.
-    """
-    alone, of_another = 0, 0
-    for seed in range(12):
-        exchange, rows = of_six(seed=seed)
-        exchange.upload(1, TABLE, {party: rows[party] for party in CHOICES})
-        received = exchange.broadcast(1, TABLE, [A, B, C, D])
-        merged = {party: dict(zip("pqrstu", got.merged(rows[party]), strict=True)) for party, got in received.items()}
-        third, half = 1 / 3, 1 / 2
-        assert merged[A]["p"].tolist() == pytest.approx([third, third, third, 0])
-        assert merged[A]["q"].tolist() == pytest.approx([half, half, 0, 0])
-        assert merged[B]["q"].tolist() == pytest.approx([half, half, 0, 0])
-        assert merged[C]["p"].tolist() == pytest.approx([third, third, third, 0])
-        # c did not send q, d nothing: what they have of their own is counted once.
-        assert merged[C]["q"].tolist() == pytest.approx([8 / 3, 8 / 3, 7 / 3, 7 / 3])
-        assert merged[D]["p"].tolist() == pytest.approx([8 / 4, 8 / 4, 8 / 4, 7 / 4])
-        assert merged[D]["q"].tolist() == pytest.approx([8 / 3, 8 / 3, 7 / 3, 7 / 3])
-        sent_by = dict(zip("rstu", (A, B, C, C), strict=True))
-        sparse = {m.receiver: m for m in exchange.channel.transcript.messages(1) if isinstance(m, SparseRows)}
-        for party, own in merged.items():
-            places, sums, counts = sparse[party].unpack()
-            assert [("pqrstu"[place]) for place in places[:2]] == ["p", "q"]
-            (name,) = ["pqrstu"[place] for place in places[2:]]
-            assert counts.tolist() == [3, 2, 1]
-            assert torch.equal(sums[2], ONE_EACH[sent_by[name]])
-            for other in "rstu":
-                before = rows[party]["pqrstu".index(other)]
-                if other != name:
-                    assert torch.equal(own[other], before)
-                elif sent_by[name] == party:  # its own row comes back as nothing
-                    assert torch.equal(own[other], before)
-                    alone += 1
-                else:
-                    assert own[other].tolist() == pytest.approx(((before + ONE_EACH[sent_by[name]]) / 2).tolist())
-                    of_another += 1
-    assert min(alone, of_another) > 3
 
 
 def test_what_a_client_subtracts_is_what_it_put_in_when_that_was_clipped() -> None:
@@ -346,38 +292,6 @@ def test_no_row_of_one_chooser_is_opened() -> None:
     assert not any("one client alone chose" in line for line in secure.exchange.protection().remarks)
 
 
-def test_without_suppression_such_a_row_is_opened_as_it_is() -> None:
-    """The control, and what the statement warns of."""
-    exchange, rows = of_six({A: "pqr", B: "pqs"})
-    exchange.upload(1, TABLE, {A: rows[A], B: rows[B]})
-    (opened,) = exchange.channel.transcript.opened(1)
-    total, holders = opened.sums()
-    assert dict(zip(exchange.server[TABLE].names, holders.tolist(), strict=True)) == {
-        "p": 2,
-        "q": 2,
-        "r": 1,
-        "s": 1,
-        "t": 0,
-        "u": 0,
-    }
-    assert total[exchange.server[TABLE].names.index("r")].tolist() == ONE_EACH[A].tolist()
-    remarks = exchange.protection().remarks
-    assert any("a row that one client alone chose is opened as it is" in line for line in remarks)
-    assert any("figures differ from those in plaintext" in line for line in remarks)
-
-
-def test_what_was_suppressed_in_a_synchronised_round_stays_with_its_clients() -> None:
-    """Only a and c take part: of the rows that both hold the mean comes back, what a alone of them holds stays as it is."""
-    held = {A: ["ab", "abc"], B: ["ab", "abc"], C: ["abc"]}
-    first = {"ab": torch.tensor([1.0, 0.0]), "abc": torch.tensor([1.0, 0.0])}
-    exchange = aligned(DefendedTransport, held, first, defense="secagg,suppress:t=2", sparsity=0.5, sparse_rounds=1)
-    rows = {A: torch.tensor([[3.0, 4.0], [1.0, 1.0]]), C: torch.tensor([[1.0, 3.0]])}
-    exchange.upload(2, TABLE, rows)
-    merged = exchange.broadcast(2, TABLE, [A])[A].merged(rows[A])
-    assert merged[1].tolist() == [1.0, 2.0]
-    assert merged[0].tolist() == [3.0, 4.0]
-
-
 @pytest.mark.parametrize(("kind", "defense"), [(Transport, ""), (DefendedTransport, "secagg")])
 def test_the_message_says_which_rows_are_to_be_taken_over(kind: type[Transport], defense: str) -> None:
     """Only messages cross: what a client leaves as it is did not come, or came with a sign that says so."""
@@ -397,33 +311,6 @@ def test_the_message_says_which_rows_are_to_be_taken_over(kind: type[Transport],
 
 
 # (e) What the server sees.
-
-
-@pytest.mark.parametrize("defense", ["secagg", "secagg,suppress:t=2"])
-def test_nothing_but_the_protocols_messages_leaves_a_client(
-    defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    options = replace(options, algorithm="feds", rounds=3, eval_every=3, sparse_rounds=1)
-    secure = run_federation(graph(3), replace(options, defense=defense), make_transport=make_transport)
-    up = {line.kind for line in secure.transcript.entries if line.direction == "up" and line.round}
-    steps = ("advertisement", "sealed-shares", "receipt", "masked-upload", "confirmation", "revealed-shares")
-    assert up == {f"secagg-{step}" for step in steps} | {"broadcast-claim"}
-    sent = [message for message in secure.transcript.messages(3) if message.receiver == SERVER]
-    assert {type(message) for message in sent} == {ProtocolMessage}
-    trained = [row.numpy().astype("<f4").tobytes() for tables in secure.trained for row in tables.entities]
-    frames = b"".join(frame_up(secure.transcript, 3))
-    assert not any(row in frames for row in trained)
-    # The control: in clear the same search finds what each client sent.
-    clear = run_federation(graph(3), options)
-    trained = [row.numpy().astype("<f4").tobytes() for tables in clear.trained for row in tables.entities]
-    frames = b"".join(frame_up(clear.transcript, 3))
-    assert sum(row in frames for row in trained) > 50
-
-
-def frame_up(transcript: Transcript, number: int) -> list[bytes]:
-    """What clients sent in a retained round, serialised."""
-    lines = [line for line in transcript.entries if line.round == number]
-    return [frame for line, frame in zip(lines, transcript.frames[number], strict=True) if line.direction == "up"]
 
 
 def masked(exchange: Transport, number: int) -> dict[str, dict[str, bytes]]:

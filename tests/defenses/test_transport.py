@@ -14,7 +14,6 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.exchange import Holding, Transport
-from fkgsec.federation.disk import frames
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel, LowRankRows
 from fkgsec.federation.options import replace
@@ -153,17 +152,3 @@ def test_clients_hold_what_they_sent_and_no_tables(options: KgeOptions) -> None:
     rows = [transport.server["entities"].names.index(name) for name in HELD_BY_MANY["client/1"]]
     assert inputs["client/1"][rows].eq(1).all()
     assert inputs["client/1"].count_nonzero() == 8 * 16
-
-
-def test_no_more_than_a_few_long_messages_are_in_memory_at_once(
-    options: KgeOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of twelve that are sent, each as long as a table; the transcript keeps them in a file."""
-    monkeypatch.setattr(frames, "HELD_BYTES", 0)
-    transport = with_large_table(options)
-    rows = {party: torch.ones(8, 16) for party in HELD_BY_MANY}
-    _, most = traced_bytes(lambda: transport.upload(1, "entities", rows))
-    assert most < 16 * TABLE_BYTES
-    _, most = traced_bytes(lambda: transport.broadcast(1, "entities", list(rows)))
-    assert most < 12 * TABLE_BYTES
-    assert sum(len(frame) > TABLE_BYTES for frame in transport.channel.transcript.frames[1]) == 24

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from benchmarks.active_server import EchoingOthers
 from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
@@ -38,21 +37,6 @@ def of_target(result: KgeResult, place: int) -> dict[str, Figure]:
     options = KgeAttackOptions(attack=("update-recovery",), threat=("server",), leak=(1.0,), colluder=names[place - 1])
     own = [one for one in run_attacks(result, options).figures if one.victim == names[place]]
     return {one.metric.removesuffix("_relations"): one for one in own}
-
-
-def residual_of_echoes(before: KgeResult, after: KgeResult, place: int) -> float:
-    """Largest error when the server takes every part of the sum but one for what it had sent: `total - (holders - 1) * sent`."""
-    (opened,) = (one for one in after.transcript.opened(1) if one.total)
-    total, holders = opened.sums()
-    row = {name: number for number, name in enumerate(after.row_names["entities"])}
-    client = after.graph.clients[place]
-    mine = np.array([row[after.graph.entities[i]] for i in client.entity_ids[: client.num_trained_entities]])
-    mine = mine[holders[mine] > 0]
-    names = [after.row_names["entities"][i] for i in mine]
-    local = {after.graph.entities[i]: number for number, i in enumerate(client.entity_ids)}
-    sent = before.tables[place].entities[[local[name] for name in names]].double().numpy()
-    true = after.trained[place].entities[[local[name] for name in names]].double().numpy()
-    return float(np.abs(total[mine] - (holders[mine] - 1)[:, None] * sent - true).max())
 
 
 CASES = [
@@ -103,8 +87,6 @@ def test_others_train_and_hide_the_client_that_asked(
     if row["cosine"].reason is None and row["cosine"].counts["claimed"] == 0:
         assert row["relative_error"].estimate.value == row["relative_error"].baseline.value
     assert row["cosine"].reason is not None or row["relative_error"].estimate.value > 0.1
-    if table == "entities" and "suppress" not in defense and algorithm != "feds":
-        assert residual_of_echoes(run, after, 1) > 1e-3
     if "psu" in defense:
         with pytest.raises(NotAttacked):
             moved_rows(run, after, run.graph.clients[1].name)
@@ -212,27 +194,6 @@ def test_retraining_shares_no_upload_with_the_run(runs: Callable[..., KgeResult]
     assert again.options.seed != run.options.seed
     for place in (0, 2, 3, 4):
         assert not torch.equal(run.trained[place].entities, again.trained[place].entities)
-
-
-def test_the_statement_says_how_much_of_the_sum_is_the_asking_client_s(runs: Callable[..., KgeResult]) -> None:
-    """Gradient ascent over many epochs moves rows so far that the sum's change is all but its own."""
-    run, ratios = runs("fede", "psu,secagg"), []
-    for epochs, rate in ((1, None), (60, 0.01)):
-        options = UnlearnOptions(method="ascent", epochs=epochs, learning_rate=rate)
-        after = unlearn(run, asked(run.graph, 1), options, make_transport=make_transport)
-        changes: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
-        for place, client in enumerate(run.graph.clients):
-            start = after.started["entities"][f"client/{client.name}"]
-            count = client.num_trained_entities
-            change = (after.trained[place].entities.double() - start.double())[:count]
-            for number, row in zip(client.entity_ids[:count], change, strict=True):
-                name = run.graph.entities[number]
-                changes[place == 1][name] = changes[place == 1].get(name, torch.zeros(8).double()) + row
-        own, others = (torch.stack(list(changes[mine].values())).norm() for mine in (True, False))
-        ratios.append(float(own / others))
-        said = f"the clients that asked changed the sum {ratios[-1]:.2g} times as much as the others did"
-        assert any(said in line for line in after.protection.lines())
-    assert ratios[1] > 2 > 1 > ratios[0]
 
 
 @pytest.mark.parametrize(("algorithm", "defense"), [("fede", "psu,secagg"), ("feds", "secagg")])

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -80,17 +79,6 @@ class TestSupplementary:
         close(received[0], [[1.0], [6.0]])
         close(received[1], [[6.0], [20.0]])
         close(received[2], [[7.0]])
-
-    @pytest.mark.parametrize("mixing", [1.0, 0.7])
-    @pytest.mark.parametrize("kind", ["shared", "embedding"])
-    def test_against_the_papers_lines(self, kind: str, mixing: float) -> None:
-        holdings, rows = random_federation()
-        affinity = shared_affinity(holdings) if kind == "shared" else embedding_affinity(holdings, rows)
-        by_hand = naive_shared_affinity(holdings) if kind == "shared" else naive_embedding_affinity(holdings, rows)
-        close(affinity, by_hand, atol=1e-5)
-        received = supplementary(scaled(affinity), holdings, rows, mixing=mixing, num_rows=9)
-        for actual, expected in zip(received, naive_supplementary(by_hand, holdings, rows, mixing, 9), strict=True):
-            close(actual, expected, atol=1e-5)
 
 
 PARTIES = ("client/a", "client/b", "client/c")
@@ -179,65 +167,3 @@ def client_loss(rows: Tensor, received: Tensor) -> tuple[float, Tensor]:
     row_losses, derivatives = objective.row_loss(rows, received, torch.zeros(0), math.nan)
     loss, slope = objective.of_client(row_losses)
     return float(loss), slope * derivatives
-
-
-def random_federation() -> tuple[list[Tensor], list[Tensor]]:
-    """Four clients over nine entities, every pair with some in common, and rows of width 3."""
-    rng = np.random.default_rng(5)
-    sets = [[0, 3, 1, 8], [8, 1, 2, 7, 4], [5, 4, 3, 8], [6, 2, 0, 5, 1, 3]]
-    return [torch.tensor(ids) for ids in sets], [
-        torch.from_numpy(rng.normal(size=(len(ids), 3)).astype(np.float32)) for ids in sets
-    ]
-
-
-def naive_shared_affinity(holdings: Sequence[Tensor]) -> list[list[float]]:
-    """Eq. 4."""
-    sets = [set(ids.tolist()) for ids in holdings]
-    clients = range(len(sets))
-    ratios = [[len(sets[i] & sets[j]) / len(sets[i] | sets[j]) for j in clients] for i in clients]
-    return [
-        [ratios[i][j] if i != j else min(ratios[i][k] for k in clients if k != i) for j in clients] for i in clients
-    ]
-
-
-def naive_embedding_affinity(holdings: Sequence[Tensor], rows: Sequence[Tensor]) -> list[list[float]]:
-    """Eq. 5."""
-    tables = [dict(zip(ids.tolist(), own.tolist(), strict=True)) for ids, own in zip(holdings, rows, strict=True)]
-
-    def weight(one: dict[int, list[float]], other: dict[int, list[float]]) -> float:
-        return sum(
-            math.exp(
-                sum(x * y for x, y in zip(one[entity], other[entity], strict=True))
-                / (math.hypot(*one[entity]) * math.hypot(*other[entity]))
-            )
-            for entity in one.keys() & other.keys()
-        )
-
-    return [[math.exp(-1) if one is other else weight(one, other) for other in tables] for one in tables]
-
-
-def naive_supplementary(
-    affinity: Sequence[Sequence[float]],
-    holdings: Sequence[Tensor],
-    rows: Sequence[Tensor],
-    mixing: float,
-    num_rows: int,
-) -> list[list[list[float]]]:
-    """Eq. 6 to 12 with the paper's flattened global matrix G and existence matrix M."""
-    num_clients, width = len(holdings), rows[0].shape[1]
-    weights = [[value / sum(row) for value in row] for row in affinity]  # Eq. 6
-    stacked = [[0.0] * (num_rows * width) for _ in range(num_clients)]  # Eq. 7: zeros for entities it has not
-    exists = [[0.0] * num_rows for _ in range(num_clients)]
-    for client in range(num_clients):
-        for entity, row in zip(holdings[client].tolist(), rows[client].tolist(), strict=True):
-            exists[client][entity] = 1.0
-            stacked[client][entity * width : (entity + 1) * width] = row
-    received = []
-    for c in range(num_clients):
-        knowledge = []
-        for place in range(num_rows * width):
-            above = sum(weights[c][k] * stacked[k][place] for k in range(num_clients))  # W x G
-            below = sum(weights[c][k] * exists[k][place // width] for k in range(num_clients))  # W x M
-            knowledge.append(mixing * above / below + (1 - mixing) * stacked[c][place])  # Eq. 9, 10
-        received.append([knowledge[i * width : (i + 1) * width] for i in holdings[c].tolist()])  # Eq. 11, 12
-    return received

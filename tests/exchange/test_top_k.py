@@ -131,15 +131,6 @@ class TestCost:
     def test_eq_5_by_hand(self, sparsity: float, sparse_rounds: int, dim: int, ratio: float) -> None:
         assert transmitted_ratio(sparsity, sparse_rounds, dim) == pytest.approx(ratio, abs=1e-12)
 
-    @pytest.mark.parametrize("sparsity", [0.4, 0.7])
-    @pytest.mark.parametrize(("sparse_rounds", "dim"), [(4, 256), (1, 3), (9, 64)])
-    def test_eq_5_before_it_was_shortened(self, sparsity: float, sparse_rounds: int, dim: int) -> None:
-        """The first line: embeddings both ways, sign vectors both ways, priorities down, of a client with 1000 entities."""
-        shared, p, s = 1000, sparsity, sparse_rounds
-        feds = 2 * (shared * dim * p * s + shared * dim) + 2 * shared * s + shared * p * s
-        fede = 2 * shared * dim * (s + 1)
-        assert transmitted_ratio(p, s, dim) == pytest.approx(feds / fede, rel=1e-12)
-
     @pytest.mark.parametrize(
         ("sparsity", "sparse_rounds", "dim", "equal"),
         [

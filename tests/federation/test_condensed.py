@@ -153,18 +153,6 @@ def test_what_all_clients_receive_is_in_the_file_once(tmp_path: Path) -> None:
     assert checkpoint.fingerprint(back, read) == checkpoint.fingerprint(tensors, progress)
 
 
-def test_lines_are_no_part_of_the_header(tmp_path: Path) -> None:
-    """Two million of them filled what a header may have."""
-    entries = [
-        Entry(number // 7, SERVER, client_party(str(number % 7)), "rows", "entities", number)
-        for number in range(14_000)
-    ]
-    checkpoint.save(tmp_path / "state", {}, Progress("run", entries=entries))
-    with safe_open(tmp_path / "state", framework="pt") as handle:
-        assert sum(map(len, handle.metadata().values())) < 1000
-    assert checkpoint.load(tmp_path / "state", "run")[1].entries == entries
-
-
 def test_filled_rows_are_read_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made whole one after the other, hundreds of tables left holes in memory as large as they."""
     filled = FilledRows(200_000, torch.tensor([3, 7, 9]), torch.ones(3, 8, dtype=torch.float64))

@@ -136,19 +136,6 @@ def test_a_run_that_stops_early_has_the_state_too(uneven: FederatedGraph, option
     assert begun.asked == []
 
 
-class Ruinous(Loud):
-    def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
-        return -50 * super().upload(round, table, received, trained)
-
-
-def test_what_it_left_is_kept_though_an_earlier_round_was_better(uneven: FederatedGraph, options: KgeOptions) -> None:
-    asked = replace(of_rounds(options), eval_every=1)
-    late = run_federation(uneven, asked, adversary=Ruinous("large", 5))
-    valid = {entry.round: entry.valid or 0.0 for entry in late.rounds[1:]}
-    assert max(valid, key=lambda number: valid[number]) < 5 <= late.best_round
-    assert valid[late.best_round] == max(valid[number] for number in (5, 6, 7))
-
-
 @pytest.mark.parametrize(("round", "best_round"), [(3, 2), (4, 4), (5, 5)])
 def test_from_the_round_in_which_it_begins_earlier_ones_are_not_kept(
     round: int, best_round: int, options: KgeOptions
