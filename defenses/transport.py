@@ -135,7 +135,6 @@ class DefendedTransport(Transport):
             self.central.log.extend(f"names of {table}", 0, commitment_of_names(names))
 
     def _union(self, table: Table) -> dict[str, list[str]]:
-        """Run the private union; returns by client the list that it received."""
         clients = {party: rounds.client_union(client, table) for party, client in self.defended.items()}
         return cast("dict[str, list[str]]", self._run(self.aligning(table), clients).clients)
 

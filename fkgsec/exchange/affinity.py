@@ -149,7 +149,6 @@ class WeightedByAffinity(Aggregation):
         return self._knowledge[party]
 
     def _share(self) -> None:
-        """Compute each client's supplementary knowledge from the most recent uploads."""
         uploads, holdings = list(self._uploads.values()), [self.shared.uploaded(party) for party in self._uploads]
         by_embedding = self.options.settings.affinity == "embedding"
         affinity = embedding_affinity(holdings, uploads) if by_embedding else shared_affinity(holdings)

@@ -450,14 +450,12 @@ def run_federation(
 
 
 def _align(federation: Federation, progress: Progress) -> None:
-    """Run round 0."""
     began = time.perf_counter()
     federation.align()
     progress.rounds.append(round_entry(federation.transcript, 0, None, None, [], began))
 
 
 def _round(federation: Federation, progress: Progress, observer: Observer) -> None:
-    """Run the next round."""
     passed = train_and_upload(federation, len(progress.rounds), observer)
     broadcast_and_check(federation, passed)
     judge(federation, progress, passed, federation.adversary.acts if federation.adversary else 0)
@@ -546,7 +544,6 @@ def load_result(
 
 
 def _checkpoint_in(folder: Path) -> Path:
-    """Create the folder if needed, before anything is trained; return the path of the checkpoint."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -21,7 +21,8 @@ from fkgsec.federation.disk.condensed import HEADS, Layout, condense, entries_of
 from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.disk.streamed import Stored
 from fkgsec.federation.messages import SERVER, Channel, Entry, Rows, client_party, decode
-from fkgsec.federation.packing import filled_by_party, frames_by_round, frames_of, pack, view_below
+from fkgsec.federation.packing import frames_by_round, frames_of, pack, view_below
+from fkgsec.federation.result import Kept
 
 CLIENTS = 20
 
@@ -159,7 +160,7 @@ def test_filled_rows_are_read_as_they_stand(tmp_path: Path, monkeypatch: pytest.
     checkpoint.save(tmp_path / "state", {"best.inputs.entities.0": filled}, Progress("run"))
     back, _ = checkpoint.load(tmp_path / "state", "run")
     monkeypatch.setattr(FilledRows, "of", None)
-    tables = filled_by_party(view_below("inputs.", view_below("best.", back)), ["entities"], ["client/a", "client/b"])
+    tables = Kept.read(view_below("best.", back), ["entities"], ["client/a", "client/b"])["inputs"]
     assert list(tables["entities"]) == ["client/a"]
     assert torch.equal(tables["entities"]["client/a"], filled.whole())
 

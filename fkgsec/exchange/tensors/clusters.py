@@ -74,7 +74,6 @@ class Clusters(Aggregation):
         return previous
 
     def _take_in(self, place: int, upload: Upload) -> None:
-        """Store a client's update: its upload minus its cluster's parameters."""
         model = self.models[self.cluster[place]]
         self.updates[place] = 0.0
         self.updates[place, upload.places] = upload.rows.float() - model[upload.places]
@@ -97,7 +96,6 @@ class Clusters(Aggregation):
             self._forget()
 
     def _ready(self) -> bool:
-        """Return whether enough is known about all clients."""
         return True
 
     def _similarity(self, members: Tensor) -> np.ndarray:
@@ -109,7 +107,6 @@ class Clusters(Aggregation):
         return (cosines + 1).clamp_min(0).numpy()
 
     def _forget(self) -> None:
-        """Reset series after a split."""
         return
 
     def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
