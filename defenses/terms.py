@@ -185,7 +185,6 @@ class Terms:
             self.noise[table], self.encodings[table] = self._ring_noise(num_rows, width)
 
     def _ring_noise(self, num_rows: int, width: int) -> tuple[RingNoise, FixedPoint]:
-        """The noise and the encoding of a table of that size."""
         assert self.defense.dp is not None
         return ring_noise(
             self.defense,
@@ -305,7 +304,6 @@ class Terms:
         return f"secagg: {secagg.neighbours} neighbours of {count - 1}; {assumed} a session {risk.describe()}"
 
     def _check(self) -> None:
-        """Check before training that a session with these options exists. Raises `SpecError`."""
         secagg, suppress, count = self.defense.secagg, self.defense.suppress, self.num_participants
         assert secagg is not None
         if count < 2:

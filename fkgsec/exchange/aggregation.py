@@ -86,11 +86,6 @@ class MeanOverHolders(Aggregation):
     """
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """Compute the mean.
-
-        Args:
-            previous: value of rows that nobody uploaded. delivered: uploads or their sum.
-        """
         # fedr.txt Algorithm 1 line 8: the sum of masked rows divided by the sum of masks.
         return delivered.sum().mean(previous)
 

@@ -206,9 +206,6 @@ class LazyTensors(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.parts)
 
-    def __repr__(self) -> str:
-        return f"LazyTensors({', '.join(self.parts)})"
-
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Select the tensors whose names begin with `prefix`, and remove it."""

@@ -120,7 +120,6 @@ def client_upload(client: TableClient, round: int, rows: Tensor) -> ClientRound[
 
 
 def _spoken(replies: Replies) -> Iterator[tuple[str, AnyMessage]]:
-    """Yield the message of each reply; a `Silence` has none."""
     for party, reply in replies:
         if not isinstance(reply, Silence):
             yield party, sole(reply, party)

@@ -203,7 +203,6 @@ class ClientOrder:
             self._check_upload(round, name, table)
 
     def _check_sent(self, round: int) -> None:
-        """Raise `OrderError` if a table's broadcast was due between two trainings and did not come."""
         at, trained = self.position, self.position.last.get("train ", 0)
         # The latest round with an exchange up to the client's last training.
         due = max((number for number in range(1, trained + 1) if self.options.exchanges(number)), default=0)
