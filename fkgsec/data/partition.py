@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings as python_warnings
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -103,11 +103,8 @@ def _needed_in_train(triples: np.ndarray, in_train: np.ndarray) -> np.ndarray:
     return needed
 
 
-class Assignment(NamedTuple):
-    """Client of each triple, int64 `[n]`, and warnings, one line each."""
-
-    client_of: np.ndarray
-    warnings: tuple[str, ...] = ()
+Assignment: TypeAlias = tuple[np.ndarray, tuple[str, ...]]
+"""Client of each triple, int64 `[n]`, and warnings, one line each."""
 
 
 def assign_triples(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
@@ -119,7 +116,7 @@ def assign_triples(triples: np.ndarray, clients: int, rng: np.random.Generator) 
 
     Source: FedR B.1. Differs: none.
     """
-    return Assignment(rng.permutation(np.arange(len(triples)) % clients))
+    return rng.permutation(np.arange(len(triples)) % clients), ()
 
 
 def assign_relations(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
@@ -131,7 +128,7 @@ def assign_relations(triples: np.ndarray, clients: int, rng: np.random.Generator
     Source: FedS section IV.A, of FB15k-237-R3, R5 and R10. Differs: none.
     """
     relations, relation_of = _occurring_relations(triples, clients)
-    return Assignment(rng.permutation(np.arange(len(relations)) % clients)[relation_of])
+    return rng.permutation(np.arange(len(relations)) % clients)[relation_of], ()
 
 
 def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator) -> Assignment:
@@ -148,7 +145,7 @@ def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator)
     """
     relations, relation_of = _occurring_relations(triples, clients)
     if clients in (1, len(relations)):  # only one clustering exists, and the eigensolver would fail
-        return Assignment((np.arange(len(relations)) % clients)[relation_of])
+        return (np.arange(len(relations)) % clients)[relation_of], ()
     # Lines 3 to 10: M[r, r'] = number of entities that both relations link, zero on the diagonal.
     co_occurrence = count_co_occurrence(triples[:, 0], relation_of, triples[:, 2])
     from sklearn.cluster import SpectralClustering  # a second to import, and no other partition needs it
@@ -170,7 +167,7 @@ def assign_clusters(triples: np.ndarray, clients: int, rng: np.random.Generator)
     # Number clusters by their first relation: labels of spectral clustering are arbitrary.
     client_of_cluster = np.argsort(np.argsort(first))
     warnings = [f"spectral clustering: {str(warning.message).splitlines()[0]}" for warning in caught]
-    return Assignment(client_of_cluster[cluster_of][relation_of], tuple(warnings))  # Line 12.
+    return client_of_cluster[cluster_of][relation_of], tuple(warnings)  # Line 12.
 
 
 def count_co_occurrence(heads: np.ndarray, relations: np.ndarray, tails: np.ndarray) -> np.ndarray:
