@@ -39,11 +39,9 @@ def split_triples(
 
     Valid and test have `floor(n * part / sum)` triples. A triple that train needs for an entity or a relation is never
     drawn for
-    them: first those with an entity that occurs nowhere else, then the first triple of each other entity and relation
-    in a random
-    order. If too few others remain, as in sparse graphs, valid and test shrink in proportion and a warning counts it.
-    An untrained
-    entity would have a random embedding, so its rank says nothing about the model.
+    them: first those with an entity that occurs nowhere else, then the first triple of each other entity and relation in a
+    random order. If too few others remain, as in sparse graphs, valid and test shrink in proportion and a warning counts it.
+    An untrained entity would have a random embedding, so its rank says nothing about the model.
 
     Args:
         triples: int64 `[n, 3]`.
@@ -56,8 +54,7 @@ def split_triples(
         DataError: there are no triples, or `train_only` has another length.
 
     Source: 8:1:1 as in FedR B.1, FedLU section 5.2 and FedS section IV.A. Differs: the papers draw without regard to
-    coverage;
-    their published federations cover all but a handful of entities.
+    coverage; their published federations cover all but a handful of entities.
     """
     if len(ratio) != 3 or not all(isinstance(part, int) for part in ratio) or ratio[0] <= 0 or min(ratio) < 0:
         raise SpecError(f"ratio is {tuple(ratio)}, allowed: three integers, train above 0, valid and test 0 or more")
@@ -215,10 +212,8 @@ def partition(
     """Divide a graph among clients, and each client's triples into train, valid and test by `split_triples`.
 
     The graph's own splits are pooled first: a client's test triples are drawn from its own triples, as in the papers.
-    Figures
-    therefore do not compare with those on the graph's published test split. Exact duplicates are dropped with a warning
-    that counts
-    them, so no triple occurs twice in the federation.
+    Figures therefore do not compare with those on the graph's published test split. Exact duplicates are dropped with a
+    warning that counts them, so no triple occurs twice in the federation.
 
     Args:
         graph: to divide.
