@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.parts import tensor_places
 from fkgsec.gnn.layout import Layout
 
 
