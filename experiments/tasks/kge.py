@@ -147,7 +147,7 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
                 from fkgsec.data.partition import RATIO
 
                 parts = ":".join(map(str, RATIO))
-                note = f"{graph.name}: no client has valid or test triples; each one's triples are divided {parts} at random"
+                note = f"{graph.name}: no validation or test triples; each client's triples are split {parts} at random"
                 divided = with_splits(graph, RATIO, self.split_seed)
                 assert isinstance(divided, FederatedGraph)
                 return divided.with_warnings([note])
@@ -172,7 +172,7 @@ def _read_lines(spec: Spec, graph: FederatedGraph) -> list[str]:
     return [
         f"{printable(graph.name, 80)}: {clients}",
         f"  {len(graph.entities):,} entities, {len(graph.relations):,} relations; {counts} triples",
-        f"  the first one: {', '.join(printable(name, 40) for name in triple)} (head, relation, tail)",
+        f"  first triple: {', '.join(printable(name, 40) for name in triple)} (head, relation, tail)",
     ]
 
 

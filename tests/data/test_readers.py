@@ -52,7 +52,10 @@ def as_graph(graph: KnowledgeGraph | FederatedGraph) -> KnowledgeGraph:
     return graph
 
 
-OTHERS = "; --triple-columns (in Python columns=) names others"
+OTHERS = (
+    ". Name the columns with --triple-columns (in Python columns=), or, if this line is a triple, add a first line such as "
+    "head, relation, tail, client"
+)
 
 
 class TestTsvFolder:
@@ -155,7 +158,10 @@ class TestTsvFolder:
         assert isinstance(graph, KnowledgeGraph)
         assert (graph.entities, graph.relations, len(graph.test)) == (("a", "b", "c"), ("r",), 1)
         (tmp_path / "odd.csv").write_text("who,how,what,split\na,r,b,train\n")
-        with pytest.raises(DataError, match=r"no column head, relation, tail \(the table has: who, .*\); --triple-col"):
+        with pytest.raises(
+            DataError,
+            match=r"no column head, .* \(the first line has: who, .*\)\. Name the columns",
+        ):
             readers.read_path(tmp_path / "odd.csv")
         with pytest.raises(DataError, match="which alone has columns to name"):
             readers.read_path(tmp_path, ("subject", "predicate", "object"))
@@ -319,7 +325,7 @@ class TestTripleTable:
         graph = as_graph(readers.read_triple_table(path))
         assert by_name(graph, "train") == list(self.ROWS)
         assert (len(graph.valid), len(graph.test), graph.name) == (0, 0, "t")
-        note = "no split column, all 3 triples are in train; dividing them among clients draws valid and test"
+        note = "no split column; all 3 triples are read as train; dividing them among clients draws validation and test triples"
         assert graph.warnings == (f"{path}: {note}",)
 
     @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
@@ -337,7 +343,7 @@ class TestTripleTable:
         federated = as_federation(readers.read_triple_table(path, client_column="hospital", name="n"))
         assert [(client.name, len(client.train)) for client in federated.clients] == [("x", 2), ("y", 1)]
         assert federated.name == "n"
-        assert federated.warnings == (f"{path}: no split column, all 3 triples are in train",)
+        assert federated.warnings == (f"{path}: no split column; all 3 triples are read as train",)
 
     def test_named_columns_and_integers(self, tmp_path: Path) -> None:
         path = tmp_path / "t.parquet"
@@ -369,7 +375,7 @@ class TestTripleTable:
         federated = as_federation(readers.read_triple_table(path))
         assert [client.name for client in federated.clients] == ["north", "south"]
         assert client_by_name(federated, federated.clients[1], "train") == [("b", "r", "c")]
-        assert f"{path}: took {taken}" in federated.warnings
+        assert f"{path}: read {taken}" in federated.warnings
 
     def test_of_several_known_names_the_first_counts(self, tmp_path: Path) -> None:
         (tmp_path / "t.csv").write_text("source,object,predicate,subject,client,site\nx,b,r,a,1,2\n")
@@ -384,7 +390,7 @@ class TestTripleTable:
         (tmp_path / name).write_text(text)
         graph = as_graph(readers.read_triple_table(tmp_path / name))
         assert by_name(graph, "train") == [("a", "r", "b"), ("b", "r", "c")]
-        assert "all lines are triples" in graph.warnings[0]
+        assert "no header line" in graph.warnings[0]
 
     def test_relations_in_the_first_column_are_noticed(self, tmp_path: Path) -> None:
         rows = "".join(f"likes,person {number},thing {number}\n" for number in range(20))
@@ -424,8 +430,8 @@ class TestTripleTable:
     @pytest.mark.parametrize(
         ("content", "message"),
         [
-            (b"head,link,tail\na,r,b\n", "t.csv: no column relation (the table has: head, link, tail)" + OTHERS),
-            (b"", "t.csv: no column head, relation, tail (the table has: )" + OTHERS),
+            (b"head,link,tail\na,r,b\n", "t.csv: no column relation (the first line has: head, link, tail)" + OTHERS),
+            (b"", "t.csv: no column head, relation, tail (the first line has: )" + OTHERS),
             (b"head,relation,tail,tail\na,r,b,c\n", "t.csv: more than one column tail"),
             (b"head,relation,tail\na,r,b\na,r\n", "t.csv:3: expected 3 fields, found 2"),
             (b"head,relation,tail\na,r,b,c\n", "t.csv:2: expected 3 fields, found 4"),
@@ -474,7 +480,7 @@ class TestTripleTable:
         path = self.write(self.frame(), tmp_path / "t.csv")
         with pytest.raises(DataError, match="no column fold "):
             readers.read_triple_table(path, split_column="fold")
-        with pytest.raises(DataError, match="one column is asked for twice"):
+        with pytest.raises(DataError, match="one column has two roles"):
             readers.read_triple_table(path, ("head", "head", "tail"))
         with pytest.raises(DataError, match="delimiter ';;' must be one character"):
             readers.read_triple_table(path, delimiter=";;")

@@ -298,7 +298,7 @@ class _Source:
             raise DataError(f"{where}more than one column {shown(twice[0])}")
         if len({*self.columns}) < 3 or {split, client} & {*self.columns}:
             raise DataError(
-                f"{where}one column is asked for twice ({', '.join(map(str, (*self.columns, *filter(None, (split, client)))))})"
+                f"{where}one column has two roles ({', '.join(map(str, (*self.columns, *filter(None, (split, client)))))})"
             )
         # Messages name rows by the frame's index, which users see.
         labels = frame.index
