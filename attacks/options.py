@@ -100,13 +100,13 @@ THREAT_MODELS = {
         ),
         ThreatModel(
             MODELS,
-            dict.fromkeys((KGE, GRAPH), "whoever holds the models that clients are left with"),
+            dict.fromkeys((KGE, GRAPH), "anyone who holds the final models of clients"),
             models=True,
             server=False,
         ),
         ThreatModel(
             "models+graphs",
-            {GRAPH: "whoever holds the clients' models, and graphs of their data sets that nobody trains on"},
+            {GRAPH: "anyone who holds the clients' models and graphs of their data sets on which nobody trains"},
             models=True,
             server=False,
             auxiliary=True,
@@ -172,7 +172,7 @@ class BaseAttackOptions(msgspec.Struct, metaclass=Named, frozen=True, kw_only=Tr
     attack: Annotated[
         tuple[str, ...],
         Meta(
-            description="which to run, list says of each what it is on and needs, all takes every one; repeatable; "
+            description="attacks to run; list describes them, all selects every attack; repeatable; "
             "default: reconstruction and update-recovery, of a server alone also edges and degrees; of "
             "graphs graph-membership"
         ),

@@ -132,9 +132,9 @@ class Needs:
         if self.models and not model.models:
             return "no model of a client is known"
         if missing := [table for table in self.single_uploads if table not in recipe.shared]:
-            return f"no {missing[0]} cross in {algorithm}"
+            return f"{algorithm} transmits no {missing[0]}"
         if self.entities and "entities" not in recipe.shared and not model.victim_entities:
-            return f"no entity embedding crosses in {algorithm}"
+            return f"{algorithm} transmits no entity embedding"
         return None
 
     def words(self) -> str:

@@ -213,7 +213,7 @@ class Defense(msgspec.Struct, frozen=True):
         # Private set union and suppression hide who holds what. Plaintext uploads would show it.
         if self.secagg is None:
             for name, why in (
-                ("psu", "uploads in clear would show the server who holds what"),
+                ("psu", "uploads in plaintext would show the server who holds what"),
                 ("suppress", "holders are counted inside it"),
             ):
                 if getattr(self, name) is not None:

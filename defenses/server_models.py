@@ -40,7 +40,9 @@ def withstood(
     models = []
     if defense.secagg is None:
         if defense.dp is not None:
-            models.append(Withstands(part="which rows a client holds", server="none", limit="alignment is in clear"))
+            models.append(
+                Withstands(part="which rows a client holds", server="none", limit="the alignment is in plaintext")
+            )
             models.append(_local(num_clients))
         return tuple(models)
     shared = {"threshold": threshold, "num_clients": num_clients}
@@ -61,7 +63,9 @@ def withstood(
             )
         )
     else:
-        models.append(Withstands(part="which rows a client holds", server="none", limit="alignment is in clear"))
+        models.append(
+            Withstands(part="which rows a client holds", server="none", limit="the alignment is in plaintext")
+        )
     uploads = _uploads(defense, num_clients, threshold, bound=bound, sampled=num_clients < num_parties)
     models.append(uploads)
     if defense.suppress:
@@ -90,7 +94,7 @@ def withstood(
 
 
 def _local(num_clients: int) -> Withstands:
-    """Describe noise that each client adds alone: it protects whatever the server sends and whoever colludes."""
+    """Describe noise that each client adds alone: it protects against any server message and any collusion."""
     return Withstands(part="values under noise", server="active", colluders=num_clients - 1)
 
 

@@ -68,7 +68,7 @@ def statement(terms: Terms, before: Protection) -> list[str]:
         lines.append(f"{name}: {other.statement()}")
     if terms.noise:
         lines.append(
-            "dp covers the values that cross, not which rows a client holds; losses, validation and test figures, counts and "
+            "dp covers the transmitted values, not which rows a client holds; losses, validation and test figures, counts and "
             "the digest of the data in the record are of the clear data"
         )
     if terms.noise and before.guarantees:
@@ -79,14 +79,14 @@ def statement(terms: Terms, before: Protection) -> list[str]:
     if defense.distributed_noise and defense.dp and defense.dp.colluders == 0:
         lines.append("dp: with colluders=0 the guarantee does not hold where a client colludes with the server")
     if terms.options.protocol_seed is not None:
-        lines.append("protocol randomness: fixed for tests; whoever has protocol_seed opens every upload")
+        lines.append("protocol randomness: fixed for tests; anyone who knows protocol_seed can open every upload")
     elif terms.noise:
         lines.append("dp: noise is fresh in every run, so that figures differ between runs of one seed")
     name = terms.options.algorithm
     if terms.codec.chooses_rows and defense.secagg:
         lines.append(
             f"{name}: who sent a row is hidden, so that broadcasts are chosen by the number of all senders, the receiver "
-            "included; some are of no use to it, and figures differ from those in clear"
+            "included; some are of no use to it, and figures differ from those in plaintext"
         )
     if terms.codec.chooses_rows and defense.secagg and not defense.suppress:
         lines.append(f"{name}: a row that one client alone chose is opened as it is; suppress:t=2 keeps it back")

@@ -388,7 +388,7 @@ def _rebuilt(results: Results, graph: FederatedGraph, forget: Forget, seed: int)
         except ThreatModelError as error:
             return [], [*notes, f"reconstruction was not measured: {error}"]
         if "item" not in items:
-            notes.append(f"reconstruction from the {role} run was not measured: no rows of a victim crossed in it")
+            notes.append(f"reconstruction from the {role} run was not measured: it transmitted no rows of a victim")
             continue
         triples = items[items["item"] == "triple"]
         for victim in victims:

@@ -69,7 +69,7 @@ def _used(view: GraphView, victim: GraphVictim) -> np.ndarray:
     name = input_layer(settings)
     rule = (settings.recipe.rule or GraphRule)(settings.options(seed=0))
     if name not in view.layout.shapes or not _columns(settings):
-        raise NotAttacked("no layer that reads degrees or labels crosses")
+        raise NotAttacked("no layer that reads degrees or labels is transmitted")
     # Only plain local training can be replayed exactly.
     if type(rule).train is not GraphRule.train or type(rule).correct is not GraphRule.correct:
         raise NotAttacked(f"how {settings.algorithm} trains is not replayed")

@@ -47,7 +47,7 @@ from fkgsec.randomness import generator
 
 # Number of shadows from which on each candidate has its own variance.
 OWN_VARIANCE = 32
-NO_LAYERS = "its first and last layers do not cross, and there are no graphs of its data set to train others on"
+NO_LAYERS = "its first and last layers are not transmitted, and there are no graphs of its data set to train others on"
 Scores = Mapping[str, np.ndarray]
 
 

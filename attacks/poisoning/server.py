@@ -197,7 +197,7 @@ def _check_mean(settings: PublicSettings) -> None:
     """Raise `NotAttacked` if there is no mean that the server could enter."""
     recipe, algorithm = settings.recipe, settings.algorithm
     if "entities" not in recipe.shared:
-        raise NotAttacked(f"no entity embedding crosses in {algorithm}")
+        raise NotAttacked(f"{algorithm} transmits no entity embedding")
     if not CODECS[recipe.codec].whole or AGGREGATIONS[recipe.aggregation].answers != "rows":
         raise NotAttacked(f"{algorithm} does not send all clients whole rows of one mean")
     if settings.options(seed=0).has_encoder:

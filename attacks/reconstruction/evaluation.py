@@ -339,7 +339,7 @@ def _count_published(counts: Counts, claims: Claims, holdings: _Holdings) -> Non
     """
     victim, colluder = claims.victim, claims.guesser.colluder
     if victim.claims:
-        raise ThreatModelError("metric published counts uploads in clear; take metric paper where they are summed")
+        raise ThreatModelError("metric published counts uploads in plaintext; take metric paper where they are summed")
     rows, pool = holdings.places(victim, "entities")[: holdings.num_entities], colluder.entity_names
     names, pairs = holdings.names[np.argsort(rows)], rows[holdings.pairs]
     named = np.isin(names, pool)

@@ -88,7 +88,7 @@ BASIC = {
     "rounds": (ALGORITHM, "most rounds (default: 300)"),
     "dim": (ALGORITHM, "embedding dimension (default: 128)"),
     "seed": (ALGORITHM, "seed of all randomness (default: 0)"),
-    "attack": (ATTACK, "an attack's name; repeatable; list shows all"),
+    "attack": (ATTACK, "names of attacks, separated by commas; list shows all"),
     "threat": (ATTACK, "threat model: what the adversary sees; repeatable"),
     "leak": (ATTACK, "share of entities a colluder reveals (default: 0.5)"),
     "colluder": (ATTACK, "client that colludes (default: the first)"),

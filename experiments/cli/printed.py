@@ -105,7 +105,8 @@ def _runs_sheet(graph: Any, runs: Mapping[str, tuple[RunSpec, Path]], records: P
     # Similar finished runs tell when validation stops training.
     earlier = find_records([records]).records.values() if any(records.rglob(RECORD_FILE)) else ()
     costs = Costs(earlier)
-    rows, notes, seconds, most = [], [], 0.0, 0.0
+    runs_of: dict[str, list[str]] = {}
+    rows, seconds, most = [], 0.0, 0.0
     for name, (spec, folder) in runs.items():
         done = (folder / RECORD_FILE).exists()
         cost, size = costs.of(spec, graph=graph), sum(needed(spec, graph).values())
@@ -113,7 +114,8 @@ def _runs_sheet(graph: Any, runs: Mapping[str, tuple[RunSpec, Path]], records: P
         seconds, most = seconds + (0.0 if done else cost.seconds), max(most, size)
         figures = f"{cost.rounds}", f"{cost.seconds:,.0f}", f"{size / GIB:.2f}"
         rows.append((name, *figures, "finished" if done else "", str(folder)))
-        notes.append(f"{name}: {cost.says}.")
+        runs_of.setdefault(cost.says, []).append(name)
+    notes = [f"{'Each run' if len(runs_of) == 1 else '; '.join(names)}: {says}." for says, names in runs_of.items()]
     free = available()
     notes.append(
         f"Total: about {seconds:,.0f} s of training on one thread of this machine, without attacks. Peak memory: "

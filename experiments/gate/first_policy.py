@@ -270,7 +270,7 @@ def _membership_line(run: Finished) -> str:
     if figure.low <= _CHANCE and limit < 1:
         return f"  {name}: {{max: {limit:g}}}  # measured {figure}, where {_CHANCE} is chance"
     return (
-        f"  # {name}: measured {figure}, where {_CHANCE} is chance: whoever holds a client's model can tell what\n"
+        f"  # {name}: measured {figure}, where {_CHANCE} is chance: anyone who holds a client's model can tell what\n"
         "  #   it trained on. No defense of the rounds changes that. A limit above it endorses it; name one that you answer for."
     )
 

@@ -343,7 +343,7 @@ def _other_sheets(verification: Verification) -> list[Sheet]:
             "of the verdict: a model may have forgotten well while the way there told the server what it was asked to forget.",
         ),
         _sheet(
-            "Reconstruction of the forgotten triples from what crossed",
+            "Reconstruction of the forgotten triples from the training messages",
             ("victim", "threat model", *_ROLES),
             rebuilt,
             "Share rebuilt when the linked pairs are given. The rest of the graph tells what is rebuilt after re-training. "

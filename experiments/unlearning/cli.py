@@ -115,14 +115,15 @@ def verify(
     forget: Annotated[
         Path | None,
         typer.Option(
-            "--forget", help="the request from whoever asked, as for `fkgsec unlearn`; without it never forgotten"
+            "--forget",
+            help="the request, from the client that made it, as for `fkgsec unlearn`; without it never forgotten",
         ),
     ] = None,
     client: ClientName = None,
     escrow: Annotated[
         Path | None,
         typer.Option(
-            "--escrow", help="file of `fkgsec data escrow`: never-seen triples that whoever unlearned never had"
+            "--escrow", help="file of `fkgsec data escrow`: never-seen triples that the party that unlearned never had"
         ),
     ] = None,
     against: Annotated[
@@ -237,7 +238,7 @@ def _earlier(path: Path, thresholds: Thresholds, settings: AuditOptions, *, own_
     if earlier is None:
         raise refused(path, "is no verification of this version")
     if settings.audit_seed is None:
-        # A record beside what is audited may be of whoever unlearned, and so may its seed.
+        # A record beside what is audited may come from the party that unlearned, and so may its seed.
         named = f"which --audit-seed {earlier.seed} repeats"
         how = named if own_folder else "which only a folder of your own repeats (--out)"
         raise refused(path, f"is an earlier audit, {how}")

@@ -29,7 +29,7 @@ forgotten triples against never-seen ones. A *test* holds one model beside re-tr
 * all other clients together do not remember more than is tolerated of them, where it can be measured: the whole interval of their
   share does not lie above 0 while it ends above the tolerance. Often it cannot be measured, since they can express few of the
   triples: then the verdict says that nothing bounds what they remember. Nothing else of them is held against a run;
-* the forget set in the run's folder is the one that was asked for, which whoever asked says, not whoever unlearned;
+* the forget set in the run's folder is the requested one, as the requesting client states it, not the party that unlearned;
 * test MRR is that of a re-trained model. Above it, the run was trained on what it is tested on, or kept what it was to forget;
   far below it, the models are damaged, and a damaged model hides its memory from every test.
 
@@ -156,7 +156,7 @@ def judge(
     doubts = [*unchecked, *_doubts_of_measures(measures, judgements, thresholds, count)]
     if evidence is None:
         doubts.append(
-            "no re-training of the audit's own: whoever unlearned may have supplied the reference (--references, from 3)"
+            "no re-training of the audit's own: the party that unlearned may have supplied the reference (--references, from 3)"
         )
     else:
         doubts += _doubts(evidence, thresholds, level)

@@ -1,9 +1,9 @@
 """Auditing an unlearned run beside re-trainings of the audit's own, and the record of it.
 
-Nothing that the party that unlearned hands over is taken for granted but the data and the options that its folder names: the
-request comes from whoever asked; references, shadows and plants are trained here, from a seed that is drawn here; and controls
-come from an escrow if there is one. Each training is kept in a folder named after what it was trained on and how, so that a
-repeated audit (`--audit-seed`) finds it. All seeds derive from the audit seed.
+The audit trusts the party that unlearned only for the data and the options that its folder names. The request comes from the
+client that made it. References, shadows and plants are trained here, from a seed that is drawn here. Controls come from an escrow
+if there is one. Each training is stored in a folder named after its data and settings, so that a repeated audit (`--audit-seed`)
+finds it. All seeds derive from the audit seed.
 
 An honest re-training needs no statistics: the audit first repeats it with the seed that its folder names. If every embedding is
 the same, bit by bit, it follows from the retained data alone, whatever the size of the request. Else the audit goes on to its
@@ -70,8 +70,8 @@ from fkgsec.unlearning.unlearning import unlearn
 SCHEMA = "fkgsec/verification/1"
 AUDIT_FOLDER = "audit"
 REQUEST_UNKNOWN = (
-    "the request itself was not given: the forget set is the one in the folder, from which whoever unlearned may have left out "
-    "what is still remembered (--forget FILE, from whoever asked)"
+    "the request itself was not given: the forget set is the one in the folder, from which the party that unlearned may have "
+    "left out what is still remembered (--forget FILE, from the requesting client)"
 )
 STATISTICAL = (
     "A remembered share is a mean over the forgotten triples. Someone can keep some triples and lower the scores of all "
@@ -265,7 +265,7 @@ class Verification(msgspec.Struct, frozen=True):
         evidence: beside re-trainings of the audit's own; None where there were none.
         escrow: the commitment of the escrow that controls were drawn from; None: the clients' test triples.
         options: how the audit was made; None in earlier records.
-        request_given: whether the folder's forget set was held against the request as whoever asked gave it.
+        request_given: whether the folder's forget set was held against the request as the requesting client gave it.
         unlearned_sha256: of the embeddings that were audited, in hexadecimal: `unlearned.safetensors`; "" in earlier records.
         request_sha256: of each client's forget set, see `request_digest`; empty in earlier records.
         audited_on: the day in UTC, as 2026-01-31; "" in earlier records.
@@ -335,7 +335,7 @@ def verify(
     """Measure and judge an unlearned run.
 
     Args:
-        run: a folder of `fkgsec unlearn`. forget: the request, from whoever asked (`read_forget`); the verdict is never
+        run: a folder of `fkgsec unlearn`. forget: the request, from the requesting client (`read_forget`); the verdict is never
             "forgotten" without it. client: whose triples these are; None: the file's layout says.
         against: the same by the method retrain, as it was supplied. It is trusted only where the audit makes no references.
         raw: the run that was unlearned; None leaves out what compares with it. No verdict rests on it.
@@ -531,12 +531,12 @@ def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path
     """Return where an audit of `run` keeps its trainings: a folder of the auditor's, or `RUN-audit` beside the run.
 
     Raises:
-        SpecError: it lies in the audited folder, whose files are whoever unlearned's, so that a training that is found there may
-            be theirs; or the audit repeats another, whose trainings it finds again, and names no folder.
+        SpecError: it lies in the audited folder, where a training may come from the party that unlearned; or the audit repeats
+            another, whose trainings it finds again, and names no folder.
     """
     if folder is None and audit_seed is not None:
         raise SpecError(
-            f"audit_seed {audit_seed} finds trainings again, and those beside {run} may be of whoever unlearned: "
+            f"audit_seed {audit_seed} finds trainings again, and those beside {run} may come from the party that unlearned: "
             "it takes a folder of your own (--out)"
         )
     # The paths `.` and `..` have no name to extend, so use their absolute path.
@@ -545,8 +545,8 @@ def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path
     # `resolve` follows links, so a link into the audited folder is rejected, too.
     if target.resolve().is_relative_to(run.resolve()):
         raise SpecError(
-            f"{target}: lies in the audited folder {run}, which is of whoever unlearned: the audit takes a folder of your own "
-            "(--out)"
+            f"{target}: lies in the audited folder {run}, which belongs to the party that unlearned: the audit takes a folder of "
+            "your own (--out)"
         )
     return target
 

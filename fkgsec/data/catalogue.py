@@ -202,7 +202,6 @@ def _own_folder(data_dir: Path | str | None) -> Path | None:
 
 
 def _check_file(path: Path, file: DataFile, dataset: Dataset) -> None:
-    """Raise `DataError` unless `path` is the listed file."""
     if not path.is_file():
         raise DataError(f"{path}: missing, {dataset.name} needs it")
     found_bytes = path.stat().st_size

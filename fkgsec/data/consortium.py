@@ -120,10 +120,7 @@ def _draw_facts(world: World, count: int, rng: np.random.Generator) -> dict[str,
     budget = {relation: round(share * count) for relation, share in _PUBLIC_BUDGET.items()}
 
     def draw(relation: str, head: str, tail: str, *, symmetric: bool = False) -> np.ndarray:
-        """Draw the facts of one relation."""
-
         def draw_rows(num_rows: int) -> np.ndarray:
-            """Draw pairs: heads by popularity, tails near them."""
             # Head by popularity, tail near the head's topic.
             heads = kinds[head].draw(num_rows, rng)
             rows = np.stack([heads, world.draw_near(tail, topic_of[heads], rng)], axis=1)
@@ -143,7 +140,6 @@ def _draw_facts(world: World, count: int, rng: np.random.Generator) -> dict[str,
     }
 
     def draw_targets(num_rows: int) -> np.ndarray:
-        """Draw pairs of drug and gene."""
         # A drug's targets follow from what it treats: drug -> diagnosis -> gene.
         drugs, diagnoses = treats[rng.integers(len(treats), size=num_rows)].T
         return np.stack([drugs, world.follow(associated[:, ::-1], diagnoses, "gene", rng)], axis=1)
@@ -154,7 +150,6 @@ def _draw_facts(world: World, count: int, rng: np.random.Generator) -> dict[str,
     rival = rng.permutation(world.num_topics)
 
     def draw_contraindicated(num_rows: int) -> np.ndarray:
-        """Draw pairs of drug and diagnosis."""
         drugs = kinds["drug"].draw(num_rows, rng)
         rows = np.stack([drugs, world.draw_near("diagnosis", rival[topic_of[drugs]], rng)], axis=1)
         # Pack (drug, diagnosis) into one number: a drug is never contraindicated for what it treats.
@@ -266,7 +261,6 @@ def _draw_records(
     patient, hospital, topics_of = stays
 
     def draw_diagnoses(stay: np.ndarray) -> np.ndarray:
-        """Draw a diagnosis for each stay: patient, diagnosis, hospital."""
         patients = patient[stay]
         topics = topics_of[(rng.random(len(stay)) < COMORBIDITY).astype(np.int64), patients]
         return np.stack([patients, world.draw_near("diagnosis", topics, rng), hospital[stay]], axis=1)
@@ -275,7 +269,6 @@ def _draw_records(
     length_edges = np.cumsum((1.0 + rng.permutation(len(patient))) ** (-ZIPF_EXPONENT / 2))
 
     def draw_stays(num_rows: int) -> np.ndarray:
-        """Draw stays in proportion to the length of their records."""
         return np.searchsorted(length_edges, rng.random(num_rows) * length_edges[-1], side="right")
 
     budget = {relation: round(share * count) for relation, share in _PATIENT_BUDGET.items()}
@@ -287,10 +280,7 @@ def _draw_records(
     )
 
     def draw_from_diagnoses(prior: np.ndarray, kind: str) -> Callable[[int], np.ndarray]:
-        """Return a function that draws entities of a kind that follow from a patient's diagnoses."""
-
         def draw_rows(num_rows: int) -> np.ndarray:
-            """Draw rows of patient, entity, hospital."""
             patients, diagnoses, hospitals = diagnosed[rng.integers(len(diagnosed), size=num_rows)].T
             return np.stack([patients, world.follow(prior, diagnoses, kind, rng), hospitals], axis=1)
 

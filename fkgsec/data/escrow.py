@@ -115,7 +115,6 @@ def split_escrow(
 
 
 def _copies(graph: FederatedGraph) -> dict[tuple[int, ...], int]:
-    """Count the splits of clients in which each triple occurs."""
     counts: dict[tuple[int, ...], int] = {}
     for client in graph.clients:
         for split in SPLITS:

@@ -62,7 +62,6 @@ def normalised(graph: Graph) -> Graph:
         return graph
 
     def renumbered(triples: np.ndarray) -> np.ndarray:
-        """Map triples to new IDs."""
         return np.stack([of_entity[triples[:, 0]], of_relation[triples[:, 1]], of_entity[triples[:, 2]]], axis=1)
 
     counts = [f"{len(before) - len(after)} {what}" for before, after, what in (

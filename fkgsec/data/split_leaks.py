@@ -183,7 +183,6 @@ def split_leak_warning(federated: FederatedGraph) -> str | None:
 
 
 def _percent(mask: np.ndarray) -> str:
-    """Format a share in whole percent; a positive share is never shown as 0."""
     if not mask.any():
         return "0"
     return f"{100 * mask.mean():.0f}" if mask.mean() >= 0.005 else "<1"

@@ -245,7 +245,7 @@ class Codec:
 
     Attributes:
         carries: the answers of an aggregation that its broadcasts can hold.
-        chooses_rows: which rows cross depends on their values and on who holds them: the server must know holdings, and noise on
+        chooses_rows: the rows to send depend on their values and on who holds them: the server must know holdings, and noise on
             values would not cover the choice.
         whole: every broadcast renews all rows of a client, so that two clients that were sent the same have the same.
         to_everyone: broadcasts say what changed, and go to all clients in every round.

@@ -105,7 +105,7 @@ class Delivered:
         return Sum(total, weights)
 
     def renewed(self) -> Tensor:
-        """Mark the rows that somebody uploaded, bool `[N]`."""
+        """Mark the rows that at least one client uploaded, bool `[N]`."""
         if self.opened is not None:
             return self.opened.weights > 0
         renewed = torch.zeros(self.shape[0], dtype=torch.bool)
@@ -205,9 +205,6 @@ class LazyTensors(Mapping[str, Tensor]):
 
     def __len__(self) -> int:
         return len(self.parts)
-
-    def __repr__(self) -> str:
-        return f"LazyTensors({', '.join(self.parts)})"
 
 
 def below(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

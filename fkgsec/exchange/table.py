@@ -21,7 +21,7 @@ class SharedTable:
         parties: the clients, in their order.
         names: the union of names in order of first arrival.
         rows: float32 `[len(names), width]`.
-        holdings: for each client that was aligned in clear, the rows it receives, int64; the first `num_uploaded[party]` of
+        holdings: for each client that was aligned in plaintext, the rows it receives, int64; the first `num_uploaded[party]` of
             these it also uploads. Empty after private alignment.
         weights: by such a client, what it counts for in a mean. num_upwards: of its last rows, which it is not sent.
     """

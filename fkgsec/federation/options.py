@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -27,6 +27,8 @@ from fkgsec.randomness import generator
 
 if TYPE_CHECKING:
     import torch
+
+    from fkgsec.federation.adversary import Adversary
 
 
 RENAMED = {"sync_every": "sparse_rounds", "wait": "warmup_rounds", "form": "variant", "low_share": "shared_dim_ratio"}
@@ -195,13 +197,6 @@ class RunOptions(
 Options = TypeVar("Options", bound=RunOptions)
 
 
-class Identified(Protocol):
-    """Part of an adversary that `run_identity` needs (`fkgsec.federation.adversary.Adversary`)."""
-
-    def identity(self) -> Any:
-        """Return a value that distinguishes the adversary."""
-
-
 def replace(options: Options, **changes: Any) -> Options:
     """Return options with changes.
 
@@ -245,7 +240,7 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_identity(
-    graph: Any, options: RunOptions, adversary: Identified | None = None, spelled: Collection[str] = ()
+    graph: Any, options: RunOptions, adversary: Adversary | None = None, spelled: Collection[str] = ()
 ) -> str:
     """Hash what a checkpoint must agree with: data, options except the device, and the adversary.
 
@@ -270,7 +265,7 @@ def run_identity(
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
-def run_identities(graph: Any, options: RunOptions, adversary: Identified | None = None) -> tuple[str, ...]:
+def run_identities(graph: Any, options: RunOptions, adversary: Adversary | None = None) -> tuple[str, ...]:
     """Return the run's identity, and those under which records of version 0.1 may name it.
 
     Those records included settings that users gave at their defaults. Version 0.1 had knowledge graphs only, whose

@@ -203,7 +203,6 @@ class ClientOrder:
             self._check_upload(round, name, table)
 
     def _check_sent(self, round: int) -> None:
-        """Raise `OrderError` if a table's broadcast was due between two trainings and did not come."""
         at, trained = self.position, self.position.last.get("train ", 0)
         # The latest round with an exchange up to the client's last training.
         due = max((number for number in range(1, trained + 1) if self.options.exchanges(number)), default=0)
@@ -213,7 +212,7 @@ class ClientOrder:
     def _check_upload(self, round: int, name: str, table: str) -> None:
         at = self.position
         if round <= at.refused:
-            raise OrderError(f"{name} in round {round}, in which the server asked for a step that was not due")
+            raise OrderError(f"{name} in round {round}, in which the server requested a step that was not due")
         # An untrained upload is the server's own broadcast: it would isolate the other clients' sum.
         if at.last.get("train ") != round:
             raise OrderError(f"{name} in round {round}, in which this client did not train")

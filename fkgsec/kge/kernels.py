@@ -95,9 +95,9 @@ def similarity_matrix(kind: Similarity, queries: Tensor, rows: Tensor) -> Tensor
         ValueError: queries and rows differ in width.
     """
     _check_widths(kind, queries, rows)
-    if _compiled(queries) and isinstance(kind, int):
+    if runs_compiled(queries) and isinstance(kind, int):
         out = torch.empty(len(queries), len(rows))
-        _cpu_kernels().similarity_matrix(kind, _array(queries), _array(rows), out.numpy())
+        compiled_loops().similarity_matrix(kind, _array(queries), _array(rows), out.numpy())
         return out
     if kind == DOT:
         return queries @ rows.T
@@ -144,9 +144,9 @@ def candidate_loss(
     code.
     """
     _check_widths(kind, queries, table)
-    if _compiled(queries) and isinstance(kind, int):
+    if runs_compiled(queries) and isinstance(kind, int):
         # CPU, float32: sort candidates by row, score them, turn scores into derivatives, then sum gradients.
-        loops, candidate_rows = _cpu_kernels(), _array(candidates)
+        loops, candidate_rows = compiled_loops(), _array(candidates)
         order = loops.order_candidates(loops.get_num_threads(), candidate_rows, len(table))
         scores, losses = _compiled_scores(kind, queries, table, candidates, margin, order), torch.empty(len(queries))
         loops.weigh_candidates(scores.numpy(), candidate_rows, _array(weights), np.float32(temperature), losses.numpy())
@@ -191,8 +191,8 @@ def candidate_scores(
         ValueError: queries and table rows differ in width.
     """
     _check_widths(kind, queries, table)
-    if _compiled(queries) and isinstance(kind, int):
-        loops = _cpu_kernels()
+    if runs_compiled(queries) and isinstance(kind, int):
+        loops = compiled_loops()
         order = loops.order_candidates(loops.get_num_threads(), _array(candidates), len(table))
         scores = _compiled_scores(kind, queries, table, candidates, margin, order)
         vjp = functools.partial(_compiled_gradients, kind, queries, table, order=order, segments=segments, out=out)
@@ -216,10 +216,8 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
         `candidates`.
     """
     if candidates.device.type == "cpu" and numba_is_there():
-        from fkgsec.kge import cpu_draws
-
-        arrays = (groups.numpy(), start.numpy(), members.numpy())
-        cpu_draws.mask_known(cpu_draws.get_num_threads(), candidates.numpy(), *arrays)
+        loops, arrays = compiled_loops(), (groups.numpy(), start.numpy(), members.numpy())
+        loops.mask_known(loops.get_num_threads(), candidates.numpy(), *arrays)
         return candidates
     # searchsorted needs at least one key.
     if not len(members):
@@ -243,11 +241,9 @@ def count_competitors(scores: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Both counts, int64 `[B]`.
     """
-    if _compiled(scores):
-        from fkgsec.kge import cpu_counts
-
+    if runs_compiled(scores):
         above, level = np.empty(len(scores), dtype=np.int64), np.empty(len(scores), dtype=np.int64)
-        cpu_counts.count_competitors(_array(scores), _array(true), above, level)
+        compiled_loops().count_competitors(_array(scores), _array(true), above, level)
         return torch.from_numpy(above), torch.from_numpy(level)
     return (scores > true[:, None]).sum(1), (scores == true[:, None]).sum(1)
 
@@ -275,7 +271,7 @@ def ordered_sum(values: Tensor) -> float:
 
 
 @functools.cache
-def _cpu_kernels() -> ModuleType:
+def compiled_loops() -> ModuleType:
     """Return the compiled loops, ready to run. A machine that computes on CUDA alone needs no numba."""
     from fkgsec.kge import cpu_kernels
 
@@ -309,7 +305,12 @@ def _check_widths(kind: Similarity, queries: Tensor, rows: Tensor) -> None:
         raise ValueError(f"rows have width {rows.shape[-1]}, allowed: {queries.shape[-1]}, the width of the queries")
 
 
-def _compiled(x: Tensor) -> bool:
+def runs_compiled(x: Tensor) -> bool:
+    """Return whether `compiled_loops` take a tensor: in float32, on the CPU, with numba.
+
+    Args:
+        x: float, of any shape.
+    """
     return x.device.type == "cpu" and x.dtype == torch.float32 and numba_is_there()
 
 
@@ -326,7 +327,7 @@ def _compiled_scores(
     order: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> Tensor:
     scores = torch.zeros(candidates.shape)
-    _cpu_kernels().candidate_scores(kind, _array(queries), _array(table), np.float32(margin), *order, scores.numpy())
+    compiled_loops().candidate_scores(kind, _array(queries), _array(table), np.float32(margin), *order, scores.numpy())
     return scores
 
 
@@ -341,7 +342,7 @@ def _compiled_gradients(
 ) -> tuple[Tensor, Tensor]:
     query_gradient = in_large_pages(queries.shape)
     table_gradient = in_large_pages(table.shape) if out is None else out
-    loops = _cpu_kernels()
+    loops = compiled_loops()
     # Two passes read each row twice; that pays only where the rows of a segment stay in the cache.
     in_cache = _array(table).nbytes <= CACHED_BYTES * (len(segments.rows) - 1 if segments else 1)
     by_rows_and_queries = kind == L1 and in_cache

@@ -128,13 +128,6 @@ class TestTsvFolder:
             readers.read_tsv_folder(folder)
         assert str(error.value) == f"{folder}/{message}"
 
-    @pytest.mark.parametrize("split", SPLITS)
-    def test_missing_file(self, tmp_path: Path, split: str) -> None:
-        folder = write_folder(tmp_path / "g")
-        (folder / f"{split}.txt").unlink()
-        with pytest.raises(DataError, match=rf"{folder}: missing {split}\.txt "):
-            readers.read_tsv_folder(folder)
-
     def test_a_missing_file_says_what_lies_there_instead(self, tmp_path: Path) -> None:
         folder = tmp_path / "own"
         (folder / "docs").mkdir(parents=True)
@@ -151,24 +144,6 @@ class TestTsvFolder:
             readers.read_path(folder)
         with pytest.raises(DataError, match="it is empty"):
             readers.read_path(folder / "docs")
-
-    def test_columns_of_a_table_are_named(self, tmp_path: Path) -> None:
-        (tmp_path / "own.csv").write_text("subject,predicate,object,split\na,r,b,train\nb,r,c,test\n")
-        graph = readers.read_path(tmp_path / "own.csv", ("subject", "predicate", "object"))
-        assert isinstance(graph, KnowledgeGraph)
-        assert (graph.entities, graph.relations, len(graph.test)) == (("a", "b", "c"), ("r",), 1)
-        (tmp_path / "odd.csv").write_text("who,how,what,split\na,r,b,train\n")
-        with pytest.raises(
-            DataError,
-            match=r"no column head, .* \(the first line has: who, .*\)\. Name the columns",
-        ):
-            readers.read_path(tmp_path / "odd.csv")
-        with pytest.raises(DataError, match="which alone has columns to name"):
-            readers.read_path(tmp_path, ("subject", "predicate", "object"))
-
-    def test_missing_folder(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"nowhere: no such folder$"):
-            readers.read_tsv_folder(tmp_path / "nowhere")
 
     @pytest.mark.parametrize(
         ("file", "content", "message"),
@@ -300,11 +275,6 @@ class TestWriteClientFolders:
             readers.write_client_folders(self.federation(entities=("x", bad, "a")), tmp_path / "out")
         assert list(tmp_path.iterdir()) == []
 
-    @pytest.mark.parametrize("bad", ["..", "../up", "a/b", ".hidden", " "])
-    def test_client_names_that_are_no_folder(self, tmp_path: Path, bad: str) -> None:
-        with pytest.raises(DataError, match="cannot be a folder's name"):
-            readers.write_client_folders(self.federation(names=("1", bad)), tmp_path / "out")
-
 
 class TestTripleTable:
     ROWS = (("a", "knows", "b"), ("b", "knows", "c"), ("a", "likes, a lot", "NA"))
@@ -338,13 +308,6 @@ class TestTripleTable:
         assert client_by_name(federated, federated.clients[1], "valid") == [self.ROWS[1]]
         assert any(line.startswith("test: 2 empty splits in 2 of 2 clients") for line in federated.warnings)
 
-    def test_client_column_without_split(self, tmp_path: Path) -> None:
-        path = self.write(self.frame(hospital=["x", "y", "x"]), tmp_path / "t.csv")
-        federated = as_federation(readers.read_triple_table(path, client_column="hospital", name="n"))
-        assert [(client.name, len(client.train)) for client in federated.clients] == [("x", 2), ("y", 1)]
-        assert federated.name == "n"
-        assert federated.warnings == (f"{path}: no split column; all 3 triples are read as train",)
-
     def test_named_columns_and_integers(self, tmp_path: Path) -> None:
         path = tmp_path / "t.parquet"
         pq.write_table(
@@ -377,12 +340,6 @@ class TestTripleTable:
         assert client_by_name(federated, federated.clients[1], "train") == [("b", "r", "c")]
         assert f"{path}: read {taken}" in federated.warnings
 
-    def test_of_several_known_names_the_first_counts(self, tmp_path: Path) -> None:
-        (tmp_path / "t.csv").write_text("source,object,predicate,subject,client,site\nx,b,r,a,1,2\n")
-        federated = as_federation(readers.read_triple_table(tmp_path / "t.csv"))
-        assert client_by_name(federated, federated.clients[0], "train") == [("a", "r", "b")]
-        assert federated.clients[0].name == "1"
-
     @pytest.mark.parametrize(
         ("name", "text"), [("t.csv", "a,r,b\nb,r,c\n"), ("t.csv", "a;r;b\nb;r;c\n"), ("t.tsv", "a\tr\tb\nb\tr\tc\n")]
     )
@@ -408,11 +365,6 @@ class TestTripleTable:
         assert by_name(as_graph(readers.read_triple_table(tmp_path / "t.tsv")), "train") == [('"Weird Al" Y', "r", '"')]
         semicolons = as_graph(readers.read_triple_table(tmp_path / "t.txt", delimiter=";"))
         assert by_name(semicolons, "train") == [("a", "r", "b")]
-
-    def test_a_first_line_that_is_too_long_is_said_with_its_line(self, tmp_path: Path) -> None:
-        (tmp_path / "t.csv").write_text(f"head,relation,tail,{'a' * 200_000}\na,r,b,c\n")
-        with pytest.raises(DataError, match=r"t\.csv:1: field larger than field limit"):
-            readers.read_triple_table(tmp_path / "t.csv")
 
     def test_a_csv_of_spreadsheets_has_semicolons(self, tmp_path: Path) -> None:
         """Where a comma stands before decimals; with a byte order mark, commas in cells, columns in any order."""
@@ -471,24 +423,14 @@ class TestTripleTable:
         with pytest.raises(DataError, match=message):
             readers.read_triple_table(tmp_path / "t.parquet")
 
-    def test_not_parquet(self, tmp_path: Path) -> None:
-        (tmp_path / "t.parquet").write_text("head,relation,tail\n")
-        with pytest.raises(DataError, match=r"t\.parquet: cannot be read as Parquet \(.+\)$"):
-            readers.read_triple_table(tmp_path / "t.parquet")
-
     def test_bad_arguments(self, tmp_path: Path) -> None:
         path = self.write(self.frame(), tmp_path / "t.csv")
         with pytest.raises(DataError, match="no column fold "):
             readers.read_triple_table(path, split_column="fold")
-        with pytest.raises(DataError, match="one column has two roles"):
+        with pytest.raises(DataError, match="one column is requested twice"):
             readers.read_triple_table(path, ("head", "head", "tail"))
         with pytest.raises(DataError, match="delimiter ';;' must be one character"):
             readers.read_triple_table(path, delimiter=";;")
-
-    def test_duplicates_name_the_line(self, tmp_path: Path) -> None:
-        (tmp_path / "t.csv").write_text('head,relation,tail\n"a\n",r,b\na,r,b\na,r,b\n')
-        graph = readers.read_triple_table(tmp_path / "t.csv")
-        assert f"train: 1 duplicate triple, first at {tmp_path}/t.csv:5" in graph.warnings
 
 
 class TestRdf:
@@ -544,11 +486,6 @@ class TestRdf:
         with pytest.raises(DataError, match=message):
             readers.read_rdf(tmp_path / file)
 
-    def test_not_utf8(self, tmp_path: Path) -> None:
-        (tmp_path / "g.nt").write_bytes(b"<a> <b> <c> .\n<a> <b> <\xe9> .\n")
-        with pytest.raises(DataError, match=r"g\.nt:2: not UTF-8"):
-            readers.read_rdf(tmp_path / "g.nt")
-
 
 def test_missing_rdflib_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
@@ -590,32 +527,17 @@ class TestReadPath:
             f"{tmp_path / name}: not a layout that can be read{there}; accepted: {'; '.join(readers.LAYOUTS)}"
         )
 
-    def test_nothing_there(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"nowhere: no such file or folder$"):
-            readers.read_path(tmp_path / "nowhere")
-
 
 @needs_data
 class TestPublishedFiles:
-    def test_fb15k_237(self) -> None:
-        graph = readers.read_tsv_folder(Path(DATA or "") / "FB15k-237")
-        assert (len(graph.entities), len(graph.relations)) == (14_541, 237)
-        assert [len(getattr(graph, split)) for split in SPLITS] == [272_115, 17_535, 20_466]
-        assert [line.partition(",")[0] for line in graph.warnings] == [
-            "valid: 8 entities that train lacks",
-            "test: 29 entities that train lacks",
-        ]
-
     def test_ddb14_follows_its_dict_files(self) -> None:
         graph = readers.read_tsv_folder(Path(DATA or "") / "DDB14")
         assert graph.entities[:4] == ("3884", "1", "7034", "7351")
         assert graph.relations[2] == "may cause"
         assert [len(getattr(graph, split)) for split in SPLITS] == [36_561, 4_000, 4_000]
 
-    def test_fedlu_clients_make_up_fb15k_237(self, tmp_path: Path) -> None:
+    def test_fedlu_clients_make_up_fb15k_237(self) -> None:
         federated = readers.read_client_folders(Path(DATA or "") / "FB15k-237-fedlu/R3")
         assert [client.name for client in federated.clients] == ["0", "1", "2"]
         assert sum(len(client.triples) for client in federated.clients) == 310_116
         assert len(federated.entities) == 14_541
-        readers.write_client_folders(federated, tmp_path / "R3")
-        assert readers.read_client_folders(tmp_path / "R3").hash == federated.hash

@@ -164,13 +164,17 @@ def test_compare_shows_it_of_each_case(folder: Path) -> None:
     (worst,) = over_victims(clear)
     assert "What else is inferred? shapes.auc by server" in shown
     assert f"none {interval(worst.estimate)} {short(worst.advantage)}" in shown
-    assert {one.reason for one in summed} == {"its entities crossed in a sum only"}
-    assert "its entities crossed in a sum only" in shown
+    assert {one.reason for one in summed} == {"its entities were transmitted only inside a sum"}
+    assert "its entities were transmitted only inside a sum" in shown
 
 
 @pytest.mark.parametrize(
     ("defense", "most", "status", "says"),
-    [("", 0.99, 0, "pass"), ("", 0.51, 1, "fail"), ("defense: 'psu,secagg',", 0.99, 1, "crossed in a sum only")],
+    [
+        ("", 0.99, 0, "pass"),
+        ("", 0.51, 1, "fail"),
+        ("defense: 'psu,secagg',", 0.99, 1, "were transmitted only inside a sum"),
+    ],
 )
 def test_as_a_limit_of_the_gate(tmp_path: Path, defense: str, most: float, status: int, says: str) -> None:
     policy = tmp_path / "policy.yaml"

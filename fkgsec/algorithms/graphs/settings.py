@@ -83,7 +83,9 @@ class FedStarSettings(GnnSettings, frozen=True):
     """
 
     num_walks: Annotated[int, Meta(ge=0, le=1_000, description="steps of the longest random walk")] = 16
-    num_degrees: Annotated[int, Meta(ge=0, le=1_000, description="largest degree that is told from larger ones")] = 16
+    num_degrees: Annotated[
+        int, Meta(ge=0, le=1_000, description="largest node degree with its own feature; larger degrees share one")
+    ] = 16
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -163,12 +165,14 @@ class CEFGLSettings(DropoutSettings, frozen=True):
     shrink: Annotated[
         Literal["hard", "soft"], Meta(description="whether the other singular values stay or are made smaller")
     ] = "hard"
-    bits: Annotated[int, Meta(ge=2, le=32, description="of a number that crosses, up to 20; 32: as it is")] = 6
-    scale: Annotated[Literal["max", "l2"], Meta(description="what a step of the numbers that cross is measured by")] = (
-        "max"
+    bits: Annotated[
+        int, Meta(ge=2, le=32, description="quantization bits per transmitted value (2-20; 32 disables quantization)")
+    ] = 6
+    scale: Annotated[Literal["max", "l2"], Meta(description="norm that scales the quantization step")] = "max"
+    rounding: Annotated[Literal["nearest", "stochastic"], Meta(description="rounding of transmitted values")] = (
+        "stochastic"
     )
-    rounding: Annotated[Literal["nearest", "stochastic"], Meta(description="of the numbers that cross")] = "stochastic"
-    exchange: Annotated[float, Meta(ge=0, le=1, description="probability that rows cross after a round")] = 0.5
+    exchange: Annotated[float, Meta(ge=0, le=1, description="probability that rows are exchanged after a round")] = 0.5
     upload: Annotated[Literal["combined", "both"], Meta(description="parameters less corrections, or both apart")] = (
         "combined"
     )
@@ -298,7 +302,7 @@ FEDSTAR = Recipe(
 SPREADGNN = Recipe(
     "spreadgnn",
     PARAMETERS,
-    "He et al. 2022: averages with neighbours in a ring, and a multi-task term; neighbours' rows cross a relay",
+    "He et al. 2022: averages with neighbours in a ring, and a multi-task term; neighbors' rows pass through a relay",
     SpreadGNNSettings,
     task="graph",
     keep_optimizer=True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fkgsec.data.assembly import NamedTriples, build_graph
 from fkgsec.data.formats.folders import read_text
@@ -59,7 +59,6 @@ def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str
     blank_names: dict[Node, str] = {}
 
     def as_name(node: Node) -> str:
-        """Return the name of a resource."""
         if isinstance(node, BNode):
             return blank_names.setdefault(node, f"_:b{len(blank_names)}")
         return str(node)
@@ -91,9 +90,9 @@ def _parse_ntriples(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str
             parser.parseline()
         except Exception as error:  # rdflib's parsers fail on some texts by whatever error they come to
             raise DataError(f"{path}:{line}: not an N-Triples statement ({_one_line(error)})") from error
-        if len(recorder.statements) > len(places):
+        if len(recorder) > len(places):
             places.append(f"{path}:{line}")
-    return recorder.statements, places
+    return recorder, places
 
 
 def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]:
@@ -107,11 +106,6 @@ def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]
         """Graph that keeps the order of the file, which rdflib's graph (a set) would lose."""
 
         def add(self, triple: tuple[Node, Node, Node]) -> RecordingGraph:
-            """Record a statement.
-
-            Args:
-                triple: subject, predicate, object.
-            """
             recorder.triple(*triple)
             return self
 
@@ -124,22 +118,15 @@ def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]
         raise DataError(f"{path}: not Turtle that can be read (nested too deeply)") from error
     except Exception as error:  # as above: assertions, overflows, plain exceptions
         raise DataError(f"{path}: not Turtle ({_one_line(error)})") from error
-    return recorder.statements, [f"{path} statement {number + 1}" for number in range(len(recorder.statements))]
+    return recorder, [f"{path} statement {number + 1}" for number in range(len(recorder))]
 
 
-class _Recorder:
+class _Recorder(list["tuple[Node, Node, Node]"]):
     """Sink for rdflib's parsers that keeps statements in file order."""
 
-    def __init__(self) -> None:
-        self.statements: list[tuple[Node, Node, Node]] = []
-
-    def triple(self, subject: Node, predicate: Node, obj: Node) -> None:
-        """Record a statement.
-
-        Args:
-            subject, predicate, obj: its nodes.
-        """
-        self.statements.append((subject, predicate, obj))
+    def triple(self, *statement: Node) -> None:
+        """Record a statement: subject, predicate and object."""
+        self.append(cast("tuple[Node, Node, Node]", statement))
 
 
 def _one_line(error: Exception) -> str:

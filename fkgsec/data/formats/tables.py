@@ -139,7 +139,7 @@ def read_triple_table(
     named_columns = {**dict(zip(TRIPLE, columns or (), strict=False)), "split": split_column, "client": client_column}
     named = {role: name for role, name in named_columns.items() if name is not None}
     if len(set(named.values())) != len(named):
-        raise DataError(f"{path}: one column has two roles ({', '.join(named.values())})")
+        raise DataError(f"{path}: one column is requested twice ({', '.join(named.values())})")
     parquet = path.suffix.lower() in _PARQUET_SUFFIXES
     table = _read_parquet(path, named) if parquet else _read_text_table(path, named, delimiter)
     splits, clients = table.columns.get("split"), table.columns.get("client")

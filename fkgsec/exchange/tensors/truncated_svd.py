@@ -48,11 +48,6 @@ class TruncatedMean(MeanOverHolders):
     """
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """Compute the mean, and truncate each matrix.
-
-        Args:
-            previous: value of rows that nobody uploaded. delivered: uploads.
-        """
         rows, settings = super().aggregate(round, previous, delivered), self.options.settings
         threshold = settings.singular_threshold / (settings.alpha if settings.shrink == "soft" else 1.0)
         # Only matrices are truncated: a tensor of one row, such as a bias, has no rank to reduce.

@@ -268,7 +268,7 @@ def test_needs_that_are_not_met_give_a_reason() -> None:
 def test_relations_alone_are_no_broadcast_to_ask(trained_runs: dict[str, KgeResult]) -> None:
     for threat, reason in (
         ("client", "no entity embedding is broadcast"),
-        ("server+triples", "no entity embedding of it crossed"),
+        ("server+triples", "none of its entity embeddings was transmitted"),
     ):
         figures = attack(trained_runs["fedr"], threat).figures
         assert {one.reason for one in figures} <= {reason, TOO_FEW}

@@ -111,8 +111,8 @@ def test_json_on_standard_output_is_nothing_but_the_record(tmp_path: Path) -> No
 
 def test_every_algorithm_of_this_version_and_nothing_to_attack_says_why(tmp_path: Path) -> None:
     for algorithm, reason in (
-        ("single", "no embedding of this client crossed"),
-        ("fedr", "only relation embeddings crossed"),
+        ("single", "no embedding of this client was transmitted"),
+        ("fedr", "only relation embeddings were transmitted"),
     ):
         status, out, _ = fkgsec("attack", "--target", algorithm, *SMALL, "--details", "--out", tmp_path / algorithm)
         assert status == 0

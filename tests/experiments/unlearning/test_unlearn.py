@@ -224,7 +224,7 @@ def test_alarms_of_test_mrr_share_one_chance(num_models: int, outcome: str) -> N
 def test_without_re_trainings_of_its_own_an_audit_never_says_forgotten() -> None:
     verdict = judge([measure(0.0), measure(0.1, seed=1)], Thresholds(), None)
     assert (verdict.outcome, verdict.exit_status) == ("inconclusive", 3)
-    assert "whoever unlearned may have supplied the reference" in verdict.reasons[0]
+    assert "the party that unlearned may have supplied the reference" in verdict.reasons[0]
 
 
 UNMEASURED = Membership("b", True, "local", "loss", {}, None, "0 controls")
@@ -767,7 +767,7 @@ def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path
     assert status == 3
     assert "no raw run was given" in " ".join(output.split())
     assert "The audited run is the re-trained one itself" in output
-    assert "whoever unlearned may have supplied the reference" in output
+    assert "the party that unlearned may have supplied the reference" in output
     assert "the weakest" in output
 
 
