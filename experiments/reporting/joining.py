@@ -76,8 +76,8 @@ def weigh(records: Iterable[Record]) -> list[Worth]:
             baseline = alone_among(record, alone)
             if baseline is None:
                 raise RunError(
-                    f"worth: no run of the clients alone with seed {seed} and the settings of {name}; fkgsec compare and "
-                    "attack train it"
+                    f"worth: no run of the clients alone with seed {seed} and the settings of {name}; add "
+                    "--case single to fkgsec compare"
                 )
             pairs.append((record, baseline))
         num_clients = max(1, len(pairs[0][0].data.clients))

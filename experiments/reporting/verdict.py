@@ -69,7 +69,7 @@ MOST_TIMES = 100
 # Letters of a reason in a table; longer reasons are printed below it.
 MOST_LETTERS = 28
 DIFFERENCES = {
-    "≥": "(≥ x): a difference of x would show.",
+    "≥": "(≥ x): a difference of x or more would have been seen.",
     "*": "*: compared as independent runs, because the items differ or their outcomes were not stored.",
 }
 

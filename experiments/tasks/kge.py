@@ -63,7 +63,9 @@ class Spec(_Options, RunSpec, frozen=True, kw_only=True, forbid_unknown_fields=T
             "them (CHEM), a TU folder"
         ),
     ] = CONSORTIUM
-    partition: Annotated[Literal["triples", "relations", "clusters"] | None, Meta(description="how to divide it")] = (
+    partition: Annotated[
+        Literal["triples", "relations", "clusters"] | None, Meta(description="how to divide a graph among clients")
+    ] = (
         # Of `fkgsec.data.partition.PARTITIONS`.
         None
     )

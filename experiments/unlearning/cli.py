@@ -59,7 +59,7 @@ def unlearn(
     force: Force = False,
     quiet: Quiet = False,
 ) -> None:
-    """Let clients of a finished run forget triples. Whether they did is for `fkgsec verify` to say."""
+    """Unlearn triples in a finished run, at the request of clients. Then audit it with `fkgsec verify`."""
     from fkgsec.experiments.cli.progress import observe_on
     from fkgsec.experiments.unlearning.unlearn import unlearn_run
 

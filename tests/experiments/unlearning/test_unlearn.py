@@ -688,8 +688,8 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert made.verdict.exit_status == status
     first = next(line for line in output.splitlines() if made.verdict.outcome in line)
     assert first == f"Verdict: {made.verdict.outcome}; exit status {status}"
-    assert output.index("Asked to be forgotten") < output.index(first) < output.index(made.verdict.reasons[0])
-    assert len(output[output.index("Asked to be forgotten") :].splitlines()) <= 20
+    assert output.index("Request: forget") < output.index(first) < output.index(made.verdict.reasons[0])
+    assert len(output[output.index("Request: forget") :].splitlines()) <= 20
     assert made.num_shadows == 4
     assert made.evidence is not None
     assert made.evidence.num_references == 4
