@@ -319,9 +319,9 @@ def _time_validation(task: KgeTask, graph: FederatedGraph) -> float:
 
 
 _LEAK_WORDS = {
-    "exact": "the same triple stands",
-    "inverse": "its inverse pair stands",
-    "same_pair": "its pair, by another relation, stands",
+    "exact": "same triple",
+    "inverse": "inverse pair",
+    "same_pair": "same pair, other relation",
 }
 
 
@@ -342,12 +342,14 @@ def _statistics(graph: FederatedGraph) -> tuple[list[Sheet], dict[str, Any]]:
         rows = []
         for leak in LEAKS:
             kind, _, where = leak.rpartition("_")
-            whose = "in its own train" if where == "own" else "in another client's"
-            rows.append((f"{_LEAK_WORDS[kind]} {whose}", *(f"{row[f'{leak}_share']:.3f}" for row in leak_rows)))
+            whose = "same client" if where == "own" else "another client"
+            rows.append((f"{_LEAK_WORDS[kind]}, {whose}", *(f"{row[f'{leak}_share']:.3f}" for row in leak_rows)))
         masks = (leaked[client, split, "exact_own"] | leaked[client, split, "exact_other"] for client in clients)
         shares = (1 - float(seen.mean()) if len(seen) else float("nan") for seen in masks)
-        rows.append(("in no client's train (new)", *(f"{share:.3f}" for share in shares)))
-        sheets.append(Sheet(f"Of the {split} triples of a client, in train (share)", columns, tuple(rows)))
+        rows.append(("not in any client's train (new)", *(f"{share:.3f}" for share in shares)))
+        sheets.append(
+            Sheet(f"Share of each client's {split} triples with a counterpart in train", columns, tuple(rows))
+        )
     return sheets, {"statistics": statistics, "split_leaks": leaks}
 
 

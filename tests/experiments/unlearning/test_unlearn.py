@@ -806,9 +806,7 @@ def test_another_forget_file_or_run_does_not_belong(finished: tuple[Path, Path],
         "--out", tmp_path / "less",
     )  # fmt: skip
     assert status == 0, output
-    _, told, details = output.partition(
-        "Verdict: none yet; whether it is forgotten, an audit says: fkgsec verify --run "
-    )
+    _, told, details = output.partition("No verdict yet. Audit the unlearning: fkgsec verify --run ")
     assert told
     assert "hospital-1 59 triples" in details
     status, output = invoke("verify", "--run", tmp_path / "less", "--against", run.with_name("run-retrain"))
