@@ -246,9 +246,8 @@ def run_identity(
 ) -> str:
     """Hash what a checkpoint must agree with: data, options except the device, and the adversary.
 
-    Equal values such as 4 and 4.0 hash alike. Settings at their defaults are excluded, so that a new setting does not
-    change the
-    identity of earlier runs. For their sake, renamed settings keep their old names here.
+    Equal values such as 4 and 4.0 hash alike. Settings at their defaults are excluded, so that a new setting does not change
+    the identity of earlier runs. For their sake, renamed settings keep their old names here.
 
     Args:
         graph: with a `hash`.
@@ -271,8 +270,7 @@ def run_identities(graph: Any, options: RunOptions, adversary: Adversary | None 
     """Return the run's identity, and those under which records of version 0.1 may name it.
 
     Those records included settings that users gave at their defaults. Version 0.1 had knowledge graphs only, whose
-    algorithms have up
-    to five settings; all combinations of the 19 settings of `cefgl` would take most of a minute.
+    algorithms have up to five settings; all combinations of the 19 settings of `cefgl` would take most of a minute.
 
     Args:
         graph, options, adversary: as in `run_identity`.

@@ -176,8 +176,7 @@ def make_settings(
 
     Args:
         kind: struct of the algorithm.
-        values: settings of this algorithm; or a mapping by name, where None stands for the default; or settings of
-            another
+        values: settings of this algorithm; or a mapping by name, where None stands for the default; or settings of another
             algorithm, whose non-default settings must exist in this one.
         algorithm: its name, for messages.
 

@@ -200,14 +200,6 @@ class TestClientFolders:
         assert client_by_name(federated, federated.clients[2], "train") == [("a", "knows", "c10")]
         assert federated.warnings == (f"test: 3 empty splits in 3 of 3 clients, first at {tmp_path}/R3/2/test.txt",)
 
-    def test_unseen_is_counted_against_the_clients_own_train(self, tmp_path: Path) -> None:
-        write_folder(tmp_path / "f/0")
-        write_folder(tmp_path / "f/1", train="a\tknows\tz\n", valid="a\tknows\tc\n", test="a\tknows\tz\n")
-        federated = readers.read_client_folders(tmp_path / "f")
-        assert federated.warnings == (
-            f"valid: 1 entity that train lacks in 1 of 2 clients, first at {tmp_path}/f/1/valid.txt:1",
-        )
-
     def test_errors_name_the_file(self, tmp_path: Path) -> None:
         folder = self.make(tmp_path / "f")
         (folder / "9/valid.txt").write_text("a\tknows\n")

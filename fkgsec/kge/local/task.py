@@ -258,7 +258,7 @@ class KgeTask:
                 for kind, rows in (("encoded", final), ("trained_encoded", trained))
             }
         if self.options.samples_validation and not self.private:
-            fields["valid_ranks"] = self.evaluator.sampled_ranks(judged)
+            fields["valid_ranks"] = self.evaluator.ranks("valid", judged, sampled=True)
         if self.private:
             private = {table: final[f"{PRIVATE}{table}"] for table in TABLES}
             fields |= {
@@ -267,7 +267,7 @@ class KgeTask:
                 "shared_test_ranks": shared_ranks,
             }
             if self.options.samples_validation:
-                fields["valid_ranks"] = self.evaluator.sampled_ranks(private)
+                fields["valid_ranks"] = self.evaluator.ranks("valid", private, sampled=True)
         return fields
 
 
