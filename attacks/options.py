@@ -107,14 +107,16 @@ THREAT_MODELS = {
         ),
         ThreatModel(
             "models+graphs",
-            {GRAPH: "anyone who holds the clients' models and graphs of their data sets on which nobody trains"},
+            {
+                GRAPH: "anyone who holds the clients' models and graphs of their data sets that are not in any training data"
+            },
             models=True,
             server=False,
             auxiliary=True,
         ),
         ThreatModel(
             "server+graphs",
-            {GRAPH: "the server, with graphs of the clients' data sets that nobody trains on"},
+            {GRAPH: "the server, with graphs of the clients' data sets that are not in any training data"},
             auxiliary=True,
         ),
         ThreatModel(
@@ -303,7 +305,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         super().__post_init__()
         # The published notebooks infer relations by cosine similarity only.
         if self.metric == "published" and set(self.inference) - {PAPER}:
-            raise SpecError("inference must be cosine with metric published: the notebooks know no other")
+            raise SpecError("inference must be cosine with metric published: the notebooks have no other method")
         for leak in self.leak:
             if not 0 < leak <= 1:
                 raise SpecError(f"leak must lie in (0, 1]; got {leak}")
@@ -328,9 +330,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         if not 1 <= self.boost <= MOST:
             raise SpecError(f"boost must lie in 1..{MOST:,.0f}; got {self.boost:g}")
         if not self.shadows and self.shadow_knowledge != "same-graph":
-            raise SpecError(
-                "shadow_knowledge applies to shadow federations, of which there are none; give shadows, too"
-            )
+            raise SpecError("shadow_knowledge applies to shadow federations; set shadows, too")
 
 
 class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
