@@ -84,7 +84,7 @@ def test_the_list_says_what_it_needs() -> None:
 def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(SpecError, match=r"attack 'shape' is unknown; allowed: .*shapes"):
         ATTACKS["shape"]
-    assert "attack 'shape' is unknown" in fkgsec("attack", "--attack", "shape", status=2)
+    assert "got 'shape'; did you mean shapes?" in fkgsec("attack", "--attack", "shape", status=2)
 
 
 def test_a_record_is_read_where_the_attack_is_not_installed(folder: Path) -> None:
