@@ -63,17 +63,19 @@ class RunOptions(
 
     task: ClassVar[str] = ""
 
-    algorithm: Annotated[str, Meta(description="how the federation learns, and what")] = "fede"
-    batch_size: Annotated[int, Meta(description="positives or graphs in a batch")] = 512
-    learning_rate: Annotated[float, Meta(description="of Adam, or another optimizer")] = 0.001
-    local_epochs: Annotated[int, Meta(description="epochs of a client in a round")] = 3
-    rounds: Annotated[int, Meta(description="at most so many rounds")] = 300
+    algorithm: Annotated[str, Meta(description="algorithm of the federation, such as fede")] = "fede"
+    batch_size: Annotated[int, Meta(description="triples or graphs per batch")] = 512
+    learning_rate: Annotated[float, Meta(description="learning rate of the optimizer")] = 0.001
+    local_epochs: Annotated[int, Meta(description="epochs that a client trains in a round")] = 3
+    rounds: Annotated[int, Meta(description="maximum number of rounds")] = 300
     eval_every: Annotated[int, Meta(description="rounds between validations")] = 5
-    patience: Annotated[int, Meta(description="stop after so many validations without a better one; 0: never")] = 5
+    patience: Annotated[
+        int, Meta(description="validations without improvement before training stops; 0: never stop early")
+    ] = 5
     participation: Annotated[float, Meta(description="share of clients that train in a round")] = 1.0
     settings: Any = None
-    defense: Annotated[str, Meta(description="one or more, as in psu,secagg or dp:epsilon=8,clip=0.1")] = ""
-    seed: Annotated[int, Meta(description="everything random in training derives from it")] = 0
+    defense: Annotated[str, Meta(description="defenses, such as psu,secagg or dp:epsilon=8,clip=0.1")] = ""
+    seed: Annotated[int, Meta(description="seed of all randomness in training")] = 0
     protocol_seed: Annotated[
         int | None,
         Meta(
