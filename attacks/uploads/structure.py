@@ -147,7 +147,7 @@ ATTACK = Attack(
     "structure",
     "names a victim's rows by the place that each has among the others, where no row of another client is comparable",
     Needs(colluder=True, entities=True, server=True),
-    {"err": "victims' entities that are named"},
+    {"err": "share of victims' entities that are identified"},
     match,
     score,
     threats=("collusion+entities",),

@@ -106,10 +106,11 @@ def worth_lines(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     )
     num_gain, num_lose, num_clients = counted(pairs)
     head = "Joining pays" if overall.low > 0 else "Joining costs" if overall.high < 0 else "No gain shown"
+    undecided = num_clients - num_gain - num_lose
     trained = "in this training" if len(pairs) == 1 else f"over {len(pairs)} trainings"
     return [
         f"Worth joining? test {task.label(task.metric)} {short(joined)}, alone {short(alone)}: gain {interval(overall)}",
-        f"{head} {trained}: {num_gain} of {num_clients} clients gain, and {num_lose} lose.",
+        f"{head} overall {trained}. Of {num_clients} clients, {num_gain} gain, {num_lose} lose, {undecided} undecided.",
     ]
 
 

@@ -77,8 +77,7 @@ def split_escrow(
     """Remove a share of each client's distinct training triples.
 
     Drawn are training triples that are in no other split and at no other client, and whose head, relation and tail have
-    another
-    training triple there. So no vocabulary shrinks, and no copy of an escrowed triple remains.
+    another training triple there. So no vocabulary shrinks, and no copy of an escrowed triple remains.
 
     Args:
         graph: the federation.
@@ -152,9 +151,8 @@ def read_escrow(path: Path, graph: FederatedGraph) -> tuple[Escrow, dict[str, np
         graph: the data that the run was trained on.
 
     Raises:
-        DataError: the file is no escrow, was changed after sealing, belongs to other data or clients, or has a triple
-            that is in
-            a split of any client.
+        DataError: the file is no escrow, was changed after sealing, belongs to other data or clients, or has a triple that
+            is in a split of any client.
     """
     try:
         escrow = msgspec.json.decode(path.read_bytes(), type=Escrow)

@@ -282,9 +282,8 @@ class Federation:
         """Discard messages that no attack needs.
 
         Retained are the messages of round 0, of `rounds`, of the rounds that an attack or the adversary needs, and each
-        client's last
-        upload up to these. So are the broadcasts before the last of these uploads, and notes of the rounds that need
-        them.
+        client's last upload up to these. So are the broadcasts before the last of these uploads, and notes of the rounds
+        that need them.
 
         Args:
             rounds: round numbers.

@@ -76,7 +76,7 @@ def test_the_list_says_what_it_needs() -> None:
     assert "shapes" in shown
     assert "needs: each victim's entities threat models: server, collusion" in shown
     assert "shapes.auc: AUC of linked pairs" in shown
-    assert "reconstruction: names the victims' entities" in shown
+    assert "reconstruction: identifies the victims' entities" in shown
     assert "needs: clients' models; or a client alone; or " in shown
     assert "threat models: identifiers, models, server+triples, client membership.auc: AUC of membership" in shown
 

@@ -7,7 +7,7 @@ from torch.nn import functional
 from fkgsec.algorithms.graphs.cefgl import SPARSE, CEFGLRule
 from fkgsec.algorithms.graphs.settings import CEFGLSettings
 from fkgsec.errors import SpecError
-from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.parts import tensor_places
 from fkgsec.exchange.tensors.quantised import quantise
 from fkgsec.exchange.tensors.truncated_svd import CORRECTION, truncated
 from fkgsec.federation.loop import run_federation

@@ -688,8 +688,8 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert made.verdict.exit_status == status
     first = next(line for line in output.splitlines() if made.verdict.outcome in line)
     assert first == f"Verdict: {made.verdict.outcome}; exit status {status}"
-    assert output.index("Asked to be forgotten") < output.index(first) < output.index(made.verdict.reasons[0])
-    assert len(output[output.index("Asked to be forgotten") :].splitlines()) <= 20
+    assert output.index("Request: forget") < output.index(first) < output.index(made.verdict.reasons[0])
+    assert len(output[output.index("Request: forget") :].splitlines()) <= 20
     assert made.num_shadows == 4
     assert made.evidence is not None
     assert made.evidence.num_references == 4
@@ -806,9 +806,7 @@ def test_another_forget_file_or_run_does_not_belong(finished: tuple[Path, Path],
         "--out", tmp_path / "less",
     )  # fmt: skip
     assert status == 0, output
-    _, told, details = output.partition(
-        "Verdict: none yet; whether it is forgotten, an audit says: fkgsec verify --run "
-    )
+    _, told, details = output.partition("No verdict yet. Audit the unlearning: fkgsec verify --run ")
     assert told
     assert "hospital-1 59 triples" in details
     status, output = invoke("verify", "--run", tmp_path / "less", "--against", run.with_name("run-retrain"))
