@@ -156,9 +156,9 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
         (
             {"hidden": Estimate(0.09, 0.05, 0.13, 600, "m")},
             "inconclusive",
-            "may remember up to 13% of the forget set if all other triples were lowered to hide it",
+            "may remember up to 13.0% of the forget set if all other triples were lowered to hide it",
         ),
-        ({"share": Estimate(0.05, -0.02, 0.12, 9, "m")}, "inconclusive", "may remember up to 12% of the forget set"),
+        ({"share": Estimate(0.05, -0.02, 0.12, 9, "m")}, "inconclusive", "may remember up to 12.0% of the forget set"),
         ({"asked": False, "share": Estimate(0.1, 0.0, 0.2, 9, "m")}, "forgotten", "none is told apart"),
         (
             {"asked": False, "share": Estimate(0.2, 0.1, 0.3, 9, "m")},
