@@ -18,6 +18,7 @@ from msgspec import Meta
 from fkgsec.arguments import Named, check_fields
 from fkgsec.errors import SpecError
 from fkgsec.kge.models import MOST
+from fkgsec.registry import Registry
 
 Inference = Literal["cosine", "score", "names", "learned", "combined", "mlp"]
 # The inference method of fedr.txt.
@@ -364,3 +365,49 @@ def _check_least(options: BaseAttackOptions, least: Mapping[str, int]) -> None:
         value = getattr(options, name)
         if value is not None and value < number:
             raise SpecError(f"{name} must be at least {number}; got {value}")
+
+
+class AttackRegistry(Registry[Any]):
+    """Attacks by name, of `fkgsec.attacks.registry.Attack`. `name:key=value,key=value` binds the attack's settings."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Look up an attack. Raises `SpecError` for an unknown name or a setting that is not allowed."""
+        plain, _, text = name.partition(":")
+        return super().__getitem__(plain).with_settings(text)
+
+
+# Their modules load torch; the names do not.
+ATTACKS_BY_NAME = AttackRegistry(
+    "attack",
+    "fkgsec.attacks",
+    {
+        "reconstruction": "fkgsec.attacks.reconstruction.evaluation:ATTACK",
+        "update-recovery": "fkgsec.attacks.update_recovery:ATTACK",
+        "membership": "fkgsec.attacks.membership.inference:ATTACK",
+        "edges": "fkgsec.attacks.uploads.edges:ATTACK",
+        "edges-rounds": "fkgsec.attacks.uploads.rounds:EDGES",
+        "degrees": "fkgsec.attacks.uploads.degrees:ATTACK",
+        "patterns": "fkgsec.attacks.uploads.patterns:ATTACK",
+        "server-aux": "fkgsec.attacks.uploads.auxiliary:ATTACK",
+        "server-aux-rounds": "fkgsec.attacks.uploads.rounds:TRIPLES",
+        "attributes": "fkgsec.attacks.uploads.attributes:ATTACK",
+        "structure": "fkgsec.attacks.uploads.structure:ATTACK",
+        "client-passive": "fkgsec.attacks.clients.passive:ATTACK",
+        "client-active": "fkgsec.attacks.clients.active:ATTACK",
+        "client-guess": "fkgsec.attacks.clients.guess:ATTACK",
+        "client-poison": "fkgsec.attacks.poisoning.client:ATTACK",
+        "server-poison": "fkgsec.attacks.poisoning.server:ATTACK",
+        "client-spoil": "fkgsec.attacks.poisoning.untargeted:ATTACK",
+        "server-active": "fkgsec.attacks.sums.inconsistent:ATTACK",
+        "disaggregation": "fkgsec.attacks.sums.disaggregation:ATTACK",
+        "server-order": "fkgsec.attacks.sums.misordered:ATTACK",
+        "dropout-difference": "fkgsec.attacks.sums.differences:DROPOUT",
+        "count-lies": "fkgsec.attacks.sums.differences:LIES",
+        "graph-membership": "fkgsec.attacks.graphs.membership:ATTACK",
+        "degree-support": "fkgsec.attacks.graphs.degree_support:ATTACK",
+        "property-inference": "fkgsec.attacks.graphs.properties:ATTACK",
+        "client-kinship": "fkgsec.attacks.graphs.kinship:ATTACK",
+        "gradient-inversion": "fkgsec.attacks.graphs.inversion.evaluation:ATTACK",
+        "backdoor": "fkgsec.attacks.graphs.backdoor:ATTACK",
+    },
+)
