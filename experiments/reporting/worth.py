@@ -110,7 +110,7 @@ def worth_lines(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
     trained = "in this training" if len(pairs) == 1 else f"over {len(pairs)} trainings"
     return [
         f"Worth joining? test {task.label(task.metric)} {short(joined)}, alone {short(alone)}: gain {interval(overall)}",
-        f"{head} overall {trained}. Of {num_clients} clients, {num_gain} gain, {num_lose} lose, {undecided} undecided.",
+        f"{head} overall {trained}. Clients: {num_gain} gain, {num_lose} lose, {undecided} undecided.",
     ]
 
 
