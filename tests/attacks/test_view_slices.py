@@ -85,7 +85,9 @@ CASES = [("fede", ""), ("fedr", ""), ("fede", "secagg"), ("fede", "psu,secagg"),
 @pytest.mark.parametrize("threat", OF_MESSAGES)
 @pytest.mark.parametrize(("algorithm", "defense"), CASES)
 class TestWalk:
-    def view(self, algorithm: str, defense: str, threat: str) -> tuple[KgeResult, View]:
+    @staticmethod
+    @functools.cache
+    def view(algorithm: str, defense: str, threat: str) -> tuple[KgeResult, View]:
         result = federate(algorithm, defense)
         colluder = result.graph.clients[0].name
         return result, build_view(result, THREAT_MODELS[threat], colluder=colluder, leak=LEAK, seed=0)

@@ -21,21 +21,8 @@ from fkgsec.experiments.runs.compare import read_comparison
 from fkgsec.experiments.tracking import final_figures
 from tests.extensions.shapes_attack import SHAPES
 
-TRAINED = [
-    "--size",
-    "300",
-    "--dim",
-    "8",
-    "--batch-size",
-    "64",
-    "--num-negatives",
-    "8",
-    "--rounds",
-    "8",
-    "--eval-every",
-    "4",
-]
-TRAINED += ["--learning-rate", "0.02"]
+TRAINED = ["--size", "300", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--rounds", "8"]
+TRAINED += ["--eval-every", "4", "--learning-rate", "0.02"]
 SMALL = [*TRAINED, "--unlinked-heads", "0", "--leak", "1", "--attack", "shapes", "--attack", "reconstruction"]
 POLICY = """
 federations:
@@ -67,10 +54,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("attacked")
 
 
-def test_it_fits_on_a_page() -> None:
-    assert len(Path(__file__).with_name("shapes_attack.py").read_text().splitlines()) <= 40
-
-
 def test_the_list_says_what_it_needs() -> None:
     shown = fkgsec("attack", "--attack", "list")
     assert "shapes" in shown
@@ -85,18 +68,6 @@ def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(SpecError, match=r"attack 'shape' is unknown; allowed: .*shapes"):
         ATTACKS["shape"]
     assert "attack 'shape' is unknown" in fkgsec("attack", "--attack", "shape", status=2)
-
-
-def test_a_record_is_read_where_the_attack_is_not_installed(folder: Path) -> None:
-    fkgsec("attack", *SMALL, "--out", str(folder / "elsewhere"))
-    shapes = ATTACKS["shapes"]
-    ATTACKS.remove("shapes")
-    try:
-        record = read_record(folder / "elsewhere/record.json")
-        assert "attack 'shapes' is unknown" in fkgsec("attack", *SMALL, status=2)
-    finally:
-        ATTACKS.register("shapes", shapes)
-    assert "shapes" in {one.attack for one in record.figures}
 
 
 def test_record_table_listing_and_report(folder: Path) -> None:
@@ -143,6 +114,10 @@ def test_record_table_listing_and_report(folder: Path) -> None:
     again = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
     assert "Reused an existing run" in again
 
+    ATTACKS.remove("shapes")  # The record is read where the attack is not installed; the fixture restores the registry.
+    assert read_record(folder / "run/record.json").figures == record.figures
+    assert "attack 'shapes' is unknown" in fkgsec("attack", *SMALL, status=2)
+
 
 def test_alone_on_a_finished_run_it_makes_a_record_beside_it(folder: Path) -> None:
     fkgsec("train", *TRAINED, "--out", str(folder / "trained"))
@@ -172,11 +147,14 @@ def test_compare_shows_it_of_each_case(folder: Path) -> None:
     ("defense", "most", "status", "says"),
     [("", 0.99, 0, "pass"), ("", 0.51, 1, "fail"), ("defense: 'psu,secagg',", 0.99, 1, "crossed in a sum only")],
 )
-def test_as_a_limit_of_the_gate(tmp_path: Path, defense: str, most: float, status: int, says: str) -> None:
+def test_as_a_limit_of_the_gate(
+    folder: Path, tmp_path: Path, defense: str, most: float, status: int, says: str
+) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY.format(defense=defense, most=most))
     verdict = tmp_path / "verdict.md"
-    shown = fkgsec("check", f"{policy}", "--runs", f"{tmp_path / 'runs'}", "--markdown", f"{verdict}", status=status)
+    runs = folder / f"gate {bool(defense)}"  # the first two limits judge the same run
+    shown = fkgsec("check", f"{policy}", "--runs", f"{runs}", "--markdown", f"{verdict}", status=status)
     shown += verdict.read_text()
     assert says in shown.lower()
     assert "shapes.auc" in shown
