@@ -5,6 +5,7 @@ BIN := $(VENV)/bin
 RUN := runs/demo
 
 SUPPLY := .venv-supply
+unexport PYTHONDONTWRITEBYTECODE  # without bytecode each worker of pytest compiles and rewrites all tests anew: 20 s
 
 .PHONY: demo test test-slow test-faults check format docs docs-serve release bench lock sbom audit-packages clean
 

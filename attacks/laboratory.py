@@ -118,7 +118,7 @@ class Laboratory(Generic[ViewT]):
             for client in result.graph.clients
         }
         # Reasons against a repetition, from the weakest to the strongest; the last one that applies is stated.
-        self.obstacle = None if self.settings.recipe.shared else f"nothing crosses in {algorithm}"
+        self.obstacle = None if self.settings.recipe.shared else f"{algorithm} transmits nothing"
         if defense and train is run_federation:
             self.obstacle = "the run was defended: it can be trained again with that defense's transport alone"
         if not result.rounds:

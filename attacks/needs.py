@@ -2,7 +2,7 @@
 
 needs = Needs(single_uploads=("entities",))
 needs.fit(THREAT_MODELS["server"])          # True
-needs.never("fedr", THREAT_MODELS["server"])  # 'no entities cross in fedr'
+needs.never("fedr", THREAT_MODELS["server"])  # 'fedr transmits no entities'
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ class Needs:
         if self.models and not model.models:
             return "no model of a client is known"
         if missing := [table for table in self.single_uploads if table not in recipe.shared]:
-            return f"no {missing[0]} cross in {algorithm}"
+            return f"{algorithm} transmits no {missing[0]}"
         if self.entities and "entities" not in recipe.shared and not model.victim_entities:
-            return f"no entity embedding crosses in {algorithm}"
+            return f"{algorithm} transmits no entity embedding"
         return None
 
     def words(self) -> str:

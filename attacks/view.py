@@ -41,7 +41,7 @@ class Victim:
         Returns:
             The reason, or None if the view has the part.
         """
-        return None if getattr(self, part, None) is not None else f"no {part} of it crossed"
+        return None if getattr(self, part, None) is not None else f"none of its {part} was transmitted"
 
 
 V = TypeVar("V", bound=Victim)

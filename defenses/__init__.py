@@ -20,7 +20,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load the transport when it is first asked for: it takes torch, and options do not."""
+    """Load the transport on first use: it imports torch, and options do not."""
     # The transport needs torch, and the command line reads options without it.
     if name not in __all__:
         raise AttributeError(f"module 'defenses' has no attribute {name!r}")

@@ -297,7 +297,6 @@ class DefendedClient:
             )
 
     def _held(self, table: Table, contribution: Contribution) -> np.ndarray:
-        """Return the table indices of the contribution's rows."""
         return self.places[table][: len(contribution.chosen)][contribution.chosen].numpy()
 
     def keep_back(self, table: Table, sent: np.ndarray) -> Part:

@@ -109,7 +109,7 @@ class Seal:
             frame: messages that arrived.
         """
         try:
-            message = _sole(frame, sender)
+            message = sole(frame, sender, BroadcastError)
             if not isinstance(message, ProtocolMessage):
                 raise BroadcastError(
                     f"what {sender} sent {receiver} arrived as another kind of message, {message.label}"
@@ -117,17 +117,6 @@ class Seal:
             return self.content(message, sender, receiver, message.step)
         except BroadcastError as error:
             return Silence(describe(UnexpectedMessage(str(error))))
-
-
-def _sole(frame: Frames, sender: str) -> AnyMessage:
-    return sole(frame, sender, BroadcastError)
-
-
-def _two(frame: Frames, sender: str) -> tuple[AnyMessage, AnyMessage]:
-    """Split a reply into a claim and the keys of the sum. Raises `BroadcastError` for fewer or more messages."""
-    if len(frame) != 2:
-        raise BroadcastError(f"{sender} sent {len(frame)} messages where a claim and keys are due")
-    return frame[0], frame[1]
 
 
 def _server_side(
@@ -230,7 +219,6 @@ def silencing(deliver: Deliver, dropouts: Mapping[str, Stage]) -> Deliver:
     """
 
     def crossing(stage: str, sender: str, receiver: str, frame: Frames) -> Sequence[Frames]:
-        """Deliver a frame unless its sender has dropped out."""
         if sender != SERVER and stage in STAGES and dropouts.get(sender, len(Stage)) <= STAGES[stage]:
             return ()
         return deliver(stage, sender, receiver, frame)
@@ -360,7 +348,9 @@ def server_upload(
         try:
             if isinstance(reply, Silence):
                 raise BroadcastError(reply.reason)
-            claim, advertised[party] = _two(reply, party)
+            if len(reply) != 2:
+                raise BroadcastError(f"{party} sent {len(reply)} messages where a claim and keys are due")
+            claim, advertised[party] = reply
             sent[party] = seal.content(claim, party, SERVER, CLAIM)
         except BroadcastError as error:
             unread[party] = f"BroadcastError: {error}"
@@ -493,7 +483,7 @@ def client_listening(client: DefendedClient, round: int, table: Table, refusal: 
 
 
 def _told(client: DefendedClient, seal: Seal, frame: Frames) -> bytes:
-    content = seal.content(_sole(frame, SERVER), SERVER, client.party, SENT_ROWS)
+    content = seal.content(sole(frame, SERVER, BroadcastError), SERVER, client.party, SENT_ROWS)
     client.tell_sent_rows(seal.round, seal.table, content)
     return content
 
@@ -505,7 +495,6 @@ def _client_sum(
     table = seal.table
 
     def values() -> dict[str, np.ndarray]:
-        """Make the vectors when the upload is due."""
         part, num_rows = client.parts[table], len(client.names[table])
         weights = part.whole(part.weights, num_rows)
         if purpose == "holders":
@@ -518,5 +507,4 @@ def _client_sum(
 
 
 def _by_table(table: Table, excluded: Mapping[str, str]) -> dict[str, str]:
-    """Return the excluded parties of a session with their reasons, prefixed by the table."""
     return {party: f"{table}: {reason}" for party, reason in excluded.items()}

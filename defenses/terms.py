@@ -104,7 +104,7 @@ class Terms:
 
     Attributes:
         keys: public identity keys by party. sessions: names of sessions by purpose and table.
-        num_participants: of a round. num_releases: rounds of the run in which rows cross, which all can tell beforehand.
+        num_participants: of a round. num_releases: rounds in which rows are transmitted; all parties can compute it.
         encodings, noise: by table, once prepared. widths: of its rows. largest_weight: of a client, by table.
 
     Raises:
@@ -185,7 +185,6 @@ class Terms:
             self.noise[table], self.encodings[table] = self._ring_noise(num_rows, width)
 
     def _ring_noise(self, num_rows: int, width: int) -> tuple[RingNoise, FixedPoint]:
-        """The noise and the encoding of a table of that size."""
         assert self.defense.dp is not None
         return ring_noise(
             self.defense,
@@ -305,7 +304,6 @@ class Terms:
         return f"secagg: {secagg.neighbours} neighbours of {count - 1}; {assumed} a session {risk.describe()}"
 
     def _check(self) -> None:
-        """Check before training that a session with these options exists. Raises `SpecError`."""
         secagg, suppress, count = self.defense.secagg, self.defense.suppress, self.num_participants
         assert secagg is not None
         if count < 2:

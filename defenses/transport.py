@@ -107,22 +107,13 @@ class DefendedTransport(Transport):
         }
 
     def tamper_with(self, adversary: Adversary) -> None:
-        """Let an adversary run the server; under suppression, it also chooses the rows that clients send.
-
-        Args:
-            adversary: replaces the honest server.
-        """
+        # Let an adversary run the server; under suppression, it also chooses the rows that clients send.
         super().tamper_with(adversary)
         self.central.rows_to_send = adversary.rows_to_send
 
     # Alignment.
 
     def align(self, table: Table, holdings: Mapping[str, Holding]) -> None:
-        """Align by private set union if `psu` is set, else in plaintext.
-
-        Args:
-            holdings: names of the rows by party.
-        """
         if not self.defense.psu:
             super().align(table, holdings)
             self._place(table, {})
@@ -144,12 +135,10 @@ class DefendedTransport(Transport):
             self.central.log.extend(f"names of {table}", 0, commitment_of_names(names))
 
     def _union(self, table: Table) -> dict[str, list[str]]:
-        """Run the private union; returns by client the list that it received."""
         clients = {party: rounds.client_union(client, table) for party, client in self.defended.items()}
         return cast("dict[str, list[str]]", self._run(self.aligning(table), clients).clients)
 
     def aligning(self, table: Table) -> ServerRound[None]:
-        """Align by private set union if `psu` is set, else in plaintext."""
         if not self.defense.psu:
             yield from super().aligning(table)
             return
@@ -167,14 +156,7 @@ class DefendedTransport(Transport):
         self.server[table].names = list(union.identifiers)
 
     def initialise(self, table: Table, rows: Tensor) -> None:
-        """Initialize as in plaintext; then fit encoding and noise to the table.
-
-        Args:
-            rows: first values, `[N, width]`.
-
-        Raises:
-            SpecError: values beyond the clip.
-        """
+        # Encoding and noise fit the table. Raises `SpecError` for values beyond the clip.
         super().initialise(table, rows)
         self._prepare(table)
         if not self.defense.secagg:
@@ -194,11 +176,7 @@ class DefendedTransport(Transport):
     # Broadcasts.
 
     def broadcast(self, round: int, table: Table, parties: Sequence[str]) -> dict[str, Received]:
-        """Send the rows of a table. With sums, each client checks them and binds them to its history; local rows stay.
-
-        Args:
-            parties: participants of the round.
-        """
+        # With sums, each client checks the rows and binds them to its history; local rows stay.
         if not self.defense.secagg:
             return super().broadcast(round, table, parties)
         receivers = self.receivers(parties)
@@ -210,11 +188,7 @@ class DefendedTransport(Transport):
         return {party: cast("Received", outcome.clients[party]) for party in receivers}
 
     def broadcasting(self, round: int, table: Table, receivers: Sequence[str]) -> ServerRound[None] | None:
-        """Return the server's side of a broadcast. With sums, receivers get a proof, and all others the commitment.
-
-        Args:
-            receivers: clients that get rows.
-        """
+        # With sums, receivers get a proof, and all others the commitment.
         if not self.defense.secagg:
             return super().broadcasting(round, table, receivers)
         # Too many dropped out, so there is nothing new to send.
@@ -244,12 +218,8 @@ class DefendedTransport(Transport):
         *,
         refusals: Mapping[str, str] = MappingProxyType({}),
     ) -> Uploaded:
-        """Upload the trained rows, guarded by the clients' defenses and summed with `secagg`; after too many dropouts, keep
-        the table.
-
-        Args:
-            rows: trained rows by party. refusals: reasons of parties that take no part.
-        """
+        # Rows are guarded by the clients' defenses and summed with `secagg`; after too many dropouts, the table
+        # stays.
         if not self.defense.secagg:
             return super().upload(round, table, rows, refusals=refusals)
         before, participants = self.server[table].rows, list(rows)
@@ -279,11 +249,6 @@ class DefendedTransport(Transport):
         return outcome
 
     def uploading(self, round: int, table: Table, participants: Sequence[str]) -> ServerRound[Uploaded]:
-        """Return the server's side of an upload: sums with `secagg`, else plaintext.
-
-        Args:
-            participants: of the round.
-        """
         if not self.defense.secagg:
             return super().uploading(round, table, participants)
         return rounds.server_upload(self.central, round, table, participants, self.channel.transcript.note)
@@ -305,7 +270,6 @@ class DefendedTransport(Transport):
     # What is kept, and rounds after a run.
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the tensors of the plaintext transport, the entropy of the protocols, and each party's history of broadcasts."""
         entropy = torch.from_numpy(np.frombuffer(self.entropy.value, dtype=np.uint8).copy())
         since = torch.tensor(sorted(self.central.since_whole), dtype=torch.int64)
         barred = torch.frombuffer(bytearray(msgspec.msgpack.encode(self.central.barred)), dtype=torch.uint8)
@@ -319,11 +283,7 @@ class DefendedTransport(Transport):
         unpack(tensor, self.central.log, {party: client.log for party, client in self.defended.items()})
 
     def restore(self, holdings: Mapping[Table, Mapping[str, Holding]], tensors: Mapping[str, Tensor]) -> None:
-        """Restore as in plaintext. The list of a private union and the survivors are read from the transcript.
-
-        Args:
-            holdings: by table and party.
-        """
+        # The list of a private union and the survivors are read from the transcript.
         # Fresh keys and shares after a stop: repeating a round with the old ones could reveal both kinds of share of one secret.
         fresh = b"" if self.options.protocol_seed is not None else secrets.token_bytes(SEED_BYTES)
         self._draw_from(Entropy(tensors["entropy"].numpy().tobytes(), self.run, fresh))
@@ -375,17 +335,11 @@ class DefendedTransport(Transport):
         return sorted([*requesting, *map(int, drawn[: count - len(requesting)])])
 
     def carried(self) -> dict[str, Tensor]:
-        """Return the server's tables, each party's history, and the memories of codecs."""
         rows = {f"rows.{table}": shared.rows.clone() for table, shared in self.server.items()}
         memories = {name: tensor for name, tensor in self.memories().items() if ".codec." in name}
         return super().carried() | rows | memories | {"broadcasts": self._histories()}
 
     def carry_on(self, tensors: Mapping[str, Tensor]) -> None:
-        """Continue from the state of an earlier run, whose broadcasts the parties have received.
-
-        Args:
-            tensors: from `carried`.
-        """
         super().carry_on(tensors)
         self._load_histories(tensors["broadcasts"])
         if self.defense.psu:
@@ -395,7 +349,7 @@ class DefendedTransport(Transport):
             self.remember(tensors)
 
     def send_again(self, table: Table) -> dict[str, Received]:
-        """Send the last table again. Clients accept no other; those that lacked its rows take them over."""
+        # Clients accept no other table; those that lacked its rows take them over.
         if not (self.defense.secagg and self.codec.whole):
             return super().send_again(table)
         commitments, lacking = {}, [party for party, client in self.defended.items() if client.log.lacks_rows(table)]
@@ -407,19 +361,13 @@ class DefendedTransport(Transport):
                 raise BroadcastError(f"{party} was sent another table of {table} than it was sent last in the run")
         return {party: self.defended[party].taking(table, received[party]) for party in lacking}
 
-    # What it says of itself.
+    # Statements about the exchange.
 
     def rounds_worth_noting(self) -> set[int]:
-        """Return the rounds whose survivors reveal more about holdings, and those since a sum had all rows."""
+        # Rounds whose survivors reveal more about holdings, and those since a sum had all rows.
         return {*self.central.notable, *(self.central.since_whole if self.codec.chooses_rows else ())}
 
     def protection(self, before: Protection = NOTHING, rounds: int | None = None) -> Protection:
-        """State the protection, and the guarantees of `dp` on top of those of `before`.
-
-        Args:
-            before: protection of the run that this one continues or repeats.
-            rounds: number of releases; None: those of the run.
-        """
         return protection_of(self.terms, before, rounds or self.terms.num_releases)
 
 

@@ -196,7 +196,6 @@ def _alternatives(kind: Any) -> tuple[Any, ...]:
 
 @functools.cache
 def _kinds(struct: type[msgspec.Struct]) -> tuple[tuple[str, Any], ...]:
-    """Return name and type of each field with a plain type."""
     fields = [(field.name, field.type) for field in msgspec.structs.fields(struct)]
     return tuple((name, kind) for name, kind in fields if any(_is_plain(inner) for inner in _alternatives(kind)))
 

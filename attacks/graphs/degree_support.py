@@ -70,7 +70,7 @@ def _used(view: GraphView, victim: GraphVictim) -> np.ndarray:
     name = input_layer(settings)
     rule = (settings.recipe.rule or GraphRule)(settings.options(seed=0))
     if name not in view.layout.shapes or not _columns(settings):
-        raise NotAttacked("no layer that reads degrees or labels crosses")
+        raise NotAttacked("no layer that reads degrees or labels is transmitted")
     # Only plain local training can be replayed exactly.
     if type(rule).train is not GraphRule.train or type(rule).correct is not GraphRule.correct:
         raise NotAttacked(f"how {settings.algorithm} trains is not replayed")
@@ -174,9 +174,9 @@ def used_columns(graphs: GraphSet, settings: PublicSettings) -> np.ndarray:
 
 ATTACK = Attack(
     "degree-support",
-    "tells which degrees, or node labels, a client's graphs have, by columns that move without a gradient",
+    "infers which degrees, or node labels, a client's graphs have, from input columns without a gradient",
     Needs(single_uploads=(PARAMETERS,), server=True, first_round=True),
-    {"columns": "degrees (or node labels) rightly told to be there or not"},
+    {"columns": "degrees (or node labels) whose presence or absence is inferred correctly"},
     claim,
     score,
     threats=("server",),

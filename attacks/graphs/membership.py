@@ -48,7 +48,7 @@ from fkgsec.randomness import generator
 
 # Number of shadows from which on each candidate has its own variance.
 OWN_VARIANCE = 32
-NO_LAYERS = "its first and last layers do not cross, and there are no graphs of its data set to train others on"
+NO_LAYERS = "its first and last layers are not transmitted, and there are no graphs of its data set to train others on"
 Scores = Mapping[str, np.ndarray]
 
 
@@ -297,7 +297,7 @@ def _figures(
 
 ATTACK = Attack(
     "graph-membership",
-    "tells the graphs that a client trained on from others like them",
+    "distinguishes graphs that a client trained on from similar graphs",
     Needs(candidates=True),
     METRICS,
     claim,

@@ -26,8 +26,8 @@ from fkgsec.attacks.graphs.models import GraphModel
 from fkgsec.attacks.laboratory import PublicSettings
 from fkgsec.attacks.options import ThreatModel
 from fkgsec.attacks.view import Victim, View
+from fkgsec.exchange.parts import tensor_places
 from fkgsec.exchange.tensors import factors
-from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.exchange.tensors.quantised import Quantised
 from fkgsec.exchange.tensors.truncated_svd import CORRECTION
 from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, Rows, client_party
@@ -77,9 +77,9 @@ class GraphVictim(Victim):
         if part != PARAMETERS:
             return None if getattr(self, part) is not None else LACKING[part]
         if self.summed:
-            return f"its {part} crossed in a sum only"
+            return f"its {part} were transmitted only inside a sum"
         if self.upload is None:
-            return f"no {part} of it crossed in the attacked round"
+            return f"none of its {part} was transmitted in the attacked round"
         return None if self.broadcast is not None else "what it trained from is not known"
 
 

@@ -52,7 +52,7 @@ class KgeLaboratory(Laboratory[KgeView]):
             NotAttacked: otherwise.
         """
         if not view.secure:
-            raise NotAttacked("uploads cross one by one, or none does: there is no sum to take apart")
+            raise NotAttacked("uploads are transmitted one by one, or not at all: there is no sum to take apart")
         self.check_repeatable()
 
     def train_first(self, view: KgeView, adversary: Adversary | None, last: int) -> KgeView:

@@ -147,7 +147,7 @@ class VictimView(Victim):
             NotAttacked: none were.
         """
         if self.entities is None:
-            raise NotAttacked("no entity embedding of it crossed")
+            raise NotAttacked("none of its entity embeddings was transmitted")
         return self.entities.float(), ~self.entities.isnan().any(dim=1).numpy()
 
     def named_entities(self) -> tuple[Tensor, np.ndarray, np.ndarray]:
@@ -163,7 +163,7 @@ class VictimView(Victim):
 
     def why_none(self, part: str) -> str | None:
         """Explain why the view lacks a part of the victim's data, None if it has it."""
-        return f"its {part} crossed in a sum only" if part in self.claims else super().why_none(part)
+        return f"its {part} were transmitted only inside a sum" if part in self.claims else super().why_none(part)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -63,7 +63,7 @@ class _Retained:
                 f"client {graph.name} forget: row {missing[0]}, triple {forget[missing[0]].tolist()}, is not in train"
             )
         if len(np.unique(keys)) < len(keys):
-            raise DataError(f"client {graph.name} forget: a triple stands in it twice; each may stand once")
+            raise DataError(f"client {graph.name} forget: a triple occurs twice in it")
         self.train = graph.train[~np.isin(train_keys, keys)]
         self.degree = np.bincount(self.train[:, [0, 2]].ravel(), minlength=graph.num_entities)
         # Both directions of each pair, as one integer.

@@ -1,1 +1,1 @@
-"""Attacks that change the run: false triples planted in others' embeddings, and training spoilt for everybody."""
+"""Attacks that change the run: false triples planted in others' embeddings, and training degraded for all clients."""

@@ -198,7 +198,7 @@ def _check_mean(settings: PublicSettings) -> None:
     """Raise `NotAttacked` if there is no mean that the server could enter."""
     recipe, algorithm = settings.recipe, settings.algorithm
     if "entities" not in recipe.shared:
-        raise NotAttacked(f"no entity embedding crosses in {algorithm}")
+        raise NotAttacked(f"{algorithm} transmits no entity embedding")
     if not CODECS[recipe.codec].whole or AGGREGATIONS[recipe.aggregation].answers != "rows":
         raise NotAttacked(f"{algorithm} does not send all clients whole rows of one mean")
     if settings.options(seed=0).has_encoder:
@@ -240,7 +240,7 @@ def _adversary(
 
 ATTACK = Attack(
     "server-poison",
-    "a server that has some triples plants false ones by a model of its own in the mean; trains the run again",
+    "a server with some triples adds its own poisoned model to every mean; trains the run again",
     Needs(server=True, names=True, auxiliary=True),
     METRICS,
     plant,

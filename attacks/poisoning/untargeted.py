@@ -103,7 +103,7 @@ def score(claims: Attacked, truth: Truth) -> list[Figure]:
 
 ATTACK = Attack(
     "client-spoil",
-    "a client spoils training for everybody: random rows, flipped signs, shuffled identities; trains the run again for each",
+    "a client degrades training for all clients: random rows, flipped signs, shuffled entity IDs; trains the run again for each",
     Needs(alone=True),
     METRICS,
     spoil,

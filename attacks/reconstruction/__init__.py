@@ -1,1 +1,1 @@
-"""Rebuilding a victim's entities and triples from what crossed."""
+"""Rebuilding a victim's entities and triples from the training messages."""

@@ -80,13 +80,15 @@ def nothing_to_attack(view: KgeView, victim: VictimView) -> str | None:
         view: the adversary's knowledge.
     """
     if victim.entities is None and victim.relations is None:
-        return "no sum that this client is in was opened" if view.secure else "no embedding of this client crossed"
+        return (
+            "no sum that this client is in was opened" if view.secure else "no embedding of this client was transmitted"
+        )
     if view.colluder is None:
         return "no element-embedding pair is known without a colluder"
     if "entities" in victim.claims and not len(victim.claims["entities"].rows):
         return "no row of the sum can be this client's (none was sent, or all are other clients')"
     if victim.entities is None:
-        return "only relation embeddings crossed; no entity embedding was seen"
+        return "only relation embeddings were transmitted; no entity embedding was seen"
     return None
 
 

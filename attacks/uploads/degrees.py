@@ -93,10 +93,12 @@ def nearness(model: KgeModel, rows: Tensor) -> np.ndarray:
 
 def _volumes(victim: VictimView) -> Ways:
     if victim.relations is None:
-        raise NotAttacked("no relation embedding of it crossed")
+        raise NotAttacked("none of its relation embeddings was transmitted")
     if "relations" not in victim.received:
         summed = "relations" in victim.claims
-        raise NotAttacked("its relations crossed in a sum only" if summed else "what it was sent was not kept")
+        raise NotAttacked(
+            "its relations were transmitted only inside a sum" if summed else "its broadcasts were not stored"
+        )
     # Sum of gradients over a relation's triples: many triples move it far in the first rounds.
     moved = (victim.relations - victim.received["relations"]).norm(dim=1).double().numpy()
     return {"movement": moved, "stillness": -moved}, HeldRows.of(victim, "relations")
@@ -135,7 +137,7 @@ def _figures(truth: Truth, victim: str, metric: str, ways: Ways | NotAttacked) -
 
 ATTACK = Attack(
     "degrees",
-    "orders a victim's entities, or relations, by how many triples they stand in",
+    "orders a victim's entities, or relations, by their number of triples",
     Needs(server=True),
     METRICS,
     claim,

@@ -62,7 +62,7 @@ def watch(
         Claims by victim name, or why the victim cannot be attacked.
     """
     if all(victim.entities is None for victim in view.victims):
-        raise NotAttacked("no entity embedding of it crossed")
+        raise NotAttacked("none of its entity embeddings was transmitted")
     if any(victim.assembled for victim in view.victims):
         algorithm = laboratory.settings.algorithm
         raise NotAttacked(

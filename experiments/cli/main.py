@@ -52,6 +52,7 @@ from fkgsec.experiments.cli.printed import (
     print_record,
     print_several,
 )
+from fkgsec.experiments.cli.privacy import privacy_app
 from fkgsec.experiments.deploy.cli import deploy_app
 from fkgsec.experiments.gate import cli as check_cli
 from fkgsec.experiments.integrity import cli as integrity_cli
@@ -88,6 +89,7 @@ FIRST, MORE = "Commands", "More commands"
 app.add_typer(data_app, name="data", rich_help_panel=FIRST)
 app.add_typer(experiment_app, name="experiment", rich_help_panel=MORE)
 app.add_typer(deploy_app, name="deploy", rich_help_panel=MORE)
+app.add_typer(privacy_app, name="privacy", rich_help_panel=MORE)
 
 
 def _show_version(show: bool) -> None:
@@ -102,8 +104,7 @@ def _root(
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="print the version and exit")
     ] = False,
 ) -> None:
-    """Train federations of knowledge-graph embedding or graph classification, attack them, and see what leaks, what it costs and
-    how good they are."""
+    """Train federations of knowledge-graph embedding or graph classification, attack them, and report leaks, utility and cost."""
 
 
 Out = Annotated[Path | None, typer.Option("--out", help="run folder (default: runs/<data>-<algorithm>-<model>-<hash>)")]

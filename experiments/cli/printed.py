@@ -105,7 +105,8 @@ def _runs_sheet(graph: Any, runs: Mapping[str, tuple[RunSpec, Path]], records: P
     # Similar finished runs tell when validation stops training.
     earlier = find_records([records]).records.values() if any(records.rglob(RECORD_FILE)) else ()
     costs = Costs(earlier)
-    rows, notes, seconds, most = [], [], 0.0, 0.0
+    runs_of: dict[str, list[str]] = {}
+    rows, seconds, most = [], 0.0, 0.0
     for name, (spec, folder) in runs.items():
         done = (folder / RECORD_FILE).exists()
         cost, size = costs.of(spec, graph=graph), sum(needed(spec, graph).values())
@@ -113,7 +114,8 @@ def _runs_sheet(graph: Any, runs: Mapping[str, tuple[RunSpec, Path]], records: P
         seconds, most = seconds + (0.0 if done else cost.seconds), max(most, size)
         figures = f"{cost.rounds}", f"{cost.seconds:,.0f}", f"{size / GIB:.2f}"
         rows.append((name, *figures, "finished" if done else "", str(folder)))
-        notes.append(f"{name}: {cost.says}.")
+        runs_of.setdefault(cost.says, []).append(name)
+    notes = [f"{'Each run' if len(runs_of) == 1 else '; '.join(names)}: {says}." for says, names in runs_of.items()]
     free = available()
     notes.append(
         f"Total: about {seconds:,.0f} s of training on one thread of this machine, without attacks. Peak memory: "
@@ -154,8 +156,10 @@ def print_finished(
         names = ("record.json", "picture.png", "scores.parquet")
         files = ", ".join(name for name in names if (folder / name).exists())
         next_step = f"Details: fkgsec show {folder}" if record.figures else f"Next: fkgsec attack --run {folder}"
+        # Verdicts of two runs name different adversaries, so reading them side by side misleads.
+        defended = " What the defense changes: fkgsec compare." if record.figures and record.spec.defense else ""
         reused = " Reused an existing run; --overwrite retrains it." if finished.reused else ""
-        print_lines(console, [f"{next_step} ({files}).{reused}"])
+        print_lines(console, [f"{next_step} ({files}).{defended}{reused}"])
     if alone:
         record = with_gains(record, gains_over([(record, alone[0])]))
     _write_json(encode_record(record), output)

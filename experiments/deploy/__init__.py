@@ -1,4 +1,4 @@
-"""A federation whose server and clients sit apart: each party keeps its data, tables and keys, and only bytes cross."""
+"""A federation on separate machines: each party keeps its data, tables and keys, and exchanges only bytes."""
 
 # Validation or test triples: a party reveals no figure of fewer.
 FEWEST_TRIPLES = 10

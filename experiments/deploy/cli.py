@@ -1,4 +1,4 @@
-"""`fkgsec deploy`: a federation whose parties sit apart, over Flower."""
+"""`fkgsec deploy`: a federation whose parties run on separate machines, over Flower."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ from fkgsec.experiments.runs.spec import make_spec, require_triples
 from fkgsec.experiments.runs.writing import locked, read_bytes
 from fkgsec.text import printable
 
-deploy_app = typer.Typer(help="Run a federation whose parties sit apart, over Flower.", no_args_is_help=True)
+deploy_app = typer.Typer(
+    help="Run a federation whose parties run on separate machines, over Flower.", no_args_is_help=True
+)
 
 OWN_DATA = "parties"
 """Name of the data in a record if each party has its own."""
@@ -66,7 +68,7 @@ def init(
     config: Config = None,
 ) -> None:
     """Make what the server and the parties need: keys, certificates, a folder for each, and the commands to start them. An
-    --attack is one that every party scores against its own data after the run; its figures cross."""
+    --attack is one that every party scores against its own data after the run; its figures are transmitted."""
     from fkgsec.experiments.deploy.consortium import Plan, make_consortium
     from fkgsec.experiments.deploy.data import DIVIDED
     from fkgsec.experiments.runs.run import warnings_of

@@ -47,7 +47,7 @@ TRAINER = "trainer."
 
 
 class Host:
-    """Trains and ranks a worker's clients. Methods return a `TrainingError` instead of raising it, so that it crosses intact."""
+    """Trains and ranks a worker's clients. Methods return a `TrainingError` instead of raising it: it arrives intact."""
 
     def __init__(self) -> None:
         self._name, self._steps = "", 0
@@ -121,7 +121,7 @@ class Host:
 
     def _task_of_run(self, name: str) -> KgeTask:
         if self._task is None or self._name != name:
-            raise RuntimeError(f"a worker of run {self._name!r} was asked for {name!r}")
+            raise RuntimeError(f"a worker of run {self._name!r} was asked to run {name!r}")
         return self._task
 
 

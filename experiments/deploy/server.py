@@ -93,8 +93,8 @@ AUDITED = (
 )
 DRAWN = {
     "operating system": "randomness: every client drew its own from its operating system, for training and for protocols",
-    "laboratory": "randomness: training drew from the run's seed, and test ranks crossed one by one, for comparison with one "
-    "process; keys, shares, masks and noise came from the operating systems",
+    "laboratory": "randomness: training drew from the run's seed, and test ranks were transmitted one by one, for comparison "
+    "with one process; keys, shares, masks and noise came from the operating systems",
 }
 Kind = TypeVar("Kind")
 

@@ -3,7 +3,7 @@
     origin = Origin(fingerprint(tensors, progress), digest_of(scores))
     seal = seal_of(document)                      # digest of the record's own content
 
-A digest detects damage and exchanged files, not forgery: whoever can write the record can write its digests.
+A digest detects damage and exchanged files, not forgery: anyone who can write the record can write its digests.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     costs = Costs(records, papers_rounds(read_experiments()))
     estimate = costs.of(spec)
-    print(estimate.seconds, estimate.says)         # 920.0, "4.6 s a round; 200 rounds: the bound of its settings"
+    print(estimate.seconds, estimate.says)   # 920.0, "4.6 s per round, 200 rounds (the most that the settings allow)"
 
 Seconds are CPU seconds of one thread of this machine. The user's cache folder stores timings by CPU model and by the settings
 that decide the duration of a step. Runs that differ only in seed, learning rate or number of rounds share a timing.
@@ -285,7 +285,7 @@ class Costs:
         epochs, share = getattr(spec, "local_epochs", 1), getattr(spec, "participation", 1.0)
         round_s = timed.epoch_s * epochs * share + timed.validation_s / spec.eval_every
         rounds, source = self._rounds(spec)
-        says = f"{round_s:.3g} s a round; {rounds} rounds: {source}"
+        says = f"{round_s:.3g} s per round, {rounds} rounds ({source})"
         if not attack:
             return Estimated(round_s, rounds, says)
         attacks = _attacked_as(spec)
@@ -296,9 +296,9 @@ class Costs:
             if record.environment.attack_s is not None and _attacked_as(record.spec) == attacks
         ]
         if not rates:
-            return Estimated(round_s, rounds, f"{says}; without its attacks, of which there is no record")
+            return Estimated(round_s, rounds, f"{says}, without attacks: no record shows their time")
         attack_s = timed.num_train * statistics.median(rates)
-        return Estimated(round_s, rounds, f"{says}; {attack_s:.3g} s of attacks: measured, by training items", attack_s)
+        return Estimated(round_s, rounds, f"{says}, {attack_s:.3g} s of attacks (from records)", attack_s)
 
     def _rounds(self, spec: RunSpec) -> tuple[int, str]:
         key = run_key(spec, attack=False)
@@ -306,16 +306,16 @@ class Costs:
             return round(statistics.median(self._rounds_of[key])), "records of the same run"
         # Without early stopping, a run trains all rounds.
         if not spec.patience:
-            return spec.rounds, "all"
+            return spec.rounds, "all: early stopping is off"
         if key in self._papers_rounds:
             waits = spec.patience * spec.eval_every
-            return min(spec.rounds, self._papers_rounds[key] + waits), "the paper's, and patience"
+            return min(spec.rounds, self._papers_rounds[key] + waits), "the paper's best round plus patience"
         # The same settings on other data first, then also with other models.
         for number, what in ((None, "on other data"), (-1, "on other data and with other models")):
             like = [last for trains_as, last in self._stopped if trains_as[:number] == _trains_as(spec)[:number]]
             if like:
-                return min(spec.rounds, round(statistics.median(like))), f"records of like runs {what}"
-        return spec.rounds, "the bound of its settings"
+                return min(spec.rounds, round(statistics.median(like))), f"records of similar runs {what}"
+        return spec.rounds, "the most that the settings allow"
 
 
 def _trains_as(spec: Any) -> tuple[Hashable, ...]:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from fkgsec.arguments import check_values
+from fkgsec.attacks.options import ATTACKS_BY_NAME
 from fkgsec.errors import SpecError
 from fkgsec.experiments.runs.choices import allowed, spelled, spelled_defense
 from fkgsec.experiments.runs.documents import read_document
@@ -107,7 +108,7 @@ def _converted(fields: dict[str, Any]) -> Any:
                 raise SpecError(
                     f"model must be one of {allowed}; got {shown(str(value))}; did you mean {near}?"
                 ) from error
-    fields = fields | {"attack": _expand_all(fields["attack"], task)} if "attack" in fields else fields
+    fields = fields | {"attack": _attack_names(fields["attack"], task)} if "attack" in fields else fields
     if isinstance(fields.get("defense"), str):
         fields["defense"] = spelled_defense(fields["defense"])
     try:
@@ -134,16 +135,26 @@ def _family_model(model: str) -> str:
     return ""
 
 
-def _expand_all(names: Any, task: RunTask) -> Any:
-    """Replace `all` by every attack of the task. Raises `SpecError` for further names."""
-    from fkgsec.attacks.registry import attacks_of
-
-    if not isinstance(names, list | tuple) or ALL_ATTACKS not in names:
+def _attack_names(values: Any, task: RunTask) -> Any:
+    """Split lists such as `edges,degrees`, check the names, and replace `all` by every attack of the task. Raises `SpecError`."""
+    if not isinstance(values, list | tuple) or not all(isinstance(value, str) for value in values):
+        return values
+    names: list[str] = []
+    for value in values:
+        for number, piece in enumerate(value.split(",")):
+            # As in `--defense`, a piece with an equals sign and no colon is a further setting of the attack before it.
+            if number and "=" in piece and ":" not in piece:
+                names[-1] += f",{piece}"
+            else:
+                name, colon, settings = piece.strip().partition(":")
+                names.append(f"{spelled('attack', name, (*ATTACKS_BY_NAME, ALL_ATTACKS))}{colon}{settings}")
+    if ALL_ATTACKS not in names:
         return names
     if len(names) > 1:
-        raise SpecError(
-            f"attack: {ALL_ATTACKS} already selects every attack; leave out {', '.join(map(str, names[1:]))}"
-        )
+        others = ", ".join(name for name in names if name != ALL_ATTACKS)
+        raise SpecError(f"attack: {ALL_ATTACKS} already selects every attack; leave out {others}")
+    from fkgsec.attacks.registry import attacks_of
+
     return list(attacks_of(task.name))
 
 

@@ -6,6 +6,7 @@ give file and line without storing a string per row.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -119,9 +120,8 @@ def build_graph(
 ) -> KnowledgeGraph:
     """Number the names of `splits` and count irregularities.
 
-    IDs follow `entities` and `relations` if given, else the order of first appearance (head before tail). A missing
-    split (data that
-    were not split yet) is empty without a warning.
+    IDs follow `entities` and `relations` if the caller names them, else the order of first appearance (head before tail). A
+    missing split (data that were not split yet) is empty without a warning.
 
     Args:
         name: of the graph.
@@ -291,18 +291,8 @@ def natural_order(name: str) -> tuple[tuple[int, int, str], ...]:
     >>> sorted(["10", "9", "b2", "b10"], key=natural_order)
     ['9', '10', 'b2', 'b10']
     """
-    pieces = []
-    digits = ""
-    for letter in [*name, ""]:
-        if letter.isascii() and letter.isdigit():
-            digits += letter
-            continue
-        if digits:
-            pieces.append((0, int(digits), digits))
-            digits = ""
-        if letter:
-            pieces.append((1, 0, letter))
-    return tuple(pieces)
+    pieces = re.findall(r"[0-9]+|[^0-9]", name)
+    return tuple((0, int(piece), piece) if piece.isascii() and piece.isdigit() else (1, 0, piece) for piece in pieces)
 
 
 def _repeated(triples: np.ndarray) -> np.ndarray:

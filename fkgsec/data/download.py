@@ -41,7 +41,7 @@ def download_files(
             written.
     """
     with ExitStack() as stack:
-        advance: Advance = _show_nothing
+        advance: Advance = lambda _: None  # noqa: E731 (shows nothing)
         if progress:
             columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
             bar = stack.enter_context(Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True)))
@@ -53,14 +53,15 @@ def download_files(
                 path.parent.mkdir(parents=True, exist_ok=True)
                 part = path.with_name(path.name + ".part")
                 _fetch(session, address, part, size_bytes, advice, advance)
+                with part.open("rb") as file:
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if digest != sha256:
+                    part.unlink()
+                    raise DataError(f"{address}: wrong file, expected sha256 {sha256}, found {digest}")
                 # The final name exists only for a verified file.
-                _check_and_rename(part, path, address, sha256)
+                part.replace(path)
             except OSError as error:
                 raise DataError(f"{path}: cannot be written ({error.strerror or error})") from error
-
-
-def _show_nothing(_: float) -> None:
-    pass
 
 
 def _fetch(session: requests.Session, address: str, part: Path, size_bytes: int, advice: str, advance: Advance) -> None:
@@ -131,15 +132,6 @@ def _attempt(session: requests.Session, address: str, part: Path, size_bytes: in
 def _starts_at(response: requests.Response, start: int) -> bool:
     match = re.match(r"bytes (\d+)-", response.headers.get("Content-Range", ""))
     return match is not None and int(match[1]) == start
-
-
-def _check_and_rename(part: Path, path: Path, address: str, sha256: str) -> None:
-    with part.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    if digest != sha256:
-        part.unlink()
-        raise DataError(f"{address}: wrong file, expected sha256 {sha256}, found {digest}")
-    part.replace(path)
 
 
 def _reason(error: requests.RequestException) -> str:

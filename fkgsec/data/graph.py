@@ -172,7 +172,6 @@ class ClientGraph:
         splits = [np.asarray(split, dtype=np.int64).reshape(-1, 3) for split in (train, valid, test)]
 
         def numbering(columns: list[int]) -> np.ndarray:
-            """Return the IDs in some columns, those of the train split first."""
             # IDs of the train split first, both parts ascending.
             trained = np.unique(splits[0][:, columns])
             others = np.unique(np.concatenate([split[:, columns].ravel() for split in splits[1:]]))
@@ -181,7 +180,6 @@ class ClientGraph:
         entity_ids, relation_ids = numbering([0, 2]), numbering([1])
 
         def to_local(ids: np.ndarray, values: np.ndarray) -> np.ndarray:
-            """Return the position of each value in `ids`."""
             # Global IDs of a client ascend in two runs; search through their sorted order.
             order = np.argsort(ids)
             return order[np.searchsorted(ids, values, sorter=order)] if len(values) else values

@@ -49,9 +49,8 @@ def normalised(graph: Graph) -> Graph:
     """Convert names to form NFC, and merge entities and relations of equal names; return the same object if nothing
     changes.
 
-    IDs follow the first appearance of a name. Triples keep their order, also those that become equal. Clients' names
-    and their local
-    order (by global ID, those of train first) are as in `ClientGraph.from_global`.
+    IDs follow the first appearance of a name. Triples keep their order, also those that become equal. Clients' names and
+    their local order (by global ID, those of train first) are as in `ClientGraph.from_global`.
 
     Args:
         graph: to convert.
@@ -62,7 +61,6 @@ def normalised(graph: Graph) -> Graph:
         return graph
 
     def renumbered(triples: np.ndarray) -> np.ndarray:
-        """Map triples to new IDs."""
         return np.stack([of_entity[triples[:, 0]], of_relation[triples[:, 1]], of_entity[triples[:, 2]]], axis=1)
 
     counts = [f"{len(before) - len(after)} {what}" for before, after, what in (

@@ -24,12 +24,12 @@ from fkgsec.exchange.parts import (
     Observed,
     Received,
     Screened,
+    SharedTable,
     Upload,
     Uploaded,
     all_cut,
     all_excluded,
 )
-from fkgsec.exchange.server import SharedTable
 from fkgsec.exchange.tensors import clusters, peers, quantised, truncated_svd
 from fkgsec.exchange.transport import MakeTransport, Transport, check_fit
 

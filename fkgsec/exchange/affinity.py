@@ -19,8 +19,7 @@ from torch.nn.functional import cosine_similarity
 
 from fkgsec.errors import RunError
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation
-from fkgsec.exchange.parts import Delivered
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, SharedTable
 from fkgsec.federation.options import RunOptions
 
 
@@ -126,19 +125,11 @@ class WeightedByAffinity(Aggregation):
         self._knowledge: dict[str, Tensor] = {}
 
     def begin(self) -> None:
-        """Use the first rows as each client's upload until it uploads."""
+        # The first rows count as each client's upload until it uploads.
         table = self.shared
         self._uploads = {party: table.rows[table.uploaded(party)] for party in table.parties}
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """Compute the rows for each client; the table does not change.
-
-        Args:
-            previous: the table. delivered: single uploads.
-
-        Raises:
-            RunError: an upload of another shape than the client's earlier ones.
-        """
         for party, upload in delivered.uploads.items():
             if upload.rows.shape != self._uploads[party].shape:
                 raise RunError(f"{party} uploaded {list(upload.rows.shape)} of {self.shared.table}, unlike before")
@@ -148,11 +139,7 @@ class WeightedByAffinity(Aggregation):
         return previous
 
     def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
-        """Return the first rows in round 0, later the client's own mean of the rows that it uploads.
-
-        Args:
-            party: receiver. holding: its rows in the table.
-        """
+        # The first rows in round 0, later the client's own mean of the rows that it uploads.
         if round == 0 or party is None:
             return super().answer(round, party, holding)
         # No upload has arrived since the start or a resume.
@@ -161,7 +148,6 @@ class WeightedByAffinity(Aggregation):
         return self._knowledge[party]
 
     def _share(self) -> None:
-        """Compute each client's supplementary knowledge from the most recent uploads."""
         uploads, holdings = list(self._uploads.values()), [self.shared.uploaded(party) for party in self._uploads]
         by_embedding = self.options.settings.affinity == "embedding"
         affinity = embedding_affinity(holdings, uploads) if by_embedding else shared_affinity(holdings)
@@ -170,11 +156,9 @@ class WeightedByAffinity(Aggregation):
         self._knowledge = dict(zip(self._uploads, knowledge, strict=True))
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return each client's last upload."""
         return {str(place): rows for place, rows in enumerate(self._uploads.values())}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the uploads."""
         self._uploads = {party: tensors[str(place)] for place, party in enumerate(self._uploads)}
 
 

@@ -8,7 +8,7 @@
     AGGREGATIONS.register("median", Median)                       # or by an entry point of group `fkgsec.aggregations`
     recipes.register(Recipe("fede-median", ENTITIES, "this script", aggregation="median"))
 
-`needs` is compared with what the transport delivers: a median runs in clear, and is refused where only sums are opened.
+`needs` is compared with what the transport delivers: a median runs on plaintext, and is refused where only sums are opened.
 """
 
 from __future__ import annotations
@@ -19,8 +19,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from fkgsec.exchange.parts import Delivered, Delivery
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Delivery, SharedTable
 from fkgsec.federation.options import RunOptions
 from fkgsec.registry import Registry
 
@@ -86,11 +85,6 @@ class MeanOverHolders(Aggregation):
     """
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """Compute the mean.
-
-        Args:
-            previous: value of rows that nobody uploaded. delivered: uploads or their sum.
-        """
         # fedr.txt Algorithm 1 line 8: the sum of masked rows divided by the sum of masks.
         return delivered.sum().mean(previous)
 

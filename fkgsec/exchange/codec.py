@@ -19,8 +19,7 @@ from torch import Tensor
 
 from fkgsec.errors import RunError
 from fkgsec.exchange.aggregation import Answers
-from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Sum, Upload
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, SharedTable, Sum, Upload
 from fkgsec.federation.messages import SERVER, AnyMessage, Rows, SparseRows
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
@@ -245,7 +244,7 @@ class Codec:
 
     Attributes:
         carries: the answers of an aggregation that its broadcasts can hold.
-        chooses_rows: which rows cross depends on their values and on who holds them: the server must know holdings, and noise on
+        chooses_rows: the rows to send depend on their values and on who holds them: the server must know holdings, and noise on
             values would not cover the choice.
         whole: every broadcast renews all rows of a client, so that two clients that were sent the same have the same.
         to_everyone: broadcasts say what changed, and go to all clients in every round.

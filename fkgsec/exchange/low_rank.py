@@ -22,8 +22,7 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.exchange.aggregation import Answers
 from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
-from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Sum, Upload
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, SharedTable, Sum, Upload
 from fkgsec.federation.messages import SERVER, AnyMessage, LowRankRows
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
@@ -100,11 +99,6 @@ class LowRankClient(ClientCodec):
         self._change: Factors | None = None
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """Return the last received rows plus the truncated change.
-
-        Args:
-            rows: trained, `[num_uploaded, W]`.
-        """
         assert self.received is not None
         # The server has the received rows, so the change relative to them is enough.
         before = self.received[: len(rows)]
@@ -112,26 +106,16 @@ class LowRankClient(ClientCodec):
         return super().encode(round, before + self._change.rows())
 
     def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
-        """Encode the factors alone.
-
-        Args:
-            contribution: from `encode`.
-        """
         assert self._change is not None
         return LowRankRows.pack(round, party, SERVER, table, self._change)
 
     def shape(self, message: AnyMessage) -> tuple[int, int]:
-        """Return the rows, and the width of the product of their factors."""
         if isinstance(message, LowRankRows):
             return message.num_rows, message.height * message.columns
         return super().shape(message)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """Decode rows in round 0, and the factors of changes afterwards.
-
-        Args:
-            num_rows: rows of a whole table; None: the client's.
-        """
+        # Rows in round 0, factors of changes afterwards.
         if message.round == 0:
             return super().read(message, num_rows)
         if not isinstance(message, LowRankRows):
@@ -144,11 +128,6 @@ class LowRankClient(ClientCodec):
         return Content(torch.arange(expected), factors.flattened(), change, change.shape[1] ** 0.5)
 
     def take(self, round: int, content: Content) -> Received:
-        """Add the change to the received rows.
-
-        Args:
-            content: from `read`.
-        """
         if round == 0:
             self.received = content.values
         else:
@@ -157,12 +136,10 @@ class LowRankClient(ClientCodec):
         return Received(self.received)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the received rows."""
         # The server's rows are not in later messages, so a resumed client must have them.
         return {} if self.received is None else {"received": self.received}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the received rows."""
         self.received = tensors["received"]
 
 
@@ -178,14 +155,6 @@ class LowRankServer(ServerCodec):
         self._seen: dict[str, Tensor] = {}
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
-        """Decode a change of rows.
-
-        Args:
-            message: from a client.
-
-        Raises:
-            RunError: another kind of message or other shapes.
-        """
         if not isinstance(message, LowRankRows):
             raise RunError(f"{message.sender} uploaded {message.label} of {self.shared.table}; low-rank rows expected")
         places, settings = self.shared.places(message.sender, message.num_rows), self.options.settings
@@ -200,41 +169,30 @@ class LowRankServer(ServerCodec):
         return Upload(places, change, self.shared.weights[message.sender])
 
     def values(self, upload: Upload) -> Tensor:
-        """Return the rows after the change."""
         return self.shared.rows[upload.places] + upload.rows
 
     def previous(self) -> Tensor:
-        """Return no change, for rows that nobody uploaded."""
+        # No change, for rows that nobody uploaded.
         return torch.zeros_like(self.shared.rows)
 
     def summed(self, opened: Sum) -> Sum:
-        """Subtract the table from each holder's part: clients upload rows, and the aggregation averages changes."""
+        # Clients upload rows, and the aggregation averages changes: subtract the table from each holder's part.
         return Sum(opened.total - opened.weights[:, None] * self.shared.rows.double(), opened.weights)
 
     def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
-        """Truncate the aggregated change, and apply it.
-
-        Args:
-            aggregated: mean change, `[N, W]`. delivered: the uploads.
-        """
         # feds.txt VI-B: the mean of truncated changes has a higher rank, so truncate it again. The server applies exactly what
         # it sends, so its table and the clients' stay equal.
         self._change = _factorised(aggregated, self.options)
         self.shared.rows = self.shared.rows + self._change.rows()
 
     def content(self, round: int, answer: Tensor, holding: Tensor) -> Tensor:
-        """Return whole rows in round 0, and the factors of their changes afterwards.
-
-        Args:
-            answer: rows. holding: their indices.
-        """
+        # Whole rows in round 0, the factors of their changes afterwards.
         if round == 0:
             return answer
         assert self._change is not None
         return Factors(*(part[holding] for part in self._change)).flattened()
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """Encode the content as rows in round 0, as factors afterwards."""
         if round == 0:
             return super().pack(round, party, content)
         columns, rank = self.options.settings.columns, self.options.settings.rank
@@ -242,15 +200,13 @@ class LowRankServer(ServerCodec):
         return LowRankRows.pack(round, SERVER, party, self.shared.table, factors)
 
     def observed(self) -> dict[str, Observed]:
-        """Return each client's rows as of its last upload."""
+        # Each client's rows as of its last upload.
         return {party: Observed(rows, torch.ones(len(rows), dtype=torch.bool)) for party, rows in self._seen.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the rows observed of each client."""
         return {str(self.shared.parties.index(party)): rows for party, rows in self._seen.items()}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the observed rows."""
         self._seen = {self.shared.parties[int(place)]: rows for place, rows in tensors.items()}
 
 

@@ -1,8 +1,8 @@
-"""Alignment, broadcast and upload of one table in clear, each as a pair of generators: the server's half and a client's.
+"""Alignment, broadcast and upload of one table in plaintext, each as a pair of generators: the server's half and a client's.
 
     run(server_upload(server, 1, parties), {party: client_upload(clients[party], 1, rows[party]) for party in parties}, deliver)
 
-A frame is a tuple of messages that cross together. `Transport` runs the pairs with all parties in one process. A driver for a
+A frame is a tuple of messages that are sent together. `Transport` runs the pairs with all parties in one process. A driver for a
 network encodes the messages of a frame (`fkgsec.federation.messages.encode`), and runs a client's half where its table and rows
 are: it needs a `TableClient` and nothing of the server. See `fkgsec.protocols.core.rounds` for what a generator yields and
 receives.
@@ -120,7 +120,6 @@ def client_upload(client: TableClient, round: int, rows: Tensor) -> ClientRound[
 
 
 def _spoken(replies: Replies) -> Iterator[tuple[str, AnyMessage]]:
-    """Yield the message of each reply; a `Silence` has none."""
     for party, reply in replies:
         if not isinstance(reply, Silence):
             yield party, sole(reply, party)

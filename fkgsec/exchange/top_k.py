@@ -1,7 +1,7 @@
 """FedS: of the rows that clients share, each side sends those that matter most this round (feds.txt section III).
 
-`TopK` is the codec (which rows cross, in both directions), `SumOfOthers` the aggregation. Only rows that another client holds too
-ever cross; the first broadcast tells each client which these are. All of them cross in synchronised rounds.
+`TopK` is the codec (which rows are sent, in both directions), `SumOfOthers` the aggregation. Only rows that
+another client holds too are ever sent; the first broadcast tells each client which these are. Synchronization rounds send all.
 
 Leakage: the server sees every client's names, which of them changed most in each round, and the rows that were sent. A client
 learns which of its names others hold, and how many of them uploaded each.
@@ -26,8 +26,7 @@ from torch.nn.functional import cosine_similarity
 from fkgsec.errors import RunError
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation, Answers
 from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
-from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, Upload
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Holding, Observed, Received, SharedTable, Upload
 from fkgsec.federation.messages import SERVER, AnyMessage, Rows, SparseRows
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
@@ -115,11 +114,6 @@ class TopKClient(ClientCodec):
         self._summed: tuple[int, Contribution] | None = None
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """Choose all shared rows in synchronized rounds, else the K that changed most.
-
-        Args:
-            rows: trained, `[num_uploaded, W]`.
-        """
         chosen = self.shared[: len(rows)]
         if not _schedule(self.options, round):
             assert self.history is not None
@@ -130,32 +124,19 @@ class TopKClient(ClientCodec):
         return Contribution(chosen, rows[chosen])
 
     def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
-        """Encode the chosen rows. In synchronized rounds the server knows which they are.
-
-        Args:
-            contribution: from `encode`.
-        """
+        # In synchronized rounds the server knows which rows they are.
         if _schedule(self.options, round):
             return Rows.pack(round, party, SERVER, table, contribution.rows)
         return SparseRows.pack(round, party, SERVER, table, contribution.chosen, contribution.rows)
 
     def sent(self, round: int, rows: Tensor, contribution: Contribution, summed: Contribution | None = None) -> None:
-        """Remember the chosen rows as sent.
-
-        Args:
-            rows: argument of `encode`. summed: the client's part of an opened sum.
-        """
         assert self.history is not None
         # Suppressed rows count as sent too. Otherwise a client would choose them in vain, round after round.
         self.history = torch.where(contribution.chosen[:, None], rows, self.history)
         self._summed = None if summed is None else (round, summed)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """Decode rows to take over; or, in sparse rounds, sums with the number of uploads in a last column.
-
-        Args:
-            num_rows: not used: this codec knows which rows are shared.
-        """
+        # Rows to take over; or, in sparse rounds, sums with the number of uploads in a last column.
         if isinstance(message, SparseRows):
             if message.num_rows != self.num_rows:
                 raise RunError(f"{message.receiver} was sent {message.num_rows} rows; its rows are {self.num_rows}")
@@ -173,11 +154,7 @@ class TopKClient(ClientCodec):
         return Content(indices, rows, rows)
 
     def take(self, round: int, content: Content) -> Received:
-        """Replace the shared rows that were sent; combine a sum with the client's own row.
-
-        Args:
-            content: from `read`.
-        """
+        # Replace the shared rows that were sent; combine a sum with the client's own row.
         if self._counted(round):
             return self._combined(content.places, *self._of_others(round, content))
         selected = torch.zeros(self.num_rows, dtype=torch.bool).index_fill_(0, content.places, True)
@@ -189,11 +166,9 @@ class TopKClient(ClientCodec):
         return Received(rows, selected)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the shared rows and the history of uploads."""
         return {"shared": self.shared} | ({} if self.history is None else {"history": self.history})
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state that `tensors` returned."""
         # Before the first broadcast there is no history.
         self.shared, self.history = tensors["shared"], tensors.get("history")
 
@@ -236,7 +211,7 @@ class TopKServer(ServerCodec):
         self._seen: dict[str, Observed] = {}
 
     def begin(self) -> None:
-        """Find the shared rows. The first rows count as the clients' last uploads."""
+        # Find the shared rows. The first rows count as the clients' last uploads.
         table = self.shared
         # Rows that only one client holds are never transmitted (feds.txt III-B).
         count = torch.bincount(torch.cat(list(table.holdings.values())), minlength=len(table.names))
@@ -249,24 +224,15 @@ class TopKServer(ServerCodec):
         }
 
     def partial(self, round: int) -> bool:
-        """Return True in sparse rounds."""
         return not _schedule(self.options, round)
 
     def crossed(self, message: AnyMessage) -> Tensor:
-        """Return the receiver's rows in a broadcast: those that it names, else all shared ones."""
+        # Those that it names, else all shared ones.
         if isinstance(message, SparseRows):
             return message.unpack()[0]
         return torch.nonzero(self._shared[message.receiver])[:, 0]
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
-        """Decode an upload of chosen rows, or of all shared rows.
-
-        Args:
-            message: from a client.
-
-        Raises:
-            RunError: a message that does not fit the client's rows.
-        """
         allowed_rows = self.shared.uploaded(message.sender)
         if isinstance(message, SparseRows):
             self.shared.places(message.sender, message.num_rows)
@@ -293,20 +259,11 @@ class TopKServer(ServerCodec):
         return Upload(allowed_rows[places], values, self.shared.weights[message.sender])
 
     def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
-        """Make the aggregate the table, and remember which rows were renewed.
-
-        Args:
-            aggregated: `[N, W]`. delivered: the uploads.
-        """
         super().publish(aggregated, delivered)
         self._renewed = delivered.renewed()
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """Encode a client's broadcast: its shared rows that somebody uploaded, or of counted sums the K with most uploads.
-
-        Args:
-            content: rows, or sums with counts in the last column.
-        """
+        # The shared rows that a client uploaded, or of counted sums the K with most uploads.
         table, shared = self.shared.table, self._shared[party]
         if self.answers == "counted sums" and not _schedule(self.options, round):
             sums, counts = content[:, :-1], content[:, -1].long()
@@ -322,11 +279,9 @@ class TopKServer(ServerCodec):
         return SparseRows.pack(round, SERVER, party, table, chosen, content[chosen])
 
     def observed(self) -> dict[str, Observed]:
-        """Return the last upload of each row, and which rows were ever uploaded."""
         return self._seen
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the rows observed of each client."""
         return {
             f"{name}.{self.shared.parties.index(party)}": tensor
             for party, seen in self._seen.items()
@@ -334,7 +289,6 @@ class TopKServer(ServerCodec):
         }
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the observed rows."""
         for party in self._seen:
             place = self.shared.parties.index(party)
             self._seen[party] = Observed(tensors[f"rows.{place}"], tensors[f"seen.{place}"])
@@ -353,20 +307,12 @@ class SumOfOthers(Aggregation):
         self._delivered: Delivered | None = None
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """Update the table, in synchronized rounds only.
-
-        Args:
-            previous: the table. delivered: uploads or their sum.
-        """
+        # The table changes in synchronized rounds only.
         self._delivered = delivered
         return delivered.sum().mean(previous) if _schedule(self.options, round) else previous
 
     def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
-        """Return rows of the table; in sparse rounds sums `[n, W]` with counts in a last column.
-
-        Args:
-            party: receiver, whose own upload is left out. holding: its rows.
-        """
+        # Rows of the table; in sparse rounds sums `[n, W]` with counts in a last column.
         if _schedule(self.options, round):
             return super().answer(round, party, holding)
         assert self._delivered is not None

@@ -17,12 +17,11 @@ from torch import Tensor
 
 from fkgsec.errors import SpecError
 from fkgsec.exchange import rounds
-from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation, Answers
+from fkgsec.exchange.aggregation import AGGREGATIONS, Answers
 from fkgsec.exchange.client import TableClient
 from fkgsec.exchange.codec import CODECS
-from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, Uploaded, below
+from fkgsec.exchange.parts import Delivery, Holding, Observed, Received, SharedTable, Uploaded, below
 from fkgsec.exchange.server import TableServer
-from fkgsec.exchange.table import SharedTable
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.messages import Alignment, Channel
 from fkgsec.federation.options import RunOptions
@@ -77,7 +76,7 @@ class Transport:
         self.malicious_server: Adversary | None = None
 
     def _check_fit(self) -> None:
-        check_fit(self.options.algorithm, delivers=self.delivers, transport="a transport in clear")
+        check_fit(self.options.algorithm, delivers=self.delivers, transport="a plaintext transport")
 
     def tamper_with(self, adversary: Adversary) -> None:
         """Let an adversary run the server.
@@ -135,15 +134,12 @@ class Transport:
     def _run(
         self, server: ServerRound[Result], clients: Mapping[str, ClientRound], deliver: Deliver | None = None
     ) -> Outcome[Result]:
-        """Run a step with all its parties in this process."""
         return run(server, clients, deliver or self._deliver)
 
     def _deliver(self, stage: str, sender: str, receiver: str, frame: rounds.Frames) -> Sequence[rounds.Frames]:
-        """Send the messages of a frame through the channel, one after the other."""
         return (tuple(self.channel.send(message) for message in frame),)
 
     def _seat(self, table: Table, holdings: Mapping[str, Holding]) -> None:
-        """Create the clients' halves."""
         self.clients[table] = {
             party: TableClient(party, table, holding, self.codec, self.aggregation, self.options)
             for party, holding in holdings.items()
@@ -281,7 +277,7 @@ class Transport:
         self.broadcast(0, table, self.parties)
         return {}
 
-    # What it says of itself.
+    # Statements about the exchange.
 
     def observed(self, table: Table) -> dict[str, Observed]:
         """Return the server's knowledge of each client's rows; empty with sums, or if one message contains all of it."""
@@ -321,38 +317,37 @@ def check_fit(
             raise SpecError(
                 f"{algorithm}: aggregation {recipe.aggregation!r}: {name} must be one of {', '.join(allowed)}; got {value!r}"
             )
-    if delivers == "sum":
-        _check_sum_is_enough(algorithm, recipe.aggregation, aggregation, transport)
-    if aggregation.answers not in codec.carries:
-        carried = ", ".join(sorted(codec.carries))
-        raise SpecError(
-            f"{algorithm}: aggregation {recipe.aggregation!r} answers with {aggregation.answers}; codec {recipe.codec!r} "
-            f"carries {carried}"
-        )
-    if codec.chooses_rows and not knows_holdings:
-        raise SpecError(
-            f"{algorithm}: codec {recipe.codec!r} needs a server that knows who holds each row; {transport} hides it"
-        )
-    # Noise covers values. The choice of rows depends on values too, and would be sent in plaintext.
-    if codec.chooses_rows and not hides_choice:
-        raise SpecError(
-            f"{algorithm}: codec {recipe.codec!r} chooses rows by their values; the noise of {transport} covers values alone"
-        )
-
-
-def _check_sum_is_enough(algorithm: str, name: str, aggregation: type[Aggregation], transport: str) -> None:
-    """Check that an aggregation works with sums alone. Raises `SpecError`."""
-    # A sum hides single uploads, personal answers name their receivers, and stored uploads would be single ones.
-    if aggregation.needs == "single uploads":
-        raise SpecError(f"{algorithm}: aggregation {name!r} needs single uploads; {transport} delivers their sum alone")
-    if aggregation.answers == "personal rows":
-        raise SpecError(
-            f"{algorithm}: aggregation {name!r} answers each client with rows of its own; {transport} sends all the same"
-        )
-    if aggregation.keeps_uploads:
-        raise SpecError(
-            f"{algorithm}: aggregation {name!r} keeps every client's most recent upload; {transport} delivers their sum alone"
-        )
+    named, summed = f"aggregation {recipe.aggregation!r}", delivers == "sum"
+    # A sum hides single uploads, personal answers name their receivers, and stored uploads would be single ones. Noise covers
+    # values; the choice of rows depends on values too, and would be sent in plaintext.
+    for misfit, why in (
+        (
+            summed and aggregation.needs == "single uploads",
+            f"{named} needs single uploads; {transport} delivers their sum alone",
+        ),
+        (
+            summed and aggregation.answers == "personal rows",
+            f"{named} answers each client with rows of its own; {transport} sends all the same",
+        ),
+        (
+            summed and aggregation.keeps_uploads,
+            f"{named} keeps every client's most recent upload; {transport} delivers their sum alone",
+        ),
+        (
+            aggregation.answers not in codec.carries,
+            f"{named} answers with {aggregation.answers}; codec {recipe.codec!r} carries {', '.join(sorted(codec.carries))}",
+        ),
+        (
+            codec.chooses_rows and not knows_holdings,
+            f"codec {recipe.codec!r} needs a server that knows who holds each row; {transport} hides it",
+        ),
+        (
+            codec.chooses_rows and not hides_choice,
+            f"codec {recipe.codec!r} chooses rows by their values; the noise of {transport} covers values alone",
+        ),
+    ):
+        if misfit:
+            raise SpecError(f"{algorithm}: {why}")
 
 
 MakeTransport = Callable[[Channel, RunOptions, Sequence[str], Sequence[Table], str], Transport]

@@ -120,7 +120,7 @@ class Federation:
         # The default transport is plaintext: a defense must not be dropped silently.
         if options.defense and make_transport is Transport:
             raise SpecError(
-                f"defense {options.defense!r} was asked for, but a transport in clear was given; from Python give "
+                f"defense {options.defense!r} is set, but the transport sends plaintext; in Python, pass "
                 "make_transport=fkgsec.defenses.make_transport"
             )
         self.graph, self.options = graph, options
@@ -175,12 +175,10 @@ class Federation:
 
     @property
     def transcript(self) -> Transcript:
-        """Messages transmitted so far."""
         return self.channel.transcript
 
     @property
     def judged_before_broadcast(self) -> bool:
-        """Whether the task validates before the broadcast."""
         return self.task.judged_before_broadcast
 
     def align(self) -> None:
@@ -198,10 +196,7 @@ class Federation:
         return self._holdings[table]
 
     def broadcast(self, round: int) -> None:
-        """Send every shared table to clients.
-
-        If the global model is evaluated, every client receives it, otherwise those that train next.
-        """
+        # If the global model is evaluated, every client receives it, otherwise those that train next.
         # fedr.txt Algorithm 1, line 4: the server sends the table to the clients.
         receivers = range(len(self.parties))
         if self.recipe.evaluated == "local" and round > 0:
@@ -213,23 +208,10 @@ class Federation:
                 self.task.receive(round, table, self.parties.index(party), received)
 
     def num_steps(self, places: Sequence[int]) -> int:
-        """Count the steps of a round.
-
-        Args:
-            places: client indices.
-        """
         return self.task.num_steps(places)
 
     def train(self, round: int, places: Sequence[int], on_step: Callable[[], None]) -> Callable[[], float | None]:
-        """Train clients, and store all clients' shared rows from before and after.
-
-        Args:
-            places: client indices.
-            on_step: called after every step.
-
-        Returns:
-            A function that returns the mean loss, weighted by training items.
-        """
+        # All clients' shared rows from before and after are stored.
         # A malicious server may ask only some participants to train.
         if (server := self.exchange.malicious_server) is not None:
             places = [client for client in places if server.asks_to_train(round, self.parties[client])]
@@ -243,24 +225,11 @@ class Federation:
         return lambda: mean_loss(losses, self.task.sizes)
 
     def validate(self, round: int) -> Callable[[], float | None]:
-        """Validate the models of all clients.
-
-        Returns:
-            A function that returns the metric.
-        """
         valid = self.task.validate()
         # In one process the figure is known at once; deployments return a function that waits.
         return lambda: valid
 
     def upload(self, round: int, places: Sequence[int]) -> list[Uploaded]:
-        """Upload the participants' trained rows and aggregate them.
-
-        Args:
-            places: client indices.
-
-        Returns:
-            One outcome per table.
-        """
         outcomes = []
         for table in self.exchange.server:
             holdings = self.holdings(table)
@@ -282,11 +251,9 @@ class Federation:
         return outcomes
 
     def keep(self, round: int) -> None:
-        """Save the current state as the best round."""
         self.best = Best.of(self, self._trained, self._started)
 
     def participants(self, round: int) -> list[int]:
-        """Return the client indices of a round."""
         return self.options.participants(len(self.parties), round)
 
     def shared_rows(self) -> packing.ByParty:
@@ -315,9 +282,8 @@ class Federation:
         """Discard messages that no attack needs.
 
         Retained are the messages of round 0, of `rounds`, of the rounds that an attack or the adversary needs, and each
-        client's last
-        upload up to these. So are the broadcasts before the last of these uploads, and notes of the rounds that need
-        them.
+        client's last upload up to these. So are the broadcasts before the last of these uploads, and notes of the rounds
+        that need them.
 
         Args:
             rounds: round numbers.
@@ -483,14 +449,12 @@ def run_federation(
 
 
 def _align(federation: Federation, progress: Progress) -> None:
-    """Run round 0."""
     began = time.perf_counter()
     federation.align()
     progress.rounds.append(round_entry(federation.transcript, 0, None, None, [], began))
 
 
 def _round(federation: Federation, progress: Progress, observer: Observer) -> None:
-    """Run the next round."""
     passed = train_and_upload(federation, len(progress.rounds), observer)
     broadcast_and_check(federation, passed)
     judge(federation, progress, passed, federation.adversary.acts if federation.adversary else 0)
@@ -579,7 +543,6 @@ def load_result(
 
 
 def _checkpoint_in(folder: Path) -> Path:
-    """Create the folder if needed, before anything is trained; return the path of the checkpoint."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -290,7 +290,6 @@ class ProtocolMessage(Message, frozen=True, tag="protocol"):
 
     @property
     def label(self) -> str:
-        """Step of the protocol."""
         return self.step
 
 
@@ -424,7 +423,6 @@ class Transcript:
 
     @property
     def _totals(self) -> _Totals:
-        """Totals of the current lines."""
         # A resumed run replaces the list; counting starts over then.
         if self._counts is None or not self._counts.covers(self.entries):
             self._counts = _Totals(self.entries)

@@ -14,7 +14,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Generic, TypeVar
 
 import msgspec
 from msgspec import Meta
@@ -27,6 +27,8 @@ from fkgsec.randomness import generator
 
 if TYPE_CHECKING:
     import torch
+
+    from fkgsec.federation.adversary import Adversary
 
 
 RENAMED = {"sync_every": "sparse_rounds", "wait": "warmup_rounds", "form": "variant", "low_share": "shared_dim_ratio"}
@@ -61,17 +63,19 @@ class RunOptions(
 
     task: ClassVar[str] = ""
 
-    algorithm: Annotated[str, Meta(description="how the federation learns, and what")] = "fede"
-    batch_size: Annotated[int, Meta(description="positives or graphs in a batch")] = 512
-    learning_rate: Annotated[float, Meta(description="of Adam, or another optimizer")] = 0.001
-    local_epochs: Annotated[int, Meta(description="epochs of a client in a round")] = 3
-    rounds: Annotated[int, Meta(description="at most so many rounds")] = 300
+    algorithm: Annotated[str, Meta(description="algorithm of the federation, such as fede")] = "fede"
+    batch_size: Annotated[int, Meta(description="triples or graphs per batch")] = 512
+    learning_rate: Annotated[float, Meta(description="learning rate of the optimizer")] = 0.001
+    local_epochs: Annotated[int, Meta(description="epochs that a client trains in a round")] = 3
+    rounds: Annotated[int, Meta(description="maximum number of rounds")] = 300
     eval_every: Annotated[int, Meta(description="rounds between validations")] = 5
-    patience: Annotated[int, Meta(description="stop after so many validations without a better one; 0: never")] = 5
+    patience: Annotated[
+        int, Meta(description="validations without improvement before training stops; 0: never stop early")
+    ] = 5
     participation: Annotated[float, Meta(description="share of clients that train in a round")] = 1.0
     settings: Any = None
-    defense: Annotated[str, Meta(description="one or more, as in psu,secagg or dp:epsilon=8,clip=0.1")] = ""
-    seed: Annotated[int, Meta(description="everything random in training derives from it")] = 0
+    defense: Annotated[str, Meta(description="defenses, such as psu,secagg or dp:epsilon=8,clip=0.1")] = ""
+    seed: Annotated[int, Meta(description="seed of all randomness in training")] = 0
     protocol_seed: Annotated[
         int | None,
         Meta(
@@ -195,13 +199,6 @@ class RunOptions(
 Options = TypeVar("Options", bound=RunOptions)
 
 
-class Identified(Protocol):
-    """Part of an adversary that `run_identity` needs (`fkgsec.federation.adversary.Adversary`)."""
-
-    def identity(self) -> Any:
-        """Return a value that distinguishes the adversary."""
-
-
 def replace(options: Options, **changes: Any) -> Options:
     """Return options with changes.
 
@@ -245,13 +242,12 @@ def flat(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_identity(
-    graph: Any, options: RunOptions, adversary: Identified | None = None, spelled: Collection[str] = ()
+    graph: Any, options: RunOptions, adversary: Adversary | None = None, spelled: Collection[str] = ()
 ) -> str:
     """Hash what a checkpoint must agree with: data, options except the device, and the adversary.
 
-    Equal values such as 4 and 4.0 hash alike. Settings at their defaults are excluded, so that a new setting does not
-    change the
-    identity of earlier runs. For their sake, renamed settings keep their old names here.
+    Equal values such as 4 and 4.0 hash alike. Settings at their defaults are excluded, so that a new setting does not change
+    the identity of earlier runs. For their sake, renamed settings keep their old names here.
 
     Args:
         graph: with a `hash`.
@@ -270,12 +266,11 @@ def run_identity(
     return hashlib.sha256(msgspec.json.encode(parts, order="sorted")).hexdigest()
 
 
-def run_identities(graph: Any, options: RunOptions, adversary: Identified | None = None) -> tuple[str, ...]:
+def run_identities(graph: Any, options: RunOptions, adversary: Adversary | None = None) -> tuple[str, ...]:
     """Return the run's identity, and those under which records of version 0.1 may name it.
 
     Those records included settings that users gave at their defaults. Version 0.1 had knowledge graphs only, whose
-    algorithms have up
-    to five settings; all combinations of the 19 settings of `cefgl` would take most of a minute.
+    algorithms have up to five settings; all combinations of the 19 settings of `cefgl` would take most of a minute.
 
     Args:
         graph, options, adversary: as in `run_identity`.

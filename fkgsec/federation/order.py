@@ -156,9 +156,8 @@ class ClientOrder:
     def training_changed(self, round: int, *, changed: bool) -> None:
         """Record whether the training of a round changed any row of a shared table.
 
-        If it did not, the client takes part in no further sum. Otherwise a server could observe such refusals
-        repeatedly, and learn from
-        each whether the client holds the rows that its table trains.
+        If it did not, the client takes part in no further sum. Otherwise a server could observe such refusals repeatedly,
+        and learn from each whether the client holds the rows that its table trains.
 
         Args:
             changed: whether any row changed.
@@ -203,7 +202,6 @@ class ClientOrder:
             self._check_upload(round, name, table)
 
     def _check_sent(self, round: int) -> None:
-        """Raise `OrderError` if a table's broadcast was due between two trainings and did not come."""
         at, trained = self.position, self.position.last.get("train ", 0)
         # The latest round with an exchange up to the client's last training.
         due = max((number for number in range(1, trained + 1) if self.options.exchanges(number)), default=0)
@@ -213,7 +211,7 @@ class ClientOrder:
     def _check_upload(self, round: int, name: str, table: str) -> None:
         at = self.position
         if round <= at.refused:
-            raise OrderError(f"{name} in round {round}, in which the server asked for a step that was not due")
+            raise OrderError(f"{name} in round {round}, in which the server requested a step that was not due")
         # An untrained upload is the server's own broadcast: it would isolate the other clients' sum.
         if at.last.get("train ") != round:
             raise OrderError(f"{name} in round {round}, in which this client did not train")

@@ -8,8 +8,8 @@ Parties are stored by index, since their names may contain any character.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ Tree: TypeAlias = "Mapping[str, Leaf | Tree]"
 ByParty: TypeAlias = "dict[Table, dict[str, Tensor]]"
 Inputs: TypeAlias = "dict[Table, Mapping[str, Tensor]]"
 Seen: TypeAlias = "dict[Table, dict[str, Observed]]"
+Value = TypeVar("Value")
 
 
 def leaves(tree: Tree) -> dict[str, Leaf]:
@@ -90,90 +91,52 @@ def view_below(prefix: str, tensors: Mapping[str, Tensor]) -> Mapping[str, Tenso
     return LazyTensors({name.removeprefix(prefix): source[name] for name in source if name.startswith(prefix)})
 
 
-def _filled(tensors: Mapping[str, Tensor], name: str) -> FilledRows:
-    """Return one tensor by its filled rows, without building the whole tensor if possible."""
+def filled(tensors: Mapping[str, Tensor], name: str) -> FilledRows:
+    """Return one tensor by its filled rows, without building the whole tensor if possible.
+
+    Args:
+        tensors: by name.
+    """
     leaf = tensors.leaf(name) if isinstance(tensors, LazyTensors) else tensors[name]
     return leaf if isinstance(leaf, FilledRows) else FilledRows.of(leaf)
 
 
-def by_place(tensors: Mapping[Table, Mapping[str, Tensor]], parties: Sequence[str]) -> Tree:
+def by_place(values: Mapping[Table, Mapping[str, Tensor | Observed]], parties: Sequence[str]) -> Tree:
     """Replace party names by indices.
 
     Args:
-        tensors: by table and party.
+        values: by table and party.
         parties: all party names.
     """
+
+    def leaf(of_table: Mapping[str, Tensor | Observed], party: str) -> Leaf | Tree:
+        if isinstance(of_table, LazyTensors):
+            return of_table.leaf(party)
+        value = of_table[party]
+        return value._asdict() if isinstance(value, Observed) else value
+
     return {
-        table: {
-            str(parties.index(party)): rows.leaf(party) if isinstance(rows, LazyTensors) else rows[party]
-            for party in rows
-        }
-        for table, rows in tensors.items()
+        table: {str(parties.index(party)): leaf(of_table, party) for party in of_table}
+        for table, of_table in values.items()
     }
 
 
-def by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> ByParty:
+def by_party(
+    names: Container[str], tables: Sequence[Table], parties: Sequence[str], read: Callable[[str], Value]
+) -> dict[Table, dict[str, Value]]:
     """Undo `by_place` for its packed tensors.
 
     Args:
-        tensors: packed, by name.
+        names: of the packed tensors.
         tables: shared tables.
         parties: all party names.
+        read: returns the value of a name, or of a prefix of names.
     """
     return {
         table: {
-            party: tensors[f"{table}.{place}"] for place, party in enumerate(parties) if f"{table}.{place}" in tensors
-        }
-        for table in tables
-    }
-
-
-def filled_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Inputs:
-    """Undo `by_place` for its packed tensors, with filled rows in memory instead of whole tables.
-
-    Args:
-        tensors: packed, by name.
-        tables: shared tables.
-        parties: all party names.
-    """
-    return {
-        table: LazyTensors(
-            {
-                party: _filled(tensors, f"{table}.{place}")
-                for place, party in enumerate(parties)
-                if f"{table}.{place}" in tensors
-            }
-        )
-        for table in tables
-    }
-
-
-def seen_by_place(observed: Mapping[Table, Mapping[str, Observed]], parties: Sequence[str]) -> Tree:
-    """Return the server's assembled rows by table and party index.
-
-    Args:
-        observed: by table and party.
-        parties: all party names.
-    """
-    return {
-        table: {str(parties.index(party)): part._asdict() for party, part in seen.items()}
-        for table, seen in observed.items()
-    }
-
-
-def seen_by_party(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> Seen:
-    """Undo `seen_by_place` for its packed tensors.
-
-    Args:
-        tensors: packed, by name.
-        tables: shared tables.
-        parties: all party names.
-    """
-    return {
-        table: {
-            party: Observed(*(tensors[f"{table}.{place}.{name}"] for name in Observed._fields))
+            party: read(name)
             for place, party in enumerate(parties)
-            if f"{table}.{place}.rows" in tensors
+            if (name := f"{table}.{place}") in names or f"{name}.rows" in names
         }
         for table in tables
     }

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate
+from fkgsec.exchange.parts import LazyTensors, Observed
 from fkgsec.federation import packing
 from fkgsec.federation.checkpoint import RoundEntry, save_tensors
 from fkgsec.federation.disk.condensed import LINES, PLAIN_LINES, entries_of, lines_of
@@ -64,8 +65,8 @@ class Kept:
         Args:
             parties: all party names.
         """
-        parts = {kind: packing.by_place(getattr(self, kind), parties) for kind in ("started", "inputs", "known")}
-        return {**parts, "carried": self.carried, "observed": packing.seen_by_place(self.observed, parties)}
+        kinds = ("started", "inputs", "known", "observed")
+        return {**{kind: packing.by_place(getattr(self, kind), parties) for kind in kinds}, "carried": self.carried}
 
     @staticmethod
     def read(tensors: Mapping[str, Tensor], tables: Sequence[Table], parties: Sequence[str]) -> dict[str, Any]:
@@ -76,12 +77,18 @@ class Kept:
             tables: shared tables.
             parties: all party names.
         """
-        parts: dict[str, Any] = {
-            kind: packing.by_party(packing.below(f"{kind}.", tensors), tables, parties) for kind in ("started", "known")
-        }
-        parts["inputs"] = packing.filled_by_party(packing.view_below("inputs.", tensors), tables, parties)
-        observed = packing.seen_by_party(packing.below("observed.", tensors), tables, parties)
-        return {**parts, "carried": packing.below("carried.", tensors), "observed": observed}
+        parts: dict[str, Any] = {"carried": packing.below("carried.", tensors)}
+        for kind in ("started", "known"):
+            rows = packing.below(f"{kind}.", tensors)
+            parts[kind] = packing.by_party(rows, tables, parties, rows.__getitem__)
+        # Filled rows stay as they are: whole tables of hundreds of clients would not fit in memory.
+        inputs, seen = packing.view_below("inputs.", tensors), packing.below("observed.", tensors)
+        filled = packing.by_party(inputs, tables, parties, lambda name: packing.filled(inputs, name))
+        parts["inputs"] = {table: LazyTensors(rows) for table, rows in filled.items()}
+        parts["observed"] = packing.by_party(
+            seen, tables, parties, lambda name: Observed(*(seen[f"{name}.{field}"] for field in Observed._fields))
+        )
+        return parts
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -164,7 +171,6 @@ class RunResult(Kept):
         return "\n".join([*lines, *self.reached(), sent, *self.protection.lines()])
 
     def _repr_html_(self) -> str:
-        """Return the summary and a table of utility for notebooks."""
         title, *lines = self.summary().split("\n")
         rows = [(client, metric, figure) for client, figures in self._by_client() for metric, figure in figures.items()]
         return block(title, lines, heads=("client", "metric", "test figure"), rows=rows)

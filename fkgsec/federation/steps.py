@@ -120,11 +120,9 @@ class Sites(Protocol):
 
     def broadcast(self, round: int) -> None:
         """Send clients their rows of every shared table."""
-        ...
 
     def keep(self, round: int) -> None:
         """Save the models of a round as the best so far. Its validation and broadcast are complete."""
-        ...
 
     def retain(self, *rounds: int) -> None:
         """Discard messages, except those of some rounds and of others that are needed.
@@ -132,7 +130,6 @@ class Sites(Protocol):
         Args:
             rounds: round numbers.
         """
-        ...
 
 
 @dataclass

@@ -44,7 +44,6 @@ class Task(Protocol):
 
     def __init__(self, graph: Any, options: Any) -> None:
         """Raise `DataError` for data of another task."""
-        ...
 
     def data(self, place: int) -> Any:
         """Return a client's training data; an adversary at this client sees no other.
@@ -61,7 +60,6 @@ class Task(Protocol):
             place: client index.
             subset: its type depends on the task, such as `TrainingSubset`.
         """
-        ...
 
     def first_rows(self, table: Table, names: Sequence[str]) -> Tensor:
         """Draw the server's initial rows of a shared table, `[n, width]`. The row of a name does not depend on the
@@ -92,11 +90,9 @@ class Task(Protocol):
             place: client index.
             received: rows for this client.
         """
-        ...
 
     def begin_round(self) -> None:
         """Prepare a round of training."""
-        ...
 
     def num_steps(self, places: Collection[int]) -> int:
         """Count the steps of a round, for progress.
@@ -139,7 +135,6 @@ class Task(Protocol):
         Args:
             tensors: from `snapshot`.
         """
-        ...
 
     def trainer_state(self) -> dict[str, Tensor]:
         """Return the state that a checkpoint between rounds needs besides the models, by name."""
@@ -151,7 +146,6 @@ class Task(Protocol):
         Args:
             tensors: from `trainer_state`.
         """
-        ...
 
     def outcome(self, trained: Mapping[str, Tensor], final: Mapping[str, Tensor]) -> dict[str, Any]:
         """Compute the fields of `result_type` that `RunResult` lacks. Current models stay as they are.

@@ -5,6 +5,8 @@ Legend: `B` positives, `K` candidates per positive, `N` table rows in `C` segmen
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import math
 import os
@@ -205,10 +207,8 @@ def candidate_gradients(
     """Compute the gradients of the sum of coefficients times scores.
 
     A query's gradient is summed within each part and then over the parts in order. Each segment of the table is divided
-    into its
-    own parts, so these sums depend on nothing outside the segment. Each thread takes its parts segment by segment: the
-    queries of
-    one segment and their gradients stay in its cache.
+    into its own parts, so these sums depend on nothing outside the segment. Each thread takes its parts segment by
+    segment: the queries of one segment and their gradients stay in its cache.
 
     Args:
         kind: similarity, see `fkgsec.kge.kinds`.
@@ -216,8 +216,7 @@ def candidate_gradients(
         queries: `[B, W]`.
         table: `[N, W]`.
         first_query, first_row: int64 `[C + 1]`. Queries `first_query[c] : first_query[c + 1]` have their candidates in
-            rows
-            `first_row[c] : first_row[c + 1]`.
+            rows `first_row[c] : first_row[c + 1]`.
         positives, columns, start: from `order_candidates`.
         coefficients: `[B, K]`, derivative of the loss by each score.
         query_gradient, table_gradient: `[B, W]` and `[N, W]`, filled.
@@ -269,8 +268,7 @@ def l1_gradients(
     """Compute the same bits as `candidate_gradients` does for L1, in two passes: by rows, then by queries.
 
     The derivative of L1 is a sign. Taking it twice costs less than loading and storing a query's sum for each
-    candidate, as long as
-    the rows of a part fit in a cache.
+    candidate, as long as the rows of a part fit in a cache.
 
     Args:
         threads: number of threads; the result does not depend on it.
@@ -373,8 +371,7 @@ def similarity_matrix(kind, queries, rows, out):
     them.
 
     Dot products are summed here too. A BLAS sums the columns at the edge of its blocks in another order: equal rows
-    would get
-    scores that differ in the last bit, and ties would be lost.
+    would get scores that differ in the last bit, and ties would be lost.
 
     Args:
         kind: similarity, see `fkgsec.kge.kinds`.
@@ -423,12 +420,109 @@ def similarity_matrix(kind, queries, rows, out):
                 out[first + 3, n] = -sd
 
 
+@compiled(inline="always")
+def _is_member(wanted, members, begin, end):
+    """Return whether `wanted` is among the sorted `members[begin:end]`, by binary search."""
+    low, high = begin, end
+    while low < high:
+        middle = (low + high) >> 1
+        if members[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low < end and members[low] == wanted
+
+
+@compiled(parallel=True)
+def mask_known(threads, candidates, groups, start, members):
+    """Set to -1 every candidate that is among the sorted members of its row's group.
+
+    Args:
+        threads: number of threads; the result does not depend on it.
+        candidates: int32 `[B, K]`, changed in place.
+        groups: int64 `[B]`, group of each row.
+        start: int64, group g has `members[start[g]:start[g + 1]]`.
+        members: int32, ascending within a group.
+    """
+    B, K = candidates.shape
+    # The largest member bounds the array of marks. Members ascend, so the last one of a group is its largest.
+    span = 0
+    for b in range(B):
+        if start[groups[b] + 1] > start[groups[b]]:
+            span = max(span, members[start[groups[b] + 1] - 1] + 1)
+    marks = np.zeros((threads, span), np.bool_)
+    for thread in prange(threads):
+        marked = marks[thread]
+        for b in range(B * thread // threads, B * (thread + 1) // threads):
+            begin, end = start[groups[b]], start[groups[b] + 1]
+            # Marking writes every member twice, binary search reads log2(members) numbers per candidate: search in large
+            # groups.
+            if end - begin > 2 * K:
+                for k in range(K):
+                    if _is_member(candidates[b, k], members, begin, end):
+                        candidates[b, k] = -1
+                continue
+            for place in range(begin, end):
+                marked[members[place]] = True
+            for k in range(K):
+                wanted = candidates[b, k]
+                if 0 <= wanted < span and marked[wanted]:
+                    candidates[b, k] = -1
+            for place in range(begin, end):
+                marked[members[place]] = False
+
+
+@compiled(parallel=True)
+def count_competitors(scores, true, above, level):
+    """Count, for each row of scores, those above the true score and those equal to it.
+
+    Args:
+        scores: float32 `[B, N]`.
+        true: float32 `[B]`, the score of each row's true entity.
+        above, level: int64 `[B]`, filled with the counts.
+    """
+    for b in prange(len(scores)):
+        true_score, greater, equal = true[b], 0, 0
+        for n in range(scores.shape[1]):
+            greater += scores[b, n] > true_score
+            equal += scores[b, n] == true_score
+        above[b], level[b] = greater, equal
+
+
+@compiled()
+def convolution_scores(before, filters, candidates, weights, out):
+    """Score candidates by ConvKB, with one row of D sums instead of the convolutions of all candidates.
+
+    Each dimension has its own sum, and these are added up at the end, in an order that is not left to the compiler.
+
+    Args:
+        before: `[B, C, D]`, what a query adds to each channel and dimension.
+        filters: `[B, C]`, by which a candidate is multiplied.
+        candidates: `[N, D]`.
+        weights: `[C, D]`.
+        out: `[B, N]`, filled.
+    """
+    C, D = weights.shape
+    for b in range(before.shape[0]):
+        sums = np.empty(D, dtype=np.float32)
+        for n in range(candidates.shape[0]):
+            sums[:] = _ZERO
+            for c in range(C):
+                tap = filters[b, c]
+                for d in range(D):
+                    value = before[b, c, d] + tap * candidates[n, d]
+                    sums[d] += weights[c, d] * (value if value > _ZERO else _ZERO)
+            total = _ZERO
+            for d in range(D):
+                total += sums[d]
+            out[b, n] = total
+
+
 def compile_once() -> None:
     """Compile the loops in a separate process if the cache does not hold them yet.
 
     numba optimizes a parallel loop once more when it writes it to the cache. A process that compiles it therefore sums
-    in another
-    order than those that load it, and the last bits differ. After this call every process loads.
+    in another order than those that load it, and the last bits differ. After this call every process loads.
     """
     if numba.config.DISABLE_JIT:  # pyright: ignore[reportAttributeAccessIssue, reportPrivateImportUsage]
         return
@@ -448,11 +542,19 @@ def compile_once() -> None:
         return
     command = "from fkgsec.kge.cpu_kernels import run_each; run_each()"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, env=environment)
     try:
-        if done.returncode:
-            raise OSError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}")
-        stamp.touch()
+        with stamp.with_suffix(".lock").open("w") as lock:
+            with contextlib.suppress(OSError):  # a file system without locks
+                # Until the file is closed: processes that start together compile once.
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if stamp.exists():
+                return
+            done = subprocess.run([sys.executable, "-c", command], capture_output=True, text=True, env=environment)
+            if done.returncode:
+                raise OSError(
+                    done.stderr.strip().splitlines()[-1] if done.stderr.strip() else f"status {done.returncode}"
+                )
+            stamp.touch()
     except OSError as error:
         warnings.warn(
             f"the CPU loops could not be compiled beforehand ({error}); figures of this run may differ in their last digits "
@@ -473,3 +575,7 @@ def run_each() -> None:
     segments = np.array([0, 1], dtype=np.int64)
     candidate_gradients(MODULUS, 1, row, row, segments, segments, *order, row, row.copy(), row.copy())
     l1_gradients(1, row, row, segments, segments, *order, row, row.copy(), row.copy())
+    groups, start = np.zeros(1, dtype=np.int64), np.array([0, 1], dtype=np.int64)
+    mask_known(1, ids.copy(), groups, start, ids[0, :1])
+    count_competitors(row, row[0, :1], groups.copy(), groups.copy())
+    convolution_scores(row[None], row[:, :1], row, row, np.ones((1, 1), dtype=np.float32))

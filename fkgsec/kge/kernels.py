@@ -95,9 +95,9 @@ def similarity_matrix(kind: Similarity, queries: Tensor, rows: Tensor) -> Tensor
         ValueError: queries and rows differ in width.
     """
     _check_widths(kind, queries, rows)
-    if _compiled(queries) and isinstance(kind, int):
+    if runs_compiled(queries) and isinstance(kind, int):
         out = torch.empty(len(queries), len(rows))
-        _cpu_kernels().similarity_matrix(kind, _array(queries), _array(rows), out.numpy())
+        compiled_loops().similarity_matrix(kind, _array(queries), _array(rows), out.numpy())
         return out
     if kind == DOT:
         return queries @ rows.T
@@ -144,9 +144,9 @@ def candidate_loss(
     code.
     """
     _check_widths(kind, queries, table)
-    if _compiled(queries) and isinstance(kind, int):
+    if runs_compiled(queries) and isinstance(kind, int):
         # CPU, float32: sort candidates by row, score them, turn scores into derivatives, then sum gradients.
-        loops, candidate_rows = _cpu_kernels(), _array(candidates)
+        loops, candidate_rows = compiled_loops(), _array(candidates)
         order = loops.order_candidates(loops.get_num_threads(), candidate_rows, len(table))
         scores, losses = _compiled_scores(kind, queries, table, candidates, margin, order), torch.empty(len(queries))
         loops.weigh_candidates(scores.numpy(), candidate_rows, _array(weights), np.float32(temperature), losses.numpy())
@@ -191,8 +191,8 @@ def candidate_scores(
         ValueError: queries and table rows differ in width.
     """
     _check_widths(kind, queries, table)
-    if _compiled(queries) and isinstance(kind, int):
-        loops = _cpu_kernels()
+    if runs_compiled(queries) and isinstance(kind, int):
+        loops = compiled_loops()
         order = loops.order_candidates(loops.get_num_threads(), _array(candidates), len(table))
         scores = _compiled_scores(kind, queries, table, candidates, margin, order)
         vjp = functools.partial(_compiled_gradients, kind, queries, table, order=order, segments=segments, out=out)
@@ -216,10 +216,8 @@ def mask_known(candidates: Tensor, groups: Tensor, start: Tensor, members: Tenso
         `candidates`.
     """
     if candidates.device.type == "cpu" and numba_is_there():
-        from fkgsec.kge import cpu_draws
-
-        arrays = (groups.numpy(), start.numpy(), members.numpy())
-        cpu_draws.mask_known(cpu_draws.get_num_threads(), candidates.numpy(), *arrays)
+        loops, arrays = compiled_loops(), (groups.numpy(), start.numpy(), members.numpy())
+        loops.mask_known(loops.get_num_threads(), candidates.numpy(), *arrays)
         return candidates
     # searchsorted needs at least one key.
     if not len(members):
@@ -243,11 +241,9 @@ def count_competitors(scores: Tensor, true: Tensor) -> tuple[Tensor, Tensor]:
     Returns:
         Both counts, int64 `[B]`.
     """
-    if _compiled(scores):
-        from fkgsec.kge import cpu_counts
-
+    if runs_compiled(scores):
         above, level = np.empty(len(scores), dtype=np.int64), np.empty(len(scores), dtype=np.int64)
-        cpu_counts.count_competitors(_array(scores), _array(true), above, level)
+        compiled_loops().count_competitors(_array(scores), _array(true), above, level)
         return torch.from_numpy(above), torch.from_numpy(level)
     return (scores > true[:, None]).sum(1), (scores == true[:, None]).sum(1)
 
@@ -275,7 +271,7 @@ def ordered_sum(values: Tensor) -> float:
 
 
 @functools.cache
-def _cpu_kernels() -> ModuleType:
+def compiled_loops() -> ModuleType:
     """Return the compiled loops, ready to run. A machine that computes on CUDA alone needs no numba."""
     from fkgsec.kge import cpu_kernels
 
@@ -309,7 +305,12 @@ def _check_widths(kind: Similarity, queries: Tensor, rows: Tensor) -> None:
         raise ValueError(f"rows have width {rows.shape[-1]}, allowed: {queries.shape[-1]}, the width of the queries")
 
 
-def _compiled(x: Tensor) -> bool:
+def runs_compiled(x: Tensor) -> bool:
+    """Return whether `compiled_loops` take a tensor: in float32, on the CPU, with numba.
+
+    Args:
+        x: float, of any shape.
+    """
     return x.device.type == "cpu" and x.dtype == torch.float32 and numba_is_there()
 
 
@@ -326,7 +327,7 @@ def _compiled_scores(
     order: tuple[np.ndarray, np.ndarray, np.ndarray],
 ) -> Tensor:
     scores = torch.zeros(candidates.shape)
-    _cpu_kernels().candidate_scores(kind, _array(queries), _array(table), np.float32(margin), *order, scores.numpy())
+    compiled_loops().candidate_scores(kind, _array(queries), _array(table), np.float32(margin), *order, scores.numpy())
     return scores
 
 
@@ -341,7 +342,7 @@ def _compiled_gradients(
 ) -> tuple[Tensor, Tensor]:
     query_gradient = in_large_pages(queries.shape)
     table_gradient = in_large_pages(table.shape) if out is None else out
-    loops = _cpu_kernels()
+    loops = compiled_loops()
     # Two passes read each row twice; that pays only where the rows of a segment stay in the cache.
     in_cache = _array(table).nbytes <= CACHED_BYTES * (len(segments.rows) - 1 if segments else 1)
     by_rows_and_queries = kind == L1 and in_cache
@@ -367,10 +368,6 @@ def _parts(candidates: Tensor, table: Tensor) -> list[slice]:
     return [slice(low, min(low + step, B)) for low in range(0, B, step)]
 
 
-def _zeros(table: Tensor, out: Tensor | None) -> Tensor:
-    return torch.zeros_like(table) if out is None else out.zero_()
-
-
 def _scores_torch(kind: Similarity, queries: Tensor, table: Tensor, candidates: Tensor, margin: float) -> Tensor:
     parts = [
         margin + similarity(kind, queries[part][:, None], table[candidates[part].clamp_min(0).long()])
@@ -387,18 +384,11 @@ def _gradients_torch(
     derivatives: Tensor,
     out: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    query_gradient, table_gradient = torch.empty_like(queries), _zeros(table, out)
-    for part in _parts(candidates, table):
-        chosen, counts = candidates[part].clamp_min(0).long(), candidates[part] >= 0
-        with torch.enable_grad():
-            query = queries[part].detach().requires_grad_()
-            rows = table[chosen].masked_fill(~counts[:, :, None], 0).detach().requires_grad_()
-            scores = similarity(kind, query[:, None], rows)
-            # A NaN derivative of a masked candidate must not reach the sum.
-            wanted = derivatives[part].masked_fill(~counts, 0)
-            query_gradient[part], row_gradient = torch.autograd.grad((scores * wanted).sum(), [query, rows])
-        table_gradient.index_add_(0, chosen.flatten(), row_gradient.flatten(0, 1))
-    return query_gradient, table_gradient
+    def weighed(part: slice, scores: Tensor, counts: Tensor) -> Tensor:
+        """Sum the scores by their derivatives. A NaN derivative of a masked candidate must not reach the sum."""
+        return (scores * derivatives[part].masked_fill(~counts, 0)).sum()
+
+    return _backward_torch(kind, queries, table, candidates, 0.0, weighed, out)
 
 
 def _candidate_loss_torch(
@@ -411,17 +401,39 @@ def _candidate_loss_torch(
     temperature: float,
     out: Tensor | None = None,
 ) -> CandidateLoss:
-    table_gradient = _zeros(table, out)
-    losses, query_gradient = torch.empty_like(weights), torch.empty_like(queries)
+    losses = torch.empty_like(weights)
+
+    def weighed(part: slice, scores: Tensor, counts: Tensor) -> Tensor:
+        """Sum the losses by their weights, and keep them."""
+        of_part = negative_sampling_loss(scores, counts, temperature=temperature)
+        losses[part] = of_part.detach()
+        return (of_part * weights[part]).sum()
+
+    return CandidateLoss(losses, *_backward_torch(kind, queries, table, candidates, margin, weighed, out))
+
+
+def _backward_torch(
+    kind: Similarity,
+    queries: Tensor,
+    table: Tensor,
+    candidates: Tensor,
+    margin: float,
+    total: Callable[[slice, Tensor, Tensor], Tensor],
+    out: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """Compute the gradients of a sum to queries and table, part by part.
+
+    Args:
+        total: maps some positives, their scores `[b, K]` and which of these count to the sum.
+    """
+    query_gradient = torch.empty_like(queries)
+    table_gradient = torch.zeros_like(table) if out is None else out.zero_()
     for part in _parts(candidates, table):
-        chosen = candidates[part].clamp_min(0).long()
-        counts = candidates[part] >= 0
+        chosen, counts = candidates[part].clamp_min(0).long(), candidates[part] >= 0
         with torch.enable_grad():
             query = queries[part].detach().requires_grad_()
             rows = table[chosen].masked_fill(~counts[:, :, None], 0).detach().requires_grad_()
             scores = margin + similarity(kind, query[:, None], rows)
-            loss = negative_sampling_loss(scores, counts, temperature=temperature)
-            query_grad, row_grad = torch.autograd.grad((loss * weights[part]).sum(), [query, rows])
-        losses[part], query_gradient[part] = loss.detach(), query_grad
-        table_gradient.index_add_(0, chosen.flatten(), row_grad.flatten(0, 1))
-    return CandidateLoss(losses, query_gradient, table_gradient)
+            query_gradient[part], row_gradient = torch.autograd.grad(total(part, scores, counts), [query, rows])
+        table_gradient.index_add_(0, chosen.flatten(), row_gradient.flatten(0, 1))
+    return query_gradient, table_gradient

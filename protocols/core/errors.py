@@ -37,7 +37,7 @@ class SettingError(ProtocolError):
 
 
 class RandomnessError(ProtocolError):
-    """A source of randomness that returned another number of bytes than it was asked for."""
+    """A source of randomness that returned a different number of bytes than requested."""
 
 
 class WrongLength(ProtocolError):

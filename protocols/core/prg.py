@@ -35,7 +35,7 @@ def draw(randomness: Randomness, num_bytes: int) -> bytes:
     """Draw `num_bytes` bytes. Raises `RandomnessError` if the source returns another number."""
     drawn = randomness(num_bytes)
     if len(drawn) != num_bytes:
-        raise RandomnessError(f"randomness returned {len(drawn)} bytes; {num_bytes} were asked for")
+        raise RandomnessError(f"randomness returned {len(drawn)} bytes; {num_bytes} were requested")
     return drawn
 
 

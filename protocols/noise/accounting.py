@@ -103,6 +103,23 @@ def scale_for(epsilon: float, releases: Releases, *, delta: float, accountant: s
     return high
 
 
+def epsilon_of_sampled(scale: float, rate: float, count: int, delta: float) -> float:
+    """Compute the epsilon of Gaussian noise on Poisson-sampled data, add/remove, by the accountant "prv".
+
+    Args:
+        scale: standard deviation over the sensitivity.
+        rate: probability of each unit in a release, in (0, 1].
+        count: number of releases.
+        delta: target, in (0, 1).
+
+    Raises `AccountingError` where opacus cannot compute the figure.
+    Source: Gopi, Lee, Wutschitz 2021.
+    """
+    _check_claim(rounds=count, delta=delta)
+    _check_positive(scale=scale, rate=rate)
+    return _epsilon_by_prv([(scale, rate, count)], delta)
+
+
 def _epsilon_by_prv(history: Sequence[tuple[float, float, int]], delta: float) -> float:
     """Compute epsilon from the noise multiplier, sample rate and rounds of each mechanism."""
     from opacus.accountants import PRVAccountant

@@ -13,7 +13,7 @@ once more with the same number of cells. Finally every client receives U and che
 
 What each party sees, when all follow the protocol:
 
-- The server: U, in clear. Not who holds an identifier, nor how many do, nor the size of any set: an upload's length depends
+- The server: U, in plaintext. Not who holds an identifier, nor how many do, nor the size of any set: an upload's length depends
   on the announced number of cells alone. It knows who takes part. With a clock it sees how long a client takes to answer,
   which grows with the client's set: answer after a fixed time.
 - The server with colluding clients: the union U' of the *other* clients' sets, hence which of the colluders' identifiers

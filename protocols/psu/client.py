@@ -129,7 +129,7 @@ def accept(client: Client, message: Message) -> tuple[str, ...]:
     # One answer only: with many lists, a server could read the client's set off the objections.
     client.steps.mark("accept")
     if not client.salts:
-        raise UnexpectedMessage(f"a union list came to {client.name} before any table was asked for")
+        raise UnexpectedMessage(f"a union list came to {client.name} before any table was requested")
     last = len(client.salts) - 1
     announced = check_header(message, UnionList, session=client.plan.session, round=last, senders=(SERVER,)).identifiers
     if any(first >= second for first, second in pairwise(announced)):

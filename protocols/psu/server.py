@@ -32,7 +32,7 @@ class CohortChanged(ProtocolError):
             "a table of the whole cohort may have been opened, and a union of fewer clients could be differenced with it "
             "to learn what only the missing ones hold: wait for them"
             if opened
-            else "no share was asked for, so no table was opened: a new session without the missing ones reveals nothing of them"
+            else "no share was requested, so no table was opened: a new session without the missing ones reveals nothing of them"
         )
         super().__init__(f"attempt {attempt} of the union lost a client ({cause}); {advice}")
         self.opened = opened

@@ -351,7 +351,7 @@ def confirm(state: Masked, message: Message) -> tuple[Confirmed, Confirmation]:
             f"survivors: {sorted(survivors - state.peers.keys())} never advertised keys to {member.party}"
         )
     if member.party not in survivors:
-        raise SplitView(f"{member.party} uploaded, and is told that it did not survive")
+        raise SplitView(f"{member.party} uploaded, but the server says that it did not survive")
     strangers = survivors - state.shares.keys()
     if strangers:
         raise SplitView(f"survivors: {sorted(strangers)} sent {member.party} no shares, so their masks do not cancel")

@@ -343,7 +343,7 @@ def open_sum(state: Collected, arrivals: Iterable[Arrival]) -> Sum:
             raise BothSharesRequested(f"{message.sender} revealed both kinds of share of {', '.join(sorted(both))}")
         alive, gone = _owners_of_shares(state, message.sender)
         if message.self_masks.keys() != alive or message.mask_keys.keys() != gone:
-            raise BadShare(f"{message.sender} revealed shares of other parties than it was asked for")
+            raise BadShare(f"{message.sender} revealed shares of parties that the server did not request")
         for share in (*message.self_masks.values(), *message.mask_keys.values()):
             if len(share) != SHARE_BYTES or int.from_bytes(share, "little") >= PRIME:
                 raise BadShare(f"{message.sender} revealed {len(share)} bytes that are no share")

@@ -32,7 +32,7 @@ def draw(model: ThreatModel) -> str:
         _box(280, 190, "client 2", "victim", HONEST),
         _box(500, 190, "client 3", "victim", HONEST),
     ]
-    seen = "what crosses: uploads, or their sums" if server else "broadcasts" if model.colluder else ""
+    seen = "messages: uploads, or their sums" if server else "broadcasts" if model.colluder else ""
     for place in (140, 360, 580):
         # A colluding client sees its own messages, the server those of all clients.
         watched = server or (model.colluder and place == 140)
@@ -46,7 +46,7 @@ def draw(model: ThreatModel) -> str:
     if model.models:
         parts.append(
             f'<rect x="48" y="178" width="624" height="94" rx="10" fill="none" stroke="{ADVERSARY}" stroke-dasharray="6 4"/>'
-            f'<text x="48" y="292" fill="{ADVERSARY}">whoever holds the models that clients are left with</text>'
+            f'<text x="48" y="292" fill="{ADVERSARY}">anyone who holds the final models of clients</text>'
         )
     title = f"{model.name}: {model.about}"
     return (

@@ -505,7 +505,7 @@ class TestRelations:
 
     def test_sums_of_relations_name_no_entity(self) -> None:
         rows, _ = attack(federate(2, algorithm="fedr"), "collusion")
-        assert rows["hospital-2"].reason.startswith("only relation embeddings crossed")
+        assert rows["hospital-2"].reason.startswith("only relation embeddings were transmitted")
 
 
 class TestFigures:
@@ -534,7 +534,7 @@ class TestFigures:
         assert threat == "collusion" or expected > 0
 
     def test_published_counts_are_refused(self) -> None:
-        with pytest.raises(ThreatModelError, match="metric published counts uploads in clear"):
+        with pytest.raises(ThreatModelError, match="metric published counts uploads in plaintext"):
             reconstruct(federate(2), KgeAttackOptions(threat=("collusion",), metric="published"))
 
     @pytest.mark.parametrize("threat", ["collusion", "identifiers"])

@@ -121,7 +121,7 @@ def test_what_is_odd_is_counted() -> None:
         ({"triples": FRAME.assign(tail=[1.0, 2.0, 3.0])}, "graph: row 0: the tail must be text or a whole number; got 1.0"),
         ({"triples": FRAME, "columns": ("h", "relation", "tail")},
          "graph: no column 'h'; the frame has 'head', 'relation', 'tail'"),
-        ({"triples": FRAME, "client_column": "head"}, "graph: one column is asked for twice (head, relation, tail, head)"),
+        ({"triples": FRAME, "client_column": "head"}, "graph: one column is requested twice (head, relation, tail, head)"),
         ({"triples": OF_TWO.assign(client=["a", None, "b"])}, "graph: row 1: the client is missing"),
         ({"triples": OF_TWO.assign(split="holdout")},
          "graph: row 0: split 'holdout' is none of train, valid, validation, val, dev, test"),

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkgsec.data.consortium import generate_consortium
+from fkgsec.data.formats.folders import read_tsv_folder
 from fkgsec.data.graph import ClientGraph, FederatedGraph
 from fkgsec.data.statistics import UNION, local_clustering, statistics_rows
 
@@ -74,43 +75,16 @@ def test_a_federation_by_hand() -> None:
     assert table["clustering"].tolist() == pytest.approx([(1 + 1 + 1 / 3) / 4, 0, (1 + 1 + 1 / 3) / 6])
 
 
-def test_one_client_is_its_own_union() -> None:
-    table = pd.DataFrame(statistics_rows(generate_consortium(1, 500)))
-    client, union = table.drop(columns="client").to_numpy().tolist()
-    assert client == union
-    assert table["shared_entities"].tolist() == [0, 0]
-
-
-def test_shared_entities_of_the_consortium() -> None:
-    federated = generate_consortium(3, 2000)
-    names = [{federated.entities[i] for i in client.entity_ids} for client in federated.clients]
-    expected = [len(own & set.union(*names[:k], *names[k + 1 :])) for k, own in enumerate(names)]
-    union = sum(sum(name in own for own in names) > 1 for name in federated.entities)
-    assert [row["shared_entities"] for row in statistics_rows(federated)] == [*expected, union]
-
-
 @needs_data
 def test_fb15k_237_has_its_published_figures() -> None:
-    assert DATA is not None
-    ids: tuple[dict[str, int], dict[str, int]] = ({}, {})
-
-    def read(split: str) -> np.ndarray:
-        lines = (Path(DATA or "") / f"FB15k-237/{split}.txt").read_text().splitlines()
-        return np.array(
-            [
-                [ids[i % 2].setdefault(name, len(ids[i % 2])) for i, name in enumerate(line.split("\t"))]
-                for line in lines
-            ]
-        )
-
-    client = ClientGraph.from_global("all", *(read(split) for split in ("train", "valid", "test")))
-    row, _ = statistics_rows(FederatedGraph("FB15k-237", tuple(ids[0]), tuple(ids[1]), (client,)))
-    assert [row[column] for column in ("entities", "relations", "train", "valid", "test")] == [
-        14_541,
-        237,
-        272_115,
-        17_535,
-        20_466,
+    graph = read_tsv_folder(Path(DATA or "") / "FB15k-237")
+    assert [line.partition(",")[0] for line in graph.warnings] == [
+        "valid: 8 entities that train lacks",
+        "test: 29 entities that train lacks",
     ]
-    assert (row["max_degree"], row["distinct_triples"]) == (8642, 310_116)
+    client = ClientGraph.from_global("all", graph.train, graph.valid, graph.test)
+    row, _ = statistics_rows(FederatedGraph("FB15k-237", graph.entities, graph.relations, (client,)))
+    sizes = [row[column] for column in ("entities", "relations", "train", "valid", "test", "distinct_triples")]
+    assert sizes == [14_541, 237, 272_115, 17_535, 20_466, 310_116]
+    assert row["max_degree"] == 8642
     assert row["mean_degree"] == pytest.approx(42.654, abs=1e-3)

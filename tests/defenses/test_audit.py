@@ -147,12 +147,16 @@ def audited(mechanism: str, num_trials: int, options: KgeOptions) -> tuple[float
 
 
 @pytest.mark.parametrize(
-    "mechanism", ["local gaussian", pytest.param("distributed discrete", marks=pytest.mark.slow), "distributed skellam"]
+    "mechanism",
+    [
+        "local gaussian",
+        *(pytest.param(f"distributed {noise}", marks=pytest.mark.slow) for noise in ("discrete", "skellam")),
+    ],
 )
 def test_the_audited_bound_is_below_the_claim_and_above_it_with_half_the_noise(
     mechanism: str, options: KgeOptions
 ) -> None:
-    claim, honest, halved = audited(mechanism, 1500 if "skellam" in mechanism else 3000, options)
+    claim, honest, halved = audited(mechanism, 3000, options)
     assert 0.3 * claim < honest < claim < halved
 
 

@@ -93,6 +93,25 @@ def test_a_bad_claim_of_what_was_sent_leaves_one_client_out(
     assert outcome.num_survivors == 6
 
 
+@pytest.mark.parametrize("count", [0, 2])
+@pytest.mark.parametrize("stage", ["broadcast-claim", "share", "mask"])
+def test_a_client_that_sends_no_message_or_two_in_a_frame_is_left_out(
+    stage: str, count: int, by_hand: Callable
+) -> None:
+    exchange = by_hand("secagg", {party: ["common"] for party in PARTIES})
+    deliver = exchange._deliver
+
+    def faulty(at: str, sender: str, receiver: str, frame: tuple) -> list[tuple]:
+        (arrived,) = deliver(at, sender, receiver, frame)
+        return [arrived * count if (at, sender) == (stage, BAD) else arrived]
+
+    exchange._deliver = faulty
+    outcome = exchange.upload(1, "entities", {party: torch.ones(1, 3) for party in PARTIES})
+    num_sent = 2 * count if stage == "broadcast-claim" else count  # keys come with a claim
+    assert f"{BAD} sent {num_sent} messages where" in outcome.excluded[BAD]
+    assert outcome.num_survivors == 6
+
+
 def test_where_half_say_otherwise_nobody_is_singled_out(by_hand: Callable) -> None:
     exchange = by_hand("secagg", {party: ["common"] for party in PARTIES[:4]})
     for party in PARTIES[:2]:

@@ -182,21 +182,3 @@ def test_rows_that_more_clients_than_take_part_are_said_to_hold_keep_their_old_v
     for name in HELD[BAD]:
         assert torch.equal(after[name], before[name])
     assert after["own 4"].numpy() == pytest.approx(1.4, abs=1e-5)
-
-
-def test_a_federation_goes_on_beside_a_client_that_overflows(
-    graph: Callable[[int], FederatedGraph], options: KgeOptions, overflowing: Callable[[str], None]
-) -> None:
-    options = replace(options, defense="psu,secagg", rounds=3, eval_every=1)
-    overflowing(client_party(graph(5).clients[1].name))
-    result = run_federation(graph(5), options, make_transport=make_transport)
-    assert [entry.num_survivors for entry in result.rounds] == [0, 5, 5, 5]
-    assert all(entry.num_kept_rows > 0 for entry in result.rounds[1:])
-
-
-def test_honest_rows_up_to_the_clip_are_aggregated(by_hand: Callable[..., Any]) -> None:
-    exchange = by_hand("psu,secagg:clip=16", HELD)
-    largest = {party: torch.full((2, 3), 16.0) for party in PARTIES}
-    assert exchange.upload(1, "entities", largest).num_kept_rows == 0
-    exchange.broadcast(1, "entities", PARTIES)
-    assert all(row.numpy() == pytest.approx(16.0, abs=1e-4) for row in table(exchange).values())

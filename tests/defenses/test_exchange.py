@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -16,7 +15,7 @@ from torch import Tensor
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import make_transport
 from fkgsec.exchange import Holding, Transport, Uploaded
-from fkgsec.federation.loop import Observer, run_federation
+from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import SERVER, AnyMessage, Channel, Opened, ProtocolMessage, Rows, Transcript
 from fkgsec.federation.recipes import RECIPES, Table
 from fkgsec.kge.options import KgeOptions
@@ -25,7 +24,6 @@ from fkgsec.protocols import psu
 from fkgsec.protocols.secagg.messages import MaskedUpload
 
 replace = msgspec.structs.replace
-ALGORITHMS = ["fede", "fedr"]
 
 
 def fraction_bits(num_clients: int, clip: int = 16, bits: int = 32) -> int:
@@ -71,15 +69,6 @@ def figures(result: KgeResult) -> tuple[object, ...]:
     return rounds, result.best_round, ranks, tables, trained
 
 
-def everything(result: KgeResult) -> tuple[object, ...]:
-    """All of a result but the clock."""
-    transcript = result.transcript
-    inputs = {table: {party: own.tolist() for party, own in rows.items()} for table, rows in result.inputs.items()}
-    sizes = [(entry.bytes_up, entry.bytes_down) for entry in result.rounds]
-    crossed = transcript.entries, transcript.frames, transcript.notes
-    return figures(result), sizes, crossed, inputs, result.protection.lines()
-
-
 def masked_uploads(messages: list[AnyMessage]) -> dict[str, MaskedUpload]:
     """The last masked upload of each party."""
     sent = {}
@@ -90,12 +79,6 @@ def masked_uploads(messages: list[AnyMessage]) -> dict[str, MaskedUpload]:
 
 
 # The same numbers.
-
-
-every_sum = pytest.mark.parametrize(
-    ("algorithm", "clients", "defense"),
-    [("fede", 2, "psu,secagg"), ("fede", 5, "secagg"), ("fedr", 3, "psu,secagg"), ("fedr", 5, "secagg")],
-)
 
 
 class SumsInClear(Transport):
@@ -118,24 +101,10 @@ class SumsInClear(Transport):
         return Uploaded(len(present))
 
 
-@every_sum
+@pytest.mark.parametrize(
+    ("algorithm", "clients", "defense"), [("fede", 2, "psu,secagg"), ("fede", 5, "secagg"), ("fedr", 3, "psu,secagg")]
+)
 def test_a_protected_run_is_the_run_of_the_same_integers_bit_for_bit(
-    algorithm: str,
-    clients: int,
-    defense: str,
-    graph: Callable[[int], FederatedGraph],
-    options: KgeOptions,
-) -> None:
-    options = replace(options, algorithm=algorithm)
-    reference = run_federation(graph(clients), options, make_transport=SumsInClear)
-    protected = run_federation(graph(clients), replace(options, defense=defense), make_transport=make_transport)
-    assert figures(protected) == figures(reference)
-    in_clear = run_federation(graph(clients), options)
-    assert figures(protected)[3] != figures(in_clear)[3]  # rounding shows: the comparison is not of the trivial kind
-
-
-@every_sum
-def test_the_table_is_the_clear_mean_up_to_rounding(
     algorithm: str,
     clients: int,
     defense: str,
@@ -143,7 +112,11 @@ def test_the_table_is_the_clear_mean_up_to_rounding(
     options: KgeOptions,
     remembered: Callable,
 ) -> None:
-    result, exchange = remembered(graph(clients), replace(options, algorithm=algorithm, defense=defense))
+    """And its table is the clear mean up to rounding."""
+    options = replace(options, algorithm=algorithm)
+    reference = run_federation(graph(clients), options, make_transport=SumsInClear)
+    result, exchange = remembered(graph(clients), replace(options, defense=defense))
+    assert figures(result) == figures(reference)
     (table,) = RECIPES[algorithm].shared
     held, union = names_of(graph(clients), table), exchange.server[table].names
     assert set(union) == set().union(*map(set, held.values()))
@@ -153,9 +126,7 @@ def test_the_table_is_the_clear_mean_up_to_rounding(
         (opened,) = upload.opened
         opened_total, opened_holders = opened.sums()
         assert opened_holders.tolist() == holders.tolist()
-        assert np.abs(opened_total - total).max() <= bound(clients) == opened.error
-        exact = opened_total * 2.0 ** fraction_bits(clients)
-        assert (exact == np.rint(exact)).all()
+        assert 0 < np.abs(opened_total - total).max() <= bound(clients) == opened.error
         some = holders > 0
         mean = total[some] / holders[some, None]
         error = np.abs(upload.after.numpy()[some].astype(np.float64) - mean)
@@ -199,19 +170,13 @@ def crossing(result: KgeResult, direction: str, round: int) -> list[bytes]:
     return [frame for line, frame in zip(lines, transcript.frames[round], strict=True) if line.direction == direction]
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_no_name_crosses_before_the_union_is_told(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
+def test_no_name_crosses_before_the_union_is_told(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
     """With private set union. With secure aggregation alone the alignment says everything in clear."""
-    (table,) = RECIPES[algorithm].shared
-    union = {name.encode() for names in names_of(graph(3), table).values() for name in names}
+    union = {name.encode() for names in names_of(graph(3), "entities").values() for name in names}
     assert min(map(len, union)) >= 5  # else a name could occur in a key by chance
     seen = {}
     for defense in ("psu,secagg", "secagg"):
-        result = run_federation(
-            graph(3), replace(options, algorithm=algorithm, defense=defense), make_transport=make_transport
-        )
+        result = run_federation(graph(3), replace(options, defense=defense), make_transport=make_transport)
         kinds = [line.kind for line in result.transcript.entries if line.round == 0]
         frames = result.transcript.frames[0]
         before = kinds.index("psu-union-list") if defense.startswith("psu") else len(kinds)
@@ -237,9 +202,9 @@ def uploaded_bytes(uploads: Mapping[str, Tensor], num_clients: int) -> list[byte
     ("algorithm", "defense"),
     [
         ("fede", "psu,secagg"),
-        ("fedr", "secagg"),
         ("fede", "secagg:cipher=chacha20"),
         ("fedr", "secagg,suppress:t=2"),
+        ("feds", "secagg"),
         ("fede", ""),
     ],
 )
@@ -274,50 +239,7 @@ def test_no_row_goes_up_in_clear(
     assert last
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "defense"),
-    [("fede", "psu,secagg"), ("fedr", "secagg:dropout=0.3,suppress:t=2"), ("fede", "secagg,dp:clip=1,epsilon=5")],
-)
-def test_bytes_are_those_of_the_messages(
-    algorithm: str, defense: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    """Keys, shares, masks and all; and what is counted can be read again."""
-    result = run_federation(
-        graph(5), replace(options, algorithm=algorithm, defense=defense), make_transport=make_transport
-    )
-    transcript = result.transcript
-    for entry in (result.rounds[0], result.rounds[-1]):
-        assert entry.bytes_up == sum(map(len, crossing(result, "up", entry.round))) > 0
-        assert entry.bytes_down == sum(map(len, crossing(result, "down", entry.round))) > 0
-    for line, message in zip(
-        [line for line in transcript.entries if line.round == options.rounds],
-        transcript.messages(options.rounds),
-        strict=True,
-    ):
-        assert (line.sender, line.receiver, line.kind) == (message.sender, message.receiver, message.label)
-        assert (line.sender == SERVER) != (line.receiver == SERVER)
-        if isinstance(message, ProtocolMessage) and message.step.startswith("secagg"):
-            assert psu.decode_message(message.content).sender == message.sender
-    kinds = {line.kind for line in transcript.entries if line.round > 0}
-    steps = {"advertisement", "key-list", "sealed-shares", "share-inbox", "masked-upload", "survivors"}
-    steps |= {"confirmation", "unmask-request", "revealed-shares"}
-    assert {f"secagg-{step}" for step in steps} | {"rows"} <= kinds
-    assert ("suppress-sent-rows" in kinds) == ("suppress" in defense)
-
-
 # Seeds, and what a different owner changes.
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_seed_decides_everything_and_another_one_other_masks(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    defense = "psu,secagg:dropout=0.2,suppress:t=2,dp:clip=1,epsilon=5"
-    options = replace(options, algorithm=algorithm, defense=defense)
-    first, second = (run_federation(graph(5), options, make_transport=make_transport) for _ in range(2))
-    assert everything(first) == everything(second)
-    other = run_federation(graph(5), replace(options, seed=6), make_transport=make_transport)
-    assert figures(first) != figures(other)
 
 
 def test_equal_rows_are_masked_anew_in_every_round_and_in_every_run(by_hand: Callable) -> None:
@@ -412,34 +334,6 @@ def test_the_sum_is_that_of_the_survivors_and_a_round_of_too_few_changes_nothing
     assert min(seen.values()) >= 3
 
 
-def test_the_schedule_of_dropouts_comes_from_the_seed(
-    graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    options = replace(options, defense="secagg:dropout=0.2", rounds=6, eval_every=6, local_epochs=1)
-
-    def survivors(seed: int) -> list[int]:
-        result = run_federation(graph(5), replace(options, seed=seed), make_transport=make_transport)
-        return [entry.num_survivors for entry in result.rounds]
-
-    assert survivors(1) == survivors(1)
-    assert len({tuple(survivors(seed)) for seed in range(1, 5)}) > 1
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_a_run_with_dropouts_is_the_run_of_its_survivors_in_clear(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
-) -> None:
-    """Rounds that too few survived included."""
-    options = replace(options, algorithm=algorithm, rounds=6, seed=3)
-    result, exchange = remembered(graph(5), replace(options, defense="psu,secagg:dropout=0.25"))
-    present = {u.round: set(u.opened[0].survivors) if u.opened else set() for u in exchange.uploads}
-    sizes = [len(present[number]) for number in range(1, 7)]
-    assert [entry.num_survivors for entry in result.rounds] == [0, *sizes]
-    assert set(sizes) == {0, 4, 5}
-    survivors_in_clear = type("SurvivorsInClear", (SumsInClear,), {"survivors": present})
-    assert figures(result) == figures(run_federation(graph(5), options, make_transport=survivors_in_clear))
-
-
 # Suppression.
 
 
@@ -464,126 +358,35 @@ def test_rows_of_few_holders_never_enter_the_sum(t: int, gone: set[str], by_hand
         assert received.taken.tolist() == [name not in gone for name in HELD[party]]
 
 
-@pytest.mark.parametrize("defense", ["secagg,suppress:t=2", "psu,secagg,suppress:t=3"])
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_clients_keep_what_was_suppressed_and_take_the_rest(
-    algorithm: str,
-    defense: str,
-    graph: Callable[[int], FederatedGraph],
-    options: KgeOptions,
-    remembered: Callable,
-) -> None:
-    result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense))
-    (table,) = RECIPES[algorithm].shared
-    held, t = names_of(graph(3), table), int(defense[-1])
-    upload = exchange.uploads[result.best_round - 1]
-    holders = np.frombuffer(upload.opened[0].holders, dtype="<i8")
-    rare = {name for name, count in zip(exchange.server[table].names, holders, strict=True) if count < t}
-    server = dict(zip(exchange.server[table].names, upload.after, strict=True))
-    kept = taken = 0
-    for party, final, trained in zip(held, result.tables, result.trained, strict=True):
-        before, after = (getattr(tables, table) for tables in (trained, final))
-        for name, own, row in zip(held[party], before, after, strict=True):
-            assert torch.equal(row, own if name in rare else server[name])
-            kept, taken = kept + (name in rare), taken + (name not in rare)
-    assert taken
-    assert kept or algorithm == "fedr"  # every client of this consortium has all relations
-
-
 def test_a_round_whose_members_leave_between_counting_and_sending_opens_no_rows(by_hand: Callable) -> None:
     """Else a row that the counts said is common may be one client's, and the counts' change would show what the gone hold."""
-    t = 2
     exchange = by_hand("secagg:dropout=0.3,threshold=3,suppress:t=2", HELD)
-    names = exchange.server["entities"].names
-    good = left_between = rare_without_the_gone = shown_of_the_gone = 0
-    local = np.zeros(len(names), dtype=bool)  # rows that parties train on alone
-
-    def taken(party: str) -> list[bool]:
-        return [not local[names.index(name)] for name in HELD[party]]
-
-    for number in range(1, 41):
+    left_between = 0
+    for number in range(1, 21):
         exchange.upload(number, "entities", drawn_rows(number))
         upload = exchange.uploads[-1]
-        received = exchange.broadcast(number, "entities", exchange.parties)
-        if not upload.opened:
+        exchange.broadcast(number, "entities", exchange.parties)
+        gone = exchange.terms.dropouts(number, list(HELD)).keys()
+        if upload.opened and gone & set(upload.opened[0].survivors):
+            left_between += 1
+            (counted,) = upload.opened
+            assert counted.total == b""
             assert upload.outcome.num_survivors == 0
             assert torch.equal(upload.after, upload.before)
-            continue
-        gone = exchange.terms.dropouts(number, list(HELD)).keys() & set(upload.opened[0].survivors)
-        if not gone:
-            counted, opened = upload.opened
-            assert counted.survivors == opened.survivors
-            total, holders = clear_sum(names, HELD, {party: upload.rows[party] for party in opened.survivors})
-            opened_total, opened_holders = opened.sums()
-            sent, enough = (holders >= t) & ~local, holders >= t
-            assert opened_holders.tolist() == np.where(sent, holders, 0).tolist()
-            assert (opened_total[~sent] == 0).all()
-            assert np.abs(opened_total[sent] - total[sent]).max(initial=0) <= bound(5)
-            local = ~enough if not good else local & ~enough
-            assert all(received[party].taken.tolist() == taken(party) for party in HELD)
-            good += 1
-            continue
-        left_between += 1
-        (counted,) = upload.opened
-        assert counted.total == b""
-        assert upload.outcome.num_survivors == 0
-        assert torch.equal(upload.after, upload.before)
-        assert all(received[party].taken.tolist() == taken(party) for party in HELD)
-        for message in masked_uploads(exchange.channel.transcript.messages(number)).values():
-            assert message.vectors.keys() == {"holders"}
-        # The control: had the others gone on, this would have been opened.
-        counts = np.frombuffer(counted.holders, dtype="<i8")
-        left = {party: upload.rows[party] for party in counted.survivors if party not in gone}
-        _, holders = clear_sum(names, HELD, left)
-        rare_without_the_gone += bool(((counts >= t) & (holders > 0) & (holders < t)).any())
-        shown_of_the_gone += bool((counts != holders).any())
-    assert min(good, left_between, shown_of_the_gone) >= 5
-    assert rare_without_the_gone >= 2
-
-
-# Stop and go on.
-
-
-class Stop(Exception):
-    """Ends a run from inside, as a kill would, after a round."""
-
-
-class StopAfter(Observer):
-    def __init__(self, round: int) -> None:
-        self.round = round
-
-    def round_started(self, round: int, num_steps: int) -> None:
-        if round > self.round:
-            raise Stop
-
-
-def test_a_round_of_too_few_after_a_resume_is_the_same_round(
-    graph: Callable[[int], FederatedGraph], options: KgeOptions, tmp_path: Path
-) -> None:
-    """With suppression, what clients take over depends on the round alone, not on one before the stop."""
-    options = replace(options, defense="secagg:dropout=0.25,suppress:t=2", rounds=4, eval_every=4)
-    for seed in range(20):
-        whole = run_federation(graph(5), replace(options, seed=seed), make_transport=make_transport)
-        if whole.rounds[1].num_survivors and not whole.rounds[2].num_survivors:
-            options = replace(options, seed=seed)
-            break
-    else:
-        pytest.fail("no schedule has a void round after a good one")
-    with pytest.raises(Stop):
-        run_federation(graph(5), options, tmp_path, StopAfter(1), checkpoint_every_s=0, make_transport=make_transport)
-    assert everything(run_federation(graph(5), options, tmp_path, make_transport=make_transport)) == everything(whole)
+            for message in masked_uploads(exchange.channel.transcript.messages(number)).values():
+                assert message.vectors.keys() == {"holders"}
+    assert left_between >= 3
 
 
 # Noise, on its way through the exchange.
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_local_noise_goes_up_in_clear_and_leaves_nobody_as_it_was(
-    algorithm: str, graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
+    graph: Callable[[int], FederatedGraph], options: KgeOptions, remembered: Callable
 ) -> None:
     """Without secure aggregation: what crosses is the last broadcast, the clipped change, and the claimed noise."""
     defense = "dp:clip=0.01,noise_multiplier=2,unit=row"
-    result, exchange = remembered(graph(3), replace(options, algorithm=algorithm, defense=defense))
+    result, exchange = remembered(graph(3), replace(options, defense=defense))
     sent = {
         message.sender: message.unpack()
         for message in result.transcript.messages(2)
@@ -591,10 +394,9 @@ def test_local_noise_goes_up_in_clear_and_leaves_nobody_as_it_was(
     }
     upload = exchange.uploads[1]
     received = exchange.uploads[0].after
-    (table,) = RECIPES[algorithm].shared
-    place = {name: number for number, name in enumerate(exchange.server[table].names)}
+    place = {name: number for number, name in enumerate(exchange.server["entities"].names)}
     added = []
-    for party, names in names_of(graph(3), table).items():
+    for party, names in names_of(graph(3), "entities").items():
         assert sent[party].shape == upload.rows[party].shape
         assert not (sent[party] == upload.rows[party]).any()
         added.append((sent[party] - received[[place[name] for name in names[: len(sent[party])]]]).numpy().ravel())

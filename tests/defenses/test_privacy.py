@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
@@ -18,13 +19,15 @@ from fkgsec.defenses.options import DpOptions, Unit, parse_defense
 from fkgsec.defenses.privacy import RingNoise, clip_changes, local_noise, released, ring_noise, ring_of
 from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import SpecError
+from fkgsec.exchange import Holding
 from fkgsec.federation.loop import run_federation
+from fkgsec.federation.messages import Channel
 from fkgsec.kge.options import KgeOptions
 from fkgsec.protocols.core.fixed_point import FixedPoint
 from fkgsec.protocols.core.prg import Randomness, Ring, seeded
 from fkgsec.protocols.noise.accounting import epsilon_of, scale_for
 from fkgsec.protocols.noise.guarantee import Releases
-from fkgsec.protocols.noise.sampling import DiscreteGaussian, Skellam, sampling_delta
+from fkgsec.protocols.noise.sampling import sampling_delta
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions, unlearn
 
 replace = msgspec.structs.replace
@@ -84,15 +87,6 @@ def test_a_change_is_cut_to_the_norm_and_keeps_its_direction(unit: Unit, data: s
         assert np.allclose(change[part] * wanted, asked[part] * got, rtol=1e-9, atol=rounding * max(wanted, 1))
 
 
-def test_the_unit_decides_over_what_the_norm_is_taken() -> None:
-    rows, received = np.array([[3.0, 4.0], [0.3, 0.4]], dtype=np.float32), np.zeros((2, 2), dtype=np.float32)
-    by_row = clip_changes(rows, received, dp(clip=1.0, unit="row"))
-    assert np.allclose(by_row, [[0.6, 0.8], [0.3, 0.4]])
-    together = clip_changes(rows, received, dp(clip=1.0, unit="client"))
-    assert np.linalg.norm(together) == pytest.approx(1.0)
-    assert np.allclose(together, rows / np.linalg.norm(rows))
-
-
 @pytest.mark.parametrize("unit", ["client", "row"])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf, 3e38])
 def test_no_value_gets_past_the_clip(bad: float, unit: Unit) -> None:
@@ -104,14 +98,6 @@ def test_no_value_gets_past_the_clip(bad: float, unit: Unit) -> None:
     assert np.isfinite(clipped).all()
     assert np.linalg.norm(clipped - received) <= 0.5 * (1 + 1e-12)
     assert (clipped[[0, 2]] == received[[0, 2]]).all()
-
-
-def test_a_change_within_the_norm_is_left_alone() -> None:
-    rng = np.random.default_rng(0)
-    received = rng.normal(size=(5, 3)).astype(np.float32)
-    rows = received + rng.normal(scale=0.01, size=(5, 3)).astype(np.float32)
-    for unit in ("client", "row"):
-        assert np.allclose(clip_changes(rows, received, dp(clip=1.0, unit=unit)), rows, rtol=0, atol=1e-15)
 
 
 # Local noise.
@@ -152,7 +138,7 @@ def test_moments_of_local_noise() -> None:
 
 # Noise in the ring.
 
-COHORTS = [(2, 2, 0), (3, 3, 1), (10, 7, 1), (10, 7, 4), (5, 4, 0)]  # clients, fewest survivors, colluders
+COHORTS = [(2, 2, 0), (10, 7, 4)]  # clients, fewest survivors, colluders
 
 
 @pytest.mark.parametrize("noise", ["discrete", "skellam"])
@@ -183,15 +169,6 @@ def test_the_smallest_honest_cohort_has_the_noise_that_the_claim_needs(
     assert noise.removeprefix("discrete").capitalize() in guarantee.mechanism
 
 
-@pytest.mark.parametrize("noise", ["discrete", "skellam"])
-def test_ring_noise_of_a_given_multiplier(noise: str) -> None:
-    drawn, encoding = in_ring(f"clip=0.1,noise_multiplier=1.5,noise={noise},colluders=0", num_clients=4)
-    sensitivity = 0.2 * 2**encoding.fraction_bits + math.sqrt(8)
-    assert math.sqrt(3) * drawn.sigma == pytest.approx(1.5 * sensitivity, rel=1e-12)
-    # Little more than the Gaussian of that multiplier costs.
-    assert 1.0 <= drawn.guarantee.epsilon / gaussian_epsilon(1.5, rounds=1, delta=1e-5) <= 1.02
-
-
 @pytest.mark.parametrize(("colluders", "num_honest"), [(0, 8), (1, 1), (2, 1)])
 def test_among_neighbors_colluders_leave_one_client_to_its_own_noise(colluders: int, num_honest: int) -> None:
     """They can cut the graph of masks, so that the sum of one client is opened."""
@@ -199,14 +176,6 @@ def test_among_neighbors_colluders_leave_one_client_to_its_own_noise(colluders: 
     drawn, encoding = in_ring(text, secagg="secagg:neighbours=4", num_clients=10, fewest_survivors=8)
     sensitivity = 0.2 * 2**encoding.fraction_bits + math.sqrt(8)
     assert math.sqrt(num_honest) * drawn.sigma == pytest.approx(1.5 * sensitivity, rel=1e-12)
-
-
-@pytest.mark.parametrize("noise", ["discrete", "skellam"])
-def test_one_client_draws_the_distribution_that_it_names(noise: str) -> None:
-    drawn, _ = in_ring(f"clip=0.1,epsilon=2,noise={noise}")
-    named = DiscreteGaussian(drawn.sigma) if noise == "discrete" else Skellam(drawn.sigma**2)
-    assert np.array_equal(drawn.draw(1000, client(0)), named.sample(1000, client(0)))
-    assert not np.array_equal(drawn.draw(1000, client(0)), drawn.draw(1000, client(1)))
 
 
 @settings(max_examples=60, deadline=None)
@@ -243,7 +212,7 @@ def test_no_two_clipped_uploads_are_further_apart_in_the_ring_than_the_claim_ass
 
 
 @pytest.mark.parametrize(("bits", "noise"), [(32, "discrete"), (64, "discrete"), (32, "skellam")])
-@pytest.mark.parametrize("clients", [2, 5, 20])
+@pytest.mark.parametrize("clients", [2, 20])
 def test_values_and_noise_have_room_in_the_ring(bits: int, noise: str, clients: int) -> None:
     """All clients at the clip, and twelve standard deviations of the noise of all: the sum keeps its sign."""
     settings = f"clip=50,epsilon=0.5,noise={noise}"
@@ -270,7 +239,7 @@ def test_the_finest_encoding_that_fits_is_taken() -> None:
     assert 2 * (3 * 16 * 2**loud.fraction_bits + 12 * math.sqrt(3) * drawn.sigma) * 2 > 2**32
 
 
-@pytest.mark.parametrize(("fewest", "colluders"), [(2, 2), (3, 3), (3, 5), (7, 7)])
+@pytest.mark.parametrize(("fewest", "colluders"), [(2, 2), (3, 5)])
 def test_nobody_is_left_when_all_may_collude(fewest: int, colluders: int) -> None:
     with pytest.raises(SpecError, match=f"^defense: dp: with {colluders} colluders among at least {fewest} survivors"):
         in_ring(f"clip=0.1,epsilon=1,colluders={colluders}", num_clients=10, fewest_survivors=fewest)
@@ -287,33 +256,23 @@ def test_noise_that_does_not_fit_32_bits_says_so_and_fits_64() -> None:
     assert np.array_equal(encoding.ring.to_integers(encoding.ring.from_integers(sample)), sample)
 
 
-def test_a_claim_that_no_noise_meets_is_a_spec_error() -> None:
-    with pytest.raises(SpecError, match=r"^defense: dp: the noise does not fit a ring of 32 bits .*no scale up to 2"):
-        in_ring("clip=0.1,epsilon=1e-30,delta=1e-300")
-
-
-@pytest.mark.parametrize(
-    ("secagg", "text"), [("secagg:bits=64", "clip=0.1,epsilon=5"), ("secagg", "clip=2000,epsilon=0.05")]
-)
-def test_skellam_takes_coarser_bits(secagg: str, text: str) -> None:
-    drawn, _ = in_ring(f"{text},noise=skellam", secagg=secagg)
-    assert drawn.draw(10, client(0)).shape == (10,)
-
-
 # What a run states.
 
 
-def statement(graph: FederatedGraph, options: KgeOptions) -> Sequence[str]:
-    return run_federation(graph, options, make_transport=make_transport).protection.lines()
+def statement(num_clients: int, options: KgeOptions) -> Sequence[str]:
+    """Of a run, whose table has one row."""
+    parties = [f"client/{number}" for number in range(num_clients)]
+    transport = make_transport(Channel(), options, parties, ["entities"], "a run")
+    transport.align("entities", {party: Holding(["x"], 1) for party in parties})
+    transport.initialise("entities", torch.zeros(1, 8))
+    return transport.protection().lines()
 
 
-def test_a_run_states_the_guarantee_of_all_its_rounds(
-    graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    lines = statement(graph(3), replace(options, defense="dp:clip=0.1,epsilon=3,unit=row"))
+def test_a_run_states_the_guarantee_of_all_its_rounds(options: KgeOptions) -> None:
+    lines = statement(3, replace(options, defense="dp:clip=0.1,epsilon=3,unit=row"))
     assert lines[-1] == f"dp, entities: {local_noise(dp(epsilon=3.0, unit='row'), releases=2).guarantee.describe()}"
     assert "figures, counts and the digest of the data in the record are of the clear data" in lines[0]
-    lines = statement(graph(5), replace(options, defense="psu,secagg,suppress:t=2,dp:clip=0.1,epsilon=3"))
+    lines = statement(5, replace(options, defense="psu,secagg,suppress:t=2,dp:clip=0.1,epsilon=3"))
     starts = [
         "psu: ",
         "secagg: ",
@@ -331,22 +290,22 @@ def test_a_run_states_the_guarantee_of_all_its_rounds(
     assert "2 releases, 3 or more clients, accountant KLS21" in lines[-1]  # 4 survive at least, 1 may collude
 
 
-def test_fewer_participants_are_a_smaller_cohort(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
+def test_fewer_participants_are_a_smaller_cohort(options: KgeOptions) -> None:
     options = replace(options, participation=0.6)
-    *_, line = statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
+    *_, line = statement(5, replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
     assert "2 or more clients" in line  # 3 take part, all must survive, 1 may collude
-    *_, assumed, _, line = statement(graph(5), replace(options, defense="secagg:threshold=2,dp:clip=0.1,epsilon=3"))
+    *_, assumed, _, line = statement(5, replace(options, defense="secagg:threshold=2,dp:clip=0.1,epsilon=3"))
     assert "single uploads: withstand a server that follows the protocol with up to 0 colluders" in assumed
     assert "1 or more clients" in line
     with pytest.raises(SpecError, match="with 3 colluders among at least 3 survivors"):
-        statement(graph(5), replace(options, defense="secagg,dp:clip=0.1,epsilon=3,colluders=3"))
+        statement(5, replace(options, defense="secagg,dp:clip=0.1,epsilon=3,colluders=3"))
 
 
-def test_a_guarantee_that_promises_little_says_so(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
-    lines = statement(graph(3), replace(options, defense="secagg,dp:clip=0.1,epsilon=50,colluders=0"))
+def test_a_guarantee_that_promises_little_says_so(options: KgeOptions) -> None:
+    lines = statement(3, replace(options, defense="secagg,dp:clip=0.1,epsilon=50,colluders=0"))
     assert "dp: an epsilon above 20 promises next to nothing" in lines
     assert "dp: with colluders=0 the guarantee does not hold where a client colludes with the server" in lines
-    honest = statement(graph(3), replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
+    honest = statement(3, replace(options, defense="secagg,dp:clip=0.1,epsilon=3"))
     assert not [line for line in honest if line.startswith("dp: ")]
 
 

@@ -13,26 +13,16 @@ from torch import Tensor
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses import make_transport
 from fkgsec.errors import SpecError
-from fkgsec.exchange import AGGREGATIONS, CODECS, Holding, Transport
-from fkgsec.federation.disk import frames
+from fkgsec.exchange import Holding, Transport
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel, LowRankRows
 from fkgsec.federation.options import replace
-from fkgsec.federation.recipes import algorithms_of
 from fkgsec.kge.options import KgeOptions
 from fkgsec.unlearning.unlearning import UnlearnOptions, unlearn
 
 PARTIES = ("client/a", "client/b", "client/c")
 HELD = {"client/a": ["x", "y", "z"], "client/b": ["x", "y"], "client/c": ["x"]}
 WEIGHTS = dict(zip(PARTIES, (3, 5, 11), strict=True))
-
-
-def test_every_shipped_recipe_runs_where_its_parts_fit() -> None:
-    needs = {
-        name: AGGREGATIONS[recipe.aggregation].needs for name, recipe in algorithms_of("kge").items() if recipe.shared
-    }
-    assert {name for name, need in needs.items() if need == "single uploads"} == {"pfedeg"}
-    assert {name for name, recipe in algorithms_of("kge").items() if CODECS[recipe.codec].chooses_rows} == {"feds"}
 
 
 def weighted(defense: str, options: KgeOptions, rows: dict[str, Tensor], algorithm: str = "fede") -> Transport:
@@ -162,25 +152,3 @@ def test_clients_hold_what_they_sent_and_no_tables(options: KgeOptions) -> None:
     rows = [transport.server["entities"].names.index(name) for name in HELD_BY_MANY["client/1"]]
     assert inputs["client/1"][rows].eq(1).all()
     assert inputs["client/1"].count_nonzero() == 8 * 16
-
-
-def test_no_more_than_a_few_long_messages_are_in_memory_at_once(
-    options: KgeOptions, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of twelve that are sent, each as long as a table; the transcript keeps them in a file."""
-    monkeypatch.setattr(frames, "HELD_BYTES", 0)
-    transport = with_large_table(options)
-    rows = {party: torch.ones(8, 16) for party in HELD_BY_MANY}
-    _, most = traced_bytes(lambda: transport.upload(1, "entities", rows))
-    assert most < 16 * TABLE_BYTES
-    _, most = traced_bytes(lambda: transport.broadcast(1, "entities", list(rows)))
-    assert most < 12 * TABLE_BYTES
-    assert sum(len(frame) > TABLE_BYTES for frame in transport.channel.transcript.frames[1]) == 24
-
-
-def test_a_personal_mean_under_local_noise(graph: Callable[[int], FederatedGraph], options: KgeOptions) -> None:
-    """PFedEG needs single uploads, which noise leaves; the guarantee is that of FedE, which releases as much."""
-    noisy = replace(options, defense="dp:clip=0.5,epsilon=5", algorithm="pfedeg")
-    result = run_federation(graph(3), noisy, make_transport=make_transport)
-    fede = run_federation(graph(3), replace(noisy, algorithm="fede"), make_transport=make_transport)
-    assert result.protection.guarantees["entities"].epsilon == fede.protection.guarantees["entities"].epsilon

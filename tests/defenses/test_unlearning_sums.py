@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from benchmarks.active_server import EchoingOthers
 from fkgsec.attacks import Figure, KgeAttackOptions, run_attacks
 from fkgsec.attacks.forgetting.update_difference import moved_rows
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import FederatedGraph
-from fkgsec.defenses.transport import DefendedTransport, make_transport
+from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import SpecError
 from fkgsec.federation.loop import run_federation
 from fkgsec.federation.messages import Channel
@@ -40,25 +39,9 @@ def of_target(result: KgeResult, place: int) -> dict[str, Figure]:
     return {one.metric.removesuffix("_relations"): one for one in own}
 
 
-def residual_of_echoes(before: KgeResult, after: KgeResult, place: int) -> float:
-    """Largest error when the server takes every part of the sum but one for what it had sent: `total - (holders - 1) * sent`."""
-    (opened,) = (one for one in after.transcript.opened(1) if one.total)
-    total, holders = opened.sums()
-    row = {name: number for number, name in enumerate(after.row_names["entities"])}
-    client = after.graph.clients[place]
-    mine = np.array([row[after.graph.entities[i]] for i in client.entity_ids[: client.num_trained_entities]])
-    mine = mine[holders[mine] > 0]
-    names = [after.row_names["entities"][i] for i in mine]
-    local = {after.graph.entities[i]: number for number, i in enumerate(client.entity_ids)}
-    sent = before.tables[place].entities[[local[name] for name in names]].double().numpy()
-    true = after.trained[place].entities[[local[name] for name in names]].double().numpy()
-    return float(np.abs(total[mine] - (holders[mine] - 1)[:, None] * sent - true).max())
-
-
 CASES = [
     ("fede", "psu,secagg", "finetune"), ("fede", "secagg,suppress:t=2", "relabel"), ("fedr", "secagg", "ascent"),
-    ("fedlu", "psu,secagg", "fedlu"), ("feds", "secagg", "finetune"), ("fedprox", "secagg:dropout=0.1", "finetune"),
-    ("fedec", "psu,secagg", "ascent"),
+    ("fedlu", "psu,secagg", "fedlu"), ("feds", "secagg", "finetune"),
 ]  # fmt: skip
 
 
@@ -80,14 +63,18 @@ def runs(graph: Callable[[int], FederatedGraph]) -> Callable[..., KgeResult]:
     return run
 
 
+def unlearned(run: KgeResult, method: Any, make: Any = make_transport) -> KgeResult:
+    """What the second client asked for."""
+    options = UnlearnOptions(method=method, epochs=2, decay_epochs=2)
+    return unlearn(run, asked(run.graph, 1), options, make_transport=make)
+
+
 @pytest.mark.parametrize(("algorithm", "defense", "method"), CASES)
 def test_others_train_and_hide_the_client_that_asked(
     algorithm: str, defense: str, method: Any, runs: Callable[..., KgeResult]
 ) -> None:
     run = runs(algorithm, defense)
-    after = unlearn(
-        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_transport=make_transport
-    )
+    after = unlearned(run, method)
     assert not any(after.known.values())
     for place, client in enumerate(run.graph.clients):  # all trained, and none sends what it had
         table = "relations" if algorithm == "fedr" else "entities"
@@ -100,8 +87,9 @@ def test_others_train_and_hide_the_client_that_asked(
     if row["cosine"].reason is None and row["cosine"].counts["claimed"] == 0:
         assert row["relative_error"].estimate.value == row["relative_error"].baseline.value
     assert row["cosine"].reason is not None or row["relative_error"].estimate.value > 0.1
-    if table == "entities" and "suppress" not in defense and algorithm != "feds" and after.rounds[1].num_survivors == 5:
-        assert residual_of_echoes(run, after, 1) > 1e-3
+    if "psu" in defense:
+        with pytest.raises(NotAttacked):
+            moved_rows(run, after, run.graph.clients[1].name)
 
 
 @pytest.mark.parametrize(("algorithm", "defense", "method"), [case for case in CASES if case[0] != "feds"])
@@ -114,13 +102,9 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
 ) -> None:
     """If the others may upload without training, the figures show the leak and the rows that moved. They refuse to."""
     run = runs(algorithm, defense)
-    after = unlearn(
-        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_transport=EchoingOthers
-    )
-    with monkeypatch.context() as checking:
-        checking.setattr(EchoingOthers, "checked", True)
-        options = UnlearnOptions(method=method, epochs=2, decay_epochs=2)
-        refused = unlearn(run, asked(run.graph, 1), options, make_transport=EchoingOthers).rounds[1]
+    after = unlearned(run, method, EchoingOthers)
+    monkeypatch.setattr(EchoingOthers, "checked", True)
+    refused = unlearned(run, method, EchoingOthers).rounds[1]
     assert refused.num_survivors == 0
     assert sum("in which this client did not train" in why for why in refused.excluded.values()) == 4
     row = of_target(after, 1)
@@ -133,12 +117,6 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
     moved = moved_rows(run, after, run.graph.clients[1].name)
     assert isinstance(moved, np.ndarray)
     assert np.isfinite(moved).sum() > 0.5 * row["cosine"].estimate.n
-    sound = unlearn(
-        run, asked(run.graph, 1), UnlearnOptions(method=method, epochs=2, decay_epochs=2), make_transport=make_transport
-    )
-    if "psu" in defense:
-        with pytest.raises(NotAttacked):
-            moved_rows(run, sound, run.graph.clients[1].name)
 
 
 @pytest.mark.parametrize(
@@ -146,7 +124,6 @@ def test_a_server_that_knows_the_others_parts_is_seen_to_subtract_them(
     [
         (2, None, "a sum of 2 clients .* colluders=1"),
         (3, 2, "a sum of 3 clients .* colluders=2"),
-        (4, 2, "a sum of 3 clients"),
     ],
 )
 def test_a_sum_that_hides_nothing_is_refused_before_anything_is_trained(
@@ -217,55 +194,6 @@ def test_retraining_shares_no_upload_with_the_run(runs: Callable[..., KgeResult]
     assert again.options.seed != run.options.seed
     for place in (0, 2, 3, 4):
         assert not torch.equal(run.trained[place].entities, again.trained[place].entities)
-
-
-def test_round_0_sends_what_the_server_has_and_no_more(
-    graph: Callable[[int], FederatedGraph], options: KgeOptions
-) -> None:
-    """Rows that were suppressed stay with their clients: the server sends the first rows for them, which it has."""
-    run = run_federation(graph(5), replace(options, defense="secagg,suppress:t=3"), make_transport=make_transport)
-    seen: list[Tensor] = []
-
-    class Watched(DefendedTransport):
-        def initialise(self, table: Any, rows: Tensor) -> None:
-            seen.append(rows)
-            super().initialise(table, rows)
-
-    after = unlearn(run, asked(graph(5), 1), UnlearnOptions(method="finetune", decay_epochs=1), make_transport=Watched)
-    names = after.row_names["entities"]
-    held: Mapping[str, Sequence[int]] = {}
-    holders = {name: [] for name in names} | held
-    for place, client in enumerate(run.graph.clients):
-        for local, number in enumerate(client.entity_ids):
-            holders[run.graph.entities[number]].append((place, local))
-    alone = [row for row, name in enumerate(names) if len(holders[name]) == 1]
-    assert alone
-    for row in alone:
-        ((place, local),) = holders[names[row]]
-        own = run.tables[place].entities[local]
-        moved = (run.started["entities"][f"client/{run.graph.clients[place].name}"][local] != own).any()
-        assert not moved or not torch.equal(seen[0][row], own)
-
-
-def test_the_statement_says_how_much_of_the_sum_is_the_asking_client_s(runs: Callable[..., KgeResult]) -> None:
-    """Gradient ascent over many epochs moves rows so far that the sum's change is all but its own."""
-    run, ratios = runs("fede", "psu,secagg"), []
-    for epochs, rate in ((1, None), (60, 0.01)):
-        options = UnlearnOptions(method="ascent", epochs=epochs, learning_rate=rate)
-        after = unlearn(run, asked(run.graph, 1), options, make_transport=make_transport)
-        changes: dict[bool, dict[str, Tensor]] = {True: {}, False: {}}
-        for place, client in enumerate(run.graph.clients):
-            start = after.started["entities"][f"client/{client.name}"]
-            count = client.num_trained_entities
-            change = (after.trained[place].entities.double() - start.double())[:count]
-            for number, row in zip(client.entity_ids[:count], change, strict=True):
-                name = run.graph.entities[number]
-                changes[place == 1][name] = changes[place == 1].get(name, torch.zeros(8).double()) + row
-        own, others = (torch.stack(list(changes[mine].values())).norm() for mine in (True, False))
-        ratios.append(float(own / others))
-        said = f"the clients that asked changed the sum {ratios[-1]:.2g} times as much as the others did"
-        assert any(said in line for line in after.protection.lines())
-    assert ratios[1] > 2 > 1 > ratios[0]
 
 
 @pytest.mark.parametrize(("algorithm", "defense"), [("fede", "psu,secagg"), ("feds", "secagg")])

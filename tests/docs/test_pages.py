@@ -117,7 +117,7 @@ def test_the_python_example_of_data_and_runs(federation: Path) -> None:
     assert done.returncode == 0, done.stderr
     figure = r"^reconstruction\.(err|trr) (collusion|identifiers) (0.5|1.0) (hospital-2|hospital-3|all): [01]\.\d+ \["
     assert len(re.findall(figure, done.stdout, re.M)) == 24
-    assert len(re.findall(r"^  without what crossed in the rounds: \d\.\d+ \[", done.stdout, re.M)) >= 24
+    assert len(re.findall(r"^  without the training messages: \d\.\d+ \[", done.stdout, re.M)) >= 24
     assert re.search(r"hospital-[23] +\S+ +\S+ +\S+$", done.stdout, re.M), "no rebuilt triple was printed"
 
 

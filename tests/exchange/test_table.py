@@ -10,7 +10,7 @@ from torch import Tensor
 from fkgsec.errors import RunError
 from fkgsec.exchange import AGGREGATIONS, CODECS, Delivered, Holding, SharedTable, Transport, Upload
 from fkgsec.exchange.server import TableServer
-from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows, encode
+from fkgsec.federation.messages import SERVER, Alignment, Channel, Rows
 from fkgsec.kge.options import KgeOptions
 
 OPTIONS = KgeOptions(device="cpu")
@@ -43,11 +43,6 @@ def test_integer_weights_by_hand() -> None:
     torch.testing.assert_close(after, torch.tensor([1.0, 5.0, 9.0, 120 / 7, 9.0]))
 
 
-def test_nobody_uploads() -> None:
-    previous = torch.randn(3, 2)
-    assert torch.equal(mean(previous, {}), previous)
-
-
 @pytest.fixture
 def server() -> TableServer:
     made = TableServer(
@@ -61,11 +56,6 @@ def server() -> TableServer:
 
 def upload(sender: str, *values: float) -> Rows:
     return Rows.pack(1, sender, SERVER, "entities", torch.tensor(values)[:, None])
-
-
-def test_alignment_numbers_the_union(server: TableServer) -> None:
-    assert server.shared.names == ["x", "y", "z", "w"]
-    assert server.shared.holdings["client/b"].tolist() == [1, 3]
 
 
 def test_a_client_uploads_what_it_trains_and_receives_more(server: TableServer) -> None:
@@ -99,12 +89,6 @@ def test_a_second_alignment_a_repeated_name_and_a_weight_of_nothing(server: Tabl
         table.align(Alignment(0, "client/c", SERVER, "entities", ["x", "x"], 2))
     with pytest.raises(RunError, match="client/c gave 0 as its weight in entities; at least 1 is needed"):
         table.align(Alignment(0, "client/c", SERVER, "entities", ["x"], 1, 0))
-
-
-def test_a_weight_of_one_takes_no_bytes() -> None:
-    one, two = (Alignment(0, "client/a", SERVER, "entities", ["x"], 1, weight) for weight in (1, 2))
-    assert b"weight" not in encode(one)
-    assert b"weight" in encode(two)
 
 
 PARTIES = ("client/a", "client/b", "client/c")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,10 @@ def cases(path: Path) -> dict[str, Record]:
     return {case.name: case.record for case in found.cases}
 
 
-RUNS = {data: [cases(path) for path in sorted(FOLDER.glob(f"{data}-seed*.json"))] for data in DATA}
+@functools.cache
+def runs(data: str) -> list[dict[str, Record]]:
+    """The records of each seed."""
+    return [cases(path) for path in sorted(FOLDER.glob(f"{data}-seed*.json"))]
 
 
 def figure(record: Record, metric: str, variant: str = STRONGEST, threat: str = "models") -> Figure:
@@ -45,7 +49,7 @@ def ways_table(data: str) -> list[str]:
         cells = []
         for model in ("global", "local"):
             for metric in ("auc", "tpr@0.01"):
-                values = [figure(run["none"], metric, f"{model}, {way}").estimate.value for run in RUNS[data]]
+                values = [figure(run["none"], metric, f"{model}, {way}").estimate.value for run in runs(data)]
                 cells.append(f"{sum(values) / len(values):.3f} ({min(values):.3f}–{max(values):.3f})")
         lines.append(f"| {way} | {' | '.join(cells)} |")
     return lines
@@ -59,8 +63,8 @@ def seeds_table(data: str) -> list[str]:
         f"| configuration | seed | {' | '.join(f'{metric}, {threat}' for metric, threat in asked)} |",
         "|---|---|" + "---|" * len(asked),
     ]
-    for case in RUNS[data][0]:
-        for run in RUNS[data]:
+    for case in runs(data)[0]:
+        for run in runs(data):
             found = [figure(run[case], metric, threat=threat).estimate for metric, threat in asked]
             cells = [f"{one.value:.3f} [{one.low:.3f}, {one.high:.3f}]" for one in found]
             lines.append(f"| {case} | {run[case].seed} | {' | '.join(cells)} |")
@@ -120,8 +124,8 @@ def test_tables_of_single_records_are_what_these_say() -> None:
 
 @pytest.mark.parametrize("data", DATA)
 def test_shadows_find_more_sums_stop_nothing_and_noise_all_that_crossed(data: str) -> None:
-    assert len(RUNS[data]) >= 2
-    for run in RUNS[data]:
+    assert len(runs(data)) >= 2
+    for run in runs(data):
         clear, sums, noisy = (run[case] for case in ("none", "secagg", NOISE))
         for record in run.values():
             assert record.environment.dirty is False

@@ -59,7 +59,7 @@ def test_the_list_says_what_it_needs() -> None:
     assert "shapes" in shown
     assert "needs: each victim's entities threat models: server, collusion" in shown
     assert "shapes.auc: AUC of linked pairs" in shown
-    assert "reconstruction: names the victims' entities" in shown
+    assert "reconstruction: identifies the victims' entities" in shown
     assert "needs: clients' models; or a client alone; or " in shown
     assert "threat models: identifiers, models, server+triples, client membership.auc: AUC of membership" in shown
 
@@ -67,7 +67,7 @@ def test_the_list_says_what_it_needs() -> None:
 def test_an_unknown_attack_is_refused() -> None:
     with pytest.raises(SpecError, match=r"attack 'shape' is unknown; allowed: .*shapes"):
         ATTACKS["shape"]
-    assert "attack 'shape' is unknown" in fkgsec("attack", "--attack", "shape", status=2)
+    assert "got 'shape'; did you mean shapes?" in fkgsec("attack", "--attack", "shape", status=2)
 
 
 def test_record_table_listing_and_report(folder: Path) -> None:
@@ -116,7 +116,7 @@ def test_record_table_listing_and_report(folder: Path) -> None:
 
     ATTACKS.remove("shapes")  # The record is read where the attack is not installed; the fixture restores the registry.
     assert read_record(folder / "run/record.json").figures == record.figures
-    assert "attack 'shapes' is unknown" in fkgsec("attack", *SMALL, status=2)
+    assert "got 'shapes'" in fkgsec("attack", *SMALL, status=2)
 
 
 def test_alone_on_a_finished_run_it_makes_a_record_beside_it(folder: Path) -> None:
@@ -139,13 +139,17 @@ def test_compare_shows_it_of_each_case(folder: Path) -> None:
     (worst,) = over_victims(clear)
     assert "What else is inferred? shapes.auc by server" in shown
     assert f"none {interval(worst.estimate)} {short(worst.advantage)}" in shown
-    assert {one.reason for one in summed} == {"its entities crossed in a sum only"}
-    assert "its entities crossed in a sum only" in shown
+    assert {one.reason for one in summed} == {"its entities were transmitted only inside a sum"}
+    assert "its entities were transmitted only inside a sum" in shown
 
 
 @pytest.mark.parametrize(
     ("defense", "most", "status", "says"),
-    [("", 0.99, 0, "pass"), ("", 0.51, 1, "fail"), ("defense: 'psu,secagg',", 0.99, 1, "crossed in a sum only")],
+    [
+        ("", 0.99, 0, "pass"),
+        ("", 0.51, 1, "fail"),
+        ("defense: 'psu,secagg',", 0.99, 1, "were transmitted only inside a sum"),
+    ],
 )
 def test_as_a_limit_of_the_gate(
     folder: Path, tmp_path: Path, defense: str, most: float, status: int, says: str

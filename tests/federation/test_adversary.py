@@ -3,21 +3,19 @@
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
-from fkgsec.data.graph import ClientGraph, FederatedGraph
+from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import make_transport
-from fkgsec.errors import FkgsecError, RunError, SpecError
+from fkgsec.errors import RunError
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import Observer, run_federation
 from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import Table
-from fkgsec.kge.local.training import TrainingSubset
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 
@@ -49,28 +47,6 @@ def test_an_honest_one_changes_no_bit(uneven: FederatedGraph, options: KgeOption
     assert equal(honest, run_federation(uneven, secure, make_transport=make_transport))
 
 
-def test_a_party_that_is_not_there_is_refused(uneven: FederatedGraph, options: KgeOptions) -> None:
-    with pytest.raises(SpecError, match="adversary: 'nobody' is no party; allowed: server, small, large, middle"):
-        run_federation(uneven, options, adversary=Adversary("nobody"))
-
-
-class Forgetful(Adversary):
-    """Trains on its first triple alone, and notes what it was shown."""
-
-    def training_subset(self, own: ClientGraph) -> TrainingSubset:
-        self.shown = own
-        return TrainingSubset(own.train, np.arange(1))
-
-
-def test_a_client_trains_on_what_it_chooses_of_its_own(uneven: FederatedGraph, options: KgeOptions) -> None:
-    adversary = Forgetful("large")
-    chosen = run_federation(uneven, options, adversary=adversary)
-    assert adversary.shown.name == "large"
-    honest = run_federation(uneven, options)
-    assert not torch.equal(chosen.trained[1].entities, honest.trained[1].entities)
-    assert chosen.rounds[1].loss != honest.rounds[1].loss
-
-
 class Shouting(Adversary):
     """The server sends one client its rows doubled."""
 
@@ -83,36 +59,6 @@ def test_the_server_sends_what_it_likes(uneven: FederatedGraph, options: KgeOpti
     honest, shouted = run_federation(uneven, options), run_federation(uneven, options, adversary=Shouting(SERVER))
     assert torch.equal(shouted.tables[0].entities, 2 * honest.tables[0].entities)
     assert torch.equal(shouted.tables[1].entities, honest.tables[1].entities)
-
-
-class Shrinking(Adversary):
-    """The server sends everybody half of every row."""
-
-    def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
-        return rows / 2 if round else rows
-
-
-@pytest.mark.parametrize("defense", ["secagg", "psu,secagg"])
-def test_under_secure_sums_a_server_that_treats_all_alike_is_followed_and_one_that_does_not_opens_nothing(
-    uneven: FederatedGraph, options: KgeOptions, defense: str
-) -> None:
-    secure = replace(options, defense=defense, rounds=2, eval_every=2)
-    honest = run_federation(uneven, secure, make_transport=make_transport)
-    alike = run_federation(uneven, secure, make_transport=make_transport, adversary=Shrinking(SERVER))
-    assert alike.rounds[-1].num_survivors == 3
-    assert not equal(alike, honest)
-    (table,) = alike.started
-    sent = alike.started[table]["client/small"]
-    assert float(sent.norm()) < 0.6 * float(honest.started[table]["client/small"].norm())
-    with pytest.raises(FkgsecError, match=r"inconsistent broadcast"):
-        run_federation(uneven, secure, make_transport=make_transport, adversary=Halving(SERVER))
-
-
-class Halving(Adversary):
-    """The server sends one client half of every row."""
-
-    def broadcast(self, round: int, table: Table, receiver: str, rows: Tensor) -> Tensor:
-        return rows / 2 if round and receiver == "client/small" else rows
 
 
 class Slowing(Adversary):
@@ -159,12 +105,3 @@ def test_the_transcript_keeps_what_is_named_and_the_broadcasts_before(
     for number in (1, 5):
         assert all(isinstance(one, Rows) and one.sender == SERVER for one in named.messages(number))
     assert {one.receiver == SERVER for one in named.messages(2)} == {True, False}
-
-
-def test_rounds_that_an_attack_needs_are_kept_beside_those_of_the_adversary(
-    uneven: FederatedGraph, options: KgeOptions
-) -> None:
-    options = replace(options, rounds=6, eval_every=6)
-    named = run_federation(uneven, options, adversary=Patient("large"), rounds_needed=(4,)).transcript
-    assert set(named.frames) == {0, 1, 2, 3, 4, 5, 6}
-    assert all(one.sender == SERVER for number in (1, 3, 5) for one in named.messages(number))

@@ -17,11 +17,12 @@ from fkgsec.exchange.parts import FilledRows, Leaf
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress
 from fkgsec.federation.disk import streamed
-from fkgsec.federation.disk.condensed import HEADS, Layout, condense, entries_of, expand, lines_of
+from fkgsec.federation.disk.condensed import HEADS, Layout, condense, entries_of, expand
 from fkgsec.federation.disk.frames import Frames
 from fkgsec.federation.disk.streamed import Stored
 from fkgsec.federation.messages import SERVER, Channel, Entry, Rows, client_party, decode
-from fkgsec.federation.packing import filled_by_party, frames_by_round, frames_of, pack, view_below
+from fkgsec.federation.packing import frames_by_round, frames_of, pack, view_below
+from fkgsec.federation.result import Kept
 
 CLIENTS = 20
 
@@ -104,15 +105,6 @@ def test_many_long_messages_of_a_round_lie_in_a_file(monkeypatch: pytest.MonkeyP
     assert [path.name for path in tmp_path.iterdir()] == ["state"]
 
 
-def test_messages_stay_in_memory_where_no_file_can_be_had(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**_: object) -> None:
-        raise FileNotFoundError("no usable temporary directory")
-
-    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
-    sent = [bytes([number]) * 2**20 for number in range(20)]
-    assert Frames(sent) == sent
-
-
 def test_a_file_is_the_librarys(tmp_path: Path) -> None:
     """Byte for byte, whatever wrote it: every dtype, a number, nothing, and names that no header has as they are."""
     tensors = {str(dtype): torch.ones(3, 2).to(dtype) for dtype in streamed.DTYPES}
@@ -162,29 +154,13 @@ def test_what_all_clients_receive_is_in_the_file_once(tmp_path: Path) -> None:
     assert checkpoint.fingerprint(back, read) == checkpoint.fingerprint(tensors, progress)
 
 
-def test_lines_are_no_part_of_the_header(tmp_path: Path) -> None:
-    """Two million of them filled what a header may have."""
-    entries = [
-        Entry(number // 7, SERVER, client_party(str(number % 7)), "rows", "entities", number)
-        for number in range(14_000)
-    ]
-    checkpoint.save(tmp_path / "state", {}, Progress("run", entries=entries))
-    with safe_open(tmp_path / "state", framework="pt") as handle:
-        assert sum(map(len, handle.metadata().values())) < 1000
-    assert checkpoint.load(tmp_path / "state", "run")[1].entries == entries
-
-
-def test_no_lines_at_all() -> None:
-    assert entries_of(*lines_of([])) == []
-
-
 def test_filled_rows_are_read_as_they_stand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Made whole one after the other, hundreds of tables left holes in memory as large as they."""
     filled = FilledRows(200_000, torch.tensor([3, 7, 9]), torch.ones(3, 8, dtype=torch.float64))
     checkpoint.save(tmp_path / "state", {"best.inputs.entities.0": filled}, Progress("run"))
     back, _ = checkpoint.load(tmp_path / "state", "run")
     monkeypatch.setattr(FilledRows, "of", None)
-    tables = filled_by_party(view_below("inputs.", view_below("best.", back)), ["entities"], ["client/a", "client/b"])
+    tables = Kept.read(view_below("best.", back), ["entities"], ["client/a", "client/b"])["inputs"]
     assert list(tables["entities"]) == ["client/a"]
     assert torch.equal(tables["entities"]["client/a"], filled.whole())
 
@@ -215,12 +191,6 @@ def test_a_small_file_holds_its_tensors_as_they_are(filled: bool, tmp_path: Path
     back, read = checkpoint.load(tmp_path / "state", "run")
     assert all(same_bits(back[name], tensor) for name, tensor in tensors.items())
     assert read.entries == progress.entries
-
-
-def test_a_checkpoint_of_a_later_version_is_refused_in_one_line(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path / "state", {"a": torch.ones(2)}, Progress("run", schema=9))
-    with pytest.raises(RunError, match="checkpoint schema 9"):
-        checkpoint.load(tmp_path / "state", "run")
 
 
 @pytest.mark.parametrize("damage", ["layout", "tensor"])

@@ -14,8 +14,8 @@ from fkgsec.defenses.transport import make_transport
 from fkgsec.errors import RunError
 from fkgsec.federation import loop
 from fkgsec.federation.adversary import Adversary
-from fkgsec.federation.checkpoint import Progress, save, stands_at
-from fkgsec.federation.loop import BEFORE_END, CHECKPOINT, KEPT_BEFORE_END, run_federation
+from fkgsec.federation.checkpoint import Progress, stands_at
+from fkgsec.federation.loop import BEFORE_END, KEPT_BEFORE_END, run_federation
 from fkgsec.federation.messages import SERVER, Transcript
 from fkgsec.federation.options import replace
 from fkgsec.federation.recipes import Table
@@ -112,18 +112,6 @@ def test_a_replay_from_the_state_before_the_end_has_the_bits_of_a_whole_one(
     assert trained == list(range(4 if begins > 3 else 1, ROUNDS + 1))  # one that begins earlier takes all rounds
 
 
-def test_messages_of_last_rounds_are_had_from_the_state_too(
-    uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
-) -> None:
-    asked = of_rounds(options)
-    run_federation(uneven, asked, tmp_path)
-    for needed in ([3, 5, 7], [2, 7]):
-        whole = run_federation(uneven, asked, rounds_needed=needed)
-        again = run_federation(uneven, asked, rounds_needed=needed, start=tmp_path / BEFORE_END)
-        assert same(again, whole)
-        assert set(needed) <= set(again.transcript.frames)
-
-
 def test_a_state_of_another_run_is_left_alone_and_a_damaged_one_named(
     uneven: FederatedGraph, options: KgeOptions, tmp_path: Path
 ) -> None:
@@ -146,32 +134,6 @@ def test_a_run_that_stops_early_has_the_state_too(uneven: FederatedGraph, option
     begun = Loud("large", 30)  # never: the run without it ends before
     assert same(run_federation(uneven, asked, adversary=begun, start=tmp_path / BEFORE_END), found)
     assert begun.asked == []
-
-
-class Ruinous(Loud):
-    def upload(self, round: int, table: Table, received: Tensor, trained: Tensor) -> Tensor:
-        return -50 * super().upload(round, table, received, trained)
-
-
-def test_what_it_left_is_kept_though_an_earlier_round_was_better(uneven: FederatedGraph, options: KgeOptions) -> None:
-    asked = replace(of_rounds(options), eval_every=1)
-    late = run_federation(uneven, asked, adversary=Ruinous("large", 5))
-    valid = {entry.round: entry.valid or 0.0 for entry in late.rounds[1:]}
-    assert max(valid, key=lambda number: valid[number]) < 5 <= late.best_round
-    assert valid[late.best_round] == max(valid[number] for number in (5, 6, 7))
-
-
-def test_it_goes_on_after_a_kill(uneven: FederatedGraph, options: KgeOptions, tmp_path: Path) -> None:
-    asked, first, again = of_rounds(options), tmp_path / "whole", tmp_path / "again"
-    whole = run_federation(uneven, asked, first, checkpoint_every_s=0, adversary=Loud("large", 4))
-    assert not (first / BEFORE_END).exists()  # which is of runs without an adversary
-    assert stands_at(first / CHECKPOINT)[1] == ROUNDS
-    assert same(run_federation(uneven, asked, first, adversary=Loud("large", 4)), whole)
-    with pytest.raises(RunError, match="belongs to a run with other options"):
-        run_federation(uneven, asked, first, adversary=Loud("large", 5))
-    save(tmp_path / "nothing", {}, Progress("x"))
-    assert stands_at(tmp_path / "nothing") == ("x", -1)
-    assert not again.exists()
 
 
 @pytest.mark.parametrize(("round", "best_round"), [(3, 2), (4, 4), (5, 5)])

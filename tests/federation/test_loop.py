@@ -13,32 +13,12 @@ from fkgsec.errors import DataError, RunError, SpecError
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import Progress, RoundEntry
 from fkgsec.federation.loop import CHECKPOINT, run_federation, run_identity
-from fkgsec.federation.messages import SERVER, Alignment, Rows, encode
+from fkgsec.federation.messages import SERVER, Rows
 from fkgsec.federation.options import replace
 from fkgsec.kge.options import KgeOptions
-from fkgsec.kge.result import KgeResult
 
 
-def figures(result: KgeResult) -> tuple[object, ...]:
-    """Everything of a result but the clock."""
-    rounds = [replace(entry, seconds=0.0) for entry in result.rounds]
-    ranks = [array.tolist() for array in result.test_ranks]
-    tables = [
-        torch.cat([t.entities.flatten(), t.relations.flatten()]).tolist() for t in (*result.tables, *result.trained)
-    ]
-    return rounds, result.best_round, ranks, tables, result.transcript.entries, result.transcript.frames
-
-
-@pytest.mark.parametrize("algorithm", ["single", "collective", "fede", "fedr"])
-def test_same_seed_same_result(algorithm: str, uneven: FederatedGraph, options: KgeOptions) -> None:
-    options = replace(options, algorithm=algorithm)
-    first, second = run_federation(uneven, options), run_federation(uneven, options)
-    assert figures(first) == figures(second)
-    assert figures(first) != figures(run_federation(uneven, replace(options, seed=6)))
-
-
-@pytest.mark.parametrize("algorithm", ["fede", "fedr"])
-@pytest.mark.parametrize("model", ["transe", "rotate", "distmult", "complex"])
+@pytest.mark.parametrize(("algorithm", "model"), [("fede", "rotate"), ("fedr", "complex")])
 def test_bytes_equal_the_messages_and_the_closed_form(
     algorithm: str, model: str, uneven: FederatedGraph, options: KgeOptions
 ) -> None:
@@ -52,57 +32,18 @@ def test_bytes_equal_the_messages_and_the_closed_form(
     kept = transcript.frames[options.rounds]
     sizes = [line.num_bytes for line in transcript.entries if line.round == options.rounds]
     assert [len(frame) for frame in kept] == sizes
-    # Closed form: 4 bytes for each number of each uploaded row, and a header that the same message without data has.
-    table = "entities" if algorithm == "fede" else "relations"
+    # Closed form: 4 bytes for each number of each row.
     width = kge.entity_width if algorithm == "fede" else kge.relation_width
-    up = down = 0
+    payloads = {
+        (message.sender, message.receiver): len(message.data)
+        for message in transcript.messages(options.rounds)
+        if isinstance(message, Rows)
+    }
     for client in uneven.clients:
         uploaded = client.num_trained_entities if algorithm == "fede" else client.num_trained_relations
         received = client.num_entities if algorithm == "fede" else client.num_relations
-        for count, sender, receiver in (
-            (uploaded, f"client/{client.name}", SERVER),
-            (received, SERVER, f"client/{client.name}"),
-        ):
-            payload = 4 * width * count
-            header = len(encode(Rows(2, sender, receiver, table, count, width, b"")))  # holds 2 bytes for no data
-            marker = 2 if payload < 2**8 else 3 if payload < 2**16 else 5
-            if receiver == SERVER:
-                up += header - 2 + marker + payload
-            else:
-                down += header - 2 + marker + payload
-    assert (result.rounds[2].bytes_up, result.rounds[2].bytes_down) == (up, down)
-
-
-def test_single_and_collective_exchange_nothing(uneven: FederatedGraph, options: KgeOptions) -> None:
-    for algorithm in ("single", "collective"):
-        result = run_federation(uneven, replace(options, algorithm=algorithm))
-        assert result.transcript.entries == []
-        assert all(entry.bytes_up == entry.bytes_down == 0 for entry in result.rounds)
-
-
-def test_all_clients_hold_the_same_shared_rows_after_a_broadcast(uneven: FederatedGraph, options: KgeOptions) -> None:
-    result = run_federation(uneven, options)
-    seen: dict[int, torch.Tensor] = {}
-    for client, tables in zip(uneven.clients, result.tables, strict=True):
-        for number, row in zip(client.entity_ids.tolist(), tables.entities, strict=True):
-            assert torch.equal(seen.setdefault(number, row), row)
-    relations = [tables.relations for tables in result.tables]
-    assert not torch.equal(relations[0][0], relations[1][0])  # FedE keeps relations at home
-
-
-def test_uploads_in_the_transcript_are_the_trained_rows(uneven: FederatedGraph, options: KgeOptions) -> None:
-    result = run_federation(uneven, options)
-    uploads = [m for m in result.transcript.messages(result.best_round) if isinstance(m, Rows) and m.receiver == SERVER]
-    for client, message, tables in zip(uneven.clients, uploads, result.trained, strict=True):
-        assert torch.equal(message.unpack(), tables.entities[: client.num_trained_entities])
-
-
-def test_alignment_names_every_entity_once(uneven: FederatedGraph, options: KgeOptions) -> None:
-    result = run_federation(uneven, options)
-    messages = [m for m in result.transcript.messages(0) if isinstance(m, Alignment)]
-    for client, message in zip(uneven.clients, messages, strict=True):
-        assert message.names == [uneven.entities[number] for number in client.entity_ids]
-        assert message.num_uploaded == client.num_trained_entities
+        assert payloads[f"client/{client.name}", SERVER] == 4 * width * uploaded
+        assert payloads[SERVER, f"client/{client.name}"] == 4 * width * received
 
 
 def test_participation_averages_participants_only(uneven: FederatedGraph, options: KgeOptions) -> None:
@@ -117,11 +58,6 @@ def test_participation_averages_participants_only(uneven: FederatedGraph, option
         }
         assert len(senders) == 1
         assert len(receivers) == 3
-    (upload,) = [m for m in result.transcript.messages(4) if isinstance(m, Rows) and m.receiver == SERVER]
-    client = next(c for c in uneven.clients if upload.sender == f"client/{c.name}")
-    place = uneven.clients.index(client)
-    if result.best_round == 4:
-        assert torch.equal(result.tables[place].entities[: client.num_trained_entities], upload.unpack())
 
 
 def test_the_last_upload_of_every_client_is_kept(uneven: FederatedGraph, options: KgeOptions) -> None:
@@ -156,12 +92,6 @@ def test_of_equal_rounds_the_first_is_kept_and_the_others_are_no_progress(
     result = run_federation(consortium, options)
     assert len({entry.valid for entry in result.rounds[1:]}) == 1
     assert (result.best_round, result.rounds[-1].round) == (1, 3)
-
-
-def test_a_checkpoint_of_another_run_is_refused(uneven: FederatedGraph, options: KgeOptions, tmp_path: Path) -> None:
-    run_federation(uneven, options, tmp_path)
-    with pytest.raises(RunError, match="belongs to a run with other options or data"):
-        run_federation(uneven, replace(options, gamma=9.0), tmp_path)
 
 
 @pytest.mark.parametrize("keep", [0, 100, 0.5])
@@ -200,15 +130,6 @@ def test_one_client_has_nobody_to_federate_with(uneven: FederatedGraph, options:
     with pytest.raises(DataError, match="alone: fede needs at least 2 clients"):
         run_federation(alone, options)
     assert run_federation(alone, replace(options, algorithm="single")).best_round >= 1
-
-
-def test_clients_without_valid_or_test_triples(options: KgeOptions) -> None:
-    empty = np.zeros((0, 3), dtype=np.int64)
-    clients = tuple(ClientGraph.from_global(name, np.array([[0, 0, 1], [1, 0, 2]]), empty, empty) for name in "ab")
-    graph = FederatedGraph("bare", ("x", "y", "z"), ("r",), clients)
-    result = run_federation(graph, options)
-    assert result.best_round == options.rounds
-    assert [entry.valid for entry in result.rounds] == [None] * 3
 
 
 def test_entities_that_only_stand_in_test_are_received_but_not_uploaded(options: KgeOptions) -> None:
@@ -268,7 +189,7 @@ def test_halves_of_participants_round_up(options: KgeOptions) -> None:
 
 
 def test_a_defense_is_never_left_out(uneven: FederatedGraph, options: KgeOptions) -> None:
-    with pytest.raises(SpecError, match="in clear"):
+    with pytest.raises(SpecError, match=r"defense .secagg. was asked for"):
         run_federation(uneven, replace(options, defense="secagg"))
 
 

@@ -20,12 +20,6 @@ from fkgsec.federation.messages import (
 )
 
 
-def test_rows_survive_the_wire() -> None:
-    rows = torch.randn(5, 3)
-    message = Rows.pack(2, client_party("a"), SERVER, "entities", rows)
-    assert torch.equal(decode(encode(message)).unpack(), rows)
-
-
 def test_rows_are_contiguous_little_endian_float32() -> None:
     message = Rows.pack(1, SERVER, "client/a", "relations", torch.arange(6.0).reshape(2, 3).T)
     assert (message.num_rows, message.width) == (3, 2)
@@ -85,11 +79,6 @@ def test_the_transcript_counts_and_forgets_contents_but_never_lines() -> None:
     assert transcript.num_bytes("up") == sum(sizes.values())
     assert transcript.num_bytes("up", 2) == sizes[2]
     assert transcript.num_bytes("down") == 0
-
-
-def test_an_empty_transcript() -> None:
-    assert Transcript().messages(1) == []
-    assert Transcript().num_bytes("up") == 0
 
 
 def test_totals_follow_the_lines_however_they_come() -> None:

@@ -49,14 +49,6 @@ def test_fedlu_over_fedr_with_top_k(uneven: FederatedGraph, request: pytest.Fixt
     assert {entry.table for entry in result.transcript.entries} == {"relations"}
 
 
-def test_parts_are_used_by_more_than_one_recipe() -> None:
-    """The table would be a list of special cases otherwise."""
-    for part in ("evaluated", "private", "codec", "aggregation", "keep_optimizer"):
-        values = [getattr(recipe, part) for recipe in RECIPES.values()]
-        assert len(set(values)) > 1
-        assert any(values.count(value) > 1 for value in set(values))
-
-
 def test_a_recipe_of_unknown_words_is_refused() -> None:
     with pytest.raises(SpecError, match="recipe 'mine': evaluated must be one of global, local; got 'private'"):
         Recipe("mine", ENTITIES, "this test", evaluated="private")  # type: ignore[arg-type]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -23,14 +27,9 @@ for kind in (kinds.L1, kinds.MODULUS, kinds.DOT):
     weights = torch.full((8,), 0.1)
     for values in kernels.candidate_loss(kind, queries, rows, candidates, weights, margin=10.0, temperature=1.0):
         digest.update(values.numpy().tobytes())
-loops = (
-    cpu_kernels.similarity_matrix,
-    cpu_kernels.order_candidates,
-    cpu_kernels.candidate_scores,
-    cpu_kernels.weigh_candidates,
-    cpu_kernels.candidate_gradients,
-    cpu_kernels.l1_gradients,
-)
+kernels.mask_known(candidates, torch.zeros(8, dtype=torch.int64), torch.tensor([0, 2]), torch.tensor([3, 5]).int())
+digest.update(kernels.count_competitors(queries @ rows.T, queries[:, 0])[0].numpy().tobytes())
+loops = [loop for loop in vars(cpu_kernels).values() if hasattr(loop, "stats")]
 print(digest.hexdigest(), sum(sum(loop.stats.cache_misses.values()) for loop in loops))
 """
 
@@ -44,3 +43,23 @@ def test_a_cold_cache_gives_the_same_bits_as_a_warm_one(tmp_path: Path) -> None:
     ]
     assert runs[0].stdout == runs[1].stdout
     assert runs[0].stdout.endswith(" 0\n"), "a process compiled a loop itself; run_each must cover its types"
+
+
+def test_processes_that_start_together_compile_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later ones wait until the first has written its stamp."""
+    from fkgsec.kge import cpu_kernels  # needs numba, which a machine of GPU tests may lack
+
+    started: list[str] = []
+
+    def compile_slowly(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        started.append(command[-1])
+        time.sleep(0.2)
+        return subprocess.CompletedProcess(command, 0)
+
+    loop = SimpleNamespace(stats=SimpleNamespace(cache_path=str(tmp_path)))
+    monkeypatch.setattr(cpu_kernels, "candidate_gradients", loop)
+    monkeypatch.setattr(subprocess, "run", compile_slowly)
+    with ThreadPoolExecutor() as threads:
+        for done in [threads.submit(cpu_kernels.compile_once) for _ in range(3)]:
+            done.result()
+    assert len(started) == 1

@@ -1,1 +1,1 @@
-"""Flower carries the frames of a federation whose parties sit apart."""
+"""Flower carries the frames of a federation whose parties run on separate machines."""

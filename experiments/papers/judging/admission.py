@@ -3,7 +3,7 @@
     admitted = admit(records)
     print(len(admitted.records), admitted.left_out)      # 41, ["fedr transe on DDB14-Fed5, seed 1: its checkout had changes"]
 
-Records are not signed: whoever can write one can write any figure into it. These checks find mistakes and careless editing.
+Records are not signed: anyone who can write a record can write any figure into it. These checks find mistakes.
 """
 
 from __future__ import annotations

@@ -200,7 +200,6 @@ class _Source:
         return parts, True
 
     def _of_one(self, sources: Mapping[str, Any], where: str = "") -> tuple[Parts, bool]:
-        """Implement `parts` for the sources of one client or for a graph with columns."""
         parts: Parts = {}
         divided = False
         for split, source in sources.items():
@@ -298,17 +297,15 @@ class _Source:
             raise DataError(f"{where}more than one column {shown(twice[0])}")
         if len({*self.columns}) < 3 or {split, client} & {*self.columns}:
             raise DataError(
-                f"{where}one column is asked for twice ({', '.join(map(str, (*self.columns, *filter(None, (split, client)))))})"
+                f"{where}one column is requested twice ({', '.join(map(str, (*self.columns, *filter(None, (split, client)))))})"
             )
         # Messages name rows by the frame's index, which users see.
         labels = frame.index
 
         def place(row: int) -> str:
-            """Locate a row by its label."""
             return f"{where}row {shown(labels[row], 40)}"
 
         def texts(column: str | None) -> list[str] | None:
-            """Return the cells of a column as text."""
             if column is None:
                 return None
             cells = [_plain(cell) for cell in frame[column].tolist()]
@@ -385,7 +382,6 @@ class _Source:
 
 
 def _filled(splits: Mapping[str, NamedTriples]) -> set[str]:
-    """Return the splits with triples."""
     return {split for split, triples in splits.items() if triples.heads}
 
 

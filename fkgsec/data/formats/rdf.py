@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fkgsec.data.assembly import NamedTriples, build_graph
 from fkgsec.data.formats.folders import read_text
@@ -23,9 +23,8 @@ _LONGEST_REASON = 160
 def read_rdf(path: Path | str, name: str | None = None) -> KnowledgeGraph:
     """Read the statements between resources of an N-Triples (`.nt`) or Turtle (`.ttl`) file; all go to train.
 
-    Names are whole IRIs; blank nodes are named `_:b0`, `_:b1`, ... by first appearance. Statements whose object is a
-    literal are
-    skipped; a warning counts them by predicate.
+    Names are whole IRIs; blank nodes are named `_:b0`, `_:b1`, ... by first appearance. Statements whose object is a literal
+    are skipped; a warning counts them by predicate.
 
     Args:
         path: of the file.
@@ -59,7 +58,6 @@ def _resources(statements: list[tuple[Node, Node, Node]]) -> tuple[list[list[str
     blank_names: dict[Node, str] = {}
 
     def as_name(node: Node) -> str:
-        """Return the name of a resource."""
         if isinstance(node, BNode):
             return blank_names.setdefault(node, f"_:b{len(blank_names)}")
         return str(node)
@@ -91,9 +89,9 @@ def _parse_ntriples(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str
             parser.parseline()
         except Exception as error:  # rdflib's parsers fail on some texts by whatever error they come to
             raise DataError(f"{path}:{line}: not an N-Triples statement ({_one_line(error)})") from error
-        if len(recorder.statements) > len(places):
+        if len(recorder) > len(places):
             places.append(f"{path}:{line}")
-    return recorder.statements, places
+    return recorder, places
 
 
 def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]:
@@ -107,11 +105,6 @@ def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]
         """Graph that keeps the order of the file, which rdflib's graph (a set) would lose."""
 
         def add(self, triple: tuple[Node, Node, Node]) -> RecordingGraph:
-            """Record a statement.
-
-            Args:
-                triple: subject, predicate, object.
-            """
             recorder.triple(*triple)
             return self
 
@@ -124,22 +117,15 @@ def _parse_turtle(path: Path) -> tuple[list[tuple[Node, Node, Node]], list[str]]
         raise DataError(f"{path}: not Turtle that can be read (nested too deeply)") from error
     except Exception as error:  # as above: assertions, overflows, plain exceptions
         raise DataError(f"{path}: not Turtle ({_one_line(error)})") from error
-    return recorder.statements, [f"{path} statement {number + 1}" for number in range(len(recorder.statements))]
+    return recorder, [f"{path} statement {number + 1}" for number in range(len(recorder))]
 
 
-class _Recorder:
+class _Recorder(list["tuple[Node, Node, Node]"]):
     """Sink for rdflib's parsers that keeps statements in file order."""
 
-    def __init__(self) -> None:
-        self.statements: list[tuple[Node, Node, Node]] = []
-
-    def triple(self, subject: Node, predicate: Node, obj: Node) -> None:
-        """Record a statement.
-
-        Args:
-            subject, predicate, obj: its nodes.
-        """
-        self.statements.append((subject, predicate, obj))
+    def triple(self, *statement: Node) -> None:
+        """Record a statement: subject, predicate and object."""
+        self.append(cast("tuple[Node, Node, Node]", statement))
 
 
 def _one_line(error: Exception) -> str:

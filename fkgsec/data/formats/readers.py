@@ -84,7 +84,6 @@ def read_path(path: Path | str, columns: tuple[str, str, str] | None = None) -> 
 
 def _read_folder(path: Path) -> KnowledgeGraph | FederatedGraph:
     def has_split(folder: Path) -> bool:
-        """Return whether a folder has a split file."""
         return any((folder / f"{split}.txt").is_file() for split in SPLITS)
 
     # One split file is enough to know the layout: the reader then says which of the others is missing.

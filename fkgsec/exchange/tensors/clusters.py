@@ -27,8 +27,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.exchange.aggregation import AGGREGATIONS, Aggregation
-from fkgsec.exchange.parts import Delivered, Upload
-from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.parts import Delivered, Upload, tensor_places
 
 GRADIENT_NORM = "gradient_norm"
 """Name of the tensor with one number: the norm of a client's last gradient of the shared parameters."""
@@ -48,7 +47,6 @@ class Clusters(Aggregation):
     state: ClassVar[tuple[str, ...]] = ("cluster", "models", "updates", "seen")
 
     def begin(self) -> None:
-        """Start with one cluster and the first rows."""
         count, rows = len(self.shared.parties), self.shared.rows
         self.cluster = torch.zeros(count, dtype=torch.int64)
         self.models = rows[None].clone()
@@ -58,11 +56,7 @@ class Clusters(Aggregation):
         self._norm_rows = tensor_places(self.shared.names).get(GRADIENT_NORM, torch.zeros(0, dtype=torch.int64))
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """Split clusters, then add to each the mean update of its clients; the table does not change.
-
-        Args:
-            previous: the table. delivered: single uploads.
-        """
+        # Split clusters, then add to each the mean update of its clients; the table does not change.
         for party, upload in delivered.uploads.items():
             self._take_in(self._place[party], upload)
         if round > self.options.settings.first_cut:
@@ -79,7 +73,6 @@ class Clusters(Aggregation):
         return previous
 
     def _take_in(self, place: int, upload: Upload) -> None:
-        """Store a client's update: its upload minus its cluster's parameters."""
         model = self.models[self.cluster[place]]
         self.updates[place] = 0.0
         self.updates[place, upload.places] = upload.rows.float() - model[upload.places]
@@ -102,7 +95,6 @@ class Clusters(Aggregation):
             self._forget()
 
     def _ready(self) -> bool:
-        """Return whether enough is known about all clients."""
         return True
 
     def _similarity(self, members: Tensor) -> np.ndarray:
@@ -114,25 +106,17 @@ class Clusters(Aggregation):
         return (cosines + 1).clamp_min(0).numpy()
 
     def _forget(self) -> None:
-        """Reset series after a split."""
         return
 
     def answer(self, round: int, party: str | None, holding: Tensor) -> Tensor:
-        """Return the rows of the client's cluster.
-
-        Args:
-            party: receiver. holding: rows.
-        """
         if party is None:
             return super().answer(round, party, holding)
         return self.models[self.cluster[self._place[party]]][holding]
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the clusters and the state of the next split."""
         return {name: getattr(self, name).clone() for name in self.state}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state that `tensors` returned."""
         for name, tensor in tensors.items():
             setattr(self, name, tensor.clone())
 
@@ -147,7 +131,6 @@ class ClustersByNorms(Clusters):
     state = (*Clusters.state, "norms")
 
     def begin(self) -> None:
-        """Start with one cluster and no gradients."""
         super().begin()
         self._forget()
 

@@ -27,11 +27,6 @@ class Relay(Aggregation):
     needs = "single uploads"
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """Replace the uploaded rows.
-
-        Args:
-            previous: the table. delivered: single uploads.
-        """
         rows = previous.clone()
         for upload in delivered.uploads.values():
             # No mean: each row has one owner.
@@ -47,20 +42,11 @@ class PeersClient(ClientCodec):
         self._own = torch.empty(0, 0)
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """Send all rows of the client.
-
-        Args:
-            rows: trained, `[num_uploaded, W]`.
-        """
         self._own = rows.float()
         return super().encode(round, rows)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """Decode the peers' rows; in round 0 all rows.
-
-        Args:
-            num_rows: rows of a whole table.
-        """
+        # The peers' rows; in round 0 all rows.
         others = self.num_rows - self.num_uploaded
         if num_rows or message.round == 0 or not (isinstance(message, Rows) and message.num_rows == others):
             return super().read(message, num_rows)
@@ -68,16 +54,11 @@ class PeersClient(ClientCodec):
         return Content(torch.arange(self.num_uploaded, self.num_rows), rows, rows)
 
     def shape(self, message: AnyMessage) -> tuple[int, int]:
-        """Return the rows, including the client's own, and the width."""
+        # Including the client's own rows.
         rows, width = super().shape(message)
         return rows + (self.num_uploaded if message.round else 0), width
 
     def take(self, round: int, content: Content) -> Received:
-        """Take over the peers' rows; the client's own stay.
-
-        Args:
-            content: from `read`.
-        """
         # Round 0, or a restart: the message has the client's own rows too.
         if len(content.rows) == self.num_rows:
             self._own = content.rows[: self.num_uploaded].clone()
@@ -87,11 +68,9 @@ class PeersClient(ClientCodec):
         return Received(torch.cat([self._own, content.rows]), torch.arange(self.num_rows) >= self.num_uploaded)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the rows that the client sent last."""
         return {"own": self._own}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore these rows."""
         self._own = tensors["own"]
 
 
@@ -99,15 +78,11 @@ class PeersServer(ServerCodec):
     """The relay's half."""
 
     def crossed(self, message: AnyMessage) -> Tensor:
-        """Return all rows in round 0, then those that are not the receiver's."""
+        # All rows in round 0, then those that are not the receiver's.
         return super().crossed(message)[self.shared.num_uploaded[message.receiver] if message.round else 0 :]
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """Encode the broadcast to a client, without its own rows after round 0.
-
-        Args:
-            content: all of its rows.
-        """
+        # Without its own rows after round 0.
         num_uploaded = self.shared.num_uploaded[party] if round else 0
         return Rows.pack(round, SERVER, party, self.shared.table, content[num_uploaded:])
 

@@ -31,10 +31,8 @@ from torch import Tensor
 from fkgsec.errors import RunError, SpecError
 from fkgsec.exchange.aggregation import Answers
 from fkgsec.exchange.codec import CODECS, ClientCodec, Codec, Content, Contribution, ServerCodec
-from fkgsec.exchange.parts import Delivered, Holding, Upload
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Holding, SharedTable, Upload, tensor_places
 from fkgsec.exchange.tensors import factors
-from fkgsec.exchange.tensors.places import tensor_places
 from fkgsec.federation.messages import SERVER, AnyMessage, QuantisedRows, Rows, encode
 from fkgsec.federation.options import RunOptions
 from fkgsec.federation.recipes import Table
@@ -118,70 +116,35 @@ def wire_bits(bits: int, scale: Scale) -> int:
     return bits if scale == "max" else bits + 2
 
 
-class _Settings(NamedTuple):
-    bits: int
-    scale: Scale
-    stochastic: bool
-
-    @classmethod
-    def of(cls, options: RunOptions) -> _Settings:
-        """Read and check the settings of a run."""
-        settings = options.settings
-        check_bits(settings.bits)
-        return cls(settings.bits, settings.scale, settings.rounding == "stochastic")
-
-    @property
-    def wire(self) -> int:
-        """Bits of a transmitted number."""
-        return wire_bits(self.bits, self.scale)
-
-
 class QuantisedClient(ClientCodec):
     """The client's half."""
 
     def __init__(self, holding: Holding, options: RunOptions, answers: Answers) -> None:
         super().__init__(holding, options, answers)
-        self._places, self._settings = tensor_places(holding.names[: holding.num_uploaded]), _Settings.of(options)
+        check_bits(options.settings.bits)
+        self._settings, self._places = options.settings, tensor_places(holding.names[: holding.num_uploaded])
         self._received = tensor_places(holding.names[: self.num_sent])
         self._quantised: Quantised | None = None
 
     def encode(self, round: int, rows: Tensor) -> Contribution:
-        """Quantize the rows.
-
-        Args:
-            rows: trained, `[num_uploaded, width]`.
-
-        Returns:
-            All rows, with the values that the server will read.
-        """
-        bits, scale, stochastic = self._settings
-        if bits == UNQUANTISED:
+        settings = self._settings
+        if settings.bits == UNQUANTISED:
             return super().encode(round, rows)
         # Rounding depends on the values alone, so a round that is repeated sends the same bits.
-        rng = _rng(self.options.seed, round, rows) if stochastic else None
-        self._quantised = quantise(rows, self._places, bits=bits, scale=scale, rng=rng)
+        rng = _rng(self.options, round, rows)
+        self._quantised = quantise(rows, self._places, bits=settings.bits, scale=settings.scale, rng=rng)
         return super().encode(round, self._quantised.values())
 
     def pack(self, round: int, party: str, table: Table, contribution: Contribution) -> AnyMessage:
-        """Encode levels and steps.
-
-        Args:
-            contribution: from `encode`.
-        """
         if self._quantised is None:
             return super().pack(round, party, table, contribution)
-        return QuantisedRows.pack(round, party, SERVER, table, *self._quantised, self._settings.wire)
+        wire = wire_bits(self._settings.bits, self._settings.scale)
+        return QuantisedRows.pack(round, party, SERVER, table, *self._quantised, wire)
 
     def shape(self, message: AnyMessage) -> tuple[int, int]:
-        """Return the rows and the width that a broadcast states."""
         return (message.num_rows, message.width) if isinstance(message, QuantisedRows) else super().shape(message)
 
     def read(self, message: AnyMessage, num_rows: int | None = None) -> Content:
-        """Decode quantized rows; those of round 0 are whole.
-
-        Args:
-            num_rows: rows of a whole table.
-        """
         if not isinstance(message, QuantisedRows):
             return super().read(message, num_rows)
         rows = _values(message)
@@ -197,21 +160,14 @@ class QuantisedServer(ServerCodec):
 
     def __init__(self, shared: SharedTable, options: RunOptions, answers: Answers) -> None:
         super().__init__(shared, options, answers)
-        self._settings = _Settings.of(options)
+        check_bits(options.settings.bits)
+        self._settings, self._wire = options.settings, wire_bits(options.settings.bits, options.settings.scale)
         # Steps of the table's rows.
         self._steps = torch.empty(0)
         # Factors that are sent instead of the rows, if they are smaller.
         self._factored: tuple[Quantised, list[int]] | None = None
 
     def accept(self, round: int, message: AnyMessage) -> Upload:
-        """Decode quantized rows.
-
-        Args:
-            message: from a client.
-
-        Raises:
-            RunError: another kind of message, or one that does not fit.
-        """
         if self._settings.bits == UNQUANTISED:
             return super().accept(round, message)
         if not isinstance(message, QuantisedRows):
@@ -221,22 +177,18 @@ class QuantisedServer(ServerCodec):
         )
 
     def publish(self, aggregated: Tensor, delivered: Delivered) -> None:
-        """Quantize the aggregate, and make the result the table.
-
-        Args:
-            aggregated: `[N, width]`. delivered: the uploads.
-        """
-        bits, scale, stochastic = self._settings
-        if bits == UNQUANTISED:
+        settings, rng = self._settings, _rng(self.options, 0, aggregated)
+        if settings.bits == UNQUANTISED:
             super().publish(aggregated, delivered)
             return
-        rng = _rng(self.options.seed, 0, aggregated) if stochastic else None
         # The table must have the values that clients read, or server and clients would drift apart.
-        quantised = quantise(aggregated, tensor_places(self.shared.names), bits=bits, scale=scale, rng=rng)
+        quantised = quantise(
+            aggregated, tensor_places(self.shared.names), bits=settings.bits, scale=settings.scale, rng=rng
+        )
         self.changed_levels = self._changed_share(quantised.levels)
         self.shared.rows, self._steps, self._factored = quantised.values(), quantised.steps, None
         # All clients must receive the same message: factors belong to a whole matrix.
-        if self.options.settings.factors == "smaller" and not self.options.defense and self._all_are_sent_the_same():
+        if settings.factors == "smaller" and not self.options.defense and self._all_are_sent_the_same():
             self._try_factors(aggregated, quantised, rng)
 
     def _changed_share(self, levels: Tensor) -> float:
@@ -244,20 +196,18 @@ class QuantisedServer(ServerCodec):
 
         Without a matrix, all levels count.
         """
-        bits, scale, _ = self._settings
         places = tensor_places(self.shared.names)
         if len(self._steps) and self._factored is None:
             last = _multiples(self.shared.rows, self._steps).levels
         # The last broadcast had whole rows or factors: quantize the table again for a comparison.
         else:
-            last = quantise(self.shared.rows, places, bits=bits, scale=scale).levels
+            last = quantise(self.shared.rows, places, bits=self._settings.bits, scale=self._settings.scale).levels
         # The largest value of a bias is close to a client's change of it, so its levels change even if the matrices' do not.
         matrices = [tensor_rows for tensor_rows in places.values() if len(tensor_rows) > 1] or list(places.values())
         tensor_rows = torch.cat(matrices)
         return float((levels[tensor_rows] != last[tensor_rows]).double().mean())
 
     def _try_factors(self, aggregated: Tensor, whole: Quantised, rng: np.random.Generator | None) -> None:
-        """Send factors of the aggregate instead of its rows, if their message is shorter."""
         sent = self.shared.sent(self.shared.parties[0])
         tensors = tensor_places([self.shared.names[int(place)] for place in sent])
         rows, parts, ranks = factors.pack(aggregated[sent], tensors)
@@ -268,43 +218,33 @@ class QuantisedServer(ServerCodec):
             self.shared.rows[sent] = factors.unpack(factored.values(), ranks, tensors)
 
     def _length(self, sent: Quantised, ranks: Sequence[int] = ()) -> int:
-        """Return the bytes of a message."""
-        return len(encode(QuantisedRows.pack(0, SERVER, SERVER, self.shared.table, *sent, self._settings.wire, ranks)))
+        return len(encode(QuantisedRows.pack(0, SERVER, SERVER, self.shared.table, *sent, self._wire, ranks)))
 
     def _all_are_sent_the_same(self) -> bool:
-        """Return whether all clients receive the same rows in the same order."""
         first, *others = (self.shared.sent(party) for party in self.shared.parties)
         return all(torch.equal(first, other) for other in others)
 
     def pack(self, round: int, party: str, content: Tensor) -> AnyMessage:
-        """Encode levels and steps; whole rows in round 0.
-
-        Args:
-            content: rows of the receiver.
-        """
         if self._settings.bits == UNQUANTISED or not len(self._steps):
             return super().pack(round, party, content)
         holding = self.shared.holdings.get(party, torch.arange(len(self.shared.names)))[: len(content)]
         if self._factored and torch.equal(content, self.shared.rows[holding]):
             sent, ranks = self._factored
-            return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._settings.wire, ranks)
+            return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._wire, ranks)
         sent = _multiples(content, self._steps[holding])
         # An adversary's rows are not multiples of the steps, and must fit the message too.
         if not torch.equal(sent.values(), content):
-            bits, scale, _ = self._settings
             names = [self.shared.names[int(place)] for place in holding]
-            sent = quantise(content, tensor_places(names), bits=bits, scale=scale)
-        return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._settings.wire)
+            sent = quantise(content, tensor_places(names), bits=self._settings.bits, scale=self._settings.scale)
+        return QuantisedRows.pack(round, SERVER, party, self.shared.table, *sent, self._wire)
 
     def tensors(self) -> dict[str, Tensor]:
-        """Return the steps of the last broadcast, and its factors if it has any."""
         if self._factored is None:
             return {"steps": self._steps}
         sent, ranks = self._factored
         return {"steps": self._steps, "levels": sent.levels, "factor_steps": sent.steps, "ranks": torch.tensor(ranks)}
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Restore the state that `tensors` returned."""
         self._steps, self._factored = tensors["steps"], None
         if "ranks" in tensors:
             self._factored = Quantised(tensors["levels"], tensors["factor_steps"]), tensors["ranks"].tolist()
@@ -314,10 +254,12 @@ def _values(message: QuantisedRows) -> Tensor:
     return Quantised(*message.unpack()).values()
 
 
-def _rng(seed: int, round: int, rows: Tensor) -> np.random.Generator:
-    """Return the generator for rounding a tensor: the same for the same values, at any party."""
+def _rng(options: RunOptions, round: int, rows: Tensor) -> np.random.Generator | None:
+    """Return the generator for rounding a tensor, the same for the same values at any party; None: round to the nearest."""
+    if options.settings.rounding != "stochastic":
+        return None
     content = np.ascontiguousarray(rows.numpy(), dtype="<f4").tobytes()
-    return generator(seed, "rounding", round, hashlib.sha256(content).hexdigest())
+    return generator(options.seed, "rounding", round, hashlib.sha256(content).hexdigest())
 
 
 CODECS.register("quantised", Codec(QuantisedClient, QuantisedServer, whole=True))

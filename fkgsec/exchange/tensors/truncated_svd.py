@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from fkgsec.exchange.aggregation import AGGREGATIONS, MeanOverHolders
-from fkgsec.exchange.parts import Delivered
-from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.parts import Delivered, tensor_places
 
 Shrink = Literal["hard", "soft"]
 CORRECTION = "correction."
@@ -48,11 +47,6 @@ class TruncatedMean(MeanOverHolders):
     """
 
     def aggregate(self, round: int, previous: Tensor, delivered: Delivered) -> Tensor:
-        """Compute the mean, and truncate each matrix.
-
-        Args:
-            previous: value of rows that nobody uploaded. delivered: uploads.
-        """
         rows, settings = super().aggregate(round, previous, delivered), self.options.settings
         threshold = settings.singular_threshold / (settings.alpha if settings.shrink == "soft" else 1.0)
         # Only matrices are truncated: a tensor of one row, such as a bias, has no rank to reduce.

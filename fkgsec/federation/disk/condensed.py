@@ -181,13 +181,11 @@ def _join(messages: Messages) -> dict[str, Tensor | Joined]:
 
 
 def _one_after_the_other(parts: Collection[bytes]) -> Tensor:
-    """Concatenate bytes as uint8."""
     joined = bytearray().join(parts)
     return torch.frombuffer(joined, dtype=torch.uint8) if joined else torch.zeros(0, dtype=torch.uint8)
 
 
 def _split(index: np.ndarray, heads: Stored, tails: np.ndarray, ends: np.ndarray) -> dict[str, Callable[[], Tensor]]:
-    """Undo `_join`."""
     # Heads are consecutive, so a message's start is the sum of the lengths before it.
     bounds, start, messages = [0, *ends.tolist()], 0, {}
     for kind, number, place, head_bytes, tail in index.tolist():

@@ -11,8 +11,7 @@ Legend: `C` channels, `D` dimension, `B` queries, `N` candidates.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from fkgsec.kge import kernels
 from fkgsec.kge.models import KgeModel, Side
 
 CHANNELS = 50
@@ -60,7 +60,7 @@ class ConvKbModel(KgeModel):
     decoder: Mapping[str, Tensor] = field(default_factory=dict)
 
     def query(self, anchors: Tensor, relations: Tensor, side: Side) -> Tensor:
-        """Return the part of the convolution that a query fixes; see `KgeModel.query`."""
+        # Return the part of the convolution that a query fixes.
         at_anchor, at_candidate = (HEAD, TAIL) if side == "tail" else (TAIL, HEAD)
         # Tails are scored in the place of the tail, heads in that of the head: the filters of the candidate differ.
         filters = self.decoder["filters"]
@@ -73,7 +73,6 @@ class ConvKbModel(KgeModel):
         return torch.cat([before.flatten(-2), filters[:, at_candidate].expand(*before.shape[:-2], -1)], dim=-1)
 
     def pair_scores(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Score queries against candidates; see `KgeModel.pair_scores`."""
         weights, offset = self.decoder["weights"], self.decoder["offset"]
         before, filters = queries.tensor_split([weights.numel()], dim=-1)
         # score = sum over channels and dimensions of weights * relu(filters * (h, r, t) + bias), plus an offset.
@@ -81,50 +80,17 @@ class ConvKbModel(KgeModel):
         return (relu(convolved) * weights).sum((-2, -1)) + offset
 
     def score_all(self, queries: Tensor, candidates: Tensor) -> Tensor:
-        """Score every query against every candidate; see `KgeModel.score_all`."""
-        # On other devices, one query at a time: all at once would need memory of B x N x C x D.
-        if queries.device.type != "cpu" or queries.dtype != torch.float32:
+        # In torch operations, one query at a time: all at once would need memory of B x N x C x D.
+        if not kernels.runs_compiled(queries):
             return torch.stack([self.pair_scores(query, candidates) for query in queries])
         weights = self.decoder["weights"]
         before, filters = queries.tensor_split([weights.numel()], dim=-1)
         scores = torch.empty(len(queries), len(candidates))
-        # The compiled loop keeps one row of D sums, instead of the convolutions of all candidates.
         arrays = (before.unflatten(-1, weights.shape), filters, candidates, weights)
-        _score_all()(*(array.detach().contiguous().numpy() for array in arrays), scores.numpy())
+        kernels.compiled_loops().convolution_scores(
+            *(array.detach().contiguous().numpy() for array in arrays), scores.numpy()
+        )
         return scores + self.decoder["offset"]
 
     def score_relations(self, heads: Tensor, tails: Tensor, relations: Tensor) -> Tensor:
-        """Score every relation; see `KgeModel.score_relations`."""
         return torch.stack([self.score(heads, row.expand(len(heads), -1), tails) for row in relations], dim=1)
-
-
-@functools.cache
-def _score_all() -> Callable[..., None]:
-    """Return the compiled loop of `ConvKbModel.score_all`, made when first needed.
-
-    Each dimension has its own sum, and these are added up at the end. No order is left to the compiler, so all bits are
-    the same.
-    """
-    from numba import njit
-
-    zero = np.float32(0)
-
-    @njit(cache=True)
-    def score_all(before, filters, candidates, weights, out):
-        """Fill `out` `[B, N]` from before `[B, C, D]`, filters `[B, C]`, candidates `[N, D]` and weights `[C, D]`."""
-        C, D = weights.shape
-        for b in range(before.shape[0]):
-            sums = np.empty(D, dtype=np.float32)
-            for n in range(candidates.shape[0]):
-                sums[:] = zero
-                for c in range(C):
-                    tap = filters[b, c]
-                    for d in range(D):
-                        value = before[b, c, d] + tap * candidates[n, d]
-                        sums[d] += weights[c, d] * (value if value > zero else zero)
-                total = zero
-                for d in range(D):
-                    total += sums[d]
-                out[b, n] = total
-
-    return score_all

@@ -89,11 +89,14 @@ def test_labels_are_found_where_networks_are_shared(one_set: FederatedGraphs, sm
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"algorithm": "fedavg"}, "no layer that reads degrees or labels crosses"),
-        ({"algorithm": "fedstar", "settings": {"num_degrees": 0}}, "no layer that reads degrees or labels crosses"),
+        ({"algorithm": "fedavg"}, "no layer that reads degrees or labels is transmitted"),
+        (
+            {"algorithm": "fedstar", "settings": {"num_degrees": 0}},
+            "no layer that reads degrees or labels is transmitted",
+        ),
         ({"algorithm": "fedprox-gc", "settings": {"share": "all"}}, "how fedprox-gc trains is not replayed"),
-        ({"algorithm": "fedstar", "defense": "secagg"}, "its parameters crossed in a sum only"),
-        ({"algorithm": "local-gc"}, "no parameters of it crossed in the attacked round"),
+        ({"algorithm": "fedstar", "defense": "secagg"}, "its parameters were transmitted only inside a sum"),
+        ({"algorithm": "local-gc"}, "none of its parameters was transmitted in the attacked round"),
     ],
 )
 def test_what_cannot_be_told(one_set: FederatedGraphs, small: GnnOptions, changes: dict, reason: str) -> None:

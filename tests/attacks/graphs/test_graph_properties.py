@@ -120,7 +120,7 @@ def test_class_shares_are_read_off_whole_networks(
 
 
 def test_noise_hides_class_shares(skewed: FederatedGraphs, small: GnnOptions, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of what stands in uploads in clear, though one is there to be read."""
+    """Nothing of what stands in uploads in plaintext, though one is there to be read."""
     monkeypatch.setattr(properties, "NUM_CLIENTS", 24)
     options = replace(small, settings={"share": "all"}, batch_size=64, rounds=1)
     errors = {}
@@ -156,8 +156,8 @@ def test_whose_upload_is_read_matters(
 @pytest.mark.parametrize(
     ("changes", "threat", "reason"),
     [
-        ({"defense": "secagg"}, "server+graphs", "its parameters crossed in a sum only"),
-        ({"algorithm": "local-gc"}, "server+graphs", "no parameters of it crossed in the attacked round"),
+        ({"defense": "secagg"}, "server+graphs", "its parameters were transmitted only inside a sum"),
+        ({"algorithm": "local-gc"}, "server+graphs", "none of its parameters was transmitted in the attacked round"),
         ({}, "server", "no graphs of its data set are known"),
         ({}, "models", "it needs each victim's parameters, a server, the first round"),
     ],

@@ -54,7 +54,9 @@ def test_of_sums_the_sum_alone(graph_runs: dict[str, GnnResult], defense: str) -
     result = graph_runs[f"fedavg/{defense}"]
     view = view_of(result, "server")
     assert all(victim.upload is None and victim.num_graphs is None for victim in view.victims)
-    assert {victim.why_none("parameters") for victim in view.victims} == {"its parameters crossed in a sum only"}
+    assert {victim.why_none("parameters") for victim in view.victims} == {
+        "its parameters were transmitted only inside a sum"
+    }
     clear = graph_runs["fedavg"]
     assert view.summed is not None
     assert result.best_round == clear.best_round

@@ -60,7 +60,7 @@ def test_without_two_kinds_of_pairs_there_is_nothing_to_tell(graph_runs: dict[st
     [reason] = {one.reason for one in run_attacks(graph_runs["fedavg"], OPTIONS).figures}
     assert reason == "0 pairs of clients hold one data set and 3 do not; it takes 2 of each"
     [reason] = {one.reason for one in run_attacks(graph_runs["fedavg/secagg"], OPTIONS).figures}
-    assert reason == "its parameters crossed in a sum only"
+    assert reason == "its parameters were transmitted only inside a sum"
 
 
 @pytest.fixture(scope="module")

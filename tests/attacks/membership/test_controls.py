@@ -169,7 +169,7 @@ def test_what_cannot_be_used_is_said() -> None:
     for forget, message in (
         (NONE, "client a forget: it needs at least one triple; got none"),
         (np.concatenate([first, unknown]), "client a forget: row 1, triple [0, 0, 11], is not in train"),
-        (np.concatenate([first, first]), "client a forget: a triple stands in it twice; each may stand once"),
+        (np.concatenate([first, first]), "client a forget: a triple occurs twice in it"),
         (np.array([[0, 3, 0]]), "client a forget: an id is out of range"),
     ):
         with pytest.raises(DataError, match=re.escape(message)):

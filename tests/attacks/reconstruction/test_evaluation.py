@@ -341,8 +341,8 @@ class TestNothingToAttack:
                 "server",
                 "no element-embedding pair is known without a colluder",
             ),
-            ("fedr", "collusion", "only relation embeddings crossed; no entity embedding was seen"),
-            ("single", "collusion", "no embedding of this client crossed"),
+            ("fedr", "collusion", "only relation embeddings were transmitted; no entity embedding was seen"),
+            ("single", "collusion", "no embedding of this client was transmitted"),
         ],
     )
     def test_says_why_and_gives_zero(self, planted, algorithm: str, threat: str, reason: str) -> None:
@@ -367,7 +367,7 @@ class TestNothingToAttack:
         seen, unseen, pooled = by(
             "cosine", reconstruct(result, KgeAttackOptions(threat=("collusion",), unlinked_heads=0))[0]
         )
-        assert (seen.reason, unseen.reason) == (None, "no embedding of this client crossed")
+        assert (seen.reason, unseen.reason) == (None, "no embedding of this client was transmitted")
         assert pooled.reason is None
         assert pooled.err.estimate.value == pytest.approx(
             seen.err.estimate.value * seen.err.estimate.n / (seen.err.estimate.n + unseen.err.estimate.n)

@@ -296,4 +296,4 @@ def test_of_a_client_that_never_took_part_nothing_is_seen() -> None:
     for victim in view_of(short).victims:
         there = victim.name != absent[0].name
         assert (victim.entities is not None) == there
-        assert leakage[victim.name].reason == (None if there else "no embedding of this client crossed")
+        assert leakage[victim.name].reason == (None if there else "no embedding of this client was transmitted")

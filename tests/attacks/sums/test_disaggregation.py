@@ -122,4 +122,4 @@ def test_where_it_cannot_run_it_says_so(participation: float, defense: str, trai
 
 def test_in_clear_there_is_no_sum(federate) -> None:
     reasons = {one.reason for one in figures(federate()).values()}
-    assert reasons == {"uploads cross one by one, or none does: there is no sum to take apart"}
+    assert reasons == {"uploads are transmitted one by one, or not at all: there is no sum to take apart"}

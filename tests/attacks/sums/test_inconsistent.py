@@ -101,6 +101,6 @@ def test_values_that_clients_accept_leave_the_victim_out_of_the_sum(
 
 def test_where_it_cannot_run_it_says_so(federate) -> None:
     reasons = {one.reason for one in figures(federate()).values()}
-    assert reasons == {"uploads cross one by one, or none does: there is no sum to take apart"}
+    assert reasons == {"uploads are transmitted one by one, or not at all: there is no sum to take apart"}
     reasons = {one.reason for one in figures(federate("secagg"), run_federation).values()}
     assert reasons == {"the run was defended: it can be trained again with that defense's transport alone"}

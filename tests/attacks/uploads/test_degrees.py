@@ -84,7 +84,7 @@ def test_relations_by_how_far_their_rows_moved(federate, attacked) -> None:
     assert one.by == "movement"  # in the first round
     assert one.estimate.value > 0.2
     summed = attacked(federate("secagg", algorithm="fedr", rounds=1), "degrees")
-    assert {one.reason for one in summed.values()} == {"its relations crossed in a sum only"}
+    assert {one.reason for one in summed.values()} == {"its relations were transmitted only inside a sum"}
 
 
 def test_movement_is_measured_from_what_the_server_sent(federate, attacked) -> None:
@@ -92,7 +92,7 @@ def test_movement_is_measured_from_what_the_server_sent(federate, attacked) -> N
     result = federate(algorithm="fedr", rounds=1)
     transcript = dataclasses.replace(result.transcript, frames={1: result.transcript.frames[1]})
     found = attacked(dataclasses.replace(result, transcript=transcript), "degrees")
-    assert {one.reason for one in found.values()} == {"what it was sent was not kept"}
+    assert {one.reason for one in found.values()} == {"its broadcasts were not stored"}
 
 
 @pytest.mark.parametrize("name", ["transe", "complex"])

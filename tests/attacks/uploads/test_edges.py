@@ -85,7 +85,7 @@ def test_with_names_the_guess_by_names_is_a_base(near_pairs, attacked) -> None:
 
 def test_where_no_entities_cross_it_says_so(federate, attacked) -> None:
     found = attacked(federate(algorithm="fedr"), "edges")
-    assert {one.reason for one in found.values()} == {"no entity embedding of it crossed"}
+    assert {one.reason for one in found.values()} == {"none of its entity embeddings was transmitted"}
     needs = ATTACKS["edges"].needs
-    assert needs.never("fedr", THREAT_MODELS[SERVER]) == "no entity embedding crosses in fedr"
+    assert needs.never("fedr", THREAT_MODELS[SERVER]) == "fedr transmits no entity embedding"
     assert needs.never(KgeOptions().algorithm, THREAT_MODELS[SERVER]) is None

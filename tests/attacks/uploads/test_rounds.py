@@ -195,7 +195,7 @@ def test_where_it_cannot_run_it_says_so(federate, attack: str) -> None:
     assert reasons(federate(algorithm="feds")) == {
         "feds sends some rows of each round, which the server puts together over rounds anyway"
     }
-    assert reasons(federate(algorithm="fedr")) == {"no entity embedding of it crossed"}
+    assert reasons(federate(algorithm="fedr")) == {"none of its entity embeddings was transmitted"}
     assert reasons(replace(federate(), rounds=[])) == {
         "its tables were trained elsewhere: it cannot be trained again with an adversary in it"
     }
@@ -208,7 +208,7 @@ def test_where_no_row_crosses_nothing_is_trained(federate) -> None:
         raise AssertionError("trained for nothing")
 
     found = run_attacks(federate(algorithm="fedr"), KgeAttackOptions(attack=("edges-rounds",)), train=train).figures
-    assert {one.reason for one in found} == {"no entity embedding of it crossed"}
+    assert {one.reason for one in found} == {"none of its entity embeddings was transmitted"}
 
 
 @pytest.mark.parametrize(

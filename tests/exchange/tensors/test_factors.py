@@ -5,11 +5,8 @@ import torch
 
 from fkgsec.errors import RunError
 from fkgsec.exchange import CODECS
-from fkgsec.exchange.parts import Delivered, Holding
-from fkgsec.exchange.table import SharedTable
+from fkgsec.exchange.parts import Delivered, Holding, SharedTable, tensor_places
 from fkgsec.exchange.tensors.factors import factorise, joined, pack, unpack
-from fkgsec.exchange.tensors.places import tensor_places
-from fkgsec.exchange.tensors.truncated_svd import truncated
 from fkgsec.federation.messages import SERVER, Alignment, QuantisedRows, decode, encode
 from fkgsec.gnn.options import GnnOptions
 
@@ -22,19 +19,6 @@ def rows_of_rank(rank: int) -> torch.Tensor:
     rng = torch.Generator().manual_seed(0)
     low = torch.rand(8, rank, generator=rng) @ torch.rand(rank, 4, generator=rng)
     return torch.cat([low, torch.rand(1, 4, generator=rng), torch.rand(8, 4, generator=rng)])
-
-
-def test_a_matrix_of_rank_one_by_hand() -> None:
-    """[[2, 4], [1, 2], [0, 0], [2, 4]] = (2, 1, 0, 2) (1, 2), of norms 3 and root 5."""
-    factors = factorise(torch.tensor([[2.0, 4.0], [1.0, 2.0], [0.0, 0.0], [2.0, 4.0]]))
-    assert factors is not None
-    left, right = factors
-    assert (left.shape, right.shape) == ((2, 2), (1, 2))
-    sign = float(right[0, 0].sign())
-    root = (3 * 5**0.5) ** 0.5
-    assert torch.allclose(sign * left.flatten(), torch.tensor([2.0, 1.0, 0.0, 2.0]) * root / 3, atol=1e-6)
-    assert torch.allclose(sign * right[0], torch.tensor([1.0, 2.0]) * root / 5**0.5, atol=1e-6)
-    assert torch.allclose(joined(*factors, 4)[3], torch.tensor([2.0, 4.0]), atol=1e-6)
 
 
 @pytest.mark.parametrize(("rank", "rows"), [(0, 0), (1, 3), (2, 6), (3, None)])
@@ -93,10 +77,3 @@ def test_whole_rows_cross_where_they_are_smaller_or_a_defense_binds_them() -> No
     assert exchanged("smaller", 3)[0].ranks == []
     assert exchanged("smaller", 2)[0].ranks == []  # two rows of 4 bytes less, but a step, a count and the ranks more
     assert exchanged("smaller", 1, defense="secagg")[0].ranks == []
-
-
-def test_truncation_gives_the_rank_that_is_sent() -> None:
-    matrix = torch.diag(torch.tensor([3.0, 2.0, 0.5, 0.1, 0.1, 0.1, 0.1, 0.1]))
-    factors = factorise(truncated(matrix, threshold=1.0))
-    assert factors is not None
-    assert len(factors[1]) == 2

@@ -1,13 +1,11 @@
 """Quantised rows against loops over single numbers, on the wire and under tampering."""
 
-import numpy as np
 import pytest
 import torch
 
 from fkgsec.errors import RunError
 from fkgsec.exchange import CODECS, Holding, SharedTable
-from fkgsec.exchange.parts import Delivered
-from fkgsec.exchange.tensors.places import tensor_places
+from fkgsec.exchange.parts import Delivered, tensor_places
 from fkgsec.exchange.tensors.quantised import MOST_BITS, Quantised, Scale, _multiples, quantise, wire_bits
 from fkgsec.federation.messages import QuantisedRows, Rows, decode, encode
 from fkgsec.gnn.options import GnnOptions
@@ -58,30 +56,6 @@ def test_nearest_by_the_largest_value(bits: int, rows: torch.Tensor) -> None:
                 expected = largest * round(value / largest * levels) / levels if largest else 0.0
                 assert read == pytest.approx(expected, rel=1e-5, abs=1e-7), name
     assert int(found.levels.abs().max()) == levels
-
-
-def test_as_the_paper_prints_it(rows: torch.Tensor) -> None:
-    """Eq. 10 and 11: |x|_2 sgn(x_k) round(2^r |x_k| / |x|_2) / 2^r, more bits than r."""
-    found = quantise(rows, PLACES, bits=4, scale="l2").values()
-    for places in PLACES.values():
-        x = rows[places].double().numpy().ravel()
-        norm = np.linalg.norm(x)
-        expected = norm * np.sign(x) * np.round(2**4 * np.abs(x) / norm) / 2**4 if norm else x
-        assert np.allclose(found[places].numpy().ravel(), expected, rtol=1e-5, atol=1e-6)
-    assert (wire_bits(4, "max"), wire_bits(4, "l2")) == (4, 6)
-    one = torch.tensor([[3.0]])
-    assert quantise(one, {"x": torch.tensor([0])}, bits=4, scale="l2").levels.tolist() == [
-        [16]
-    ]  # what six bits are for
-
-
-def test_a_fresh_layer_is_all_zeros_as_printed() -> None:
-    """Four bits by the norm of 4,096 numbers: none reaches half a step."""
-    layer = torch.from_numpy(generator(0, "test").uniform(-0.125, 0.125, size=(64, 64))).float()
-    places = {"w": torch.arange(64)}
-    assert not quantise(layer, places, bits=4, scale="l2").levels.any()
-    error = (quantise(layer, places, bits=4).values() - layer).norm() / layer.norm()
-    assert float(error) < 0.1
 
 
 def test_stochastic_rounding_is_right_in_the_mean(rows: torch.Tensor) -> None:

@@ -401,7 +401,7 @@ def test_plain_tensors_and_a_client_without_tables(
     for one in expected:
         assert found[one.threat_model, one.leak, one.variant].estimate == one.estimate
     silent = [one for one in audited if (one.threat_model, one.leak, one.victim) == ("collusion", 0.5, "hospital-3")]
-    assert {one.reason for one in silent} == {"no embedding of this client crossed"}
+    assert {one.reason for one in silent} == {"no embedding of this client was transmitted"}
 
 
 @pytest.mark.slow  # it trains

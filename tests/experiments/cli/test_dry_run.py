@@ -50,7 +50,7 @@ def test_settings_runs_seconds_and_memory(place: Path, monkeypatch: pytest.Monke
 def test_seconds_are_those_of_the_records_below_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     out = call("train", *SMALL, "--rounds", "3", "--out", "runs/two", "--dry-run")[1]
-    assert re.search(r"^fede: \S+ s a round; 3 rounds: records of the same run\.$", out, re.M), out
+    assert re.search(r"^Each run: \S+ s per round, 3 rounds \(records of the same run\)\.$", out, re.M), out
     assert re.search(
         r"^fede +3 +\d+ +[\d.]+ +finished +runs/one$",
         call("train", *SMALL, "--rounds", "3", "--out", "runs/one", "--dry-run")[1],

@@ -212,7 +212,7 @@ def test_an_estimate_is_rounds_times_what_was_timed(fedr: Record, tmp_path: Path
     assert (found.rounds, found.seconds) == (65, pytest.approx(65 * found.round_s))
     assert found.left(60) == pytest.approx(5 * found.round_s)
     assert found.left(90) == pytest.approx(found.round_s)
-    assert found.says == "6.1 s a round; 65 rounds: records of the same run"
+    assert found.says == "6.1 s per round, 65 rounds (records of the same run)"
 
 
 def test_rounds_are_the_papers_or_those_of_like_runs_or_the_bound(fedr: Record, tmp_path: Path) -> None:
@@ -220,14 +220,17 @@ def test_rounds_are_the_papers_or_those_of_like_runs_or_the_bound(fedr: Record, 
 
     def rounds(records: list[Record], spec: RunSpec, printed: dict[RunSpec, int] | None = None) -> tuple[int, str]:
         found = Costs(records, printed, timings).of(spec, graph=object())
-        return found.rounds, found.says.rpartition(": ")[2]
+        return found.rounds, found.says.partition("(")[2].removesuffix(")")
 
-    assert rounds([fedr], spec) == (65, "records of like runs on other data")
-    assert rounds([fedr], spec, {run_key(spec, attack=False): 105}) == (105 + 5 * 5, "the paper's, and patience")
+    assert rounds([fedr], spec) == (65, "records of similar runs on other data")
+    assert rounds([fedr], spec, {run_key(spec, attack=False): 105}) == (
+        105 + 5 * 5,
+        "the paper's best round plus patience",
+    )
     rotate = spec.replace(model="rotate")
-    assert rounds([fedr], rotate) == (65, "records of like runs on other data and with other models")
-    assert rounds([], rotate) == (300, "the bound of its settings")
-    assert rounds([fedr], rotate.replace(patience=0, rounds=9)) == (9, "all")
+    assert rounds([fedr], rotate) == (65, "records of similar runs on other data and with other models")
+    assert rounds([], rotate) == (300, "the most that the settings allow")
+    assert rounds([fedr], rotate.replace(patience=0, rounds=9)) == (9, "all: early stopping is off")
 
 
 def test_attacks_count_where_a_record_has_their_seconds(fedr: Record, tmp_path: Path) -> None:
@@ -239,9 +242,9 @@ def test_attacks_count_where_a_record_has_their_seconds(fedr: Record, tmp_path: 
     costs = Costs([attacked], timings=timings_of(tmp_path))
     found = costs.of(spec.replace(data="elsewhere"), attack=True, graph=object())
     assert found.attack_s == pytest.approx(30.0 * 300 / num_train)
-    assert "of attacks: measured" in found.says
+    assert "of attacks (from records" in found.says
     other = costs.of(spec.replace(data="elsewhere", threat=["server"]), attack=True, graph=object())
-    assert (other.attack_s, "without its attacks" in other.says) == (0.0, True)
+    assert (other.attack_s, "without attacks" in other.says) == (0.0, True)
 
 
 def test_the_papers_own_rounds_are_read_from_its_cells() -> None:

@@ -152,3 +152,11 @@ def test_a_divided_federation_is_not_divided_again(tmp_path: Path) -> None:
         make_spec(None, {"data": data, "clients": 3}).load_graph()
     with pytest.raises(DataError):
         make_spec(None, {"data": str(tmp_path / "nothing")}).load_graph()
+
+
+def test_attacks_are_a_list_as_defenses_are() -> None:
+    assert make_spec(None, {"attack": ["edges, degrees", "patterns"]}).attack == ("edges", "degrees", "patterns")
+    with pytest.raises(SpecError, match="degrees has no settings of its own; got 'a=1,b=2'"):
+        make_spec(None, {"attack": ["degrees:a=1,b=2,edges"]})
+    with pytest.raises(SpecError, match="edgess"):
+        make_spec(None, {"attack": ["edges,edgess"]})

@@ -128,11 +128,11 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
             "honest re-training, "
             "which passes from a tolerance of 8.0% on",
         ),
-        ({"tests": TOLD}, "not forgotten", "is not like a re-trained model on the forgotten triples: relearned +0.2"),
+        ({"tests": TOLD}, "not forgotten", "differs from a re-trained model on the forgotten triples: relearned +0.2"),
         (
             {"tests": [msgspec.structs.replace(TOLD[0], p_value=p) for p in [0.5] * 30 + [0.003]]},
             "inconclusive",
-            "is hardly like a re-trained model on the forgotten triples: relearned +0.2 MRR (p 0.003)",
+            "may differ from a re-trained model on the forgotten triples: relearned +0.2 MRR (p 0.003)",
         ),
         (
             {"hidden": None},
@@ -168,7 +168,7 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
         (
             {"asked": False, "share": Estimate(0.1, -0.1, 0.3, 9, "m")},
             "forgotten",
-            "nothing bounds what clients that did not ask remember: the share that a local may remember cannot be measured",
+            "nothing bounds what other clients remember: the share that a local may remember cannot be measured",
         ),
         ({"share": None}, "inconclusive", "may remember cannot be measured: its interval has no upper end below 100%"),
         ({"share": None, "reading": ""}, "inconclusive", "cannot be measured: models that were trained on the triples"),
@@ -186,7 +186,7 @@ TOLD = [PairedTest("relearned", Estimate(0.2, 0.1, 0.3, 600, "m"), 1e-6)]
         (
             {"planted": [PlantedShare(0.2, Estimate(0.0, -0.1, 0.09, 9, "m"), 0.5)]},
             "inconclusive",
-            "it took a run with 20% left in for forgotten",
+            "it accepted a run with 20% left in as forgotten",
         ),
     ],
 )
@@ -224,7 +224,7 @@ def test_alarms_of_test_mrr_share_one_chance(num_models: int, outcome: str) -> N
 def test_without_re_trainings_of_its_own_an_audit_never_says_forgotten() -> None:
     verdict = judge([measure(0.0), measure(0.1, seed=1)], Thresholds(), None)
     assert (verdict.outcome, verdict.exit_status) == ("inconclusive", 3)
-    assert "whoever unlearned may have supplied the reference" in verdict.reasons[0]
+    assert "the party that unlearned may have supplied the reference" in verdict.reasons[0]
 
 
 UNMEASURED = Membership("b", True, "local", "loss", {}, None, "0 controls")
@@ -688,8 +688,8 @@ def test_verify_writes_record_and_certificate_and_keeps_its_shadows(
     assert made.verdict.exit_status == status
     first = next(line for line in output.splitlines() if made.verdict.outcome in line)
     assert first == f"Verdict: {made.verdict.outcome}; exit status {status}"
-    assert output.index("Asked to be forgotten") < output.index(first) < output.index(made.verdict.reasons[0])
-    assert len(output[output.index("Asked to be forgotten") :].splitlines()) <= 20
+    assert output.index("Request: forget") < output.index(first) < output.index(made.verdict.reasons[0])
+    assert len(output[output.index("Request: forget") :].splitlines()) <= 20
     assert made.num_shadows == 4
     assert made.evidence is not None
     assert made.evidence.num_references == 4
@@ -767,7 +767,7 @@ def test_the_reference_against_itself_exceeds_nothing(finished: tuple[Path, Path
     assert status == 3
     assert "no raw run was given" in " ".join(output.split())
     assert "The audited run is the re-trained one itself" in output
-    assert "whoever unlearned may have supplied the reference" in output
+    assert "the party that unlearned may have supplied the reference" in output
     assert "the weakest" in output
 
 
@@ -806,9 +806,7 @@ def test_another_forget_file_or_run_does_not_belong(finished: tuple[Path, Path],
         "--out", tmp_path / "less",
     )  # fmt: skip
     assert status == 0, output
-    _, told, details = output.partition(
-        "Verdict: none yet; whether it is forgotten, an audit says: fkgsec verify --run "
-    )
+    _, told, details = output.partition("No verdict yet. Audit the unlearning: fkgsec verify --run ")
     assert told
     assert "hospital-1 59 triples" in details
     status, output = invoke("verify", "--run", tmp_path / "less", "--against", run.with_name("run-retrain"))

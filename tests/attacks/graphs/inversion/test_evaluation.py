@@ -71,7 +71,7 @@ def test_the_attack_sees_an_upload_and_public_graphs_alone(stepped: GnnResult) -
         ({"local_steps": 2}, set(), "2 local steps"),
         ({"model": "sage"}, set(), "sage is not attacked"),
         ({"algorithm": "cefgl", "settings": None}, set(), "cefgl uploads is no step"),
-        ({"defense": "secagg"}, set(), "crossed in a sum only"),
+        ({"defense": "secagg"}, set(), "were transmitted only inside a sum"),
         ({"settings": None}, {"distinct"}, "each client's own"),
         ({"batch_size": 4}, {"distinct", "neighbourhoods"}, "over 4 graphs"),
         ({"dropout": 0.5}, {"distinct", "neighbourhoods"}, "dropout hides"),
