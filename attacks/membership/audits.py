@@ -206,13 +206,16 @@ def _requested(
     members = controls = np.empty((0, 3), dtype=np.int64)
     reason, weights = None, None
     try:
-        matched = matched_controls(client, triples, rng, seen_elsewhere=elsewhere, pool=pool, replacement=unmatched)
+        matched = matched_controls(client, triples, rng, seen_elsewhere=elsewhere, pool=pool, shared=unmatched)
         # A triple that another client still trains on cannot be forgotten, and is no member.
         gone = ~contains(elsewhere, triples[matched.rows])
-        members, controls = triples[matched.rows][gone], matched.triples[gone]
+        rows, controls = matched.rows[gone], matched.triples[gone]
+        members = triples[np.unique(rows)]
         if unmatched:
-            controls, counts = np.unique(controls, axis=0, return_counts=True)
-            weights = counts.astype(np.float64)
+            # The controls of a triple share its weight of 1.
+            shares = 1 / np.bincount(rows)[rows]
+            controls, which = np.unique(controls, axis=0, return_inverse=True)
+            weights = np.bincount(which.reshape(-1), weights=shares)
     # No control matches these triples; figures that need no controls are still measured.
     except DataError as error:
         reason = str(error)

@@ -192,10 +192,10 @@ def _task_of(algorithm: Any, data: Any) -> RunTask:
 
 def _refuse_foreign(fields: Mapping[str, Any], task: RunTask) -> None:
     """Raise `SpecError` for an option that only another task has."""
-    known_names = option_names(task.name)
     for other in all_tasks():
+        foreign = set(option_names(other.name)).difference(option_names(task.name))
         for name in fields:
-            if name not in known_names and name in option_names(other.name):
+            if name in foreign:
                 algorithm = fields.get("algorithm") or task.spec().algorithm
                 default = "" if "algorithm" in fields else ", the default for these data,"
                 raise SpecError(f"{name} applies to {other.about}; {algorithm}{default} {task.does}")

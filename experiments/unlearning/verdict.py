@@ -259,10 +259,10 @@ def _doubts_of(model: ModelEvidence, thresholds: Thresholds, level: float) -> It
         yield f"{_unmeasured(model)}; {thresholds.share:.0%} is tolerated"
         return
     if model.share.high > thresholds.share:
-        yield f"{who} may remember up to {model.share.high:.0%} of the forget set; {thresholds.share:.0%} is tolerated"
+        yield f"{who} may remember up to {model.share.high:.1%} of the forget set; {thresholds.share:.0%} is tolerated"
     if model.hidden is not None and model.hidden.high > thresholds.share:
         yield (
-            f"{who} may remember up to {model.hidden.high:.0%} of the forget set if all other triples were lowered to hide it: "
+            f"{who} may remember up to {model.hidden.high:.1%} of the forget set if all other triples were lowered to hide it: "
             "more of them score like training triples than in re-trained models"
         )
     if model.hidden is None:

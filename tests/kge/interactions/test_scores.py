@@ -124,7 +124,9 @@ def test_a_name_that_means_nothing_is_one_line(name: str, said: str) -> None:
 
 
 def test_what_does_not_go_with_it_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"model pykeen:ConvE has a network .* training of fedlu does not know"):
+    with pytest.raises(
+        SpecError, match=r"model pykeen:ConvE has a private network, .* training of fedlu does not support"
+    ):
         KgeOptions(model="pykeen:ConvE", algorithm="fedlu")
     with pytest.raises(SpecError, match="pykeen:UM has no relation embeddings, which fedr shares"):
         KgeOptions(model="pykeen:UM", algorithm="fedr")
