@@ -70,6 +70,18 @@ def test_an_unknown_attack_is_refused() -> None:
     assert "got 'shape'; did you mean shapes?" in fkgsec("attack", "--attack", "shape", status=2)
 
 
+def test_a_record_is_read_where_the_attack_is_not_installed(folder: Path) -> None:
+    fkgsec("attack", *SMALL, "--out", str(folder / "elsewhere"))
+    shapes = ATTACKS["shapes"]
+    ATTACKS.remove("shapes")
+    try:
+        record = read_record(folder / "elsewhere/record.json")
+        assert "got 'shapes'" in fkgsec("attack", *SMALL, status=2)
+    finally:
+        ATTACKS.register("shapes", shapes)
+    assert "shapes" in {one.attack for one in record.figures}
+
+
 def test_record_table_listing_and_report(folder: Path) -> None:
     shown = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
     assert "What else is inferred?" in shown
@@ -114,10 +126,6 @@ def test_record_table_listing_and_report(folder: Path) -> None:
     again = fkgsec("attack", *SMALL, "--out", str(folder / "run"))
     assert "Reused an existing run" in again
 
-    ATTACKS.remove("shapes")  # The record is read where the attack is not installed; the fixture restores the registry.
-    assert read_record(folder / "run/record.json").figures == record.figures
-    assert "got 'shapes'" in fkgsec("attack", *SMALL, status=2)
-
 
 def test_alone_on_a_finished_run_it_makes_a_record_beside_it(folder: Path) -> None:
     fkgsec("train", *TRAINED, "--out", str(folder / "trained"))
@@ -151,14 +159,11 @@ def test_compare_shows_it_of_each_case(folder: Path) -> None:
         ("defense: 'psu,secagg',", 0.99, 1, "were transmitted only inside a sum"),
     ],
 )
-def test_as_a_limit_of_the_gate(
-    folder: Path, tmp_path: Path, defense: str, most: float, status: int, says: str
-) -> None:
+def test_as_a_limit_of_the_gate(tmp_path: Path, defense: str, most: float, status: int, says: str) -> None:
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY.format(defense=defense, most=most))
     verdict = tmp_path / "verdict.md"
-    runs = folder / f"gate {bool(defense)}"  # the first two limits judge the same run
-    shown = fkgsec("check", f"{policy}", "--runs", f"{runs}", "--markdown", f"{verdict}", status=status)
+    shown = fkgsec("check", f"{policy}", "--runs", f"{tmp_path / 'runs'}", "--markdown", f"{verdict}", status=status)
     shown += verdict.read_text()
     assert says in shown.lower()
     assert "shapes.auc" in shown

@@ -32,7 +32,7 @@ from tests.extensions.eight_bit import EIGHT_BIT, FEDE_8BIT
 from tests.extensions.upload_sizes import UPLOAD_SIZES
 
 SMALL = ["--size", "300", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--rounds", "4"]
-SMALL += ["--eval-every", "2", "--learning-rate", "0.02", "--device", "cpu", "--unlinked-heads", "0", "--leak", "1"]
+SMALL += ["--eval-every", "2", "--learning-rate", "0.02", "--device", "cpu", "--unlinked-heads", "0"]
 
 
 @pytest.fixture(autouse=True)

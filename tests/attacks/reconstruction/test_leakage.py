@@ -128,9 +128,7 @@ class TestZeroWithAReason:
             assert row.err.attainable > 0.2
 
     def test_a_leak_too_small_to_know_anything_says_so(self, trained_runs) -> None:
-        rows, _ = reconstruct(
-            trained_runs["fede"], KgeAttackOptions(threat=("collusion",), leak=(1e-6,), unlinked_heads=0)
-        )
+        rows, _ = reconstruct(trained_runs["fede"], KgeAttackOptions(threat=("collusion",), leak=(1e-6,)))
         assert {row.trr.attainable for row in rows} == {0}
         for row in strongest_of(rows):
             assert "so TRR is 0 by construction" in row.trr.remark

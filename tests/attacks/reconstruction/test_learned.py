@@ -264,9 +264,7 @@ class TestOnFederations:
         assert found["learned"].trr.estimate.value > 0.3
 
     def test_a_tiny_leak_has_a_remark(self, trained_runs) -> None:
-        rows, _ = reconstruct(
-            trained_runs["fede"], KgeAttackOptions(threat=("collusion",), leak=(1e-6,), unlinked_heads=0)
-        )
+        rows, _ = reconstruct(trained_runs["fede"], KgeAttackOptions(threat=("collusion",), leak=(1e-6,)))
         remarks = {row.trr.remark for row in rows if row.variant == "learned"}
         assert all("learned: the colluder knows no triple between leaked entities" in remark for remark in remarks)
 
