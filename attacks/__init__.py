@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fkgsec.attacks.figure import Figure, headline
     from fkgsec.attacks.frames import figures_to_frame
     from fkgsec.attacks.laboratory import Laboratory
+    from fkgsec.attacks.needs import Needs
     from fkgsec.attacks.options import (
         THREAT_MODELS,
         AttackSettings,
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
         KgeAttackOptions,
         ThreatModel,
     )
-    from fkgsec.attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
+    from fkgsec.attacks.registry import ATTACKS, Attack, Truth, build_view, run_attacks
     from fkgsec.attacks.view import View
 
 __all__ = [
@@ -55,7 +56,8 @@ _MODULES = {
         "THREAT_MODELS",
         "ThreatModel",
     ),
-    "registry": ("ATTACKS", "Attack", "Needs", "Truth", "build_view", "run_attacks"),
+    "needs": ("Needs",),
+    "registry": ("ATTACKS", "Attack", "Truth", "build_view", "run_attacks"),
     "view": ("View",),
 }
 _WHERE = {name: f"fkgsec.attacks.{module}" for module, names in _MODULES.items() for name in names}

@@ -34,10 +34,11 @@ from fkgsec import estimate
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.options import THREAT_MODELS, UPDATE_RECOVERY
 from fkgsec.attacks.outcomes import of_mean
 from fkgsec.attacks.questions import UPLOADS
-from fkgsec.attacks.registry import Attack, Measure, Needs, Truth
+from fkgsec.attacks.registry import Attack, Measure, Truth
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.estimate import Estimate, at_level, critical_value, exact, proportion
 from fkgsec.federation.messages import client_party

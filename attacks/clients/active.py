@@ -40,9 +40,10 @@ from fkgsec.attacks.clients.passive import row_scores
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, sent_before
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.options import KgeAttackOptions
 from fkgsec.attacks.questions import MEMBERSHIP
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
 from fkgsec.attacks.view import ALL, NotAttacked
 from fkgsec.estimate import exact, mean

@@ -33,8 +33,9 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView
 from fkgsec.attacks.membership.figures import auc_of
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.questions import ENTITIES
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.estimate import exact, proportion
 from fkgsec.federation.adversary import Adversary

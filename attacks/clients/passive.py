@@ -25,8 +25,9 @@ from fkgsec.attacks.clients.asking import askable, check_broadcast, names_scorer
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.questions import MEMBERSHIP
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.uploads.questions import ITEMS, METRICS, Scorer, draw_questions, question_figures
 from fkgsec.kge.models import KgeModel
 

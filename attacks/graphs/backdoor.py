@@ -27,9 +27,10 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.graphs.models import GraphModel
 from fkgsec.attacks.graphs.view import GraphView
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.options import GRAPH
 from fkgsec.attacks.questions import INTEGRITY
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.view import ALL, NotAttacked
 from fkgsec.estimate import exact, mean, proportion
 from fkgsec.gnn.result import GnnResult

@@ -26,9 +26,10 @@ from fkgsec.attacks.graphs.properties import change
 from fkgsec.attacks.graphs.view import PARAMETERS, GraphView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import auc_of
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.options import GRAPH
 from fkgsec.attacks.questions import LINKS
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import exact
 

@@ -37,9 +37,10 @@ from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.evaluation import METRICS, TPR
 from fkgsec.attacks.membership.figures import measure_membership
 from fkgsec.attacks.membership.statistics import Variance, calibrated, likelihood_ratio, loss_threshold
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.options import GRAPH, MODELS
 from fkgsec.attacks.questions import GRAPH_MEMBERSHIP
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.view import ALL, NotAttacked, claim_each
 from fkgsec.estimate import exact
 from fkgsec.graphs.sets import ClientGraphs, FederatedGraphs

@@ -32,9 +32,10 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.graphs.models import adversary_client
 from fkgsec.attacks.graphs.view import PARAMETERS, GraphVictim, GraphView, Tensors
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.options import GRAPH
 from fkgsec.attacks.questions import LINKS
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.view import ALL, NotAttacked, claim_each
 from fkgsec.estimate import Estimate, exact
 from fkgsec.graphs.sets import GraphSet

@@ -100,7 +100,7 @@ class VictimView(Victim):
     A message keeps the order of the vocabulary (`ClientGraph.from_global`), as the colluder's pairs do, so that the position of
     a row gives its name away. On UMLS by relations at leak 1, the position alone names 60 % and 19 % of the two victims'
     entities (chance 1 %), and on Nations all. This is an artifact of how local IDs are numbered here, not a leak of embeddings.
-    Attacks therefore receive the rows in a random order (`fkgsec.attacks.kge.row_order`).
+    Attacks therefore receive the rows in a random order (`fkgsec.attacks.kge.task.RowOrder`).
 
     Attributes:
         entities `[n, W]`, relations `[m, V]`: uploaded rows, None if none were transmitted. NaN in rows that never were: FedS

@@ -54,8 +54,9 @@ from fkgsec.attacks.membership.statistics import (
     triple_losses,
     triple_scores,
 )
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.options import MEMBERSHIP, MODELS, ShadowKnowledge
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.uploads.auxiliary import fit_relations
 from fkgsec.attacks.uploads.questions import degrees_scorer, names_scorer
 from fkgsec.attacks.view import NotAttacked, claim_each

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.poisoning.planting import (
     ITEMS,
     METRICS,
@@ -34,7 +35,7 @@ from fkgsec.attacks.poisoning.planting import (
     train_with,
 )
 from fkgsec.attacks.questions import INTEGRITY
-from fkgsec.attacks.registry import Attack, Needs
+from fkgsec.attacks.registry import Attack
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary

@@ -23,10 +23,11 @@ from torch import Tensor
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.poisoning.damage import ITEMS, METRICS, damage
 from fkgsec.attacks.poisoning.planting import Attacked, first_round, late, results_of, train_with
 from fkgsec.attacks.questions import INTEGRITY
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.data.graph import ClientGraph
 from fkgsec.federation.adversary import Adversary
 from fkgsec.federation.recipes import Table

@@ -29,6 +29,7 @@ import torch
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.options import PAPER, RECONSTRUCTION, Inference
 from fkgsec.attacks.questions import ENTITIES, TRIPLES
 from fkgsec.attacks.reconstruction.inference import (
@@ -46,7 +47,7 @@ from fkgsec.attacks.reconstruction.leakage import INFERENCES
 from fkgsec.attacks.reconstruction.relation_guesses import BY_VECTOR, LEARNED_WAYS, RelationGuesser
 from fkgsec.attacks.reconstruction.scoring import Counts, figures_of
 from fkgsec.attacks.reconstruction.unlinked import Unlinked, measure_unlinked, sample_heads
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.errors import ThreatModelError
 from fkgsec.federation.recipes import Table
 from fkgsec.randomness import generator

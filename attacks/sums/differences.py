@@ -29,8 +29,9 @@ from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.questions import ENTITIES, UPLOADS
-from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.registry import Attack, Truth, score_each
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import mean, proportion
 from fkgsec.federation.adversary import Adversary

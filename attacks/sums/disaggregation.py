@@ -27,8 +27,9 @@ from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.questions import UPLOADS
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.view import NotAttacked
 from fkgsec.federation.messages import Opened, client_party
 from fkgsec.federation.recipes import Table

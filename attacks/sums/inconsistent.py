@@ -28,8 +28,9 @@ from fkgsec.attacks import update_recovery
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.laboratory import KgeLaboratory
 from fkgsec.attacks.kge.view import KgeView, VictimView
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.questions import ENTITIES, UPLOADS
-from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.registry import Attack, Truth, score_each
 from fkgsec.attacks.update_recovery import Changes
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.errors import FkgsecError

@@ -44,9 +44,10 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.intervals import dyadic_mean
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.outcomes import of_mean
 from fkgsec.attacks.questions import LINKS
-from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.registry import Attack, Truth, score_each
 from fkgsec.attacks.uploads.pairs import closeness
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact

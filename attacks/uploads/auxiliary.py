@@ -30,8 +30,9 @@ from fkgsec.attacks.arrays import in_deviations
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.questions import MEMBERSHIP
-from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.registry import Attack, Truth, score_each
 from fkgsec.attacks.uploads.questions import (
     ITEMS,
     METRICS,

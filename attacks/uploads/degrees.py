@@ -23,9 +23,10 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.intervals import LEAST, spearman
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.outcomes import of_spearman
 from fkgsec.attacks.questions import LINKS
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.uploads.pairs import HeldRows, closeness, local_ids
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact

@@ -29,8 +29,9 @@ from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import ColluderKnowledge, KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import placements
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.questions import LINKS
-from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.registry import Attack, Truth, score_each
 from fkgsec.attacks.uploads.pairs import (
     HeldRows,
     Pairs,

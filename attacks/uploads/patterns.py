@@ -20,8 +20,9 @@ from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
 from fkgsec.attacks.membership.figures import placements
 from fkgsec.attacks.membership.intervals import LEAST, spearman
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.questions import LINKS
-from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.registry import Attack, Truth, score_each
 from fkgsec.attacks.uploads.pairs import Pairs, candidate_pairs, linked_pairs, ranking_auc
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact

@@ -32,7 +32,8 @@ import torch
 from fkgsec.attacks.arrays import in_deviations
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
-from fkgsec.attacks.registry import Attack, Needs
+from fkgsec.attacks.needs import Needs
+from fkgsec.attacks.registry import Attack
 from fkgsec.attacks.uploads import auxiliary, edges
 from fkgsec.attacks.uploads.pairs import attraction, closeness, standardised
 from fkgsec.attacks.uploads.questions import Scorer

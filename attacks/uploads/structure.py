@@ -29,9 +29,10 @@ from torch.nn.functional import normalize
 from fkgsec.attacks.figure import Figure
 from fkgsec.attacks.kge.view import KgeView, VictimView
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.questions import ENTITIES
 from fkgsec.attacks.reconstruction.knowledge import Knowledge
-from fkgsec.attacks.registry import Attack, Needs, Truth, score_each
+from fkgsec.attacks.registry import Attack, Truth, score_each
 from fkgsec.attacks.uploads.pairs import HeldRows, local_ids
 from fkgsec.attacks.view import NotAttacked, claim_each
 from fkgsec.estimate import exact, proportion

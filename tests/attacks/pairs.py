@@ -51,7 +51,7 @@ def strongest(pairs: Iterable[Pair]) -> list[Pair]:
     return [pair for pair in pairs if pair.variant == STRONGEST]
 
 
-def reconstruct(result: KgeResult, options: KgeAttackOptions, **how: Any) -> tuple[list[Pair], pd.DataFrame]:
-    """Run reconstruction alone."""
-    found = run_attacks(result, msgspec.structs.replace(options, attack=(RECONSTRUCTION,)), **how)
+def reconstruct(result: KgeResult, options: KgeAttackOptions, leak_draws: int = 0) -> tuple[list[Pair], pd.DataFrame]:
+    """Run reconstruction alone. Further draws of leaked entities only widen intervals (tests/attacks/kge/test_leak_draws.py)."""
+    found = run_attacks(result, msgspec.structs.replace(options, attack=(RECONSTRUCTION,)), leak_draws=leak_draws)
     return pairs_of(found.figures), found.scores

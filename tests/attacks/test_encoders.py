@@ -45,7 +45,9 @@ def test_the_server_and_a_traitor_see_input_rows(result: KgeResult) -> None:
 
 def test_reconstruction_and_membership_run(result: KgeResult) -> None:
     """At a full leak, shared entities are named by their rows; what models say of triples is measured for both of a client's."""
-    options = KgeAttackOptions(attack=("reconstruction", "membership"), threat=("collusion", "models"), leak=(1.0,))
+    options = KgeAttackOptions(
+        attack=("reconstruction", "membership"), threat=("collusion", "models"), leak=(1.0,), unlinked_heads=0
+    )
     figures = [one for one in run_attacks(result, options, leak_draws=0).figures if one.victim == "all"]
     named = [one for one in figures if (one.metric, one.threat_model) == ("err", "collusion")]
     assert named

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from fkgsec import KgeOptions, generate_consortium
+from fkgsec.attacks.kge.view import KgeView
 from fkgsec.attacks.options import KGE, THREAT_MODELS, threat_models
 from fkgsec.attacks.registry import build_view
 from fkgsec.attacks.view import View
@@ -85,7 +86,9 @@ CASES = [("fede", ""), ("fedr", ""), ("fede", "secagg"), ("fede", "psu,secagg"),
 @pytest.mark.parametrize("threat", OF_MESSAGES)
 @pytest.mark.parametrize(("algorithm", "defense"), CASES)
 class TestWalk:
-    def view(self, algorithm: str, defense: str, threat: str) -> tuple[KgeResult, View]:
+    @staticmethod
+    @functools.cache
+    def view(algorithm: str, defense: str, threat: str) -> tuple[KgeResult, KgeView]:
         result = federate(algorithm, defense)
         colluder = result.graph.clients[0].name
         return result, build_view(result, THREAT_MODELS[threat], colluder=colluder, leak=LEAK, seed=0)

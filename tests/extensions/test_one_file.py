@@ -31,21 +31,8 @@ from tests.extensions.central_attack import CENTRAL
 from tests.extensions.eight_bit import EIGHT_BIT, FEDE_8BIT
 from tests.extensions.upload_sizes import UPLOAD_SIZES
 
-SMALL = [
-    "--size",
-    "300",
-    "--dim",
-    "8",
-    "--batch-size",
-    "64",
-    "--num-negatives",
-    "8",
-    "--rounds",
-    "4",
-    "--eval-every",
-    "2",
-]
-SMALL += ["--learning-rate", "0.02", "--device", "cpu", "--unlinked-heads", "0"]
+SMALL = ["--size", "300", "--dim", "8", "--batch-size", "64", "--num-negatives", "8", "--rounds", "4"]
+SMALL += ["--eval-every", "2", "--learning-rate", "0.02", "--device", "cpu", "--unlinked-heads", "0"]
 
 
 @pytest.fixture(autouse=True)
@@ -66,9 +53,11 @@ def fkgsec(*arguments: str, status: int = 0) -> str:
     return " ".join(done.output.split())
 
 
-@pytest.mark.parametrize("name", ["central_attack", "eight_bit", "upload_sizes"])
-def test_each_fits_in_thirty_lines(name: str) -> None:
-    assert len(Path(__file__).with_name(f"{name}.py").read_text().splitlines()) <= 30
+@pytest.mark.parametrize(
+    ("name", "most"), [("central_attack", 30), ("eight_bit", 30), ("upload_sizes", 30), ("shapes_attack", 40)]
+)
+def test_each_fits_on_a_page(name: str, most: int) -> None:
+    assert len(Path(__file__).with_name(f"{name}.py").read_text().splitlines()) <= most
 
 
 def test_the_codec_sends_each_value_within_half_a_step() -> None:

@@ -29,9 +29,10 @@ from fkgsec.attacks.graphs.inversion.inference import Inverted, Step, invert
 from fkgsec.attacks.graphs.inversion.similarity import LabelledGraph, similarity
 from fkgsec.attacks.graphs.view import GraphVictim, GraphView
 from fkgsec.attacks.laboratory import Laboratory, PublicSettings
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.options import GRAPH
 from fkgsec.attacks.questions import GRAPHS
-from fkgsec.attacks.registry import Attack, Needs, Truth
+from fkgsec.attacks.registry import Attack, Truth
 from fkgsec.attacks.view import ALL
 from fkgsec.estimate import exact, proportion
 from fkgsec.gnn.result import GnnResult

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from fkgsec.attacks.figure import Figure
-from fkgsec.attacks.kge.row_order import RowOrder
+from fkgsec.attacks.kge.task import RowOrder
 from fkgsec.attacks.laboratory import Laboratory
+from fkgsec.attacks.needs import Needs
 from fkgsec.attacks.options import THREAT_MODELS, KgeAttackOptions
-from fkgsec.attacks.registry import ATTACKS, Attack, Needs, Truth, build_view, run_attacks
+from fkgsec.attacks.registry import ATTACKS, Attack, Truth, build_view, run_attacks
 from fkgsec.attacks.view import View
 from fkgsec.estimate import proportion
 from fkgsec.kge.result import KgeResult

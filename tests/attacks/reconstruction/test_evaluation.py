@@ -255,7 +255,7 @@ class TestBaselines:
         graph, tables = toy_tables(self_loops=self_loops)
         result = fabricate(graph, tables, tables, dim=4)
         options = KgeAttackOptions(threat=(threat,), leak=(0.75,), unlinked_heads=5)
-        (row,) = by("strongest", reconstruct(result, options, leak_draws=0)[0])
+        (row,) = by("strongest", reconstruct(result, options)[0])
         known = build_view(result, THREAT_MODELS[threat], colluder="colluder", leak=0.75, seed=0).colluder
         rng = np.random.default_rng(5)
         client = graph.clients[1]
@@ -364,7 +364,9 @@ class TestNothingToAttack:
     def test_all_has_a_reason_only_if_nobody_could_be_attacked(self, planted, fabricate) -> None:
         whole = planted()
         result = fabricate(whole.graph, whole.trained, whole.tables, participants=["colluder", "victim a"])
-        seen, unseen, pooled = by("cosine", reconstruct(result, KgeAttackOptions(threat=("collusion",)))[0])
+        seen, unseen, pooled = by(
+            "cosine", reconstruct(result, KgeAttackOptions(threat=("collusion",), unlinked_heads=0))[0]
+        )
         assert (seen.reason, unseen.reason) == (None, "no embedding of this client was transmitted")
         assert pooled.reason is None
         assert pooled.err.estimate.value == pytest.approx(
@@ -373,7 +375,8 @@ class TestNothingToAttack:
 
     def test_threats_with_and_without_anything_to_attack_share_a_table(self, planted) -> None:
         rows, items = reconstruct(
-            planted(algorithm="fedr"), KgeAttackOptions(threat=("collusion", "collusion+entities"), leak=LEAKS)
+            planted(algorithm="fedr"),
+            KgeAttackOptions(threat=("collusion", "collusion+entities"), leak=LEAKS, unlinked_heads=0),
         )
         assert {row.threat_model for row in rows if row.reason} == {"collusion"}
         assert set(items.threat_model) == {"collusion+entities"}

@@ -231,7 +231,9 @@ class TestPlanted:
     def test_is_found_from_shared_relations_and_assumed_entities(self, planted, model: ModelName) -> None:
         result = planted(model, "fedr")
         expected = self.expected(result, 1.0)
-        rows, _ = reconstruct(result, KgeAttackOptions(threat=("collusion+entities",), leak=(1.0,)))
+        rows, _ = reconstruct(
+            result, KgeAttackOptions(threat=("collusion+entities",), leak=(1.0,), inference="cosine", unlinked_heads=0)
+        )
         for row in rows:
             if row.victim != ALL and row.variant == "cosine":
                 assert (row.err.estimate.value, row.trr.estimate.value) == pytest.approx(expected[row.victim])

@@ -82,7 +82,9 @@ def test_a_relation_that_occurs_once_does_not_stop_it() -> None:
 
 
 def test_it_is_beside_every_figure_and_counts_only_where_names_are_known(trained_runs) -> None:
-    rows, _ = reconstruct(trained_runs["fede"], KgeAttackOptions(threat=("collusion", "identifiers"), leak=(1.0,)))
+    rows, _ = reconstruct(
+        trained_runs["fede"], KgeAttackOptions(threat=("collusion", "identifiers"), leak=(1.0,), unlinked_heads=0)
+    )
     for row in rows:
         if row.threat_model == "collusion":
             assert row.trr.guesses["prior"] == row.trr.guesses["majority"]
