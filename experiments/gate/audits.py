@@ -3,18 +3,17 @@
     for figure in inferences_of(run, Question(victim="hospital-2", shadows=8)):
         print(figure.victim, figure.estimate)            # AUC with its interval
 
-The run's folder stores the unlearned and the re-trained federation, and the shadow federations of their verification.
+Each process makes the unlearned and the re-trained federation and the shadow federations of their verification itself.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from fkgsec.attacks.figure import Figure, headline
 from fkgsec.attacks.membership.inference import TOO_FEW
@@ -36,10 +35,9 @@ from fkgsec.experiments.unlearning.verification import Verification, verify
 from fkgsec.federation.loop import CHECKPOINT, run_federation
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
-from fkgsec.unlearning.forget_sets import read_forget
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions
 
-UNLEARNING_FOLDER, ALONE_FOLDER = "unlearning", "single"
+ALONE_FOLDER = "single"
 
 
 class NotMeasured(Exception):
@@ -120,6 +118,8 @@ Stamp = tuple[tuple[str, int, int], ...]
 # changes in between, the audit is repeated.
 _INFERENCES: dict[tuple[Stamp, int, str], list[Figure]] = {}
 _VERIFICATIONS: dict[tuple[Stamp, Stamp, str | None, Method, int], Verification] = {}
+_UNLEARNED: dict[tuple[Stamp, Stamp, str | None, Method], Path] = {}
+_AUDITS: dict[Path, tempfile.TemporaryDirectory[str]] = {}
 
 
 def _stamp(path: Path) -> Stamp:
@@ -196,23 +196,31 @@ def unlearning_of(run: Finished, question: Question, observe: Observe = unobserv
     return read_unlearned(_unlearned(run.folder, question, question.method, observe)).unlearning
 
 
+def _audits_of(folder: Path) -> Path:
+    """Return the folder in which this process stores its audits of a run; it is removed at the end of the process.
+
+    Its name is new in each process. The run's folder may come from the party that is audited, which can leave any content
+    there, such as the outcome of an honest re-training under the name of another method. No record in it shows who made it.
+    """
+    if folder not in _AUDITS:
+        _AUDITS[folder] = tempfile.TemporaryDirectory(prefix="audit-", dir=folder, ignore_cleanup_errors=True)
+    return Path(_AUDITS[folder].name)
+
+
 def _unlearned(folder: Path, question: Question, method: Method, observe: Observe) -> Path:
-    """Return the folder of a run after unlearning by a method, performed if necessary.
+    """Return the folder of a run after unlearning by a method, which this process performs once.
 
     Raises:
-        RunError: the folder has no finished run, or a damaged unlearning.
+        RunError: the folder has no finished run.
         DataError: the forget file is wrong.
     """
     forget = Path(str(question.forget))
-    _, raw = load_run(folder)
-    # Name the folder by the triples themselves: the same file name may hold other triples.
-    digest = hashlib.sha256(raw.graph.hash.encode())
-    for name, triples in read_forget(forget, raw.graph, question.client).items():
-        digest.update(msgspec.json.encode([name, np.unique(triples, axis=0).tolist()]))
-    path, options = folder / UNLEARNING_FOLDER / f"{method}-{digest.hexdigest()[:12]}", UnlearnOptions(method=method)
-    if not path.exists():
-        unlearn_run(folder, forget, options, client=question.client, out=path, observe=observe, force=True)
-    return path
+    key = (_stamp(folder / CHECKPOINT), _stamp(forget), question.client, method)
+    if key not in _UNLEARNED:
+        out, options = _audits_of(folder) / f"{method}-{len(_UNLEARNED)}", UnlearnOptions(method=method)
+        unlearn_run(folder, forget, options, client=question.client, out=out, observe=observe, force=True)
+        _UNLEARNED[key] = out
+    return _UNLEARNED[key]
 
 
 def verification_of(run: Finished, question: Question, observe: Observe = unobserved) -> Verification:
@@ -239,7 +247,7 @@ def verification_of(run: Finished, question: Question, observe: Observe = unobse
             client=question.client,
             against=reference,
             raw=folder,
-            folder=folder / "audits",
+            folder=_audits_of(folder),
             observe=lambda options, name: observe(options, f"unlearning on {folder}: {name}"),
             force=True,
         )

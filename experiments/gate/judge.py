@@ -86,6 +86,12 @@ def check_policy(
     """
     if update_baseline and policy.no_worse is None:
         raise SpecError(f"{policy.path}: limits.{NO_WORSE} is missing; --update-baseline writes the file that it names")
+    for limit in policy.limits:
+        if limit.question.forget is not None and Path(limit.question.forget).resolve().is_relative_to(runs.resolve()):
+            raise SpecError(
+                f"{policy.path}:{limit.line}: limits.{limit.measure}.forget: {limit.question.forget} lies in {runs}, the folder "
+                "of the audited runs; name the file of the client that made the request"
+            )
     # Load data and check limits before the first training.
     graphs = load_graphs(policy)
     hashes = {name: {seed: graph.hash for seed, graph in by_seed.items()} for name, by_seed in graphs.items()}
