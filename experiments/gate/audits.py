@@ -3,18 +3,17 @@
     for figure in inferences_of(run, Question(victim="hospital-2", shadows=8)):
         print(figure.victim, figure.estimate)            # AUC with its interval
 
-The run's folder stores the unlearned and the re-trained federation, and the shadow federations of their verification.
+Each process makes the unlearned and the re-trained federation and the shadow federations of their verification itself.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-import numpy as np
 
 from fkgsec.attacks.figure import Figure, headline
 from fkgsec.attacks.membership.inference import TOO_FEW
@@ -23,7 +22,6 @@ from fkgsec.attacks.registry import run_attacks
 from fkgsec.attacks.view import ALL
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import make_transport
-from fkgsec.errors import RunError
 from fkgsec.experiments.cli.progress import Observe, unobserved
 from fkgsec.experiments.gate.folders import code_digest, run_folder
 from fkgsec.experiments.integrity.checks import require_whole
@@ -35,13 +33,11 @@ from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
 from fkgsec.experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_run
 from fkgsec.experiments.unlearning.verification import Verification, verify
 from fkgsec.federation.loop import CHECKPOINT, run_federation
-from fkgsec.federation.options import run_identity
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
-from fkgsec.unlearning.forget_sets import read_forget
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions
 
-UNLEARNING_FOLDER, AUDIT_FOLDER, ALONE_FOLDER = "unlearning", "audits", "single"
+ALONE_FOLDER = "single"
 
 
 class NotMeasured(Exception):
@@ -122,6 +118,8 @@ Stamp = tuple[tuple[str, int, int], ...]
 # changes in between, the audit is repeated.
 _INFERENCES: dict[tuple[Stamp, int, str], list[Figure]] = {}
 _VERIFICATIONS: dict[tuple[Stamp, Stamp, str | None, Method, int], Verification] = {}
+_UNLEARNED: dict[tuple[Stamp, Stamp, str | None, Method], Path] = {}
+_AUDITS: dict[Path, tempfile.TemporaryDirectory[str]] = {}
 
 
 def _stamp(path: Path) -> Stamp:
@@ -198,40 +196,31 @@ def unlearning_of(run: Finished, question: Question, observe: Observe = unobserv
     return read_unlearned(_unlearned(run.folder, question, question.method, observe)).unlearning
 
 
+def _audits_of(folder: Path) -> Path:
+    """Return the folder in which this process stores its audits of a run; it is removed at the end of the process.
+
+    Its name is new in each process. The run's folder may come from the party that is audited, which can leave any content
+    there, such as the outcome of an honest re-training under the name of another method. No record in it shows who made it.
+    """
+    if folder not in _AUDITS:
+        _AUDITS[folder] = tempfile.TemporaryDirectory(prefix="audit-", dir=folder, ignore_cleanup_errors=True)
+    return Path(_AUDITS[folder].name)
+
+
 def _unlearned(folder: Path, question: Question, method: Method, observe: Observe) -> Path:
-    """Return the folder of a run after unlearning by a method, performed if necessary.
+    """Return the folder of a run after unlearning by a method, which this process performs once.
 
     Raises:
-        RunError: the folder has no finished run, or a damaged unlearning, or one of another run, method or request.
+        RunError: the folder has no finished run.
         DataError: the forget file is wrong.
     """
     forget = Path(str(question.forget))
-    _, raw = load_run(folder)
-    requested = {
-        name: np.unique(triples, axis=0) for name, triples in read_forget(forget, raw.graph, question.client).items()
-    }
-    # Name the folder by the triples themselves: the same file name may hold other triples.
-    digest = hashlib.sha256(raw.graph.hash.encode())
-    for name, triples in requested.items():
-        digest.update(msgspec.json.encode([name, triples.tolist()]))
-    path, options = folder / UNLEARNING_FOLDER / f"{method}-{digest.hexdigest()[:12]}", UnlearnOptions(method=method)
-    if not path.exists():
-        unlearn_run(folder, forget, options, client=question.client, out=path, observe=observe, force=True)
-        return path
-    # Its name does not say how it was made: somebody may have put another unlearning there.
-    finished = read_unlearned(path)
-    forgotten = {name: np.unique(triples, axis=0) for name, triples in finished.forget.items()}
-    for what, same in (
-        ("run", finished.unlearning.identity == run_identity(raw.graph, raw.options)),
-        ("method or settings", finished.unlearning.options == options),
-        (
-            "request",
-            forgotten.keys() == requested.keys() and all(np.array_equal(forgotten[k], requested[k]) for k in requested),
-        ),
-    ):
-        if not same:
-            raise RunError(f"{path}: is the unlearning of another {what} than the policy names; --fresh repeats it")
-    return path
+    key = (_stamp(folder / CHECKPOINT), _stamp(forget), question.client, method)
+    if key not in _UNLEARNED:
+        out, options = _audits_of(folder) / f"{method}-{len(_UNLEARNED)}", UnlearnOptions(method=method)
+        unlearn_run(folder, forget, options, client=question.client, out=out, observe=observe, force=True)
+        _UNLEARNED[key] = out
+    return _UNLEARNED[key]
 
 
 def verification_of(run: Finished, question: Question, observe: Observe = unobserved) -> Verification:
@@ -258,7 +247,7 @@ def verification_of(run: Finished, question: Question, observe: Observe = unobse
             client=question.client,
             against=reference,
             raw=folder,
-            folder=folder / AUDIT_FOLDER,
+            folder=_audits_of(folder),
             observe=lambda options, name: observe(options, f"unlearning on {folder}: {name}"),
             force=True,
         )

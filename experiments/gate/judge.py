@@ -10,7 +10,6 @@ because the gate judges changes of code. Attacks are always repeated, on the che
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from fkgsec.attacks.view import ALL
 from fkgsec.errors import DataError, SpecError
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.gate import SCHEMA, WhenInconclusive
-from fkgsec.experiments.gate.audits import AUDIT_FOLDER, UNLEARNING_FOLDER, alone_folder
+from fkgsec.experiments.gate.audits import alone_folder
 from fkgsec.experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
 from fkgsec.experiments.gate.folders import code_digest, run_folder
 from fkgsec.experiments.gate.measures import EACH, GAIN, MEASURES
@@ -76,7 +75,7 @@ def check_policy(
         runs: folder with a subfolder for each run.
         observe: gives each run, and each training of an audit, its observer.
         warn: receives warnings about the data.
-        fresh: train and unlearn again even if finished runs exist.
+        fresh: train again even if finished runs exist.
         update_baseline: write the figures of these runs as the new baseline, and compare with it.
         when_inconclusive: see `exit_status`.
         num_examples: see `Runs`.
@@ -87,6 +86,12 @@ def check_policy(
     """
     if update_baseline and policy.no_worse is None:
         raise SpecError(f"{policy.path}: limits.{NO_WORSE} is missing; --update-baseline writes the file that it names")
+    for limit in policy.limits:
+        if limit.question.forget is not None and Path(limit.question.forget).resolve().is_relative_to(runs.resolve()):
+            raise SpecError(
+                f"{policy.path}:{limit.line}: limits.{limit.measure}.forget: {limit.question.forget} lies in {runs}, the folder "
+                "of the audited runs; name the file of the client that made the request"
+            )
     # Load data and check limits before the first training.
     graphs = load_graphs(policy)
     hashes = {name: {seed: graph.hash for seed, graph in by_seed.items()} for name, by_seed in graphs.items()}
@@ -179,7 +184,7 @@ def run_policy(
         graphs: data by federation and seed.
         runs: folder with a subfolder for each run.
         observe: gives each run its observer.
-        fresh: train and unlearn again even if finished runs exist.
+        fresh: train again even if finished runs exist.
         at_once: see `execute`.
 
     Returns:
@@ -197,8 +202,6 @@ def run_policy(
                 places = [folder, *([alone_folder(runs, run, graph)] if _asks_gain(policy, name) else [])]
                 for file in (place / file for place in places for file in (RECORD_FILE, CHECKPOINT)):
                     file.unlink(missing_ok=True)
-                for audits in (UNLEARNING_FOLDER, AUDIT_FOLDER):
-                    shutil.rmtree(folder / audits, ignore_errors=True)
             elif (folder / RECORD_FILE).exists():
                 # Reject an exchanged checkpoint.
                 require_whole(folder)

@@ -576,7 +576,12 @@ def audit_folder(run: Path, folder: Path | None, audit_seed: int | None) -> Path
 
 
 def _check_request(run: Path, candidate: Unlearned, forget: Path, client: str | None) -> None:
-    """Raises `RunError` unless the forget set in the folder is the request."""
+    """Raises `RunError` unless the forget set in the folder is the request, `SpecError` for a request out of that folder."""
+    if forget.resolve().is_relative_to(run.resolve()):
+        raise SpecError(
+            f"{forget}: lies in the audited folder {run}, which belongs to the party that unlearned: --forget takes the file of "
+            "the client that made the request"
+        )
     asked = read_forget(forget, candidate.graph, client)
     for name in sorted({*asked, *candidate.forget}):
         # Compare as sets, since the order of the triples makes no difference.

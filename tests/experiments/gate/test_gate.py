@@ -23,7 +23,7 @@ from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.experiments.gate import CHECK_FILE, SCHEMA, folders
 from fkgsec.experiments.gate import judge as gate
-from fkgsec.experiments.gate.audits import UNLEARNING_FOLDER, unlearning_of
+from fkgsec.experiments.gate.audits import unlearning_of
 from fkgsec.experiments.gate.baseline import BaselineRun, read_baseline, worse_by
 from fkgsec.experiments.gate.judge import exit_status
 from fkgsec.experiments.gate.measures import MEASURES, NotMeasured, Question
@@ -38,8 +38,9 @@ from fkgsec.experiments.reporting.worth import gains
 from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import Finished, load_run
+from fkgsec.experiments.unlearning.unlearn import triple_lines, unlearn_run
 from fkgsec.protocols.noise.accounting import Guarantee
-from fkgsec.unlearning.unlearning import Method
+from fkgsec.unlearning.unlearning import UnlearnOptions
 from tests.experiments.commands import fkgsec
 
 FEDERATION = """\
@@ -272,7 +273,6 @@ def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path)
     }, {key: one["message"] for key, one in verdicts.items()}
     assert "verified: not forgotten" in verdicts["small/unlearning.auc/delete/forget.tsv"]["evidence"]
     (run,) = (tmp_path / "runs" / "check").glob("*/")
-    assert sorted(path.name.split("-")[0] for path in (run / "unlearning").iterdir()) == ["delete", "retrain"]
     assert [err.count(f"{method} on {run.relative_to(tmp_path)}\n") for method in ("delete", "retrain")] == [1, 1]
     # An audit that the raw run passes, too, measures nothing: two members and two controls cannot exclude an AUC of 0.5.
     (tmp_path / "forget.tsv").write_text("".join(names[:3]))
@@ -289,32 +289,37 @@ def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path)
     assert err.count("\n") == 1
 
 
-def test_an_unlearning_that_was_planted_is_refused(project: Path, finished: Finished, tmp_path: Path) -> None:
-    """The outcome of re-training, under the name of a method that forgets less, and one of another request."""
-    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
-    run = finished._replace(folder=tmp_path / finished.folder.relative_to(project))
-    graph = load_run(run.folder)[1].graph
-    client = graph.clients[0]
-    lines = [
-        f"{graph.entities[h]}\t{graph.relations[r]}\t{graph.entities[t]}\n"
-        for h, r, t in client.to_global(client.train[:2])
-    ]
+def test_an_unlearning_in_the_folder_of_a_run_is_never_reused(project: Path, tmp_path: Path) -> None:
+    """Whoever delivers a run can put the outcome of an honest re-training where an earlier check left an unlearning."""
+    run, planted = tmp_path / "run", tmp_path / "planted"
+    shutil.copytree(next((project / "runs" / "check").glob("small-*")), run)
+    _, result = load_run(run)
+    client = result.graph.clients[0]
     forget = tmp_path / "forget.tsv"
+    forget.write_text(triple_lines(result.graph, client.name, client.train[:3]))
+    question = Question(forget=str(forget), client=client.name, method="finetune")
+    record = read_record(run / "record.json")
+    honest = unlearning_of(Finished(record, pd.DataFrame(), run), question)
+    unlearn_run(run, forget, UnlearnOptions(method="retrain"), client=client.name, out=planted, force=True)
+    delivered = shutil.copytree(run, tmp_path / "delivered")
+    earlier = [file.parent for file in delivered.rglob("unlearning.json")]
+    assert earlier
+    for folder in earlier:
+        shutil.copytree(planted, folder, dirs_exist_ok=True)
+    again = unlearning_of(Finished(record, pd.DataFrame(), delivered), question)
+    assert honest
+    assert again
+    assert (again.options, again.utility) == (honest.options, honest.utility)
 
-    def unlearn(method: Method, request: list[str]) -> Path:
-        """Let the gate unlearn, and return the folder."""
-        forget.write_text("".join(request))
-        unlearning_of(run, Question(forget=str(forget), client=client.name, method=method))
-        return max((run.folder / UNLEARNING_FOLDER).glob(f"{method}-*"), key=lambda path: path.stat().st_mtime_ns)
 
-    retrained, deleted, less = unlearn("retrain", lines), unlearn("delete", lines), unlearn("delete", lines[:1])
-    for planted, request, message in ((retrained, lines, "method or settings"), (less, lines, "request")):
-        shutil.rmtree(deleted)
-        shutil.copytree(planted, deleted)
-        with pytest.raises(RunError, match=f"another {message} than the policy names"):
-            unlearn("delete", request)
-    check(tmp_path, "--fresh")
-    assert not (run.folder / UNLEARNING_FOLDER).exists()
+def test_a_request_that_lies_among_the_audited_runs_is_refused(tmp_path: Path) -> None:
+    inside = tmp_path / "runs" / "check" / "small" / "forget.tsv"
+    inside.parent.mkdir(parents=True)
+    inside.write_text("a\tb\tc\n")
+    limits = "limits:\n  epsilon: {max: 9, forget: runs/check/small/forget.tsv, method: retrain}\n"
+    status, _, err = check(tmp_path, text=FEDERATION + limits)
+    assert status == 2
+    assert "limits.epsilon.forget: runs/check/small/forget.tsv lies in runs/check" in err
 
 
 def test_epsilon_of_an_unlearning_counts_what_the_run_had_released(tmp_path: Path) -> None:

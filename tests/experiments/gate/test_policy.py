@@ -136,12 +136,7 @@ BAD: list[tuple[str, str]] = [
     (changed("max: 0.05", "max: true"), "must be a share above 0 and below 1; got True"),
     (changed("threat: collusion,", "threat: colusion,"), "'colusion' is unknown; did you mean collusion?"),
     (changed("threat: collusion,", "threat: server,"), "cannot run on hospitals under server: no element-embedding pair"),
-<<<<<<< HEAD
     (changed("threat: collusion+entities", "threat: collusion"), "relations under collusion: fedr transmits no entity"),
-=======
-    (changed("threat: collusion+entities", "threat: collusion"),
-     "cannot run on relations under collusion: fedr transmits no entity"),
->>>>>>> 1cd48fca2127a61d276c31caa57da44adf3290ef
     (changed("leak: 0.7", "leak: 1.7"), "limits.reconstruction.trr.0.leak: must be in (0, 1]; got 1.7"),
     (changed("federation: hospitals", "federation: hospital"), "no federation 'hospital'; did you mean hospitals?"),
     (changed("max: 0.05", "victim: 3, max: 0.05"), "trr.0.victim: expected a client's name; got 3"),

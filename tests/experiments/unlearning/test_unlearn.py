@@ -395,6 +395,15 @@ def test_clients_that_could_not_be_audited_are_named_by_a_certificate() -> None:
     assert f"not audited: b: {aside.reason}" in reasons
 
 
+def test_the_forget_set_of_the_audited_folder_is_no_request(finished: tuple[Path, Path], tmp_path: Path) -> None:
+    run, forget = finished
+    folder, _ = unlearn_run(run, forget, UnlearnOptions(method="delete"), client="hospital-1", out=tmp_path / "out")
+    (tmp_path / "link").symlink_to(folder / "forget")
+    for request in (folder / "forget", tmp_path / "link"):
+        with pytest.raises(SpecError, match="lies in the audited folder"):
+            verify_run(folder, Thresholds(), AuditOptions(), forget=request, folder=tmp_path / "audit", force=True)
+
+
 def test_damage_and_changes_are_named(finished: tuple[Path, Path], tmp_path: Path) -> None:
     run, forget = finished
     with pytest.raises(RunError, match="not a folder of `fkgsec unlearn`, but of a run; unlearn it first"):
