@@ -157,8 +157,10 @@ def print_finished(
         names = ("record.json", "picture.png", "scores.parquet")
         files = ", ".join(name for name in names if (folder / name).exists())
         next_step = f"Details: fkgsec show {folder}" if record.figures else f"Next: fkgsec attack --run {folder}"
+        # Verdicts of two runs name different adversaries, so reading them side by side misleads.
+        defended = " What the defense changes: fkgsec compare." if record.figures and record.spec.defense else ""
         reused = " Reused an existing run; --overwrite retrains it." if finished.reused else ""
-        print_lines(console, [f"{next_step} ({files}).{reused}"])
+        print_lines(console, [f"{next_step} ({files}).{defended}{reused}"])
     if alone:
         record = with_gains(record, gains_over([(record, alone[0])]))
     _write_json(encode_stored(record), output)

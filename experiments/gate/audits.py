@@ -23,6 +23,7 @@ from fkgsec.attacks.registry import run_attacks
 from fkgsec.attacks.view import ALL
 from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.transport import make_transport
+from fkgsec.errors import RunError
 from fkgsec.experiments.cli.progress import Observe, unobserved
 from fkgsec.experiments.gate.folders import code_digest, run_folder
 from fkgsec.experiments.integrity.checks import require_whole
@@ -34,12 +35,13 @@ from fkgsec.experiments.unlearning.options import AuditOptions, Thresholds
 from fkgsec.experiments.unlearning.unlearn import Unlearning, read_unlearned, unlearn_run
 from fkgsec.experiments.unlearning.verification import Verification, verify
 from fkgsec.federation.loop import CHECKPOINT, run_federation
+from fkgsec.federation.options import run_identity
 from fkgsec.kge.options import KgeOptions
 from fkgsec.kge.result import KgeResult
 from fkgsec.unlearning.forget_sets import read_forget
 from fkgsec.unlearning.unlearning import Method, UnlearnOptions
 
-UNLEARNING_FOLDER, ALONE_FOLDER = "unlearning", "single"
+UNLEARNING_FOLDER, AUDIT_FOLDER, ALONE_FOLDER = "unlearning", "audits", "single"
 
 
 class NotMeasured(Exception):
@@ -200,18 +202,35 @@ def _unlearned(folder: Path, question: Question, method: Method, observe: Observ
     """Return the folder of a run after unlearning by a method, performed if necessary.
 
     Raises:
-        RunError: the folder has no finished run, or a damaged unlearning.
+        RunError: the folder has no finished run, or a damaged unlearning, or one of another run, method or request.
         DataError: the forget file is wrong.
     """
     forget = Path(str(question.forget))
     _, raw = load_run(folder)
+    requested = {
+        name: np.unique(triples, axis=0) for name, triples in read_forget(forget, raw.graph, question.client).items()
+    }
     # Name the folder by the triples themselves: the same file name may hold other triples.
     digest = hashlib.sha256(raw.graph.hash.encode())
-    for name, triples in read_forget(forget, raw.graph, question.client).items():
-        digest.update(msgspec.json.encode([name, np.unique(triples, axis=0).tolist()]))
+    for name, triples in requested.items():
+        digest.update(msgspec.json.encode([name, triples.tolist()]))
     path, options = folder / UNLEARNING_FOLDER / f"{method}-{digest.hexdigest()[:12]}", UnlearnOptions(method=method)
     if not path.exists():
         unlearn_run(folder, forget, options, client=question.client, out=path, observe=observe, force=True)
+        return path
+    # Its name does not say how it was made: somebody may have put another unlearning there.
+    finished = read_unlearned(path)
+    forgotten = {name: np.unique(triples, axis=0) for name, triples in finished.forget.items()}
+    for what, same in (
+        ("run", finished.unlearning.identity == run_identity(raw.graph, raw.options)),
+        ("method or settings", finished.unlearning.options == options),
+        (
+            "request",
+            forgotten.keys() == requested.keys() and all(np.array_equal(forgotten[k], requested[k]) for k in requested),
+        ),
+    ):
+        if not same:
+            raise RunError(f"{path}: is the unlearning of another {what} than the policy names; --fresh repeats it")
     return path
 
 
@@ -239,7 +258,7 @@ def verification_of(run: Finished, question: Question, observe: Observe = unobse
             client=question.client,
             against=reference,
             raw=folder,
-            folder=folder / "audits",
+            folder=folder / AUDIT_FOLDER,
             observe=lambda options, name: observe(options, f"unlearning on {folder}: {name}"),
             force=True,
         )

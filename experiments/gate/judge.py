@@ -10,6 +10,7 @@ because the gate judges changes of code. Attacks are always repeated, on the che
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from fkgsec.attacks.view import ALL
 from fkgsec.errors import DataError, SpecError
 from fkgsec.experiments.cli.progress import Observe
 from fkgsec.experiments.gate import SCHEMA, WhenInconclusive
-from fkgsec.experiments.gate.audits import alone_folder
+from fkgsec.experiments.gate.audits import AUDIT_FOLDER, UNLEARNING_FOLDER, alone_folder
 from fkgsec.experiments.gate.baseline import check_comparable, make_baseline, read_baseline, write_baseline
 from fkgsec.experiments.gate.folders import code_digest, run_folder
 from fkgsec.experiments.gate.measures import EACH, GAIN, MEASURES
@@ -75,7 +76,7 @@ def check_policy(
         runs: folder with a subfolder for each run.
         observe: gives each run, and each training of an audit, its observer.
         warn: receives warnings about the data.
-        fresh: train again even if finished runs exist.
+        fresh: train and unlearn again even if finished runs exist.
         update_baseline: write the figures of these runs as the new baseline, and compare with it.
         when_inconclusive: see `exit_status`.
         num_examples: see `Runs`.
@@ -178,7 +179,7 @@ def run_policy(
         graphs: data by federation and seed.
         runs: folder with a subfolder for each run.
         observe: gives each run its observer.
-        fresh: train again even if finished runs exist.
+        fresh: train and unlearn again even if finished runs exist.
         at_once: see `execute`.
 
     Returns:
@@ -196,6 +197,8 @@ def run_policy(
                 places = [folder, *([alone_folder(runs, run, graph)] if _asks_gain(policy, name) else [])]
                 for file in (place / file for place in places for file in (RECORD_FILE, CHECKPOINT)):
                     file.unlink(missing_ok=True)
+                for audits in (UNLEARNING_FOLDER, AUDIT_FOLDER):
+                    shutil.rmtree(folder / audits, ignore_errors=True)
             elif (folder / RECORD_FILE).exists():
                 # Reject an exchanged checkpoint.
                 require_whole(folder)

@@ -23,6 +23,7 @@ from fkgsec.errors import RunError
 from fkgsec.estimate import Estimate, exact, proportion
 from fkgsec.experiments.gate import CHECK_FILE, SCHEMA, folders
 from fkgsec.experiments.gate import judge as gate
+from fkgsec.experiments.gate.audits import UNLEARNING_FOLDER, unlearning_of
 from fkgsec.experiments.gate.baseline import BaselineRun, read_baseline, worse_by
 from fkgsec.experiments.gate.judge import exit_status
 from fkgsec.experiments.gate.measures import MEASURES, NotMeasured, Question
@@ -38,6 +39,7 @@ from fkgsec.experiments.runs.intervals import over_seeds
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.run import Finished, load_run
 from fkgsec.protocols.noise.accounting import Guarantee
+from fkgsec.unlearning.unlearning import Method
 from tests.experiments.commands import fkgsec
 
 FEDERATION = """\
@@ -285,6 +287,34 @@ def test_unlearning_is_made_and_verified_for_the_limits_that_ask(tmp_path: Path)
     assert (status, out) == (2, "")
     assert err.startswith("fkgsec: policy.yaml:5: limits.unlearning.auc.forget: forget.tsv:1: ")
     assert err.count("\n") == 1
+
+
+def test_an_unlearning_that_was_planted_is_refused(project: Path, finished: Finished, tmp_path: Path) -> None:
+    """The outcome of re-training, under the name of a method that forgets less, and one of another request."""
+    shutil.copytree(project, tmp_path, dirs_exist_ok=True)
+    run = finished._replace(folder=tmp_path / finished.folder.relative_to(project))
+    graph = load_run(run.folder)[1].graph
+    client = graph.clients[0]
+    lines = [
+        f"{graph.entities[h]}\t{graph.relations[r]}\t{graph.entities[t]}\n"
+        for h, r, t in client.to_global(client.train[:2])
+    ]
+    forget = tmp_path / "forget.tsv"
+
+    def unlearn(method: Method, request: list[str]) -> Path:
+        """Let the gate unlearn, and return the folder."""
+        forget.write_text("".join(request))
+        unlearning_of(run, Question(forget=str(forget), client=client.name, method=method))
+        return max((run.folder / UNLEARNING_FOLDER).glob(f"{method}-*"), key=lambda path: path.stat().st_mtime_ns)
+
+    retrained, deleted, less = unlearn("retrain", lines), unlearn("delete", lines), unlearn("delete", lines[:1])
+    for planted, request, message in ((retrained, lines, "method or settings"), (less, lines, "request")):
+        shutil.rmtree(deleted)
+        shutil.copytree(planted, deleted)
+        with pytest.raises(RunError, match=f"another {message} than the policy names"):
+            unlearn("delete", request)
+    check(tmp_path, "--fresh")
+    assert not (run.folder / UNLEARNING_FOLDER).exists()
 
 
 def test_epsilon_of_an_unlearning_counts_what_the_run_had_released(tmp_path: Path) -> None:

@@ -376,7 +376,7 @@ def test_a_claim_is_wrong_only_when_the_victim_has_no_such_triple(runs: list[Run
 
 def test_no_examples_leaves_no_triple_of_a_victim_on_the_page(runs: list[Run]) -> None:
     with_examples, without = page_of(*runs).text, page_of(*runs, examples=False).text
-    assert "The server learnt of hospital-" in with_examples
+    assert "The server learned about hospital-" in with_examples
     assert "patient " in with_examples
     assert "patient " not in without.replace("generated patients", "")
     assert "None are shown: they were left out" in without
