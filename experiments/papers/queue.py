@@ -149,7 +149,7 @@ def _missing(cell: Cell, first: int, results: Results, num_seeds: int) -> Iterat
     by_candidate = [results.of_spec(cell, spec) for spec in cell.candidates]
     whole = set.intersection(*map(set, by_candidate)) if by_candidate else set()
     # Seeds that are finished count, whichever they are.
-    fresh = [seed for seed in range(first, first + num_seeds + len(whole)) if seed not in whole]
+    fresh = [seed for seed in range(first, first + num_seeds) if seed not in whole]
     for seed in fresh[: max(0, num_seeds - len(whole))]:
         for spec, records in zip(cell.candidates, by_candidate, strict=True):
             if seed not in records:

@@ -1,6 +1,5 @@
 """Committed records can be made again: each names a landed commit and a command, and the cheapest give their figures anew."""
 
-import json
 import os
 import re
 import shlex
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from fkgsec.data.catalogue import DATA_VARIABLE
@@ -24,7 +24,7 @@ REMADE = ("ddb14-fed5-fedr-6rounds", "ddb14-fed5-fede-published16")
 
 
 def environments(found: Any) -> Iterator[dict[str, Any]]:
-    """Every environment in a JSON document, at any depth."""
+    """Every environment in a JSON document, at any depth; lists of numbers have none."""
     if isinstance(found, dict):
         if isinstance(found.get("environment"), dict):
             yield found["environment"]
@@ -32,7 +32,8 @@ def environments(found: Any) -> Iterator[dict[str, Any]]:
             yield from environments(value)
     elif isinstance(found, list):
         for value in found:
-            yield from environments(value)
+            if isinstance(value, dict | list):
+                yield from environments(value)
 
 
 def git(*arguments: str) -> str:
@@ -44,7 +45,7 @@ def test_every_record_names_a_landed_commit_and_a_command() -> None:
     landed = set(git("rev-list", "HEAD").split())
     checked = 0
     for path in sorted(RESULTS.rglob("*.json")):
-        for environment in environments(json.loads(path.read_bytes())):
+        for environment in environments(msgspec.json.decode(path.read_bytes())):
             assert environment["commit"] in landed or (shallow and environment["commit"]), path
             assert environment["dirty"] is False, path
             if not environment["command"]:  # a bench's, which the folder's page gives

@@ -6,15 +6,16 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from fkgsec.experiments.papers.results import Results, read_records
+from fkgsec.experiments.papers.results import Results
 from fkgsec.experiments.papers.spec import find_experiment, read_experiment
 from fkgsec.experiments.papers.table import table_lines, table_of
 from fkgsec.experiments.reporting import summary
 from fkgsec.experiments.reporting.convergence import convergence
 from fkgsec.experiments.runs.compare import read_comparison
-from fkgsec.experiments.runs.record import Record, read_record
+from fkgsec.experiments.runs.record import Record
+from tests.experiments.commands import RESULTS as FOLDER
+from tests.experiments.commands import committed
 
-FOLDER = Path(summary.__file__).resolve().parents[2] / "results"
 FOLDERS = (FOLDER, FOLDER / "defended", FOLDER / "recipes", FOLDER / "attacks", FOLDER / "active", FOLDER / "encoders")
 
 
@@ -25,7 +26,9 @@ def records() -> dict[str, Record]:
     for path in [*sorted(FOLDER.glob("*.json")), *sorted(path for one in FOLDERS[1:] for path in one.glob("*.json"))]:
         comparison = None if path.parent == FOLDER else read_comparison(path)
         if comparison is None:
-            made[path.stem] = read_record(path)
+            record = committed(path)
+            assert isinstance(record, Record)
+            made[path.stem] = record
         else:
             made |= {f"{path.stem} {case.name}": case.record for case in comparison.cases}
     return made
@@ -42,7 +45,7 @@ def test_the_tables_are_what_the_command_prints(folder: Path) -> None:
 
 
 def test_fedlus_small_table_is_what_its_records_say() -> None:
-    results = Results(read_records(sorted((FOLDER / "recipes").glob("c3-small-*.json")))[0])
+    results = Results(filter(None, map(committed, sorted((FOLDER / "recipes").glob("c3-small-*.json")))))
     table = table_of(read_experiment(find_experiment("zhu2023_fedlu_table1_small")), results)
     assert (FOLDER / "tables/zhu2023_fedlu_table1_small.md").read_text() == "\n".join(table_lines(table)) + "\n"
 
@@ -53,7 +56,7 @@ CEFGL = sorted((FOLDER / "tables/cefgl").glob("*.json"))
 @pytest.fixture(scope="module")
 def of_cefgl() -> Results:
     """The records of CEFGL's tables, which stand beside them."""
-    return Results(read_records(CEFGL)[0])
+    return Results(filter(None, map(committed, CEFGL)))
 
 
 @pytest.mark.parametrize("path", sorted((FOLDER / "tables").glob("liu2024_*.md")), ids=lambda path: path.stem)

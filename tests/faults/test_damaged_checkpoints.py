@@ -26,7 +26,7 @@ from fkgsec.unlearning.options import UnlearnOptions
 from tests.deploy.conftest import Consortium
 
 Change = Callable[[dict[str, torch.Tensor], dict[str, Any]], None]
-FLIPS = 500
+FLIPS = 150
 TRIPLES = {"size": 400, "clients": 2, "dim": 4, "rounds": 2, "num_negatives": 4, "unlinked_heads": 0, "device": "cpu"}
 GRAPHS = {"algorithm": "cefgl", "clients": 2, "size": 80, "rounds": 2, "layers": 2, "width": 8, "device": "cpu"}
 

@@ -84,7 +84,7 @@ def test_a_message_in_sarif_is_no_link_and_csv_no_formula() -> None:
         ("data: !!timestamp x", "tags are not supported"),
         ('data: "\\ud800"', "half of a surrogate pair"),
         ("leak: " + "[" * 3000 + "]" * 3000, "nested too deeply"),
-        ("[" * 100_000, "nested too deeply"),
+        ("[" * 10_000, "nested too deeply"),
         ("leak: &a [*a]", "aliases are not supported"),
         ("rounds: 1\nrounds: 2", ":2: rounds: given twice"),
         ("algorithm: " + "x" * 100_000, "xxx..."),

@@ -1,19 +1,17 @@
 """`fkgsec experiment run SPEC --dry-run`: the plan of a table, which runs nothing."""
 
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from fkgsec.experiments.cli.main import app
-from fkgsec.experiments.cli.progress import Trained
+from fkgsec.experiments.cli.progress import unobserved
 from fkgsec.experiments.papers.estimates import Costs, Timed, Timings
 from fkgsec.experiments.papers.plan import plan_lines, plan_of, runs_sheet
 from fkgsec.experiments.papers.results import Results, read_records
 from fkgsec.experiments.papers.runner import run_experiment
 from fkgsec.experiments.papers.spec import read_experiment
-from fkgsec.federation.loop import Observer
 
 TABLE = """
 title: A table
@@ -32,10 +30,6 @@ rows:
 """
 
 
-def quiet(options: Trained, name: str) -> nullcontext[Observer]:
-    return nullcontext(Observer())
-
-
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("plan") / "tiny.yaml"
@@ -47,7 +41,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def out(path: Path) -> Path:
     """With FedE's run finished."""
     folder = path.with_name("out")
-    run_experiment(path, out=folder, observe=quiet, only="FedE two")
+    run_experiment(path, out=folder, observe=unobserved, only="FedE two")
     return folder
 
 

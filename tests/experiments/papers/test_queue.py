@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -12,7 +11,7 @@ from typer.testing import CliRunner
 
 from fkgsec.errors import SpecError
 from fkgsec.experiments.cli.main import app
-from fkgsec.experiments.cli.progress import Trained
+from fkgsec.experiments.cli.progress import unobserved
 from fkgsec.experiments.papers.estimates import (
     TIMED_CLIENTS,
     Costs,
@@ -25,13 +24,12 @@ from fkgsec.experiments.papers.estimates import (
     time_training,
 )
 from fkgsec.experiments.papers.queue import Job, wanted_runs
-from fkgsec.experiments.papers.results import Results, read_records, run_key
+from fkgsec.experiments.papers.results import Results, run_key
 from fkgsec.experiments.papers.spec import Experiment, find_experiment, read_experiment
 from fkgsec.experiments.papers.workers import CutOff, run_jobs
 from fkgsec.experiments.reporting.summary import __file__ as summary_file
 from fkgsec.experiments.runs.record import Record, read_record
 from fkgsec.experiments.runs.spec import GraphSpec, RunSpec, Spec
-from fkgsec.federation.loop import Observer
 from fkgsec.federation.task import TASKS
 
 RESULTS = Path(summary_file).resolve().parents[2] / "results"
@@ -59,10 +57,6 @@ def experiment_of(folder: Path, text: str = TABLE, name: str = "tiny") -> Experi
 
 
 ALL = Path("all")
-
-
-def quiet(options: Trained, name: str) -> nullcontext[Observer]:
-    return nullcontext(Observer())
 
 
 @pytest.fixture(scope="module")
@@ -264,36 +258,13 @@ def plan_in(folder: Path, only: str = "", text: str = TABLE) -> list[Entry]:
 
 
 def make_all(plan: list[Entry], **how: Any) -> list[tuple[Job, Exception | None]]:
-    return list(run_jobs([one.job for one in plan], count=1, observe=quiet, **how))
+    return list(run_jobs([one.job for one in plan], count=1, observe=unobserved, **how))
 
 
 def test_data_that_are_not_there_are_said(tmp_path: Path) -> None:
     plan = plan_in(tmp_path / "all")
     assert [one.state for one in plan] == ["to make", "cannot be made", *["to make"] * 2, *["cannot be made"] * 2]
     assert all("nowhere" in one.error for one in plan if one.error)
-
-
-@pytest.mark.slow
-def test_a_run_is_made_in_a_process_of_its_own_and_is_finished_then(tmp_path: Path) -> None:
-    plain = TABLE.replace("    choose: {option: gamma, values: [8, 10], why: tried}\n", "")
-    (entry,) = plan_in(tmp_path / "all", "FedR two", plain)
-    ((job, error),) = make_all([entry])
-    assert error is None
-    record = read_record(job.record_file)
-    assert record.environment.command == "fkgsec experiment run tiny --only 'FedR two' --seeds 1"
-    made = Results(read_records([tmp_path / "all"])[0])
-    table = experiment_of(tmp_path, plain)
-    assert not wanted_runs([table], made, ALL, num_seeds=1, only="FedR two")
-
-
-@pytest.mark.slow
-def test_a_failed_run_stops_no_other_and_is_said(tmp_path: Path) -> None:
-    plan = plan_in(tmp_path / "all", "two")
-    (tmp_path / "all").mkdir()
-    plan[0].job.folder.write_text("")  # something else stands where its folder is to be
-    (_, first), *others = make_all(plan)
-    assert str(plan[0].job.folder) in str(first)
-    assert [error for _, error in others] == [None, None]
 
 
 def test_without_time_nothing_is_begun(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("share", [0.0, 0.5, 0.999])
+@pytest.mark.parametrize("share", [0.0, 0.999])
 def test_a_record_that_is_cut_off_is_moved_aside_and_made_again(
     finished: Path, tmp_path: Path, share: float, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,7 +19,7 @@ from fkgsec.experiments.runs.spec import Spec
 from fkgsec.experiments.runs.stored import decode_stored
 from fkgsec.experiments.tasks.kge import TASK
 
-SMALL = ["--size", "900", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20"]
+SMALL = ["--size", "400", "--rounds", "2", "--dim", "8", "--num-negatives", "8", "--unlinked-heads", "20"]
 
 
 def test_a_case_is_an_algorithm_a_defense_or_both() -> None:

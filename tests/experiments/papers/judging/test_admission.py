@@ -206,6 +206,8 @@ def test_two_seeds_far_apart_decide_nothing(table: Experiment, fedr: Record) -> 
     far = [with_mrr(fedr, 0.19, 0.2, 0.21, seed=0), with_mrr(fedr, 0.59, 0.6, 0.61, seed=1)]
     assert standing(table, *far) == ("undecided", (0, 1), "its interval reaches further than 10% of the paper's figure")
     assert standing(table, with_mrr(fedr, 0.0, 0.9, 1.0))[0] == "undecided"
+    for value in (0.41, 0.48):
+        assert standing(table, with_mrr(fedr, value - 0.01, value, value + 0.01))[0] == "outside"
     near = [with_mrr(fedr, 0.44, value, 0.45, seed=seed) for seed, value in enumerate((0.445, 0.446, 0.447))]
     assert standing(table, *near)[:2] == ("inside", (0, 1, 2))
 

@@ -13,10 +13,9 @@ from fkgsec.experiments.papers.judging.scoreboard import (
     tables_sheet,
     total_line,
 )
-from fkgsec.experiments.papers.results import Made, read_records
+from fkgsec.experiments.papers.results import Made
 from fkgsec.experiments.papers.spec import Experiment
-
-RESULTS = Path("results")
+from tests.experiments.commands import RESULTS, committed
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +26,7 @@ def experiments() -> tuple[Experiment, ...]:
 @pytest.fixture(scope="module")
 def records() -> list[Made]:
     """All committed records."""
-    found, unreadable = read_records([RESULTS])
-    assert not unreadable
-    return found
+    return [record for path in sorted(RESULTS.rglob("*.json")) if (record := committed(path))]
 
 
 def test_the_committed_scoreboard_is_what_the_records_say(
