@@ -28,7 +28,6 @@ class FedESVDPlusRule(LocalRule):
         self._factored: FactoredRows | None = None
 
     def begin_epoch(self, epoch: int, stack: ClientStack, received: Mapping[Table, Tensor]) -> None:
-        """Factor the updates before the last epoch; see `LocalRule.begin_epoch`."""
         # feds.txt VI-B: "in the final epoch of each round of local training".
         if epoch == self.options.local_epochs - 1:
             self._factored = FactoredRows(
@@ -41,11 +40,9 @@ class FedESVDPlusRule(LocalRule):
             )
 
     def take(self, gradients: dict[Table, Tensor], clients: Collection[int]) -> dict[int, float]:
-        """Step the factors instead of the rows; see `LocalRule.take`."""
         return {} if self._factored is None else dict(self._factored.step(gradients.pop("entities"), clients))
 
     def end_round(self) -> None:
-        """Discard the factors."""
         self._factored = None
 
 

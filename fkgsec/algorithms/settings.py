@@ -34,7 +34,6 @@ class VariantSettings(KgeSettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
-        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         return {"triple_weights": "frequency", "redraw": "never"} if self.variant == "published" else {}
 
 
@@ -66,7 +65,6 @@ class SingleSettings(VariantSettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
-        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         published = {"entity_range": "width", "best_round": "client"} if self.variant == "published" else {}
         return {**super().training, **published}
 
@@ -86,13 +84,11 @@ class FedESettings(VariantSettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
-        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         published = {"entity_range": "width"} if self.variant == "published" else {}
         return {**super().training, **published}
 
     @property
     def evaluates_before_broadcast(self) -> bool:
-        """Return whether shared models are validated and tested before the broadcast of a round."""
         return self.evaluate == "before"
 
 
@@ -176,7 +172,6 @@ class FedEPLSettings(FedSSettings, frozen=True):
     """Settings of FedEPL: the FedS whose cost it matches, by a lower dimension of equal average cost (feds.txt Eq. 5)."""
 
     def shared_dim(self, dim: int) -> int:
-        """Return the dimension of equal cost; see `equal_cost_dim`."""
         return equal_cost_dim(self.sparsity, self.sparse_rounds, dim)
 
 
@@ -206,12 +201,10 @@ class FedLUSettings(FedESettings, frozen=True):
 
     @property
     def training(self) -> Mapping[str, str]:
-        """Values of `fkgsec.kge.options.TRAINING` of the variant."""
         published = {"best_round": "client"} if self.variant == "published" else {}
         return {**super().training, **published}
 
     def sampling_temperature(self, option: float | None, model: str) -> float:
-        """Return the temperature of negatives; see `fedlu_temperature`."""
         return fedlu_temperature(self.variant, option, model)
 
 
@@ -265,7 +258,7 @@ class FedEKDSettings(KgeSettings, frozen=True):
     ] = 0.75
 
     def shared_dim(self, dim: int) -> int:
-        """Return the dimension of the shared model, rounded up."""
+        # Return the dimension of the shared model, rounded up.
         return math.ceil(self.shared_dim_ratio * dim)
 
 

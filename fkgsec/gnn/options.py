@@ -143,11 +143,6 @@ class DropoutSettings(AlgorithmSettings, frozen=True):
             )
 
     def num_present(self, count: int, round: int, seed: int) -> int:
-        """Return the number of participants of a round that do not drop out.
-
-        Args:
-            count, round, seed: as in `AlgorithmSettings.num_present`.
-        """
         if not self.drop_alpha:
             return count
         # cefgl.txt 5.8: the dropout rate of a round follows a Beta distribution.
@@ -169,5 +164,4 @@ class GnnSettings(DropoutSettings, frozen=True):
 
     @property
     def evaluates_before_broadcast(self) -> bool:
-        """Return whether shared models are validated and tested before the broadcast of a round."""
         return self.evaluate == "before"

@@ -73,10 +73,8 @@ def filtered_ranks(
     if not (torch.isfinite(entities).all() and torch.isfinite(relations).all()):
         raise FloatingPointError("an embedding is not finite (NaN or infinity)")
     ranks = np.empty((len(triples), len(known)))
-    pool, column_of = (
-        entities,
-        np.arange(len(entities)),
-    )  # candidates, and each entity's column among them; -1: not drawn
+    # Candidates, and each entity's column among them; -1: not drawn.
+    pool, column_of = entities, np.arange(len(entities))
     if drawn is not None:
         pool, column_of = entities[torch.from_numpy(drawn).to(entities.device)], np.full(len(entities), -1)
         column_of[drawn] = np.arange(len(drawn))

@@ -108,11 +108,6 @@ class SpreadGNNSettings(GnnSettings, frozen=True):
     task_reg: Annotated[float, Meta(ge=0, le=1_000_000, description="weight of the multi-task term")] = 0.01
 
     def exchanges(self, round: int, seed: int) -> bool:
-        """Return True after every `period` rounds.
-
-        Args:
-            round, seed: as in `AlgorithmSettings.exchanges`.
-        """
         return round % self.period == 0
 
 
@@ -208,11 +203,7 @@ class CEFGLSettings(DropoutSettings, frozen=True):
         return 1 / self.alpha if self.correction == "dual" else learning_rate
 
     def exchanges(self, round: int, seed: int) -> bool:
-        """Flip the coin of cefgl.txt Algorithm 1, line 3.
-
-        Args:
-            round, seed: as in `AlgorithmSettings.exchanges`.
-        """
+        # Flip the coin of cefgl.txt Algorithm 1, line 3.
         # One draw from the run's seed: server and clients flip the same coin without a message.
         return bool(generator(seed, "exchange", round).random() < self.exchange)
 

@@ -124,7 +124,7 @@ class NogeEncoder(ClientEncoder):
 
     @property
     def num_steps(self) -> int:
-        """Number of optimizer steps per round, for the longer of two consecutive rounds."""
+        # Number of optimizer steps per round, for the longer of two consecutive rounds.
         # Alternating sides differ in the number of batches; a progress bar needs the larger number.
         epochs = range(self.options.local_epochs)
         return max(sum(len(at) for epoch in epochs for _, at in self._sides(first + epoch)) for first in (0, 1))
@@ -139,7 +139,6 @@ class NogeEncoder(ClientEncoder):
         return [(side, range(0, len(triples.keys), self.options.batch_size)) for side, triples in targets]
 
     def train(self, rows: Rows, step: Callable[[], None], round: int, on_step: Callable[[], None]) -> float:
-        """Train one round; see `ClientEncoder.train`."""
         losses: list[float] = []
         self.network.train()
         for epoch in range(self.options.local_epochs):
@@ -183,7 +182,7 @@ class NogeEncoder(ClientEncoder):
 
     @torch.no_grad()
     def encode(self, rows: Rows, state: Mapping[str, Tensor]) -> ClientTables:
-        """Encode with the running statistics of batch norm; see `ClientEncoder.encode`."""
+        # Encode with the running statistics of batch norm.
         self.network.eval()
         both = torch.cat([rows["entities"], rows["relations"]])
         encoded = torch.func.functional_call(self.network, dict(state), (both,))

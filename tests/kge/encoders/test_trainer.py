@@ -82,7 +82,7 @@ def test_rows_that_training_starts_from(trains_from: str, followed: list[int], u
     for changed in (1, 2, 3):
         uploads = []
         for shift in (0.0, 1.0):
-            task = KgeTask(uneven, tiny("noge", trains_from=trains_from))
+            task = KgeTask(uneven, tiny("noge", trains_from=trains_from, local_epochs=1))
             for round in range(1, 5):
                 task.begin_round()
                 task.train(round, [0, 1, 2], lambda: None)

@@ -147,7 +147,7 @@ def unlearned(
 
 @pytest.mark.parametrize(
     ("algorithm", "model"),
-    [("fede", "rotate"), ("fedprox", "transe"), ("fedec", "complex"), ("fedlu", "transe"), ("fede-svd+", "distmult")],
+    [("fedec", "complex"), ("fedlu", "transe"), ("fede-svd+", "distmult")],
 )
 def test_the_number_of_threads_changes_no_bit(
     algorithm: str, model: str, threads: Callable[[int], None], consortium: FederatedGraph, options: KgeOptions
