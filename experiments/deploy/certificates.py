@@ -165,7 +165,7 @@ def _host(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        pass
+        pass  # not an address: checked as a host's name below
     try:
         name = host.encode("idna").decode()
     except UnicodeError:

@@ -65,7 +65,7 @@ def open_secret(
         # The usual case: all shares are right, and lie on one polynomial.
         secret = reconstruct(at, threshold=threshold)
     except (ReconstructionMismatch, BadShare):
-        pass
+        pass  # some shares are wrong: the guesses below leave them out, and the commitment tells which guess is right
     else:
         if fits(secret):
             return Opened(secret, frozenset())
@@ -90,7 +90,7 @@ def _guesses(at: Mapping[int, bytes], threshold: int):
         secret, wrong = correct(at, threshold=threshold)
         yield wrong, secret
     except ReconstructionMismatch:
-        pass
+        pass  # more wrong shares than this decoding corrects: leave out subsets instead
     # Beyond that, leave out each subset of holders in turn, small ones first. The commitment tells which guess is right.
     surplus = len(at) - threshold
     subsets = (left_out for number in range(1, surplus + 1) for left_out in combinations(sorted(at), number))

@@ -210,9 +210,7 @@ def over_flower(running: Running, link: FlowerLink, apart: Any, ask: Any = None)
     return serve(apart.spec, apart.terms, ask or link.ask, apart.root / "server")
 
 
-@pytest.mark.parametrize(
-    ("algorithm", "defense"), [("fede", ""), ("fedr", ""), ("feds", ""), ("fedlu", ""), ("fede", "psu,secagg")]
-)
+@pytest.mark.parametrize(("algorithm", "defense"), [("feds", ""), ("fede", "psu,secagg")])
 def test_a_run_over_flower_is_that_of_one_process(
     algorithm: str,
     defense: str,

@@ -87,26 +87,16 @@ def largest_error(server: Server, apart: Any, table: str) -> float | None:
 
 
 SENT: dict[tuple[Server, str], torch.Tensor] = {}
-FIVE = {"clients": 5, "rounds": 2, "size": 400}
+FIVE = {"clients": 5, "rounds": 2, "size": 300, "dim": 8}
 VARIANTS = {
     "fede": ({"defense": "psu,secagg", **FIVE}, victim_alone_trains),
-    "fedr": ({"algorithm": "fedr", "defense": "psu,secagg", **FIVE}, victim_alone_trains),
-    "complex": ({"model": "complex", "defense": "psu,secagg", **FIVE}, victim_alone_trains),
-    "three clients": ({"defense": "psu,secagg", **FIVE, "clients": 3}, victim_alone_trains),
     "fedlu": ({"algorithm": "fedlu", "defense": "psu,secagg", **FIVE}, victim_alone_trains),
-    "plain secagg": ({"defense": "secagg", **FIVE}, victim_alone_trains),
     "suppress": ({"defense": "psu,secagg,suppress:t=2", **FIVE}, victim_alone_trains),
     "before the broadcast": ({"defense": "psu,secagg", **FIVE}, others_train_before_the_broadcast),
 }
 
 
-ALIKE = {"fedr", "complex", "three clients", "plain secagg"}
-"""Variants that take the same path through a party as those of the fast suite."""
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.slow) if name in ALIKE else name for name in VARIANTS]
-)
+@pytest.mark.parametrize("name", VARIANTS)
 def test_no_sum_opens_that_would_give_the_victim_away(
     name: str, consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -335,19 +325,18 @@ def driven(consortium: Callable[..., Any]) -> Callable[..., None]:
     return drive
 
 
-@pytest.mark.parametrize("name", [name for name in CONFIGURATIONS if name != "fede"])
+@pytest.mark.parametrize(
+    ("name", "examples", "steps"),
+    [
+        ("complex", 6, 25),
+        ("fedlu", 6, 25),
+        *(pytest.param(name, 50, 50, marks=pytest.mark.slow) for name in CONFIGURATIONS),
+    ],
+)
 def test_arbitrary_requests_make_a_party_contribute_no_rows_that_the_server_knows(
-    name: str, driven: Callable[..., None]
+    name: str, examples: int, steps: int, driven: Callable[..., None]
 ) -> None:
-    driven(6, 25, **CONFIGURATIONS[name])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_ten_thousand_requests_make_a_party_contribute_no_rows_that_the_server_knows(
-    name: str, driven: Callable[..., None]
-) -> None:
-    driven(50, 50, **CONFIGURATIONS[name])
+    driven(examples, steps, **CONFIGURATIONS[name])
 
 
 def test_arbitrary_requests_find_a_party_that_checks_no_order(

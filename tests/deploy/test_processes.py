@@ -145,34 +145,6 @@ def test_a_server_killed_in_every_round_and_a_party_killed_in_a_session(
         machines.close()
 
 
-@pytest.mark.slow
-def test_a_party_killed_between_mask_and_unmask_comes_back(consortium: Callable[..., Any]) -> None:
-    options = {"size": 300, "dim": 16, "batch_size": 64, "num_negatives": 8, "rounds": 4, "eval_every": 1}
-    options |= {"learning_rate": 0.01, "device": "cpu", "defense": "psu,secagg:threshold=2"}
-    apart = consortium(**options)
-    together = run_federation(apart.graph, apart.terms.options, make_transport=_defended())
-    machines = Processes(apart, options)
-    victim = "hospital-2"
-
-    def ask(stage: str, requests: Mapping[str, bytes]) -> Iterator[tuple[str, bytes | Silence]]:
-        if stage == "round 2: confirm":  # its masked upload is in
-            machines.kill(victim)
-        if stage == "round 3: broadcast-claim":
-            machines.start(victim)
-        yield from ask_processes(machines.root)(stage, requests)
-
-    try:
-        for name in apart.names:
-            machines.start(name)
-        record = serve(apart.spec, apart.terms, ask, machines.root / "server")
-    finally:
-        machines.close()
-    assert [entry.num_survivors for entry in record.rounds] == [0, 3, 3, 3, 3]
-    assert [entry.loss for entry in record.rounds] == [entry.loss for entry in together.rounds]
-    assert record.rounds[4].valid == together.rounds[4].valid
-    assert record.rounds[3].excluded == {}
-
-
 def _defended() -> Any:
     from fkgsec.defenses.transport import make_transport
 

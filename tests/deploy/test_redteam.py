@@ -26,14 +26,11 @@ from fkgsec.federation import messages
 from fkgsec.federation.messages import SERVER, client_party
 from fkgsec.federation.protection import Protection
 from fkgsec.protocols import secagg
-from fkgsec.protocols.core.keys import agree
-from fkgsec.protocols.core.masking import mask_vector
 from fkgsec.protocols.core.rounds import Silence
-from fkgsec.protocols.core.shamir import reconstruct
-from fkgsec.protocols.secagg import Setting, client, safe_threshold
+from fkgsec.protocols.secagg import Setting, safe_threshold
 from fkgsec.protocols.secagg import server as summing
-from fkgsec.protocols.secagg.bindings import View, adds_pair_mask, pair_mask_seed, self_mask_seed
-from fkgsec.protocols.secagg.messages import Receipt, Survivors
+from fkgsec.protocols.secagg.bindings import View
+from fkgsec.protocols.secagg.messages import Survivors
 
 TINY_VALUE = 1e-30
 """ComplEx has gradients in proportion to its rows, and Adam's epsilon makes tiny steps of tiny gradients: rows of this size are
@@ -95,13 +92,10 @@ def num_read(server: Server, apart: Any, victim: str, table: str, round: int, se
 
 TRAINED_APART = {
     "fede": {"defense": "psu,secagg"},
-    "plain secagg": {"defense": "secagg"},
-    "suppress": {"defense": "psu,secagg,suppress:t=2"},
     "fedlu": {"defense": "psu,secagg", "algorithm": "fedlu"},
     "fedec": {"defense": "psu,secagg", "algorithm": "fedec"},
     "two parties": {"defense": "psu,secagg", "clients": 2},
     "participation": {"defense": "psu,secagg", "participation": 0.6, "rounds": 20},
-    "nations": {"defense": "psu,secagg", "data": "Nations", "size": None},
     "transe, first table as agreed": {
         "defense": "psu,secagg",
         "model": "transe",
@@ -111,7 +105,7 @@ TRAINED_APART = {
 }
 
 
-SLOW = {"fedec": [pytest.mark.slow], "participation": [pytest.mark.slow], "nations": [pytest.mark.slow, needs_data]}
+SLOW = {"fedec": [pytest.mark.slow], "participation": [pytest.mark.slow]}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=SLOW.get(name, ())) for name in TRAINED_APART])
@@ -146,18 +140,15 @@ def test_rounds_that_the_server_calls_failed_let_no_victim_train_more_than_the_o
 
 
 @needs_data
-@pytest.mark.parametrize(
-    "options",
-    [{"data": "Nations", "clients": 5}, pytest.param({"data": "UMLS", "clients": 20}, marks=pytest.mark.slow)],
-    ids=str,
-)
 def test_rows_that_were_withheld_and_a_failed_round_give_no_party_another_table(
-    options: dict[str, Any], consortium: Callable[..., Any]
+    consortium: Callable[..., Any],
 ) -> None:
     """Under `suppress` the victim alone receives the rows of round 1. The server then says that round 2 failed: the victim keeps
     its own rows, the others take over the rows that they missed, from a table of the server's choice. All histories agree.
     """
-    apart = consortium(**(ONE_BATCH | options | {"size": None, "rounds": 3, "defense": "psu,secagg,suppress:t=2"}))
+    apart = consortium(
+        **(ONE_BATCH | {"data": "Nations", "size": None, "rounds": 3, "defense": "psu,secagg,suppress:t=2"})
+    )
     victim = apart.names[0]
     server, table, _ = started(apart)
     places = server.participants(1)
@@ -195,11 +186,10 @@ def test_losses_do_not_tell_which_party_holds_a_row(consortium: Callable[..., An
     check_guesses(guesses, apart, table)
 
 
-@pytest.mark.parametrize("model", ["complex", pytest.param("rotate", marks=pytest.mark.slow)])
-def test_refusals_do_not_tell_which_party_holds_a_row(model: str, consortium: Callable[..., Any]) -> None:
+def test_refusals_do_not_tell_which_party_holds_a_row(consortium: Callable[..., Any]) -> None:
     """A table of zeros but for one row in each round, the same for all: training changes no row of a party without that
     row, which then refuses to upload."""
-    apart = consortium(**(ONE_BATCH | {"rounds": 21, "defense": "psu,secagg", "model": model}))
+    apart = consortium(**(ONE_BATCH | {"rounds": 21, "defense": "psu,secagg"}))
     server, table, first = started(apart, TINY_VALUE)
     guesses: list[dict[str, bool]] = []
     for round in range(1, 21):
@@ -235,7 +225,6 @@ def test_a_step_without_a_table_is_taken_once_whatever_table_the_request_names(c
 
 
 SUPPRESSED = ONE_BATCH | {"rounds": 3, "defense": "psu,secagg,suppress:t=2"}
-EVERYONE_AND_MODELS = [{}, {"clients": 3}, {"clients": 2, "model": "transe"}, {"model": "rotate"}]
 
 
 def opened_alone(server: Server, apart: Any, victim: str, table: str, round: int) -> float:
@@ -281,7 +270,7 @@ def test_rows_that_a_sum_left_out_are_local_for_parties_outside_the_sum_too(cons
     assert opened_alone(server, apart, victim, table, 2) <= share_held_alone(apart, victim, table)
 
 
-@pytest.mark.parametrize("options", EVERYONE_AND_MODELS, ids=str)
+@pytest.mark.parametrize("options", [{}, {"clients": 2, "model": "transe"}], ids=str)
 def test_a_round_is_failed_for_all_parties_or_for_none(options: dict[str, Any], consortium: Callable[..., Any]) -> None:
     """As above with all parties in the sum. The server tells the victim alone that it failed."""
     apart = consortium(**(SUPPRESSED | options))
@@ -407,13 +396,12 @@ def test_feds_reads_a_party_that_alone_trains_more_rounds_as_the_statement_says(
     )
 
 
-@pytest.mark.parametrize("complete", [False, True])
 def test_one_table_in_many_rounds_with_other_participants_gives_each_upload_as_the_statement_says(
-    complete: bool, consortium: Callable[..., Any]
+    consortium: Callable[..., Any],
 ) -> None:
     """Of three parties two take part in each round, in which the server sends the first table again. Least squares over the
-    sums give the mean of the victim's uploads, whether or not all participants must be in a sum."""
-    defense = f"psu,secagg:complete={str(complete).lower()}"
+    sums give the mean of the victim's uploads, although all participants must be in a sum."""
+    defense = "psu,secagg:complete=true"
     options = LEARNING | {"size": 1200, "clients": 3, "rounds": 24, "participation": 0.6, "defense": defense}
     apart = consortium(**options)
     server, table, sent = started(apart)
@@ -443,7 +431,7 @@ def test_one_table_in_many_rounds_with_other_participants_gives_each_upload_as_t
     assert "the same table in many rounds with other participants" in active_server(party.defended.terms)
 
 
-@pytest.mark.parametrize("randomness", ["operating system", "copied secrets", "laboratory"])
+@pytest.mark.parametrize("randomness", ["copied secrets", "laboratory"])
 def test_two_runs_of_which_one_lacks_a_party_tell_its_rows_as_the_statement_says(
     randomness: str, consortium: Callable[..., Any]
 ) -> None:
@@ -496,8 +484,9 @@ def test_two_runs_of_which_one_lacks_a_party_tell_its_rows_as_the_statement_says
     )
 
 
-@pytest.mark.parametrize("complete", [False, True])
-@pytest.mark.parametrize(("masks", "count"), [("neighbours=3", 4), ("neighbours=4,threshold=3", 3)])
+@pytest.mark.parametrize(
+    ("masks", "count", "complete"), [("neighbours=3", 4, True), ("neighbours=4,threshold=3", 3, False)]
+)
 def test_over_a_regular_graph_of_masks_a_lying_server_opens_small_sums_unless_all_must_be_in_them(
     masks: str, count: int, complete: bool, consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -512,43 +501,6 @@ def test_over_a_regular_graph_of_masks_a_lying_server_opens_small_sums_unless_al
     assert outcome.num_survivors == (0 if complete else count)
     stated = f"which opens the sum of as few as {central.terms.threshold(20)} clients" in active_server(central.terms)
     assert stated != complete
-
-
-def test_over_a_regular_graph_of_masks_the_server_chooses_whose_neighbors_collude_as_the_statement_says(
-    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The order of the graph follows from what was sent. The server changes one value of the first table until both colluders
-    are the victim's neighbors and each other's."""
-    defense = "secagg:neighbours=4,threshold=3,colluders=2"
-    apart = consortium(size=1200, clients=20, rounds=1, defense=defense)
-    victim, *colluders = (client_party(apart.names[place]) for place in (0, 7, 13))
-    server = aligned(apart)
-    central: Any = server.exchange.central  # type: ignore[attr-defined]
-    (table,) = server.exchange.server
-    shared, before = server.exchange.server[table], central.log.digest
-    while True:
-        shared.rows = shared.rows.clone()
-        shared.rows[0, 0] += 1e-6
-        central.log.digest = before
-        central.log.extend(table, 0, central.commit(table, shared.rows))
-        setting = session_of(server, table)
-        if set(colluders) <= setting.graph[victim] and colluders[0] in setting.graph[colluders[1]]:
-            break
-    central.log.digest = before
-    server.broadcast(0)
-    assert session_of(server, table).session == setting.session
-    lie_about_survivors(server, apart, (victim, *colluders), setting, monkeypatch)
-    (opened,) = server.transcript.opened(1)
-    total, _ = opened.sums()
-    left = total.copy()
-    for name in (apart.names[7], apart.names[13]):
-        part = apart.parties[name].defended.parts[table]
-        left[part.rows] -= part.values
-    party = apart.parties[apart.names[0]]
-    count = party.tables[table].holding.num_uploaded
-    rows = party.task.rows(table, 0)[:count].double().numpy()
-    assert np.abs(left[party.defended.places[table].numpy()[:count]] - rows).max() < CLOSE
-    assert "as few as 3 clients that it chooses" in active_server(party.defended.terms)
 
 
 def session_of(server: Server, table: str) -> Setting:
@@ -622,19 +574,16 @@ def test_a_party_that_falls_silent_costs_one_round(algorithm: str, consortium: C
 SECAGG = {"clients": 5, "size": 400, "defense": "secagg", "rounds": 2, "eval_every": 2}
 
 
-@pytest.mark.parametrize("t", [2, 3])
 def test_a_party_that_counts_itself_several_times_makes_rare_rows_cross_as_the_statement_says(
-    t: int, consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says t - 1 holders at every row, and sends no row. The broadcast then has each row of one other holder as uploaded."""
-    apart = consortium(
-        **(LEARNING | {"size": 1200, "clients": 5, "rounds": 1, "defense": f"psu,secagg,suppress:t={t}"})
-    )
+    apart = consortium(**(LEARNING | {"size": 1200, "clients": 5, "rounds": 1, "defense": "psu,secagg,suppress:t=3"}))
     liar, make = client_party(apart.names[1]), secagg.client_round
 
     def lying(setting: Setting, party: str, identity: Any, draw: Any, values: Any) -> Any:
         counts = [vector.name for vector in setting.vectors] == ["holders"]
-        factor = t - 1 if counts else 0
+        factor = 2 if counts else 0
         lie = lambda: {name: np.full_like(one, factor) for name, one in values().items()}  # noqa: E731
         return make(setting, party, identity, draw, lie if party == liar else values)
 
@@ -653,45 +602,7 @@ def test_a_party_that_counts_itself_several_times_makes_rare_rows_cross_as_the_s
             num_exact += place not in others and np.abs(sent[place] - row).max() < CLOSE
     assert num_exact == num_rare > 50
     terms = apart.parties[apart.names[0]].defended.terms
-    assert f"one client that counts itself as {t - 1} holders" in " ".join(statement(terms, Protection()))
-
-
-def test_a_party_that_cannot_open_anothers_shares_leaves_that_one_out_of_each_round(
-    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whether it says so truly nobody can tell. The reason names both."""
-    apart = consortium(**SECAGG)
-    accuser, victim, receive = client_party(apart.names[1]), client_party(apart.names[0]), client.receive
-
-    def accusing(state: Any, message: Any) -> Any:
-        received, receipt = receive(state, message)
-        unopened = (victim,) if receipt.sender == accuser else receipt.unopened
-        return received, Receipt(session=receipt.session, round=receipt.round, sender=receipt.sender, unopened=unopened)
-
-    monkeypatch.setattr(client, "receive", accusing)
-    _, progress = apart.train()
-    for entry in progress.rounds[1:]:
-        assert entry.num_survivors == 4
-        assert accuser in entry.excluded[victim]
-
-
-def test_parties_that_alter_more_shares_than_can_be_spared_bar_an_honest_one(
-    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Two of five, of which four open a secret. From their shares nobody can tell that the victim dealt well."""
-    apart, unmask = consortium(**SECAGG), client.unmask
-    victim, *altering = (client_party(apart.names[place]) for place in (0, 1, 2))
-
-    def revealing(state: Any, message: Any) -> Any:
-        revealed = unmask(state, message)
-        if revealed.sender in altering and victim in revealed.self_masks:
-            revealed.self_masks[victim] = bytes([revealed.self_masks[victim][0] ^ 1]) + revealed.self_masks[victim][1:]
-        return revealed
-
-    monkeypatch.setattr(client, "unmask", revealing)
-    _, progress = apart.train()
-    assert [entry.num_survivors for entry in progress.rounds[1:]] == [0, 4]
-    assert "ClosedSecret" in progress.rounds[2].excluded[victim]
+    assert "one client that counts itself as 2 holders" in " ".join(statement(terms, Protection()))
 
 
 def test_a_party_that_leaves_between_counting_and_sending_is_named(consortium: Callable[..., Any]) -> None:
@@ -704,47 +615,6 @@ def test_a_party_that_leaves_between_counting_and_sending_is_named(consortium: C
     for entry in progress.rounds[1:]:
         assert entry.num_survivors == 0
         assert entry.excluded == {silent: "entities: unplugged"}
-
-
-def test_as_many_colluders_as_open_a_secret_read_uploads_of_a_complete_sum_as_the_statement_says(
-    consortium: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They hold both kinds of share of everybody; all parties are in the sum and follow the protocol."""
-    apart = consortium(**(SECAGG | {"rounds": 1, "defense": "secagg:threshold=3,complete=true"}))
-    victim, *colluders = (client_party(apart.names[place]) for place in (0, 1, 2, 3))
-    held: dict[str, Any] = {}
-    mask = client.mask
-
-    def masking(state: Any, message: Any, values: Any) -> Any:
-        masked, upload = mask(state, message, values)
-        if upload.sender in colluders:
-            held[upload.sender] = state
-        if upload.sender == victim:
-            held[victim] = upload  # crosses
-        return masked, upload
-
-    monkeypatch.setattr(client, "mask", masking)
-    server, table, _ = started(apart)
-    server.train(1, server.participants(1), lambda: None)
-    (outcome,) = server.upload(1, server.participants(1))
-    assert outcome.num_survivors == 5
-    setting, peers = held[colluders[0]].member.setting, held[colluders[0]].peers
-    seed, key = (
-        reconstruct({setting.point[one]: getattr(held[one].shares[victim], kind) for one in colluders}, threshold=3)
-        for kind in ("self_mask", "mask_key")
-    )
-    vector = setting.vectors[0]
-    plus, minus = [], [self_mask_seed(setting, victim, seed, vector.name)]
-    for peer in sorted(setting.graph[victim]):
-        shared = agree(key, peers[peer].mask_key, peer=peer)
-        pair = pair_mask_seed(setting, peers[victim], peers[peer], shared, vector.name)
-        (minus if adds_pair_mask(setting, victim, peer) else plus).append(pair)
-    upload = np.frombuffer(held[victim].vectors[vector.name], dtype=vector.ring.dtype)
-    opened = mask_vector(upload, plus, minus, vector.ring, setting.cipher)
-    part = apart.parties[apart.names[0]].defended.parts[table]
-    assert np.array_equal(opened, part.whole(part.elements, len(opened) // part.elements.shape[1]).ravel())
-    terms = apart.parties[apart.names[0]].defended.terms
-    assert "a server with 3 or more colluding clients, which opens single uploads" in active_server(terms)
 
 
 @needs_data

@@ -54,7 +54,7 @@ def analytic_delta(epsilon: float, noise_multiplier: float) -> float:
 
 # Against other accountants.
 
-CASES = [(1.0, 1, 1e-5), (5.0, 10, 1e-5), (0.6, 3, 1e-6), (3.0, 200, 1e-5)]
+CASES = [(1.0, 1, 1e-5), (0.6, 3, 1e-6), (3.0, 200, 1e-5)]
 
 
 @pytest.mark.parametrize(("multiplier", "rounds", "delta"), CASES)
@@ -81,7 +81,7 @@ def test_prv_agrees_with_dp_accounting_pld_and_is_below_rdp(multiplier, rounds, 
     assert ours < gaussian_epsilon(multiplier, rounds=rounds, delta=delta)
 
 
-@pytest.mark.parametrize("multiplier", [0.3, 1.0, 10.0, 300.0])
+@pytest.mark.parametrize("multiplier", [0.3, 10.0])
 @pytest.mark.parametrize("rounds", [1, 16])
 def test_full_batches_are_never_below_the_exact_gaussian_and_close(multiplier, rounds):
     """`rounds` Gaussians are one with multiplier / sqrt(rounds)."""
@@ -111,8 +111,8 @@ def renyi(masses: np.ndarray, shift: int, order: float) -> float:
     return float(np.logaddexp.reduce(terms)) / (order - 1)
 
 
-@pytest.mark.parametrize("sigma", [0.5, 0.6, 0.8, 1.5])
-@pytest.mark.parametrize("num_clients", [1, 2, 5])
+@pytest.mark.parametrize("sigma", [0.5, 1.5])
+@pytest.mark.parametrize("num_clients", [1, 5])
 def test_the_bound_of_discrete_gaussian_sums_holds_for_the_convolved_probabilities(sigma, num_clients):
     reach = int(36 * sigma)  # down to 1e-280
     one = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * sigma**2))
@@ -173,7 +173,7 @@ def test_many_clients_share_the_noise_of_one():
 # Inverses and monotonicity.
 
 
-@pytest.mark.parametrize("epsilon", [0.05, 2.0, 20.0])
+@pytest.mark.parametrize("epsilon", [0.05, 20.0])
 @pytest.mark.parametrize(
     ("releases", "accountant"),
     [
@@ -193,7 +193,7 @@ def test_sigma_is_never_below_what_the_theorem_covers():
     assert scale_for(1e4, ring("discrete", 1.0), delta=1e-6) == 0.5
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     scale=st.floats(0.5, 1e6),
     more=st.floats(1.0, 10.0),
@@ -249,19 +249,13 @@ def worlds(noise_multiplier: float, n: int, seed: bytes) -> tuple[np.ndarray, np
     return 1.0 + gaussian(n, noise_multiplier, randomness), gaussian(n, noise_multiplier, randomness)
 
 
-@pytest.mark.parametrize("multiplier", [1.0, pytest.param(1.7, marks=pytest.mark.slow), 3.0])
-def test_the_audited_bound_stays_below_the_claim_and_exceeds_it_when_noise_is_halved(multiplier):
-    delta = 1e-5
+def test_the_audited_bound_stays_below_the_claim_and_exceeds_it_when_noise_is_halved():
+    multiplier, delta = 1.0, 1e-5
     claim = gaussian_epsilon(multiplier, rounds=1, delta=delta, accountant="prv")
     honest = audit_lower_bound(*worlds(multiplier, 60_000, b"honest"), delta)
     assert 0.4 * claim < honest.epsilon < claim
     halved = audit_lower_bound(*worlds(multiplier / 2, 100_000, b"halved"), delta)
     assert halved.epsilon > claim
-
-
-def test_an_audit_of_equal_worlds_shows_nothing():
-    same = worlds(1.0, 20_000, b"same")[1]
-    assert audit_lower_bound(same[:10_000], same[10_000:], 1e-5).epsilon < 0.2
 
 
 @pytest.mark.parametrize("noise", [DiscreteGaussian(8.0), Skellam(64.0)], ids=str)
@@ -282,27 +276,6 @@ def test_summed_ring_noise_passes_the_audit_of_its_claim_and_that_of_one_client_
 
     assert 0.3 * claim < audit(8) < claim
     assert audit(1) > claim
-
-
-def test_coverage_of_the_audit_is_what_it_says():
-    """Randomised response with a known epsilon: 600 audits, of which at most 5 % may exceed it (and some nearly do)."""
-    rng = np.random.default_rng(5)
-    true = math.log(3)
-    bounds = np.array(
-        [
-            audit_epsilon(
-                false_positives=int(rng.binomial(500, 0.25)),
-                num_out=500,
-                false_negatives=int(rng.binomial(500, 0.25)),
-                num_in=500,
-                delta=0.0,
-            )
-            for _ in range(600)
-        ]
-    )
-    assert (bounds > true).mean() <= 0.05
-    assert bounds.max() > true - 0.1
-    assert np.median(bounds) > 0.75 * true
 
 
 def test_audit_epsilon_by_hand():

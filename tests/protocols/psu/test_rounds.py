@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from types import GeneratorType
@@ -144,21 +143,6 @@ def test_the_server_holds_no_client_and_no_identifier_until_the_union_is_opened(
     run(server, clients, looking)
     assert looked == ["advertise", "share", "receive", "mask", "confirm", "unmask", "union"]
     assert of_a_client(reachable({"deep": [clients]}), UNION) != []
-
-
-def test_one_request_announces_and_asks_for_keys() -> None:
-    """Seven requests for a union of one attempt, of which the last needs no answer."""
-    plan, keys = plan_of(SETS)
-    parties = {name: Party(steps) for name, steps in clients_of(plan, keys, SETS).items()}
-    server, asked = server_round(plan, source(SERVER)), list[str]()
-    with contextlib.suppress(StopIteration):
-        ask = next(server)
-        while True:
-            asked.append(ask.stage)
-            assert NOTHING not in ask.requests.values()
-            ask = server.send([(name, parties[name].answer(frame)) for name, frame in ask.requests.items()])
-    assert len(asked) == 7
-    assert {party.result for party in parties.values()} == {UNION}
 
 
 def test_a_client_is_done_after_the_list() -> None:

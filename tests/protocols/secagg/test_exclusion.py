@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fkgsec.protocols.core.errors import (
-    MalformedMessage,
     ReconstructionMismatch,
     SplitView,
     SubstitutedKey,
@@ -24,7 +23,6 @@ from fkgsec.protocols.secagg.messages import (
     Receipt,
     RevealedShares,
     SealedShares,
-    ShareInbox,
     Survivors,
 )
 from tests.protocols.sessions import aggregate
@@ -80,15 +78,6 @@ def test_the_same_bytes_again_are_ignored(cohort, steps, stage: Stage) -> None:
     assert left_out(session, stage, [*sent, sent[2], sent[2]]) == {}
     earlier = [message for before in range(stage) for message in session.sent[Stage(before)].values()]
     assert left_out(session, stage, [*earlier, *sent]) == {}
-
-
-def test_a_repeated_upload_is_added_once(cohort, steps) -> None:
-    session = steps(cohort(4)).reach(Stage.MASK)
-    sent = list(session.perform(Stage.MASK).values())
-    once, _ = server.collect_uploads(session.server, sent)
-    twice, _ = server.collect_uploads(session.server, [sent[0], *sent, sent[3]])
-    assert once.masked["v0"].tolist() == twice.masked["v0"].tolist()
-    assert once.survivors == twice.survivors
 
 
 @pytest.mark.parametrize("stage", Stage)
@@ -201,38 +190,6 @@ def other_content(stage: Stage) -> dict:
     }[stage]
 
 
-@pytest.mark.parametrize("kind", [*KIND.values(), Receipt])
-def test_bytes_that_are_no_message_drop_their_sender(cohort, wire, kind: type) -> None:
-    """Whatever the channel says of what one client sent, the others go on."""
-    recorded, made = wire(), cohort(10)
-
-    def deliver(sender, receiver, message):
-        if sender == BAD and isinstance(message, kind):
-            raise MalformedMessage("3 bytes cannot be read as a message")
-        return recorded(sender, receiver, message)
-
-    result = made.run(deliver=deliver)
-    assert result.excluded == {BAD: "MalformedMessage: 3 bytes cannot be read as a message"}
-    assert (BAD in result.survivors) == (kind in (Confirmation, RevealedShares))
-    check_sum(made, result)
-    never_both_kinds(recorded)
-
-
-@pytest.mark.parametrize("kind", [KeyList, ShareInbox, Survivors])
-def test_a_client_that_cannot_read_the_server_drops_out(cohort, wire, kind: type) -> None:
-    recorded, made = wire(), cohort(10)
-
-    def deliver(sender, receiver, message):
-        if receiver == BAD and isinstance(message, kind):
-            raise MalformedMessage("nothing readable")
-        return recorded(sender, receiver, message)
-
-    result = made.run(deliver=deliver)
-    assert result.excluded == {BAD: "MalformedMessage: nothing readable"}
-    check_sum(made, result)
-    never_both_kinds(recorded)
-
-
 # One bad client of ten, message by message.
 
 MISTAKES = {
@@ -281,17 +238,16 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-@pytest.mark.parametrize("gone", [(), ("client8",)], ids=["all", "one gone"])
-def test_one_bad_client_of_ten_is_named_and_the_others_have_their_sum(cohort, wire, mistake: str, gone) -> None:
+def test_one_bad_client_of_ten_is_named_and_the_others_have_their_sum(cohort, wire, mistake: str) -> None:
     kind, alter, reason = MISTAKES[mistake]
     if alter is None:
         alter = lambda one: weak_key(made, one)  # noqa: E731
     made = cohort(10, rings=(Ring.UINT32, Ring.MERSENNE61)) if "upload" not in mistake else cohort(10)
     recorded = wire(lambda sender, _, message: alter(message) if (sender, type(message)) == (BAD, kind) else message)
-    result = made.run(deliver=recorded, dropouts=dict.fromkeys(gone, Stage.MASK))
+    result = made.run(deliver=recorded, dropouts={"client8": Stage.MASK})
     assert set(result.excluded) == {BAD}
     assert result.excluded[BAD].startswith(f"{reason}: ")
-    expected = {*made.setting.parties} - {*gone} - ({BAD} if kind not in (Confirmation, RevealedShares) else set())
+    expected = {*made.setting.parties} - {"client8"} - ({BAD} if kind not in (Confirmation, RevealedShares) else set())
     assert set(result.survivors) == expected
     check_sum(made, result)
     never_both_kinds(recorded)
@@ -416,7 +372,7 @@ def test_more_liars_than_surplus_shares_open_nothing(cohort, steps) -> None:
     assert "client0" in ended.value.excluded
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(data=st.data(), seed=st.binary(min_size=1, max_size=4))
 def test_any_message_of_one_client_may_be_garbage(cohort, wire, data, seed: bytes) -> None:
     """On either graph, any bytes that still are a message: the sum is that of the survivors, or nobody's."""

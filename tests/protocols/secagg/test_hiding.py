@@ -311,7 +311,7 @@ def distinguish(features: np.ndarray, labels: np.ndarray) -> list[Auc]:
     ]
 
 
-NUM_RUNS = 120  # of each world
+NUM_RUNS = 60  # of each world
 LENGTH = 4
 ONE, OTHER = np.array([3.0, -2.0, 0.5, 7.0]), np.array([-1.0, 4.0, 0.25, -6.0])
 Features = Callable[[View, View], np.ndarray]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import subprocess
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import GeneratorType
@@ -18,21 +15,16 @@ from fkgsec.protocols.core.errors import ProtocolError, SplitView, TooFewParties
 from fkgsec.protocols.core.keys import KeyPair
 from fkgsec.protocols.core.one_shot import Steps
 from fkgsec.protocols.core.rounds import (
-    NOTHING,
     SERVER,
     Ask,
     ClientRound,
     Outcome,
     Party,
-    Replies,
-    Reply,
-    ServerRound,
     Silence,
     run,
 )
-from fkgsec.protocols.secagg import Sum, client, client_round, decode, encode, server_round
+from fkgsec.protocols.secagg import client, client_round, decode, encode, server_round
 from fkgsec.protocols.secagg.messages import Cohort, KeyList, Message, kind_of
-from tests.protocols.sessions import Tally
 
 STAGES = ["advertise", "share", "receive", "mask", "confirm", "unmask"]
 ROOT = Path(__file__).parents[3]
@@ -60,24 +52,7 @@ def faulty(stage: str, sender: str, receiver: str, change: Callable[[bytes], Seq
     return lambda *crossing: change(crossing[3]) if crossing[:3] == (stage, sender, receiver) else (crossing[3],)
 
 
-# The bytes.
-
-
-def test_frames_are_those_of_before_the_pair(cohort) -> None:
-    """Every byte of a session, in its order, as the version before sent it (the messages of a record must not change)."""
-    transcript = hashlib.sha256()
-
-    def recording(stage: str, sender: str, receiver: str, frame: bytes) -> Sequence[bytes]:
-        transcript.update(f"{sender} {receiver} {len(frame)} ".encode() + frame)
-        return (frame,)
-
-    tally = Tally(recording)
-    total = run_pair(cohort(5, seed=b"pinned"), tally).result
-    assert total.vectors["v0"].tolist() == cohort(5, seed=b"pinned").clear_sum("v0", total.survivors)
-    assert (sum(tally.sent.values()), transcript.hexdigest()[:32]) == PINNED
-
-
-PINNED = (24015, "3bdb6e4802e6f7f22e05ad44cc3d48c5")
+# Stages and kinds.
 
 
 def test_stages_and_what_each_asks_for(cohort) -> None:
@@ -284,105 +259,6 @@ def test_a_client_that_waits_holds_no_upload(cohort, reachable) -> None:
 
 
 # Other drivers.
-
-
-def drive(server: ServerRound[Sum], answers: Callable[[Ask], Replies]) -> Sum:
-    """The server's half of a driver."""
-    try:
-        ask = next(server)
-        while True:
-            ask = server.send(answers(ask))
-    except StopIteration as end:
-        return end.value
-
-
-def test_five_requests_a_round_when_keys_ride_on_the_last_reply(cohort) -> None:
-    """A driver over a network: what needs no request comes with the reply before, here the keys of the next session."""
-    sessions = [cohort(3, session=b"%d" % number) for number in range(3)]
-    later = [clients_of(one) for one in sessions]
-    parties = {name: [Party(steps[name]) for steps in later] for name in sessions[0].setting.parties}
-    riding: dict[str, Reply] = {}
-    requests = 0
-    for number, one in enumerate(sessions):
-
-        def answers(ask: Ask, number: int = number) -> list[tuple[str, Reply]]:
-            nonlocal requests, riding
-            if ask.stage == "advertise" and riding:
-                return list(riding.items())
-            requests += ask.stage != "advertise"
-            replies = [(name, parties[name][number].answer(frame)) for name, frame in ask.requests.items()]
-            if ask.stage == "unmask" and number + 1 < len(sessions):
-                riding = {name: parties[name][number + 1].answer(NOTHING) for name in ask.requests}
-            return replies
-
-        total = drive(server_round(one.setting), answers)
-        assert total.vectors["v0"].tolist() == one.clear_sum("v0", one.setting.parties)
-    assert requests == 5 * len(sessions)
-
-
-COMMON = """
-import numpy as np
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from fkgsec.protocols.core.prg import Ring, derive, seeded
-from fkgsec.protocols.secagg import Setting, Vector
-
-names = tuple(f"client{number}" for number in range(4))
-keys = {name: Ed25519PrivateKey.from_private_bytes(derive(b"identity", name)) for name in names}
-public = {name: key.public_key().public_bytes_raw() for name, key in keys.items()}
-setting = Setting(b"processes", 0, names, 3, (Vector("rows", 3, Ring.UINT32),), public)
-"""
-
-CLIENT = (
-    COMMON
-    + """
-import sys
-from fkgsec.protocols.core.rounds import Party
-from fkgsec.protocols.secagg import client_round
-
-name = sys.argv[1]
-values = {"rows": np.array([1, 2, 3], dtype=np.uint32) * int(name[-1])}
-party = Party(client_round(setting, name, keys[name], seeded(derive(b"process", name)), lambda: values))
-while len(head := sys.stdin.buffer.read(4)) == 4:
-    reply = party.answer(sys.stdin.buffer.read(int.from_bytes(head, "big")))
-    sys.stdout.buffer.write(len(reply).to_bytes(4, "big") + reply)
-    sys.stdout.buffer.flush()
-"""
-)
-
-
-def test_clients_may_be_processes_and_one_may_die() -> None:
-    """The server has the setting, the frames, and nothing else; a client that is killed before its upload is a dropout."""
-    common: dict[str, Any] = {}
-    exec(COMMON, common)
-    processes = {
-        name: subprocess.Popen(
-            [sys.executable, "-c", CLIENT, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT
-        )
-        for name in common["names"]
-    }
-
-    def answers(ask: Ask) -> Iterator[tuple[str, bytes]]:
-        if ask.stage == "mask":
-            processes["client1"].kill()
-            processes["client1"].wait()
-        for name, frame in ask.requests.items():
-            pipe: Any = processes[name]
-            try:
-                pipe.stdin.write(len(frame).to_bytes(4, "big") + frame)
-                pipe.stdin.flush()
-            except BrokenPipeError:
-                continue
-            if head := pipe.stdout.read(4):
-                yield name, pipe.stdout.read(int.from_bytes(head, "big"))
-
-    try:
-        total = drive(server_round(common["setting"]), answers)
-        assert total.survivors == ("client0", "client2", "client3")
-        assert total.vectors["rows"].tolist() == [5, 10, 15]
-    finally:
-        for process in processes.values():
-            process.kill()
-            process.communicate()
 
 
 def test_a_silence_with_a_reason_is_named(cohort) -> None:

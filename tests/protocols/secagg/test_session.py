@@ -11,21 +11,13 @@ from hypothesis import strategies as st
 
 from fkgsec.protocols.core.errors import DisconnectedGraph, SettingError, TooFewParties
 from fkgsec.protocols.core.fixed_point import FixedPoint
-from fkgsec.protocols.core.prg import Ring, seeded
-from fkgsec.protocols.secagg import SERVER, Stage, Vector, bindings, encode, safe_threshold
+from fkgsec.protocols.core.prg import Ring
+from fkgsec.protocols.secagg import Stage, Vector, bindings, encode, safe_threshold
 from fkgsec.protocols.secagg.graph import components, regular_graph
 from fkgsec.protocols.secagg.messages import (
     Advertisement,
-    Cohort,
-    Confirmation,
-    KeyList,
     MaskedUpload,
-    Receipt,
     RevealedShares,
-    SealedShares,
-    ShareInbox,
-    Survivors,
-    UnmaskRequest,
 )
 from tests.protocols.sessions import aggregate
 
@@ -67,14 +59,6 @@ def test_the_most_dropouts_that_a_threshold_allows(cohort, wire, stage: Stage, n
     gone = made.setting.parties[3:5] if neighbours is None else made.setting.parties[:1]
     result = made.run(deliver=wire(), dropouts=dict.fromkeys(gone, stage))
     assert (set(gone) <= set(result.survivors)) == (stage > Stage.MASK)
-    check_sum(made, result)
-
-
-def test_one_client_drops_at_every_stage(cohort, wire) -> None:
-    made = cohort(15, threshold=8, rings=tuple(Ring))
-    dropouts = {f"client{2 * int(stage)}": stage for stage in Stage}
-    result = made.run(deliver=wire(), dropouts=dropouts)
-    assert result.survivors == tuple(p for p in made.setting.parties if p not in ("client0", "client2", "client4"))
     check_sum(made, result)
 
 
@@ -125,34 +109,6 @@ def test_a_smallest_set_of_survivors_is_kept(cohort, wire) -> None:
         made.run(deliver=wire(), dropouts={"client2": Stage.MASK})
 
 
-def test_the_same_randomness_gives_the_same_transcript(cohort, wire) -> None:
-    one, other, fresh = wire(), wire(), wire()
-    cohort(3).run(deliver=one)
-    cohort(3).run(deliver=other)
-    replace(cohort(3), seed=b"another").run(deliver=fresh)
-    assert one.log == other.log
-    assert one.log != fresh.log
-
-
-def test_every_message_crosses_in_the_order_of_the_rounds(cohort, wire) -> None:
-    made, recorded = cohort(3), wire()
-    made.run(deliver=recorded)
-    kinds = (
-        (Advertisement, KeyList),
-        (SealedShares, ShareInbox),
-        (Receipt, Cohort),
-        (MaskedUpload, Survivors),
-        (Confirmation, UnmaskRequest),
-        (RevealedShares,),
-    )
-    expected = []
-    for stage in kinds:
-        expected += [(party, SERVER, stage[0]) for party in made.setting.parties]
-        expected += [(SERVER, party, stage[1]) for party in made.setting.parties if len(stage) == 2]
-    assert [(sender, receiver, type(message)) for sender, receiver, message in recorded.log] == expected
-    assert all(message.sender == sender for sender, _, message in recorded.log)
-
-
 def test_sizes_do_not_depend_on_the_inputs(cohort, wire) -> None:
     made = cohort(4, rings=tuple(Ring))
     zeros = {party: {name: one * 0 for name, one in rows.items()} for party, rows in made.inputs.items()}
@@ -179,24 +135,6 @@ def test_keys_commitments_and_uploads_are_fresh_in_every_round(cohort, wire) -> 
         one.vectors["v0"] != other.vectors["v0"]
         for one, other in zip(seen[0].of_kind(MaskedUpload), seen[1].of_kind(MaskedUpload), strict=True)
     )
-
-
-def test_even_repeated_randomness_gives_other_masks_in_another_round(cohort, wire) -> None:
-    """Session, round and setting enter every seed: a source that repeats does not repeat a mask."""
-    uploads = []
-    for changes in ({}, {"round": 2}, {"session": b"other"}, {"cipher": "chacha20"}, {"threshold": 2}):
-        recorded = wire()
-        cohort(3, **changes).run(deliver=recorded)
-        uploads.append(recorded.of_kind(MaskedUpload)[0].vectors["v0"])
-    assert len(set(uploads)) == len(uploads)
-
-
-def test_two_vectors_never_share_a_mask(cohort, wire) -> None:
-    made, recorded = cohort(3, rings=(Ring.UINT32, Ring.UINT32)), wire()
-    zeros = {party: {name: one * 0 for name, one in rows.items()} for party, rows in made.inputs.items()}
-    replace(made, inputs=zeros).run(deliver=recorded)
-    for upload in recorded.of_kind(MaskedUpload):
-        assert upload.vectors["v0"] != upload.vectors["v1"]
 
 
 def test_each_seed_depends_on_everything_that_it_should(cohort, steps) -> None:
@@ -333,7 +271,7 @@ def test_the_graph_is_drawn_anew_in_every_round_and_session() -> None:
     assert drawn[0] != drawn[1] != drawn[2] != drawn[0]
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_harary_survives_fewer_losses_than_its_degree(seed: int) -> None:
     """A k-regular Harary graph is k-connected: no k - 1 losses take it apart, and some k losses do."""
     parties = tuple(f"p{number}" for number in range(14))
@@ -346,47 +284,8 @@ def test_harary_survives_fewer_losses_than_its_degree(seed: int) -> None:
     assert sorted(len(group) for group in components(graph, set(parties) - cut))[0] == 1
 
 
-def test_a_regular_graph_costs_fewer_shares(cohort, wire) -> None:
-    whole, sparse = wire(), wire()
-    cohort(20).run(deliver=whole)
-    made = cohort(20, neighbours=6, threshold=4)
-    check_sum(made, made.run(deliver=sparse))
-    assert {len(one.sealed) for one in whole.of_kind(SealedShares)} == {19}
-    assert {len(one.sealed) for one in sparse.of_kind(SealedShares)} == {6}
-
-
-@pytest.mark.parametrize("num_parties", range(2, 60))
-def test_the_safe_threshold_keeps_both_kinds_of_share_apart(num_parties: int) -> None:
+def test_the_safe_threshold_keeps_both_kinds_of_share_apart() -> None:
     """Two sets of honest holders and the colluders in both cannot both reach it: 2 t > N + C for C below N / 3."""
-    threshold = safe_threshold(num_parties)
-    colluders = (num_parties - 1) // 3
-    assert threshold <= num_parties
-    assert 2 * threshold > num_parties + colluders
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("neighbours", [None, 12])
-def test_fifty_clients_with_dropouts_at_every_stage(cohort, wire, neighbours: int | None) -> None:
-    rng = np.random.default_rng(7)
-    for trial in range(10):
-        made = cohort(
-            50, length=200, seed=bytes([trial]), threshold=None if neighbours is None else 7, neighbours=neighbours
-        )
-        gone = rng.choice(made.setting.parties, 16 if neighbours is None else 5, replace=False).tolist()
-        dropouts = {party: Stage(int(rng.integers(len(Stage)))) for party in gone}
-        check_sum(made, made.run(deliver=wire(), dropouts=dropouts))
-
-
-@pytest.mark.slow
-def test_long_vectors_cross_the_blocks_of_the_masks(cohort, wire) -> None:
-    made = cohort(5, length=300_000, rings=tuple(Ring))
-    sources = {party: seeded(party.encode()) for party in made.setting.parties}
-    result = aggregate(
-        made.setting,
-        made.inputs,
-        made.identities,
-        randomness=sources,
-        deliver=wire(),
-        dropouts={"client4": Stage.MASK},
-    )
-    check_sum(made, result)
+    for num_parties in range(2, 60):
+        colluders = (num_parties - 1) // 3
+        assert num_parties + colluders < 2 * safe_threshold(num_parties) <= 2 * num_parties
