@@ -18,6 +18,7 @@ from msgspec import Meta
 from fkgsec.arguments import Named, check_fields
 from fkgsec.errors import SpecError
 from fkgsec.kge.models import MOST
+from fkgsec.registry import Registry
 
 Inference = Literal["cosine", "score", "names", "learned", "combined", "mlp"]
 # The inference method of fedr.txt.
@@ -106,14 +107,16 @@ THREAT_MODELS = {
         ),
         ThreatModel(
             "models+graphs",
-            {GRAPH: "anyone who holds the clients' models and graphs of their data sets on which nobody trains"},
+            {
+                GRAPH: "anyone who holds the clients' models and graphs of their data sets that are not in any training data"
+            },
             models=True,
             server=False,
             auxiliary=True,
         ),
         ThreatModel(
             "server+graphs",
-            {GRAPH: "the server, with graphs of the clients' data sets that nobody trains on"},
+            {GRAPH: "the server, with graphs of the clients' data sets that are not in any training data"},
             auxiliary=True,
         ),
         ThreatModel(
@@ -302,7 +305,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         super().__post_init__()
         # The published notebooks infer relations by cosine similarity only.
         if self.metric == "published" and set(self.inference) - {PAPER}:
-            raise SpecError("inference must be cosine with metric published: the notebooks know no other")
+            raise SpecError("inference must be cosine with metric published: the notebooks have no other method")
         for leak in self.leak:
             if not 0 < leak <= 1:
                 raise SpecError(f"leak must lie in (0, 1]; got {leak}")
@@ -327,9 +330,7 @@ class KgeAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unkn
         if not 1 <= self.boost <= MOST:
             raise SpecError(f"boost must lie in 1..{MOST:,.0f}; got {self.boost:g}")
         if not self.shadows and self.shadow_knowledge != "same-graph":
-            raise SpecError(
-                "shadow_knowledge applies to shadow federations, of which there are none; give shadows, too"
-            )
+            raise SpecError("shadow_knowledge applies to shadow federations; set shadows, too")
 
 
 class GraphAttackOptions(BaseAttackOptions, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -364,3 +365,49 @@ def _check_least(options: BaseAttackOptions, least: Mapping[str, int]) -> None:
         value = getattr(options, name)
         if value is not None and value < number:
             raise SpecError(f"{name} must be at least {number}; got {value}")
+
+
+class AttackRegistry(Registry[Any]):
+    """Attacks by name, of `fkgsec.attacks.registry.Attack`. `name:key=value,key=value` binds the attack's settings."""
+
+    def __getitem__(self, name: str) -> Any:
+        """Look up an attack. Raises `SpecError` for an unknown name or a setting that is not allowed."""
+        plain, _, text = name.partition(":")
+        return super().__getitem__(plain).with_settings(text)
+
+
+# Their modules load torch; the names do not.
+ATTACKS_BY_NAME = AttackRegistry(
+    "attack",
+    "fkgsec.attacks",
+    {
+        "reconstruction": "fkgsec.attacks.reconstruction.evaluation:ATTACK",
+        "update-recovery": "fkgsec.attacks.update_recovery:ATTACK",
+        "membership": "fkgsec.attacks.membership.inference:ATTACK",
+        "edges": "fkgsec.attacks.uploads.edges:ATTACK",
+        "edges-rounds": "fkgsec.attacks.uploads.rounds:EDGES",
+        "degrees": "fkgsec.attacks.uploads.degrees:ATTACK",
+        "patterns": "fkgsec.attacks.uploads.patterns:ATTACK",
+        "server-aux": "fkgsec.attacks.uploads.auxiliary:ATTACK",
+        "server-aux-rounds": "fkgsec.attacks.uploads.rounds:TRIPLES",
+        "attributes": "fkgsec.attacks.uploads.attributes:ATTACK",
+        "structure": "fkgsec.attacks.uploads.structure:ATTACK",
+        "client-passive": "fkgsec.attacks.clients.passive:ATTACK",
+        "client-active": "fkgsec.attacks.clients.active:ATTACK",
+        "client-guess": "fkgsec.attacks.clients.guess:ATTACK",
+        "client-poison": "fkgsec.attacks.poisoning.client:ATTACK",
+        "server-poison": "fkgsec.attacks.poisoning.server:ATTACK",
+        "client-spoil": "fkgsec.attacks.poisoning.untargeted:ATTACK",
+        "server-active": "fkgsec.attacks.sums.inconsistent:ATTACK",
+        "disaggregation": "fkgsec.attacks.sums.disaggregation:ATTACK",
+        "server-order": "fkgsec.attacks.sums.misordered:ATTACK",
+        "dropout-difference": "fkgsec.attacks.sums.differences:DROPOUT",
+        "count-lies": "fkgsec.attacks.sums.differences:LIES",
+        "graph-membership": "fkgsec.attacks.graphs.membership:ATTACK",
+        "degree-support": "fkgsec.attacks.graphs.degree_support:ATTACK",
+        "property-inference": "fkgsec.attacks.graphs.properties:ATTACK",
+        "client-kinship": "fkgsec.attacks.graphs.kinship:ATTACK",
+        "gradient-inversion": "fkgsec.attacks.graphs.inversion.evaluation:ATTACK",
+        "backdoor": "fkgsec.attacks.graphs.backdoor:ATTACK",
+    },
+)

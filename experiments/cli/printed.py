@@ -144,7 +144,8 @@ def print_finished(
         alone: the run of the same clients alone; its gains also go into the copy of the record.
     """
     from fkgsec.experiments.reporting.worth import gains_over
-    from fkgsec.experiments.runs.record import encode_record, with_gains
+    from fkgsec.experiments.runs.record import with_gains
+    from fkgsec.experiments.runs.stored import encode_stored
 
     for warning in warnings:
         say(f"warning: {warning}")
@@ -162,7 +163,7 @@ def print_finished(
         print_lines(console, [f"{next_step} ({files}).{defended}{reused}"])
     if alone:
         record = with_gains(record, gains_over([(record, alone[0])]))
-    _write_json(encode_record(record), output)
+    _write_json(encode_stored(record), output)
 
 
 def print_record(

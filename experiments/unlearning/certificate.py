@@ -50,7 +50,7 @@ def asked_lines(verification: Verification) -> list[str]:
     unlearning, reference, options = verification.unlearning, verification.reference, verification.options
     asked = ", ".join(f"{name}: {count:,} triples" for name, count in unlearning.asked.items())
     counts = "; ".join(
-        f"{name}: {matched:,} of {forgotten:,} matched with {controls:,} never-seen ones"
+        f"{name}: {matched:,} of {forgotten:,} forgotten triples matched with never-seen triples ({controls:,} of them)"
         for name, (forgotten, matched, controls) in verification.forgetting.counts.items()
     )
     digest, cost = verification.unlearned_sha256, f"Unlearning took {unlearning.seconds:.1f} s"

@@ -179,7 +179,7 @@ def read_escrow(path: Path, graph: FederatedGraph) -> tuple[Escrow, dict[str, np
         for head, relation, tail in escrow.triples.get(client.name, []):
             ids = (entities.get(head, -1), relations.get(relation, -1), entities.get(tail, -1))
             if ids in copies:
-                raise DataError(f"{path}: ({head}, {relation}, {tail}) stands in the data of the run")
+                raise DataError(f"{path}: ({head}, {relation}, {tail}) is in the data of the run")
             if ids[0] not in own_entity or ids[1] not in own_relation or ids[2] not in own_entity:
                 raise DataError(f"{path}: ({head}, {relation}, {tail}) names what client {client.name} does not have")
             local.append((own_entity[ids[0]], own_relation[ids[1]], own_entity[ids[2]]))

@@ -1,6 +1,6 @@
 """Exchange between clients and server: codec, aggregation and transport, each replaceable alone.
 
-    transport = Transport(channel, options, parties, ("entities",), run)   # in clear; `fkgsec.defenses.make_transport` resists
+    transport = Transport(channel, options, parties, ("entities",), run)   # plaintext; `fkgsec.defenses.make_transport` resists
     transport.align("entities", {party: Holding(names, num_uploaded)})     # round 0
     transport.initialise("entities", rows)
     received = transport.broadcast(0, "entities", parties)                 # by party: what it takes over

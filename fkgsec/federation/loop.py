@@ -120,7 +120,7 @@ class Federation:
         # The default transport is plaintext: a defense must not be dropped silently.
         if options.defense and make_transport is Transport:
             raise SpecError(
-                f"defense {options.defense!r} was asked for, but the transport sends plaintext; from Python give "
+                f"defense {options.defense!r} is set, but the transport sends plaintext; in Python, pass "
                 "make_transport=fkgsec.defenses.make_transport"
             )
         self.graph, self.options = graph, options

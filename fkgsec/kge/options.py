@@ -148,7 +148,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         model = self.kge_model()
         self.kge_settings.check(model.entity_width)
         if not model.relation_width and "relations" in RECIPES[self.algorithm].shared:
-            raise SpecError(f"model {self.model} has no numbers of relations, which {self.algorithm} shares")
+            raise SpecError(f"model {self.model} has no relation embeddings, which {self.algorithm} shares")
         self._check_temperature()
         self._check_best_round()
         self.private_model()
@@ -173,7 +173,7 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         if temperature != self.sampling_temperature:
             raise SpecError(
                 f"temperature does not apply to {self.algorithm} with these settings and {self.model}, which weighs negatives "
-                f"alike; leave it out or give 0; got {temperature:g}"
+                f"equally; leave it out or give 0; got {temperature:g}"
             )
 
     def _check_encoder(self) -> None:
@@ -200,8 +200,8 @@ class KgeOptions(RunOptions["KgeResult"], frozen=True, kw_only=True, forbid_unkn
         ]
         if self.algorithm not in fitting:
             raise SpecError(
-                f"model {self.model} has a network of the client's own, which the local training of {self.algorithm} does not "
-                f"know; it goes with {', '.join(fitting)}"
+                f"model {self.model} has a private network, which the local training of {self.algorithm} does not "
+                f"support; use it with {', '.join(fitting)}"
             )
         if self.num_negatives != NUM_NEGATIVES and not self._samples_negatives:
             raise SpecError(f"num_negatives does not apply to the model {self.model}; leave it out")

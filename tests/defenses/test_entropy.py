@@ -22,9 +22,9 @@ from fkgsec.data.graph import FederatedGraph
 from fkgsec.defenses.terms import Entropy, PartyEntropy
 from fkgsec.defenses.transport import make_transport
 from fkgsec.exchange import Transport
-from fkgsec.experiments.runs.record import encode_record
 from fkgsec.experiments.runs.run import execute
 from fkgsec.experiments.runs.spec import Spec
+from fkgsec.experiments.runs.stored import encode_stored
 from fkgsec.federation import checkpoint
 from fkgsec.federation.checkpoint import RoundEntry
 from fkgsec.federation.loop import CHECKPOINT, Observer, run_federation, run_identity
@@ -190,7 +190,7 @@ def audited(folder: Path, **fields: Any) -> tuple[KgeResult, set[int | bytes]]:
         build_view(result, threat, colluder=graph.clients[0].name, leak=1.0, seed=spec.attack_options().seed)
         for threat in threat_models(KGE).values()
     ]
-    record = json.loads(encode_record(finished.record))
+    record = json.loads(encode_stored(finished.record))
     texts = [path.read_text() for path in folder.glob("*.json")]
     return result, {*leaves(record), *leaves(views), *leaves([json.loads(text) for text in texts])}
 

@@ -124,9 +124,11 @@ def test_a_name_that_means_nothing_is_one_line(name: str, said: str) -> None:
 
 
 def test_what_does_not_go_with_it_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"model pykeen:ConvE has a network .* training of fedlu does not know"):
+    with pytest.raises(
+        SpecError, match=r"model pykeen:ConvE has a private network, .* training of fedlu does not support"
+    ):
         KgeOptions(model="pykeen:ConvE", algorithm="fedlu")
-    with pytest.raises(SpecError, match="pykeen:UM has no numbers of relations, which fedr shares"):
+    with pytest.raises(SpecError, match="pykeen:UM has no relation embeddings, which fedr shares"):
         KgeOptions(model="pykeen:UM", algorithm="fedr")
     with pytest.raises(SpecError, match="pykeen:Transformer cannot be made for dim 7"):
         KgeOptions(model="pykeen:Transformer", dim=7)
